@@ -1,0 +1,48 @@
+"""The server's weighted average of the clients' models, accumulated block by block."""
+
+import torch
+from torch import Tensor
+
+Models = dict[str, Tensor]
+"""Stacked models: parameter or buffer name -> tensor with leading axes, [C, M, ...] for a block of learners."""
+
+
+class WeightedMean:
+    """sum_t w_t theta_t / sum_t w_t over the clients t that were added (Alg. 1, line 10; w_t = n_t).
+
+    A client whose model is not finite is left out, and counted in `rejected`. Integer buffers (counters) take the
+    maximum instead: summing or averaging them means nothing.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.rejected = 0
+        self._sums: Models = {}
+        self._largest: Models = {}
+
+    def add(self, models: Models, weights: Tensor) -> None:
+        """Adds the models of C clients, each tensor [C, ...], with weights [C]."""
+        finite = all_finite(models)  # [C]
+        self.rejected += int((~finite).sum())
+        self.total += float(weights[finite].sum())
+        for name, stack in models.items():
+            if stack.dtype.is_floating_point:
+                kept = weights.to(stack) if finite.all() else weights.to(stack)[finite]
+                stack = stack if finite.all() else stack[finite]
+                partial = torch.tensordot(kept, stack, dims=1)  # [...]
+                self._sums[name] = self._sums[name].add_(partial) if name in self._sums else partial
+            else:
+                largest = stack.amax(dim=0)
+                self._largest[name] = torch.maximum(self._largest.get(name, largest), largest)
+
+    def compute(self) -> Models | None:
+        """The mean, each tensor without the client axis; None if no client was kept."""
+        if self.total == 0.0:
+            return None
+        return {name: summed / self.total for name, summed in self._sums.items()} | self._largest
+
+
+def all_finite(models: Models) -> Tensor:
+    """Which of the C stacked models have no NaN and no infinity: bool [C]."""
+    sums = [stack.flatten(1).sum(dim=1) for stack in models.values() if stack.dtype.is_floating_point]
+    return torch.stack(sums).isfinite().all(dim=0)  # a sum is finite only if every term is

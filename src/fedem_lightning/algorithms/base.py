@@ -1,0 +1,265 @@
+"""What all federated algorithms share: a LightningModule whose epoch is a communication round."""
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.client_store import ClientStore
+from fedem_lightning.components import Backbone, dropout_keys, make_components
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.engine import AutoEngine, Engine, make_engine
+from fedem_lightning.errors import require
+from fedem_lightning.evaluation import client_table, curve_metrics
+from fedem_lightning.local_solver import ClientSGD, local_step, shuffled_batches
+from fedem_lightning.round import RoundMetrics, Statistics, run_round
+
+ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+"""Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
+
+
+class FederatedAlgorithm(pl.LightningModule):
+    """Base of all algorithms: M shared components, clients' state, local solver, evaluation.
+
+    An algorithm says what a client does with a block (`client_update`), how a client predicts (`log_probs`), what an
+    unseen client does first (`personalize`) and how many models travel (`messages`). `run_round` does the rest.
+
+    Args:
+        backbone: an `nn.Module` (component 0; the others are re-initialised copies) or a function that makes one.
+        n_clients: T of the federation, the unseen clients included.
+        n_components: M.
+        client_optimizer: of the local solver.
+        server_optimizer: makes the optimiser that takes the pseudo-gradient, theta - aggregate; None: SGD with lr 1,
+            the plain average.
+        local_epochs: passes over a client's training samples in a round.
+        batch_size: B.
+        participation: up to 1: the fraction of the clients in a round's cohort; from 2 on: their number.
+        engine: "auto", "loop", "vmap", or an Engine.
+        seed: of cohorts, shuffling, dropout, and of components 1..M-1.
+
+    Raises:
+        UserError: a value out of its range.
+    """
+
+    components: nn.ModuleList
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        n_components: int = 1,
+        *,
+        client_optimizer: ClientSGD | None = None,
+        server_optimizer: ServerOptimizer | None = None,
+        local_epochs: int = 1,
+        batch_size: int = 128,
+        participation: float | int = 1.0,
+        engine: Engine | AutoEngine | str = "auto",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        require(n_clients >= 1, f"n_clients: expected at least 1, got {n_clients}")
+        require(local_epochs >= 1, f"algorithm.local_epochs: expected at least 1, got {local_epochs}")
+        require(batch_size >= 1, f"algorithm.batch_size: expected at least 1, got {batch_size}")
+        require(
+            0 < participation and (participation <= 1 or participation == int(participation)),
+            "algorithm.participation: expected a fraction in (0, 1] or a number of clients from 2 on, "
+            f"got {participation}",
+        )
+        require(0 <= seed < 2**32, f"seed: expected a whole number from 0 to 2^32 - 1, got {seed}")
+        self.save_hyperparameters(
+            {
+                "n_clients": n_clients,
+                "n_components": n_components,
+                "local_epochs": local_epochs,
+                "batch_size": batch_size,
+                "participation": participation,
+                "seed": seed,
+            }
+        )
+        self.automatic_optimization = False
+        self.n_clients, self.seed, self.participation = n_clients, seed, participation
+        self.local_epochs, self.batch_size = local_epochs, batch_size
+        self.client_optimizer = client_optimizer or ClientSGD()
+        self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
+        self.components = make_components(backbone, n_components, seed)
+        self._engine_choice = make_engine(engine)
+        self._engine: Engine | None = None
+        self.statistics = Statistics()
+        self.report_progress: Callable[[int], None] = lambda clients: None
+        self.round_metrics = RoundMetrics()
+        self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
+        if self.client_optimizer.momentum and self.client_optimizer.state == "keep":
+            params = dict(self.components[0].named_parameters())
+            zeros = {name: p.new_zeros(n_components, *p.shape) for name, p in params.items()}
+            self.kept_momentum = ClientStore(n_clients, zeros)  # rows [M, ...]
+
+    # --- what an algorithm says -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def client_update(self, block: Block, round_: int) -> Models | None:
+        """What the block's clients do in a round; returns models [C, M, ...] for the server's average, or None."""
+
+    def log_probs(self, block: Block) -> Tensor:
+        """The clients' personal predictions for their samples: log p(. | x, t), [n, Y]. Default: component 0."""
+        return block.federation.task.log_probs(self.outputs(block)[0])
+
+    def personalize(self, federation: Federation, clients: Tensor) -> None:
+        """Gives unseen clients (int64 [C]) their private state from their training samples. Default: they have none."""
+
+    @property
+    def messages(self) -> tuple[int, int]:
+        """Models sent down and up for each client of a cohort."""
+        return len(self.components), len(self.components)
+
+    def client_columns(self) -> dict[str, np.ndarray]:
+        """Private state worth a column in the clients' table, each [T]."""
+        return {}
+
+    # --- what algorithms are made of --------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def outputs(self, block: Block) -> list[Tensor]:
+        """Every component's outputs for the block's samples, in eval mode: M x [n, n_outputs]."""
+        self.components.eval()
+        x = block.x(self.parameter_dtype)
+        return [component(x) for component in self.components]
+
+    def losses(self, block: Block) -> Tensor:
+        """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]. Shared components need no stacking."""
+        task = block.federation.task
+        pieces = []
+        for piece in block.pieces():
+            y = piece.y()
+            pieces.append(torch.stack([task.losses(outputs, y) for outputs in self.outputs(piece)], dim=1))
+        return torch.cat(pieces)
+
+    def broadcast(self, block: Block) -> Models:
+        """The shared components as each client of the block receives them: views [C, M, ...]."""
+        states = [model_state(component) for component in self.components]
+        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}  # [M, ...]
+        return {name: tensor.expand(len(block.clients), *tensor.shape) for name, tensor in stacked.items()}
+
+    def local_solver(self, models: Models, block: Block, round_: int, weights: Tensor | None = None) -> Models:
+        """`local_epochs` passes of weighted SGD over each client's training samples (Alg. 2, LocalSolver).
+
+        Args:
+            models: where each client starts, [C, M, ...].
+            block: the clients and their samples.
+            round_: number of the round, from 0; it sets shuffling and learning rate.
+            weights: of the samples in each model's loss, [n, M]; None: 1.
+
+        Returns:
+            The models after the local steps, [C, M, ...].
+        """
+        backbone = self.components[0].train()
+        clients, params = block.clients, [name for name, _ in backbone.named_parameters()]
+        kept = self.kept_momentum.read(clients) if hasattr(self, "kept_momentum") else None
+        start = {name: torch.zeros_like(models[name]) for name in params if self.client_optimizer.momentum}
+        learners = {
+            "params": {name: models[name] for name in params},
+            "buffers": {name: tensor for name, tensor in models.items() if name not in params},
+            "momentum": start if kept is None else kept,
+        }
+        batches = shuffled_batches(block.counts(), clients, self.batch_size, self.local_epochs, self.seed, round_)
+        step = local_step(backbone, block.federation.task, self.client_optimizer, self.lr_at(round_))
+        trained = self.engine.run(step, learners, block, batches, weights, self.report_progress)
+        if kept is not None:
+            self.kept_momentum.write(clients, trained["momentum"])
+        return trained["params"] | trained["buffers"]
+
+    def server_update(self, mean: Models | None) -> None:
+        """theta <- server optimiser(theta, theta - mean); buffers become their mean. None: counts the round only."""
+        for m, component in enumerate(self.components):
+            for name, parameter in component.named_parameters():
+                parameter.grad = None if mean is None else parameter.detach() - mean[name][m]
+            for name, buffer in component.named_buffers():
+                if mean is not None and name in mean:
+                    buffer.copy_(mean[name][m])
+        self.optimizers().step()
+
+    # --- facts ------------------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that runs; `auto` is decided at first use, when the device is known."""
+        if self._engine is None:
+            self._engine = self._engine_choice.resolve(self.components[0], self.device)
+        return self._engine
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of one model as it is sent."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in model_state(self.components[0]).values())
+
+    @property
+    def parameter_dtype(self) -> torch.dtype:
+        """The dtype features are cast to."""
+        return next(self.components.parameters()).dtype
+
+    def lr_at(self, round_: int) -> float:
+        """The clients' learning rate in a round (from 0)."""
+        return self.client_optimizer.lr_at(round_, self.statistics.planned_rounds)
+
+    # --- Lightning's hooks ------------------------------------------------------------------------------------------
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The server optimiser."""
+        return self.server_optimizer(self.components.parameters())
+
+    def on_fit_start(self) -> None:
+        """Checks what only the Trainer knows."""
+        require(self.trainer.world_size == 1, "trainer.devices: this version trains in one process, expected devices=1")
+        self.statistics.plan(self.trainer.max_epochs or 0)
+
+    @torch.no_grad()
+    def training_step(self, batch: Federation, batch_idx: int) -> None:
+        """One communication round; it steps the server optimiser once."""
+        require(
+            batch.n_clients == self.n_clients,
+            f"n_clients: the model was made for {self.n_clients} clients, the data has {batch.n_clients}",
+        )
+        self._log(run_round(self, batch))
+
+    def validation_step(self, batch: Federation, batch_idx: int) -> None:
+        """Scores the seen clients on every split."""
+        self._log(curve_metrics(self, batch))
+
+    def test_step(self, batch: Federation, batch_idx: int) -> None:
+        """Personalises the unseen clients, scores everybody on every split, and fills `clients`."""
+        unseen = batch.clients(seen=False)
+        if len(unseen):
+            with torch.inference_mode(False), torch.no_grad():
+                self.personalize(batch, unseen)
+        self.clients = client_table(self, batch)
+
+    def on_train_end(self) -> None:
+        """Stops the clock."""
+        self.statistics.tick()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the statistics."""
+        self.statistics.tick()
+        checkpoint["statistics"] = self.statistics.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Counts on from the statistics."""
+        self.statistics = Statistics(**checkpoint["statistics"])
+
+    def _log(self, metrics: dict[str, float]) -> None:
+        # the metric called "step" is the loggers' x-axis: rounds
+        self.log_dict(metrics | {"step": float(self.current_epoch + 1)}, on_step=False, on_epoch=True, batch_size=1)
+
+
+def model_state(component: nn.Module) -> Models:
+    """Parameters and buffers of a component that make up its model (dropout keys do not); no gradients attached."""
+    keys = dropout_keys(component)
+    tensors = [*component.named_parameters(), *component.named_buffers()]
+    return {name: tensor.detach() for name, tensor in tensors if name not in keys}

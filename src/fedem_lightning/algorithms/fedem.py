@@ -1,0 +1,63 @@
+"""FedEM: federated expectation-maximisation over a mixture of M component models.
+
+Marfoq, Neglia, Bellet, Kameni, Vidal: "Federated Multi-Task Learning under a Mixture of Distributions", NeurIPS 2021,
+arXiv 2108.10252. Algorithms 1 and 2; equation numbers are the paper's.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
+
+
+class FedEM(FederatedAlgorithm):
+    """Every client's data is a mixture of the same M distributions; client t serves sum_m pi[t, m] h_m(x).
+
+    With M = 1 it is FedAvg, bit for bit. Unsampled clients keep their pi.
+
+    Args:
+        backbone: see `FederatedAlgorithm`.
+        n_clients: T, the unseen clients included.
+        n_components: M.
+        options: see `FederatedAlgorithm`.
+    """
+
+    pi: Tensor  # mixture weights [T, M]; rows sum to 1
+
+    def __init__(self, backbone: Backbone, n_clients: int, n_components: int = 3, **options: Any) -> None:
+        super().__init__(backbone, n_clients, n_components, **options)
+        self.register_buffer("pi", torch.full((n_clients, n_components), 1.0 / n_components))
+
+    def client_update(self, block: Block, round_: int) -> Models:
+        """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""
+        t, owner = block.clients, block.owner
+        losses = self.losses(block)  # l(h_m(x_i), y_i)  [n, M]
+        self.round_metrics.add("objective", mixture_losses(self.pi[t], losses, owner))  # Eq. 6, before the round
+        q = responsibilities(self.pi[t], losses, owner)  # Eq. 8  [n, M]
+        self.pi[t] = mixture_weights(q, owner, self.pi[t])  # Eq. 9  [C, M]
+        return self.local_solver(self.broadcast(block), block, round_, weights=q)  # Eq. 10  [C, M, ...]
+
+    def log_probs(self, block: Block) -> Tensor:
+        """Eq. 5, a mixture of probabilities: log sum_m pi[t, m] p_m(. | x), [n, Y]."""
+        task, outputs = block.federation.task, self.outputs(block)
+        log_p = torch.stack([task.log_probs(output) for output in outputs], dim=1)  # [n, M, Y]
+        log_pi = self.pi[block.clients].log()[block.owner]  # [n, M]
+        return torch.logsumexp(log_pi.unsqueeze(-1) + log_p, dim=1)
+
+    def personalize(self, federation: Federation, clients: Tensor) -> None:
+        """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9) on the training samples."""
+        self.pi[clients] = 1.0 / self.pi.shape[1]
+        block = federation.block(clients, "train")
+        q = responsibilities(self.pi[clients], self.losses(block), block.owner)
+        self.pi[clients] = mixture_weights(q, block.owner, self.pi[clients])
+
+    def client_columns(self) -> dict[str, np.ndarray]:
+        """The mixture weights."""
+        return {f"pi_{m}": column for m, column in enumerate(self.pi.T.cpu().numpy())}

@@ -1,0 +1,34 @@
+"""Dropout whose mask is a function of a key, so that it is the same in every engine and after a resume."""
+
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.randomness import fold
+
+
+class Dropout(nn.Module):
+    """Zeroes elements with probability p and scales the others by 1 / (1 - p); in eval mode it does nothing.
+
+    The mask comes from the buffer `key` and the element's position alone. The local solver sets a new key for every
+    (seed, round, client, step), see `fedem_lightning.local_solver`. Two dropout layers of a network need different
+    `salt`s, or they would draw the same mask.
+
+    Args:
+        p: probability of a zero, in [0, 1).
+        salt: any whole number.
+    """
+
+    key: Tensor
+
+    def __init__(self, p: float = 0.5, salt: int = 0) -> None:
+        super().__init__()
+        self.p, self.salt = p, salt
+        self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        if not self.training or self.p == 0:
+            return x
+        position = torch.arange(x.numel(), device=x.device).view(x.shape)
+        kept = fold(self.key, self.salt, position) >= int(self.p * 2**32)
+        return x * kept.to(x.dtype) / (1 - self.p)

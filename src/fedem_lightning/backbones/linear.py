@@ -1,0 +1,24 @@
+"""One linear layer, the model of the synthetic data."""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+
+class Linear(nn.Module):
+    """Flattens the features; one linear layer.
+
+    Args:
+        in_shape: shape of one sample.
+        n_outputs: numbers out.
+        bias: whether the layer has one.
+    """
+
+    def __init__(self, in_shape: Sequence[int], n_outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.linear = nn.Linear(math.prod(in_shape), n_outputs, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, *in_shape] -> [B, n_outputs]."""
+        return self.linear(x.flatten(1))

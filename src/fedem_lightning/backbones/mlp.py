@@ -1,0 +1,28 @@
+"""A multi-layer perceptron."""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    """Flattens the features; hidden layers with ReLU.
+
+    Args:
+        in_shape: shape of one sample.
+        n_outputs: numbers out.
+        hidden: widths of the hidden layers.
+    """
+
+    def __init__(self, in_shape: Sequence[int], n_outputs: int, hidden: Sequence[int] = (64,)) -> None:
+        super().__init__()
+        widths = [math.prod(in_shape), *hidden]
+        layers: list[nn.Module] = []
+        for n_in, n_out in zip(widths, widths[1:], strict=False):
+            layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], n_outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, *in_shape] -> [B, n_outputs]."""
+        return self.layers(x.flatten(1))

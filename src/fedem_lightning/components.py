@@ -1,0 +1,66 @@
+"""Making the M components out of one backbone: alike in kind, different at the start."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from fedem_lightning.backbones.dropout import Dropout
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.randomness import Purpose, generator
+
+Backbone = nn.Module | Callable[[], nn.Module]
+"""A network, or a function that makes one."""
+
+
+def make_components(backbone: Backbone, n_components: int, seed: int) -> nn.ModuleList:
+    """M components that start different from one another; with equal ones EM would keep them equal for ever.
+
+    Component 0 is the backbone as given. The others are made by the function, or are copies whose layers draw their
+    initial values anew (`reset_parameters`), under a seed of (seed, component). `nn.Dropout` layers are exchanged for
+    ours, whose masks depend on neither engine nor block.
+
+    Raises:
+        UserError: n_components < 1, or parameters that cannot be drawn anew.
+    """
+    require(n_components >= 1, f"algorithm.n_components: expected at least 1, got {n_components}")
+    components = []
+    for m in range(n_components):
+        with torch.random.fork_rng(devices=[]):
+            if m > 0:
+                torch.manual_seed(int(generator(seed, Purpose.COMPONENT, m).integers(2**62)))
+            if isinstance(backbone, nn.Module):
+                component = copy.deepcopy(backbone) if m == 0 else _draw_anew(copy.deepcopy(backbone))
+            else:
+                component = backbone()
+        _exchange_dropout(component)
+        components.append(component)
+    return nn.ModuleList(components)
+
+
+def _draw_anew(module: nn.Module) -> nn.Module:
+    for layer in module.modules():
+        own = list(layer.parameters(recurse=False))
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+        elif own:
+            raise UserError(
+                f"backbone: {type(layer).__name__} has parameters but no reset_parameters(), so components would start "
+                "equal; give a function that makes the backbone instead of the backbone"
+            )
+    return module
+
+
+def _exchange_dropout(module: nn.Module) -> None:
+    salts = iter(range(1000, 2000))
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Dropout:
+                setattr(parent, name, Dropout(child.p, salt=next(salts)))
+
+
+def dropout_keys(module: nn.Module) -> list[str]:
+    """Names of the buffers that hold dropout keys."""
+    names = [name for name, layer in module.named_modules() if isinstance(layer, Dropout)]
+    return [f"{name}.key" if name else "key" for name in names]

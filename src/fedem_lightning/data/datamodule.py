@@ -1,0 +1,107 @@
+"""The Lightning side of the data: an epoch is a round, and its only batch is the federation itself."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+
+from fedem_lightning.data.arrays import checked_federation
+from fedem_lightning.data.federation import Federation
+
+
+class OneBatch:
+    """An iterable of the federation alone; Lightning would take a list for a list of data loaders."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+
+    def __iter__(self) -> Iterator[Federation]:
+        return iter((self.federation,))
+
+    def __len__(self) -> int:
+        return 1
+
+
+class FederatedDataModule(pl.LightningDataModule):
+    """Hands a federation to the Trainer. The algorithm draws the round's cohort; evaluation takes all clients.
+
+    Args:
+        federation: the data of all clients.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        super().__init__()
+        self.federation = federation
+        self._on_device = federation
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: np.ndarray,
+        y: np.ndarray,
+        client: np.ndarray,
+        *,
+        split: np.ndarray | None = None,
+        names: np.ndarray | None = None,
+        n_classes: int | None = None,
+        fractions: tuple[float, float, float] = (0.6, 0.2, 0.2),
+        unseen_fraction: float = 0.0,
+        seed: int = 0,
+    ) -> "FederatedDataModule":
+        """A data module from anyone's arrays.
+
+        Args:
+            x: features [n, ...]: floats, or uint8 images [n, height, width] or [n, height, width, channels].
+            y: labels, whole numbers [n] in 0..n_classes-1.
+            client: the client of each sample [n]: whole numbers or strings.
+            split: 0 train, 1 val, 2 test (or these words) [n]; default: drawn per client by `fractions`.
+            names: of the clients, [T]; needs `client` to be whole numbers in 0..T-1.
+            n_classes: Y; default: the largest label plus 1.
+            fractions: of each client's samples for train, val, test.
+            unseen_fraction: share of the clients that take no part in training.
+            seed: of the split and of the choice of unseen clients.
+
+        Raises:
+            UserError: arrays of different lengths, NaN in x, labels outside the classes, a client without training
+                samples.
+        """
+        federation = checked_federation(
+            x, y, client, split, names, n_classes=n_classes, fractions=fractions, unseen_fraction=unseen_fraction, seed=seed
+        )
+        return FederatedDataModule(federation)
+
+    @property
+    def n_clients(self) -> int:
+        """T, the unseen clients included."""
+        return self.federation.n_clients
+
+    @property
+    def in_shape(self) -> tuple[int, ...]:
+        """Shape of one sample as a backbone takes it."""
+        return self.federation.in_shape
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers a backbone has to give for a sample."""
+        return self.federation.task.n_outputs
+
+    def train_dataloader(self) -> OneBatch:
+        """One batch: the federation."""
+        return OneBatch(self.federation)
+
+    def val_dataloader(self) -> OneBatch:
+        """One batch: the federation."""
+        return OneBatch(self.federation)
+
+    def test_dataloader(self) -> OneBatch:
+        """One batch: the federation."""
+        return OneBatch(self.federation)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Moves the federation once, not every round."""
+        if batch is not self.federation:
+            return super().transfer_batch_to_device(batch, device, dataloader_idx)
+        self._on_device = self._on_device.to(device)
+        return self._on_device

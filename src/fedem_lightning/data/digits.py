@@ -1,0 +1,49 @@
+"""scikit-learn's handwritten digits (1,797 images of 8 x 8 pixels; they ship inside scikit-learn) as a federation."""
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.partitions import dirichlet_by_label, permute_labels_by_group
+from fedem_lightning.data.splits import hold_out_clients, split_samples
+from fedem_lightning.tasks import Classification
+
+
+class Digits(FederatedDataModule):
+    """Digits dealt to clients by a Dirichlet draw per label; with `n_groups` > 1 also a concept shift.
+
+    Args:
+        n_clients: T.
+        alpha: concentration of the Dirichlet draw of each label.
+        n_groups: hidden groups of clients, each with a label permutation of its own (1: none).
+        fractions: of each client's samples for train, val, test.
+        unseen_fraction: share of the clients that take no part in training.
+        seed: of the partition, the splits and the groups.
+    """
+
+    def __init__(
+        self,
+        n_clients: int = 20,
+        alpha: float = 0.4,
+        n_groups: int = 1,
+        fractions: tuple[float, float, float] = (0.6, 0.2, 0.2),
+        unseen_fraction: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        images, y = load_digits(return_X_y=True)
+        x = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # grey levels 0..16 as pixels
+        client = dirichlet_by_label(y, n_clients, alpha, seed)
+        y, group = permute_labels_by_group(y, client, n_groups, n_classes=10, seed=seed)
+        super().__init__(
+            Federation.from_arrays(
+                x,
+                y,
+                client,
+                split_samples(client, seed, tuple(fractions)),
+                task=Classification(10),
+                names=[str(t) for t in range(n_clients)],
+                seen=hold_out_clients(n_clients, unseen_fraction, seed),
+                truth={"group": group} if n_groups > 1 else {},
+            )
+        )

@@ -1,0 +1,47 @@
+"""Cutting each client's samples into train, validation and test, and clients into seen and unseen."""
+
+import numpy as np
+
+from fedem_lightning.errors import require
+from fedem_lightning.randomness import Purpose, generator
+
+SPLITS = ("train", "val", "test")
+"""Names of the splits; their positions are the codes 0, 1, 2 used in arrays."""
+
+
+def split_samples(client: np.ndarray, seed: int, fractions: tuple[float, float, float] = (0.6, 0.2, 0.2)) -> np.ndarray:
+    """Splits every client's samples at random; a client's own draw does not depend on who is seen or unseen.
+
+    Args:
+        client: int [n], the client of each sample.
+        seed: of the draw.
+        fractions: train, val, test; they sum to 1.
+
+    Returns:
+        int8 [n]: 0 train, 1 val, 2 test. n_val and n_test are floor(fraction * n_t); the rest trains.
+
+    Raises:
+        UserError: fractions that are negative, sum to something else than 1, or leave nothing to train on.
+    """
+    train, val, test = fractions
+    require(
+        min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-9 and train > 0,
+        f"dataset.fractions: expected train > 0, val >= 0, test >= 0 with sum 1, got {list(fractions)}",
+    )
+    draw = generator(seed, Purpose.SPLIT).random(len(client))
+    order = np.lexsort((draw, client))  # client after client, each one's samples shuffled
+    counts = np.bincount(client)
+    rank = np.empty(len(client), dtype=np.int64)  # place of a sample in its client's shuffled list
+    rank[order] = np.arange(len(client)) - np.repeat(counts.cumsum() - counts, counts)
+    n_val, n_test = (np.floor(counts * share + 1e-9).astype(np.int64)[client] for share in (val, test))
+    return np.where(rank < n_test, 2, np.where(rank < n_test + n_val, 1, 0)).astype(np.int8)
+
+
+def hold_out_clients(n_clients: int, unseen_fraction: float, seed: int) -> np.ndarray:
+    """Which clients are seen in training: bool [T]; round(unseen_fraction * T) of them, at random, are not."""
+    require(0 <= unseen_fraction < 1, f"dataset.unseen_fraction: expected a share in [0, 1), got {unseen_fraction}")
+    n_unseen = round(unseen_fraction * n_clients)
+    require(n_unseen < n_clients, f"dataset.unseen_fraction: {unseen_fraction} of {n_clients} leaves nobody to train")
+    seen = np.ones(n_clients, dtype=bool)
+    seen[generator(seed, Purpose.UNSEEN).permutation(n_clients)[:n_unseen]] = False
+    return seen

@@ -1,0 +1,124 @@
+"""The synthetic mixture of FedEM (Marfoq et al. 2021, Appendix I.1.5), with its truth and its Bayes-optimal accuracy."""
+
+from typing import Any
+
+import numpy as np
+from scipy.special import expit
+
+from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.splits import hold_out_clients
+from fedem_lightning.errors import require
+from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.tasks import BinaryClassification
+
+
+class SyntheticMixture(FederatedDataModule):
+    """Binary labels from M linear models that the clients mix in their own proportions.
+
+        pi_t ~ Dirichlet(alpha),  theta_m ~ U([-1, 1]^d),  n_t = min(50 + floor(LogNormal(4, 2)), 1000)
+        x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2),  y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
+
+    The n_t samples are training samples; n_t // 3 validation and `test_size` test samples a client come on top.
+
+    Args:
+        n_clients: T.
+        n_components: M.
+        dimension: d.
+        alpha: concentration of the mixture weights.
+        noise: standard deviation of eps.
+        test_size: test samples of each client.
+        one_hot: each client draws from one component alone, uniformly chosen (Appendix J.4).
+        unseen_fraction: share of the clients that take no part in training.
+        seed: of everything drawn; a client's samples depend on (seed, client) only.
+    """
+
+    def __init__(
+        self,
+        n_clients: int = 300,
+        n_components: int = 3,
+        dimension: int = 150,
+        alpha: float = 0.4,
+        noise: float = 1.0,
+        test_size: int = 5000,
+        one_hot: bool = False,
+        unseen_fraction: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        sizes = dict(n_clients=n_clients, n_components=n_components, dimension=dimension)
+        for name, size in sizes.items():
+            require(size >= 1, f"dataset.{name}: expected at least 1, got {size}")
+        require(test_size >= 0, f"dataset.test_size: expected 0 or more, got {test_size}")
+        require(alpha > 0, f"dataset.alpha: expected a positive number, got {alpha}")
+        require(noise >= 0, f"dataset.noise: expected 0 or more, got {noise}")
+        pi, theta = _draw_mixture(n_clients, n_components, dimension, None if one_hot else alpha, seed)
+        rng = generator(seed, Purpose.SYNTHETIC, 0, 1)
+        n_train = np.minimum(50 + np.floor(np.minimum(rng.lognormal(4.0, 2.0, n_clients), 1e6)), 1000).astype(np.int64)
+        counts = np.stack([n_train, n_train // 3, np.full(n_clients, test_size)])  # [split, T]
+
+        n = counts.sum()
+        x = np.empty((n, dimension), dtype=np.float32)
+        y = np.empty(n, dtype=np.int64)
+        bayes = np.zeros(n_clients)
+        starts = counts.cumsum().reshape(counts.shape) - counts  # stored split after split, client after client
+        for t in range(n_clients):
+            xt, yt, correct = _draw_client(pi[t], theta, noise, counts[:, t].sum(), generator(seed, Purpose.SYNTHETIC, 1, t))
+            bounds = counts[:, t].cumsum()
+            for code in range(3):
+                rows = slice(starts[code, t], starts[code, t] + counts[code, t])
+                part = slice(bounds[code] - counts[code, t], bounds[code])
+                x[rows], y[rows] = xt[part], yt[part]
+            bayes[t] = correct[bounds[1] :].mean() if test_size else np.nan
+        truth: dict[str, Any] = {"pi": pi, "theta": theta, "bayes_accuracy": bayes}
+        if one_hot:
+            truth["group"] = pi.argmax(axis=1)
+        super().__init__(
+            Federation.from_arrays(
+                x,
+                y,
+                client=np.concatenate([np.repeat(np.arange(n_clients), c) for c in counts]),
+                split=np.repeat(np.arange(3, dtype=np.int8), counts.sum(axis=1)),
+                task=BinaryClassification(),
+                names=[str(t) for t in range(n_clients)],
+                seen=hold_out_clients(n_clients, unseen_fraction, seed),
+                truth=truth,
+            )
+        )
+
+
+def _draw_mixture(t: int, m: int, d: int, alpha: float | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """True pi [T, M] (one-hot rows if alpha is None) and theta [M, d]."""
+    rng = generator(seed, Purpose.SYNTHETIC, 0, 0)
+    pi = np.eye(m)[rng.integers(m, size=t)] if alpha is None else rng.dirichlet(np.full(m, alpha), size=t)
+    return pi, rng.uniform(-1.0, 1.0, size=(m, d))
+
+
+def _draw_client(
+    pi: np.ndarray, theta: np.ndarray, noise: float, n: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """n samples of one client: x float32 [n, d], y [n], and whether the Bayes rule is right [n]."""
+    x = rng.random((n, theta.shape[1]), dtype=np.float32) * 2 - 1
+    z = rng.choice(len(pi), size=n, p=pi)
+    scores = x @ theta.T.astype(np.float32)  # [n, M]
+    p = expit(scores[np.arange(n), z] + noise * rng.standard_normal(n))
+    y = (rng.random(n) < p).astype(np.int64)
+    return x, y, (bayes_probability(scores, pi, noise) > 0.5) == y
+
+
+def bayes_probability(scores: np.ndarray, pi: np.ndarray, noise: float, nodes: int = 20) -> np.ndarray:
+    """p(y = 1 | x, t) = sum_m pi_m E_eps sigmoid(<x, theta_m> + eps), the expectation by Gauss-Hermite quadrature.
+
+    Args:
+        scores: <x, theta_m>, [n, M]; pi: [M].
+        noise: standard deviation of eps.
+        nodes: of the quadrature.
+
+    Returns:
+        [n].
+    """
+    points, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    weights = weights / weights.sum()
+    p = np.zeros(len(scores))
+    for point, weight in zip(points, weights, strict=True):
+        p += weight * (expit(scores + noise * point) @ pi)
+    return p

@@ -1,0 +1,46 @@
+"""The EM equations of FedEM (Marfoq et al., "Federated Multi-Task Learning under a Mixture of Distributions",
+NeurIPS 2021, arXiv 2108.10252), on flat samples: n samples of a block of C clients, M components.
+
+`owner` int64 [n] says which of the block's clients a sample belongs to (0..C-1).
+"""
+
+import torch
+from torch import Tensor
+
+
+def responsibilities(pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
+    """E-step, Eq. 8: q[i, m] proportional to pi[owner[i], m] exp(-losses[i, m]), normalised over m.
+
+    Args:
+        pi: mixture weights [C, M]; rows sum to 1, zeros allowed (they stay zero).
+        losses: l(h_m(x_i), y_i) in nats [n, M].
+        owner: int64 [n].
+
+    Returns:
+        q [n, M]; rows sum to 1.
+    """
+    return torch.softmax(pi.log()[owner] - losses, dim=1)
+
+
+def mixture_weights(q: Tensor, owner: Tensor, previous: Tensor) -> Tensor:
+    """Eq. 9: pi[t, m] = the mean of q[i, m] over the samples i of client t.
+
+    Args:
+        q: responsibilities [n, M].
+        owner: int64 [n].
+        previous: [C, M], kept by a client that has no sample.
+
+    Returns:
+        pi [C, M].
+    """
+    sums = torch.zeros_like(previous).index_add_(0, owner, q.to(previous.dtype))  # [C, M]
+    counts = torch.bincount(owner, minlength=len(previous)).unsqueeze(1)  # [C, 1]
+    return torch.where(counts > 0, sums / counts.clamp(min=1), previous)
+
+
+def mixture_losses(pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
+    """-log p(s_i | Theta, pi_t) = -logsumexp_m(log pi[owner[i], m] - losses[i, m]), up to a constant; [n].
+
+    Its mean over all samples is the objective f of Eq. 6.
+    """
+    return -torch.logsumexp(pi.log()[owner] - losses, dim=1)

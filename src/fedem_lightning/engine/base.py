@@ -1,0 +1,71 @@
+"""The engine seam: a local step is written for one learner; an engine runs it over the learners of a block.
+
+Both engines compute the same numbers (up to the order of float sums), whatever the block size and the clients' order.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require
+from fedem_lightning.local_solver import Batches, Learner, LocalStep
+
+
+class Engine(ABC):
+    """Runs local steps over the learners of a block.
+
+    Args:
+        block_size: clients of a block; None: as many as fit `memory_gb`.
+        memory_gb: a block's learners and their batches may take about this much, in 10^9 bytes.
+    """
+
+    name: str
+    copies: int  # of each learner's state that are alive at once
+
+    def __init__(self, block_size: int | None = None, memory_gb: float = 2.0) -> None:
+        require(block_size is None or block_size >= 1, f"engine.block_size: expected 1 or more, got {block_size}")
+        require(memory_gb > 0, f"engine.memory_gb: expected a positive number, got {memory_gb}")
+        self.block_size = block_size
+        self.memory_gb = memory_gb
+
+    def resolve(self, backbone: nn.Module, device: torch.device) -> "Engine":
+        """The engine that does the work for this backbone on this device."""
+        return self
+
+    @abstractmethod
+    def run(
+        self,
+        step: LocalStep,
+        learners: Learner,
+        block: Block,
+        batches: Batches,
+        weights: Tensor | None = None,
+        progress: Callable[[int], None] = lambda clients: None,
+    ) -> Learner:
+        """Takes each client's own number of local steps with each of its M models.
+
+        Args:
+            step: one step of one learner.
+            learners: stacked states, each tensor [C, M, ...]; not changed (it may be an expanded view).
+            block: the clients' samples.
+            batches: which samples each step sees.
+            weights: of the samples in each model's loss [n, M]; None: 1.
+            progress: called with the number of clients that are done.
+
+        Returns:
+            The states after the last step, each tensor [C, M, ...].
+        """
+
+    def blocks(self, federation: Federation, clients: Tensor, learner_bytes: int, batch_size: int) -> Iterator[Block]:
+        """Cuts `clients` (int64, ascending) into blocks of training samples; `learner_bytes`: a client's M models."""
+        if self.block_size is None:
+            sample = federation.x[0].numel() * 4
+            size = max(1, int(self.memory_gb * 1e9 / (self.copies * learner_bytes + 4 * batch_size * sample)))
+        else:
+            size = self.block_size
+        for part in clients.split(size):
+            yield federation.block(part, "train")
+

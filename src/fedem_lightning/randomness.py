@@ -1,0 +1,50 @@
+"""Randomness as a function of (seed, purpose, round, client), never of a global stream.
+
+So a result depends neither on how clients are cut into blocks, nor on their order, nor on whether a run was resumed.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Purpose(IntEnum):
+    """Keeps streams of the same (seed, round, client) apart. Values are part of what a seed means: never renumber."""
+
+    COHORT = 0
+    SHUFFLE = 1
+    DROPOUT = 2
+    SPLIT = 3
+    UNSEEN = 4
+    PARTITION = 5
+    SYNTHETIC = 6
+    GROUPS = 7
+    COMPONENT = 8
+
+
+def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
+    """A NumPy generator determined by its arguments alone, e.g. `generator(seed, Purpose.SHUFFLE, round, client)`."""
+    return np.random.default_rng((seed, int(purpose), *key))
+
+
+def hash32(value: Tensor) -> Tensor:
+    """A bijective mix of 32-bit integers (int64 tensors with values in [0, 2^32)), of any shape.
+
+    Made of tensor operations only, so that it runs under `torch.func.vmap` with a key per learner. Two rounds of
+    xor-shift and multiplication, the constants of "lowbias32" (C. Wellons, Prospecting for hash functions, 2018).
+    """
+    value = value ^ (value >> 16)
+    value = (value * 0x7FEB352D) & 0xFFFFFFFF
+    value = value ^ (value >> 15)
+    value = (value * 0x846CA68B) & 0xFFFFFFFF
+    return value ^ (value >> 16)
+
+
+def fold(key: Tensor | int, *parts: Tensor | int) -> Tensor:
+    """Hashes `parts` (integers or int64 tensors that broadcast) into `key`, one after the other; int64 in [0, 2^32)."""
+    folded = torch.as_tensor(key)
+    for part in parts:
+        folded = hash32((folded ^ part) & 0xFFFFFFFF)
+    return folded

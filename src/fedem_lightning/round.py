@@ -1,0 +1,122 @@
+"""A communication round: cohort -> blocks -> client updates -> aggregation -> server step.
+
+`FederatedAlgorithm.training_step` runs this once an epoch: an epoch is a round.
+"""
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import WeightedMean
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.randomness import Purpose, generator
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+@dataclass
+class Statistics:
+    """What the rounds cost so far; saved in checkpoints, so that a resumed run counts on."""
+
+    round_seconds: list[float] = field(default_factory=list)  # of each round, evaluation and logging apart
+    training_seconds: float = 0.0  # all rounds and their evaluation
+    up_bytes: int = 0  # from clients to the server
+    down_bytes: int = 0  # from the server to clients
+    rejected_updates: int = 0  # client updates left out because they were not finite
+    planned_rounds: int = 0  # of the whole run; the learning-rate schedule needs it
+
+    def __post_init__(self) -> None:
+        self._mark = time.perf_counter()
+
+    def plan(self, rounds: int) -> None:
+        """Says how many rounds the run has, and starts the clock."""
+        self.planned_rounds = rounds
+        self._mark = time.perf_counter()
+
+    def tick(self) -> None:
+        """Adds the time since the last call to `training_seconds`."""
+        now = time.perf_counter()
+        self.training_seconds += now - self._mark
+        self._mark = now
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists."""
+        return asdict(self)
+
+
+def sample_cohort(clients: Tensor, participation: float | int, seed: int, round_: int) -> Tensor:
+    """The clients of a round, drawn uniformly without replacement: a function of (seed, round).
+
+    Args:
+        clients: ids of all that take part in training, int64 [T].
+        participation: up to 1: a fraction of them (at least one client); from 2 on: a number of them.
+        seed, round_: of the draw.
+
+    Returns:
+        int64, ascending.
+    """
+    number = max(1, round(participation * len(clients))) if participation <= 1 else int(participation)
+    require(
+        number <= len(clients), f"algorithm.participation: {number} clients a round, but only {len(clients)} train"
+    )
+    if number == len(clients):
+        return clients
+    drawn = generator(seed, Purpose.COHORT, round_).choice(len(clients), size=number, replace=False)
+    return clients[torch.from_numpy(drawn).to(clients.device)].sort().values
+
+
+def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
+    """One round of any algorithm; returns what the round has to log."""
+    start = time.perf_counter()
+    round_, statistics = algorithm.current_epoch, algorithm.statistics
+    cohort = sample_cohort(federation.clients(), algorithm.participation, algorithm.seed, round_)
+    mean, algorithm.round_metrics = WeightedMean(), RoundMetrics()
+    rejected_before = statistics.rejected_updates
+    learner_bytes = len(algorithm.components) * algorithm.message_bytes
+    for block in algorithm.engine.blocks(federation, cohort, learner_bytes, algorithm.batch_size):
+        models = algorithm.client_update(block, round_)
+        if models is not None:
+            mean.add(models, block.counts())
+    statistics.rejected_updates += mean.rejected
+    if statistics.rejected_updates - rejected_before == len(cohort):
+        raise UserError(
+            f"training diverged: in round {round_ + 1} no client's update was finite; "
+            f"lower algorithm.client_optimizer.lr (now {algorithm.client_optimizer.lr:g})"
+        )
+    algorithm.server_update(mean.compute())
+    down, up = algorithm.messages
+    statistics.down_bytes += down * len(cohort) * algorithm.message_bytes
+    statistics.up_bytes += up * len(cohort) * algorithm.message_bytes
+    statistics.round_seconds.append(time.perf_counter() - start)
+    return {
+        "round": round_ + 1,
+        "lr": algorithm.lr_at(round_),
+        "cohort": len(cohort),
+        "seconds": statistics.round_seconds[-1],
+        "up_megabytes": statistics.up_bytes / 1e6,
+        "down_megabytes": statistics.down_bytes / 1e6,
+        "rejected_updates": statistics.rejected_updates,
+        **algorithm.round_metrics.means(),
+    }
+
+
+class RoundMetrics:
+    """Means over the samples of a round, gathered block by block."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, values: Tensor) -> None:
+        """Adds values of any shape to the mean called `name`."""
+        self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
+        self._counts[name] = self._counts.get(name, 0) + values.numel()
+
+    def means(self) -> dict[str, float]:
+        """The means, by name."""
+        return {name: total / self._counts[name] for name, total in self._sums.items()}
