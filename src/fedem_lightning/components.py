@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedem_lightning.backbones.dropout import Dropout
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, require_whole
 from fedem_lightning.randomness import Purpose, generator
 
 Backbone = nn.Module | Callable[[], nn.Module]
@@ -24,7 +24,7 @@ def make_components(backbone: Backbone, n_components: int, seed: int) -> nn.Modu
     Raises:
         UserError: n_components < 1, or parameters that cannot be drawn anew.
     """
-    require(n_components >= 1, f"algorithm.n_components: expected at least 1, got {n_components}")
+    require_whole("algorithm.n_components", n_components, at_least=1)
     components = []
     for m in range(n_components):
         with torch.random.fork_rng(devices=[]):

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.components import dropout_keys
-from fedem_lightning.errors import require
+from fedem_lightning.errors import require, require_number
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import Task
@@ -46,9 +46,9 @@ class ClientSGD:
 
     def __post_init__(self) -> None:
         where = "algorithm.client_optimizer"
-        require(0 < self.lr < math.inf, f"{where}.lr: expected a positive number, got {self.lr}")
-        require(0 <= self.momentum < 1, f"{where}.momentum: expected a number in [0, 1), got {self.momentum}")
-        require(0 <= self.weight_decay < math.inf, f"{where}.weight_decay: expected 0 or more, got {self.weight_decay}")
+        require_number(f"{where}.lr", self.lr, above=0)
+        require_number(f"{where}.momentum", self.momentum, at_least=0, below=1)
+        require_number(f"{where}.weight_decay", self.weight_decay, at_least=0)
         require(self.state in ("restart", "keep"), f"{where}.state: expected restart or keep, got {self.state}")
         require(
             self.schedule in SCHEDULES, f"{where}.schedule: expected one of {', '.join(SCHEDULES)}, got {self.schedule}"

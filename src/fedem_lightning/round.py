@@ -75,6 +75,7 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
     start = time.perf_counter()
     round_, statistics = algorithm.current_epoch, algorithm.statistics
     cohort = sample_cohort(federation.clients(), algorithm.participation, algorithm.seed, round_)
+    algorithm.observer.cohort_drawn(len(cohort))
     mean, algorithm.round_metrics = WeightedMean(), RoundMetrics()
     rejected_before = statistics.rejected_updates
     learner_bytes = len(algorithm.components) * algorithm.message_bytes
@@ -103,6 +104,16 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
         "rejected_updates": statistics.rejected_updates,
         **algorithm.round_metrics.means(),
     }
+
+
+class RoundObserver:
+    """Hears how far a round is; does nothing by itself."""
+
+    def cohort_drawn(self, n_clients: int) -> None:
+        """A round begins, with so many clients."""
+
+    def clients_done(self, n_clients: int) -> None:
+        """So many more clients have trained."""
 
 
 class RoundMetrics:

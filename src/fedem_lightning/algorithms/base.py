@@ -16,10 +16,10 @@ from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone, dropout_keys, make_components
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
-from fedem_lightning.errors import require
+from fedem_lightning.errors import require, require_number, require_whole
 from fedem_lightning.evaluation import client_table, curve_metrics
 from fedem_lightning.local_solver import ClientSGD, local_step, shuffled_batches
-from fedem_lightning.round import RoundMetrics, Statistics, run_round
+from fedem_lightning.round import RoundMetrics, RoundObserver, Statistics, run_round
 
 ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
@@ -65,15 +65,16 @@ class FederatedAlgorithm(pl.LightningModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        require(n_clients >= 1, f"n_clients: expected at least 1, got {n_clients}")
-        require(local_epochs >= 1, f"algorithm.local_epochs: expected at least 1, got {local_epochs}")
-        require(batch_size >= 1, f"algorithm.batch_size: expected at least 1, got {batch_size}")
+        require_whole("n_clients", n_clients, at_least=1)
+        require_whole("algorithm.local_epochs", local_epochs, at_least=1)
+        require_whole("algorithm.batch_size", batch_size, at_least=1)
+        require_number("algorithm.participation", participation, above=0)
         require(
-            0 < participation and (participation <= 1 or participation == int(participation)),
-            "algorithm.participation: expected a fraction in (0, 1] or a number of clients from 2 on, "
+            participation <= 1 or participation == int(participation),
+            "algorithm.participation: expected a fraction up to 1 or a number of clients from 2 on, "
             f"got {participation}",
         )
-        require(0 <= seed < 2**32, f"seed: expected a whole number from 0 to 2^32 - 1, got {seed}")
+        require_whole("seed", seed, at_least=0, below=2**32)
         self.save_hyperparameters(
             {
                 "n_clients": n_clients,
@@ -93,8 +94,10 @@ class FederatedAlgorithm(pl.LightningModule):
         self._engine_choice = make_engine(engine)
         self._engine: Engine | None = None
         self.statistics = Statistics()
-        self.report_progress: Callable[[int], None] = lambda clients: None
         self.round_metrics = RoundMetrics()
+        self.federation_digest: str | None = None  # of the data trained on
+        self._checked: Federation | None = None
+        self.observer = RoundObserver()  # a progress bar puts itself here
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         if self.client_optimizer.momentum and self.client_optimizer.state == "keep":
             params = dict(self.components[0].named_parameters())
@@ -170,7 +173,7 @@ class FederatedAlgorithm(pl.LightningModule):
         }
         batches = shuffled_batches(block.counts(), clients, self.batch_size, self.local_epochs, self.seed, round_)
         step = local_step(backbone, block.federation.task, self.client_optimizer, self.lr_at(round_))
-        trained = self.engine.run(step, learners, block, batches, weights, self.report_progress)
+        trained = self.engine.run(step, learners, block, batches, weights, self.observer.clients_done)
         if kept is not None:
             self.kept_momentum.write(clients, trained["momentum"])
         return trained["params"] | trained["buffers"]
@@ -193,6 +196,11 @@ class FederatedAlgorithm(pl.LightningModule):
         if self._engine is None:
             self._engine = self._engine_choice.resolve(self.components[0], self.device)
         return self._engine
+
+    @property
+    def engine_name(self) -> str:
+        """The engine's name, or "auto" before it has decided."""
+        return (self._engine or self._engine_choice).name
 
     @property
     def message_bytes(self) -> int:
@@ -222,10 +230,7 @@ class FederatedAlgorithm(pl.LightningModule):
     @torch.no_grad()
     def training_step(self, batch: Federation, batch_idx: int) -> None:
         """One communication round; it steps the server optimiser once."""
-        require(
-            batch.n_clients == self.n_clients,
-            f"n_clients: the model was made for {self.n_clients} clients, the data has {batch.n_clients}",
-        )
+        self._check(batch)
         self._log(run_round(self, batch))
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
@@ -248,10 +253,26 @@ class FederatedAlgorithm(pl.LightningModule):
         """Adds the statistics."""
         self.statistics.tick()
         checkpoint["statistics"] = self.statistics.state_dict()
+        checkpoint["federation"] = self.federation_digest
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Counts on from the statistics."""
         self.statistics = Statistics(**checkpoint["statistics"])
+        self.federation_digest = checkpoint["federation"]
+
+    def _check(self, federation: Federation) -> None:
+        if federation is self._checked:
+            return
+        require(
+            federation.n_clients == self.n_clients,
+            f"n_clients: the model was made for {self.n_clients} clients, the data has {federation.n_clients}",
+        )
+        digest = federation.digest()
+        require(
+            self.federation_digest in (None, digest),
+            "ckpt_path: the checkpoint was trained on another federation (other data, partition, split or seed)",
+        )
+        self.federation_digest, self._checked = digest, federation
 
     def _log(self, metrics: dict[str, float]) -> None:
         # the metric called "step" is the loggers' x-axis: rounds

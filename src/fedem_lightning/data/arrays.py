@@ -7,7 +7,7 @@ import numpy as np
 
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS, hold_out_clients, split_samples
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.tasks import Classification
 
 
@@ -56,6 +56,8 @@ def _check_labels(y: np.ndarray, n_classes: int | None) -> tuple[np.ndarray, int
     whole = y.dtype.kind in "iub" or (y.dtype.kind == "f" and bool((y == np.round(y)).all()))
     require(whole, f"y: expected whole numbers, got dtype {y.dtype}")
     y = y.astype(np.int64)
+    if n_classes is not None:
+        require_whole("n_classes", n_classes, at_least=2)
     n_classes = max(2, int(y.max()) + 1) if n_classes is None else n_classes
     outside = (y < 0) | (y >= n_classes)
     require(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedem_lightning.errors import require
+from fedem_lightning.errors import UserError, require_number, require_whole
 from fedem_lightning.randomness import Purpose, generator
 
 
@@ -25,8 +25,8 @@ def dirichlet_by_label(y: np.ndarray, n_clients: int, alpha: float, seed: int, m
     Raises:
         UserError: impossible sizes, or 1,000 draws without success.
     """
-    require(n_clients >= 1, f"dataset.n_clients: expected at least 1, got {n_clients}")
-    require(alpha > 0, f"dataset.alpha: expected a positive number, got {alpha}")
+    require_whole("dataset.n_clients", n_clients, at_least=1)
+    require_number("dataset.alpha", alpha, above=0)
     for attempt in range(1000):
         rng = generator(seed, Purpose.PARTITION, attempt)
         client = np.empty(len(y), dtype=np.int64)
@@ -36,12 +36,10 @@ def dirichlet_by_label(y: np.ndarray, n_clients: int, alpha: float, seed: int, m
             client[positions] = np.repeat(np.arange(n_clients), counts)
         if np.bincount(client, minlength=n_clients).min() >= min_samples:
             return client
-    require(
-        False,
+    raise UserError(
         f"dataset.n_clients: no Dirichlet({alpha}) partition of {len(y)} samples gave each of {n_clients} clients "
-        f"{min_samples} samples in 1,000 draws: use fewer clients or a larger dataset.alpha",
+        f"{min_samples} samples in 1,000 draws: use fewer clients or a larger dataset.alpha"
     )
-    return client
 
 
 def permute_labels_by_group(
@@ -59,7 +57,7 @@ def permute_labels_by_group(
         The new labels, int64 [n], and every client's group, int64 [T].
     """
     n_clients = int(client.max()) + 1
-    require(1 <= n_groups <= n_clients, f"dataset.n_groups: expected 1 to {n_clients} (the clients), got {n_groups}")
+    require_whole("dataset.n_groups", n_groups, at_least=1, below=n_clients + 1)
     rng = generator(seed, Purpose.GROUPS)
     group = rng.permutation(np.arange(n_clients) % n_groups)
     permutations = np.stack([np.arange(n_classes), *(rng.permutation(n_classes) for _ in range(n_groups - 1))])

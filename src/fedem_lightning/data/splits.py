@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedem_lightning.errors import require
+from fedem_lightning.errors import require, require_number
 from fedem_lightning.randomness import Purpose, generator
 
 SPLITS = ("train", "val", "test")
@@ -39,7 +39,7 @@ def split_samples(client: np.ndarray, seed: int, fractions: tuple[float, float, 
 
 def hold_out_clients(n_clients: int, unseen_fraction: float, seed: int) -> np.ndarray:
     """Which clients are seen in training: bool [T]; round(unseen_fraction * T) of them, at random, are not."""
-    require(0 <= unseen_fraction < 1, f"dataset.unseen_fraction: expected a share in [0, 1), got {unseen_fraction}")
+    require_number("dataset.unseen_fraction", unseen_fraction, at_least=0, below=1)
     n_unseen = round(unseen_fraction * n_clients)
     require(n_unseen < n_clients, f"dataset.unseen_fraction: {unseen_fraction} of {n_clients} leaves nobody to train")
     seen = np.ones(n_clients, dtype=bool)

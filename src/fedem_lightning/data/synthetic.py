@@ -8,7 +8,7 @@ from scipy.special import expit
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import hold_out_clients
-from fedem_lightning.errors import require
+from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import BinaryClassification
 
@@ -45,12 +45,11 @@ class SyntheticMixture(FederatedDataModule):
         unseen_fraction: float = 0.0,
         seed: int = 0,
     ) -> None:
-        sizes = dict(n_clients=n_clients, n_components=n_components, dimension=dimension)
-        for name, size in sizes.items():
-            require(size >= 1, f"dataset.{name}: expected at least 1, got {size}")
-        require(test_size >= 0, f"dataset.test_size: expected 0 or more, got {test_size}")
-        require(alpha > 0, f"dataset.alpha: expected a positive number, got {alpha}")
-        require(noise >= 0, f"dataset.noise: expected 0 or more, got {noise}")
+        for name, size in {"n_clients": n_clients, "n_components": n_components, "dimension": dimension}.items():
+            require_whole(f"dataset.{name}", size, at_least=1)
+        require_whole("dataset.test_size", test_size, at_least=0)
+        require_number("dataset.alpha", alpha, above=0)
+        require_number("dataset.noise", noise, at_least=0)
         pi, theta = _draw_mixture(n_clients, n_components, dimension, None if one_hot else alpha, seed)
         rng = generator(seed, Purpose.SYNTHETIC, 0, 1)
         n_train = np.minimum(50 + np.floor(np.minimum(rng.lognormal(4.0, 2.0, n_clients), 1e6)), 1000).astype(np.int64)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require
+from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 
 
@@ -26,8 +26,9 @@ class Engine(ABC):
     copies: int  # of each learner's state that are alive at once
 
     def __init__(self, block_size: int | None = None, memory_gb: float = 2.0) -> None:
-        require(block_size is None or block_size >= 1, f"engine.block_size: expected 1 or more, got {block_size}")
-        require(memory_gb > 0, f"engine.memory_gb: expected a positive number, got {memory_gb}")
+        if block_size is not None:
+            require_whole("engine.block_size", block_size, at_least=1)
+        require_number("engine.memory_gb", memory_gb, above=0)
         self.block_size = block_size
         self.memory_gb = memory_gb
 

@@ -1,0 +1,36 @@
+"""Checkpoints between rounds, from which a run continues to the same bits."""
+
+from pathlib import Path
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Checkpoint
+
+from fedem_lightning.errors import require_whole
+
+
+class RoundCheckpoint(Checkpoint):
+    """Saves every `every_n_rounds` rounds, after the last one, and when a run is stopped; keeps the newest few.
+
+    Lightning's ModelCheckpoint may stand beside it, e.g. to keep the round that is best on validation.
+
+    Args:
+        every_n_rounds: rounds between two checkpoints.
+        keep: newest checkpoints that stay; two, so that a broken file leaves another.
+        dirpath: folder; None: `checkpoints` in the Trainer's default_root_dir.
+    """
+
+    def __init__(self, every_n_rounds: int = 10, keep: int = 2, dirpath: str | Path | None = None) -> None:
+        super().__init__()
+        require_whole("callbacks.checkpoint.every_n_rounds", every_n_rounds, at_least=1)
+        require_whole("callbacks.checkpoint.keep", keep, at_least=1)
+        self.every_n_rounds, self.keep, self.dirpath = every_n_rounds, keep, dirpath
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Saves if it is time."""
+        rounds = trainer.current_epoch + 1
+        if rounds % self.every_n_rounds and rounds != trainer.max_epochs and not trainer.should_stop:
+            return
+        folder = Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
+        trainer.save_checkpoint(folder / f"round-{rounds:06d}.ckpt")  # Lightning writes it atomically
+        for old in sorted(folder.glob("round-*.ckpt"))[: -self.keep]:
+            old.unlink()

@@ -1,0 +1,73 @@
+"""`python -m fedem_lightning ...`: Hydra composes data, model and algorithm.
+
+Exit codes: 0 done; 2 what the user gave is wrong (one line says what); 1 anything else.
+"""
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, InstantiationException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+from fedem_lightning.errors import UserError
+from fedem_lightning.run import Interrupted, run
+
+_PACKAGED = Path(__file__).parent / "configs"
+CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[2] / "configs"
+"""Configurations: in a wheel inside the package, in a checkout at its root."""
+
+OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None))
+
+
+@hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
+def _hydra_main(config: DictConfig) -> float | None:
+    hydra_config = HydraConfig.get()
+    choices = {group: hydra_config.runtime.choices[group] for group in ("algorithm", "dataset", "backbone")}
+    folder = Path(hydra_config.runtime.output_dir)
+    results = run(config, folder, choices, list(hydra_config.overrides.task))
+    return results["val"]["accuracy"]["weighted"] if results["val"] else None  # what a sweeper may optimise
+
+
+def main() -> None:
+    """Entry point of the command line."""
+    full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
+    try:
+        _hydra_main()
+    except Interrupted as stop:
+        print(stop, file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("stopped in the middle of a round; ckpt_path=auto continues from the last checkpoint", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        message = user_message(error)
+        if message is None:
+            raise
+        if full_error:
+            traceback.print_exc()
+        print(f"error: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
+def user_message(error: BaseException) -> str | None:
+    """One line for a mistake of the user's; None if the error is not one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (UserError, MisconfigurationException)):
+            return _one_line(cause)
+        cause = cause.__cause__
+    if isinstance(error, InstantiationException):
+        wrong_call = error.__cause__ is None or isinstance(error.__cause__, (TypeError, ImportError, AttributeError))
+        return _one_line(error) if wrong_call else None
+    return _one_line(error) if isinstance(error, (HydraException, OmegaConfBaseException)) else None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

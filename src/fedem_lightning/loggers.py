@@ -1,0 +1,104 @@
+"""Loggers: metrics.csv always, Weights & Biases on request."""
+
+import csv
+import io
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities import rank_zero_only
+
+from fedem_lightning.errors import UserError
+from fedem_lightning.files import write_atomically
+
+
+class RoundCSVLogger(Logger):
+    """One row a round, rounds on the x-axis; a resumed run drops the rows it computes again and goes on.
+
+    Args:
+        path: the .csv file. Empty cells: the metric was not computed in that round.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self.path = Path(path)
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._begun = self._unsaved = False
+
+    @property
+    def name(self) -> str:
+        """Nothing: the file's folder is given."""
+        return ""
+
+    @property
+    def version(self) -> str:
+        """Nothing: the file's folder is given."""
+        return ""
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the run's folder holds the whole configuration."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Adds metrics to the row of round `step`."""
+        if step is None:
+            return
+        round_ = int(step)
+        if not self._begun:
+            self._rows = {r: row for r, row in self._read().items() if r < round_}
+            self._begun = True
+        row = self._rows.setdefault(round_, {"round": round_})
+        row.update({name: value for name, value in metrics.items() if name not in ("round", "epoch", "step")})
+        self._unsaved = True
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Writes the file anew, in one step, if anything has come since."""
+        if not self._unsaved:
+            return
+        columns = list(dict.fromkeys(name for row in self._rows.values() for name in row))
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row for _, row in sorted(self._rows.items()))
+        write_atomically(self.path, text.getvalue().encode())
+        self._unsaved = False
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Writes what is left."""
+        self.save()
+
+    def _read(self) -> dict[int, dict[str, Any]]:
+        if not self.path.is_file():
+            return {}
+        with self.path.open(newline="") as file:
+            return {int(row["round"]): dict(row) for row in csv.DictReader(file)}
+
+
+def wandb_logger(save_dir: str | Path, mode: str | None = None, **options: Any) -> Logger:
+    """A WandbLogger that never asks for a login: without a key it works offline, and says so.
+
+    Args:
+        save_dir: folder of the `wandb` folder.
+        mode: online, offline or disabled; None: the environment's WANDB_MODE, else online if there is a key.
+        options: of `pytorch_lightning.loggers.WandbLogger` and `wandb.init` (project, name, group, tags, ...).
+
+    Raises:
+        UserError: wandb is not installed.
+    """
+    try:
+        import wandb
+        from pytorch_lightning.loggers import WandbLogger
+    except ImportError as error:
+        raise UserError('logger=wandb: wandb is not installed; pip install "fedem-lightning[wandb]"') from error
+    mode = mode or os.environ.get("WANDB_MODE")
+    if mode is None:
+        mode = "online" if wandb.api.api_key else "offline"
+        if mode == "offline":
+            print("W&B: no API key found, so this run is kept offline; send it later with `wandb sync`.")
+    if mode not in ("online", "offline", "disabled", "shared"):
+        raise UserError(f"logger.wandb.mode: expected online, offline or disabled, got {mode}")
+    return WandbLogger(save_dir=save_dir, mode=mode, **options)

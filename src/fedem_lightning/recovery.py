@@ -1,0 +1,46 @@
+"""How well FedEM found the truth of generated data (FedEM, Appendix J.4)."""
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+
+def cosine_distance(a: np.ndarray, b: np.ndarray) -> float:
+    """1 - <a, b>_F / (|a| |b|), for arrays of equal shape."""
+    return float(1.0 - (a * b).sum() / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def recovery_scores(
+    pi: np.ndarray, theta: np.ndarray | None, truth: dict[str, Any], seen: np.ndarray
+) -> dict[str, float | list[int]]:
+    """Matches components to the true ones (Hungarian method on the seen clients), then measures.
+
+    Args:
+        pi: learned mixture weights [T, M]; theta: learned linear models [M, d], or None.
+        truth: may hold "pi" [T, M], "theta" [M, d], "group" int [T].
+        seen: bool [T].
+
+    Returns:
+        pi_cosine_distance, theta_cosine_distance, group_accuracy (the share of clients whose largest weight is on their
+        group's component): as far as the truth is known and sizes agree; `match`: component m is true component match[m].
+    """
+    n_components = pi.shape[1]
+    if "pi" in truth:
+        true_pi = truth["pi"]
+    elif "group" in truth:
+        true_pi = np.eye(int(truth["group"].max()) + 1)[truth["group"]]
+    else:
+        return {}
+    if true_pi.shape[1] != n_components:
+        return {}
+    components, match = linear_sum_assignment(-(pi[seen].T @ true_pi[seen]))
+    scores: dict[str, float | list[int]] = {"match": match.tolist()}
+    if "pi" in truth:
+        scores["pi_cosine_distance"] = cosine_distance(pi[seen], true_pi[seen][:, match])
+    if theta is not None and "theta" in truth:
+        scores["theta_cosine_distance"] = cosine_distance(theta, truth["theta"][match])
+    if "group" in truth:
+        found = match[pi[seen].argmax(axis=1)]
+        scores["group_accuracy"] = float((found == truth["group"][seen]).mean())
+    return scores

@@ -1,0 +1,120 @@
+"""results.json: everything a table or a later comparison needs to know about a run."""
+
+import json
+import math
+import platform
+import resource
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.backbones import Linear
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.evaluation import summarize, summarize_table
+from fedem_lightning.files import write_atomically
+from fedem_lightning.recovery import recovery_scores
+
+
+def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
+    """What a finished run found out, after Trainer.test: plain containers; see docs/results.md for every key."""
+    table, statistics = algorithm.clients, algorithm.statistics
+    seen, unseen = (table[table.population == population] for population in ("seen", "unseen"))
+    seconds = statistics.round_seconds
+    return {
+        "rounds": len(seconds),
+        "n_clients": len(seen),
+        "n_unseen_clients": len(unseen),
+        "n_train_samples": int(seen.n_train.sum()),
+        **{split: summarize_table(seen, split) for split in SPLITS},
+        "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
+        "reference": _reference(seen, federation),
+        "recovery": _recovery(algorithm, federation),
+        "seconds": {
+            "training": statistics.training_seconds,
+            "per_round": median(seconds) if seconds else None,
+        },
+        "communication": {"up_bytes": statistics.up_bytes, "down_bytes": statistics.down_bytes},
+        "rejected_updates": statistics.rejected_updates,
+        "federation_digest": algorithm.federation_digest or federation.digest(),
+        "engine": {"name": algorithm.engine.name, "block_size": algorithm.engine.block_size},
+        "peak_memory_bytes": _peak_memory(algorithm.device),
+        "environment": environment(algorithm.device),
+    }
+
+
+def _reference(seen: pd.DataFrame, federation: Federation) -> dict[str, float]:
+    """The Bayes-optimal accuracy on the test samples, weighted as the results are."""
+    if "bayes_accuracy" not in federation.truth or not seen.n_test.any():
+        return {}
+    bayes = federation.truth["bayes_accuracy"][federation.seen.cpu().numpy()]
+    sums = summarize(bayes, seen.n_train.to_numpy(), seen.n_test.to_numpy(), higher_is_better=True)
+    names = {"weighted": "bayes_accuracy"}
+    return {names.get(name, f"bayes_accuracy_{name}"): value for name, value in sums.items()}
+
+
+def _recovery(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
+    pi = getattr(algorithm, "pi", None)
+    if pi is None:
+        return {}
+    linear = [c.linear.weight.detach().cpu().numpy() for c in algorithm.components if isinstance(c, Linear)]
+    theta = np.concatenate(linear) if linear and len(linear[0]) == 1 else None  # [M, d]
+    return recovery_scores(pi.cpu().numpy(), theta, federation.truth, federation.seen.cpu().numpy())
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux kibibytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, device, commit and date of the run."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    packages = ("fedem-lightning", "torch", "pytorch-lightning", "torchmetrics", "numpy")
+    return {
+        **{package.replace("-", "_"): version(package) for package in packages},
+        "python": platform.python_version(),
+        "device": f"{device.type} ({name})",
+        "threads": torch.get_num_threads(),
+        "commit": _commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the package's checkout, with "-dirty" if it differs; None outside a checkout of its own."""
+    folder = Path(__file__).resolve().parents[3]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def save_results(folder: Path, results: dict[str, Any], clients: pd.DataFrame) -> None:
+    """Writes clients.parquet, then results.json (numbers that are not finite become null), each in one step."""
+    temporary = folder / ".clients.parquet.tmp"
+    clients.to_parquet(temporary, index=False)
+    temporary.replace(folder / "clients.parquet")
+    write_atomically(folder / "results.json", (json.dumps(_finite(results), indent=2) + "\n").encode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,53 @@
+"""The table at the end of a run."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_summary(results: dict[str, Any], console: Console | None = None) -> None:
+    """Accuracy on train, test and unseen clients, the Bayes ceiling where known, seconds, communication."""
+    title = f"{results['algorithm']} on {results['dataset']} ({results['backbone']}), {results['rounds']} rounds, seed {results['seed']}"
+    table = Table(title=title)
+    table.add_column("accuracy, %")
+    sums = ("weighted", "pooled", "mean", "bottom_decile", "worst")
+    for name in sums:
+        table.add_column(name.replace("_", " "), justify="right")
+    rows = {f"{split}, {results['n_clients']} clients": results[split] for split in ("train", "val", "test")}
+    if results["unseen"]:
+        rows[f"test, {results['n_unseen_clients']} unseen clients"] = results["unseen"]["test"]
+    for label, scores in rows.items():
+        if scores:
+            table.add_row(label, *(_percent(scores["accuracy"][name]) for name in sums))
+    reference = results["reference"]
+    if reference:
+        keys = ("bayes_accuracy" if name == "weighted" else f"bayes_accuracy_{name}" for name in sums)
+        table.add_row("Bayes ceiling, test", *(_percent(reference[key]) for key in keys))
+    console = console or Console()
+    console.print(table)
+    seconds, sent, engine = results["seconds"], results["communication"], results["engine"]
+    for line in (
+        *_recovery_lines(results["recovery"]),
+        f"{seconds['training']:.1f} s training ({_per_round(seconds['per_round'])}, engine {engine['name']}), "
+        f"{seconds['total']:.1f} s in all; sent {sent['up_bytes'] / 1e6:.1f} MB up, {sent['down_bytes'] / 1e6:.1f} MB down",
+    ):
+        console.print(line, highlight=False)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def _per_round(seconds: float | None) -> str:
+    return "no round" if seconds is None else f"{seconds:.3g} s a round"
+
+
+def _recovery_lines(recovery: dict[str, Any]) -> list[str]:
+    shown = {
+        "pi_cosine_distance": "mixture weights' cosine distance {:.2g}",
+        "theta_cosine_distance": "components' cosine distance {:.2g}",
+        "group_accuracy": "clients in their true group {:.1%}",
+    }
+    parts = [text.format(recovery[key]) for key, text in shown.items() if key in recovery]
+    return ["truth recovered: " + ", ".join(parts)] if parts else []

@@ -1,0 +1,125 @@
+"""One run, from a composed configuration to a finished folder."""
+
+import logging
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf, open_dict
+from pytorch_lightning.loggers import Logger
+
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, RoundProgress
+from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.errors import require_whole
+from fedem_lightning.loggers import RoundCSVLogger
+from fedem_lightning.reporting import draw_figures, print_summary, run_results, save_results
+from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
+
+
+class Interrupted(Exception):
+    """The user stopped the run; it can be resumed."""
+
+
+def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: list[str]) -> dict[str, Any]:
+    """Trains, evaluates and reports.
+
+    Args:
+        config: the composed configuration.
+        folder: the run's folder; it may exist, but not hold another run.
+        choices: of the groups algorithm, dataset and backbone, by name.
+        overrides: what the user typed.
+
+    Returns:
+        What results.json holds.
+
+    Raises:
+        UserError: something the user gave is wrong; nothing has been written over.
+        Interrupted: Ctrl-C.
+    """
+    start = time.perf_counter()
+    _quieten_lightning()
+    require_whole("seed", config.seed, at_least=0, below=2**32)
+    require_whole("trainer.max_epochs", config.trainer.max_epochs, at_least=0)
+    check_run_folder(folder, config)
+    checkpoint = find_checkpoint(config.ckpt_path, folder)
+    pl.seed_everything(config.seed, verbose=False)
+    data: FederatedDataModule = instantiate(config.dataset)
+    model = build_model(config, data)
+    if checkpoint is not None:
+        check_checkpoint(checkpoint, model)
+    trainer = build_trainer(config, folder)
+    save_config(folder, config, overrides)
+    try:
+        print(f"{data.federation}; engine {model.engine_name}; {folder}")
+        trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
+        if any(isinstance(c, FinishRoundOnInterrupt) and c.interrupted for c in trainer.callbacks):
+            raise Interrupted(f"stopped after round {trainer.current_epoch}; continue with ckpt_path=auto run_dir={folder}")
+        trainer.test(model, data, verbose=False)
+        return _report(folder, model, data, trainer, {**choices, "seed": config.seed}, start)
+    finally:
+        _finish_wandb(trainer)
+
+
+def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgorithm:
+    """The algorithm around its backbone; backbone keys `in_shape` and `n_outputs` that are null come from the data."""
+    backbone_config = config.backbone.copy()
+    with open_dict(backbone_config):
+        for key in ("in_shape", "n_outputs"):
+            if key in backbone_config and backbone_config[key] is None:
+                value = getattr(data, key)
+                backbone_config[key] = list(value) if isinstance(value, tuple) else value
+    backbone = instantiate(backbone_config)
+    engine = instantiate(config.engine)
+    return instantiate(config.algorithm, backbone=backbone, n_clients=data.n_clients, engine=engine, seed=config.seed)
+
+
+def build_trainer(config: DictConfig, folder: Path) -> pl.Trainer:
+    """Lightning's Trainer with the run's loggers (metrics.csv always) and callbacks."""
+    callbacks = [instantiate(c) for c in (config.callbacks or {}).values() if c is not None]
+    for callback in callbacks:
+        if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
+            callback.dirpath = folder / "checkpoints"
+    if config.trainer.get("enable_progress_bar") is False:
+        callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
+    loggers: list[Logger] = [RoundCSVLogger(folder / "metrics.csv")]
+    for options in (config.logger or {}).values():
+        if options is not None:
+            loggers.append(instantiate(options, save_dir=str(folder)))
+    for logger in loggers[1:]:
+        logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
+    return instantiate(config.trainer, callbacks=callbacks, logger=loggers, default_root_dir=str(folder))
+
+
+def _report(
+    folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer, names: dict[str, Any], start: float
+) -> dict[str, Any]:
+    results = {**names, **run_results(model, data.federation)}
+    figures = draw_figures(folder, results, model.clients)
+    results["seconds"]["total"] = time.perf_counter() - start
+    save_results(folder, results, model.clients)
+    for logger in trainer.loggers:
+        if hasattr(logger, "log_image"):  # Weights & Biases
+            logger.experiment.summary.update({"results": results})
+            logger.log_image("figures", [str(path) for path in figures])
+    print_summary(results)
+    print(f"results, figures and checkpoints: {folder}")
+    return results
+
+
+def _finish_wandb(trainer: pl.Trainer) -> None:
+    """Ends W&B's run, so that the next one of a multirun starts its own."""
+    if any(type(logger).__name__ == "WandbLogger" for logger in trainer.loggers):
+        import wandb
+
+        wandb.finish()
+
+
+def _quieten_lightning() -> None:
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Lightning 2.6 calls a name that torch 2.15 renamed
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")

@@ -1,0 +1,99 @@
+"""A run's folder: never written over, and continued only by the run it belongs to."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.files import write_atomically
+
+OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet")
+FREE_ON_RESUME = ("ckpt_path", "run_dir", "trainer", "logger", "callbacks")
+"""Parts of the configuration that a resumed run may change."""
+
+
+def check_run_folder(folder: Path, config: DictConfig) -> None:
+    """Refuses a folder that holds a run, unless this one continues it with an unchanged configuration."""
+    held = [name for name in OURS if (folder / name).exists()]
+    if not held:
+        return
+    require(
+        config.ckpt_path is not None,
+        f"run_dir: {folder} already holds a run ({', '.join(held)}); choose another, or continue it with ckpt_path=auto",
+    )
+    saved = folder / ".hydra" / "config.yaml"
+    if not saved.exists():
+        return
+    before, now = (flatten(OmegaConf.to_container(c, resolve=True)) for c in (OmegaConf.load(saved), config))
+    for key in sorted(before.keys() | now.keys()):
+        if key.split(".")[0] not in FREE_ON_RESUME and before.get(key) != now.get(key):
+            raise UserError(
+                f"{key}: the run in {folder} had {before.get(key)}, now it is {now.get(key)}; resume with the same "
+                "configuration, or choose another run_dir"
+            )
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with dotted keys."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {k: v for key, part in tree.items() for k, v in flatten(part, f"{prefix}.{key}" if prefix else str(key)).items()}
+
+
+def save_config(folder: Path, config: DictConfig, overrides: list[str]) -> None:
+    """Writes .hydra/config.yaml and .hydra/overrides.yaml; a resumed run leaves the first ones as they are."""
+    for name, content in (("config", config), ("overrides", OmegaConf.create(overrides))):
+        path = folder / ".hydra" / f"{name}.yaml"
+        if not path.exists():
+            write_atomically(path, OmegaConf.to_yaml(content).encode())
+
+
+def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
+    """The file to resume from: `ckpt_path` itself, or for "auto" the newest intact one of the run's folder.
+
+    Raises:
+        UserError: the given file is missing or unreadable.
+    """
+    if ckpt_path is None:
+        return None
+    if ckpt_path != "auto":
+        require(Path(ckpt_path).is_file(), f"ckpt_path: no file {ckpt_path}")
+        load_checkpoint(Path(ckpt_path))
+        return Path(ckpt_path)
+    for path in sorted((folder / "checkpoints").glob("*.ckpt"), key=lambda p: p.stat().st_mtime_ns, reverse=True):
+        try:
+            load_checkpoint(path)
+        except UserError as error:
+            print(f"skipped: {error}")
+        else:
+            return path
+    print(f"ckpt_path=auto: no checkpoint in {folder / 'checkpoints'}, the run starts from the beginning")
+    return None
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Reads a checkpoint without executing code from it (weights_only).
+
+    Raises:
+        UserError: the file is not an intact checkpoint of this package.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # a broken file fails in many ways: zip, pickle, end of file, ...
+        raise UserError(f"ckpt_path: {path} is no intact checkpoint ({type(error).__name__})") from error
+    known = isinstance(checkpoint, dict) and {"state_dict", "statistics", "federation"} <= checkpoint.keys()
+    require(known, f"ckpt_path: {path} is no checkpoint of fedem-lightning")
+    return checkpoint
+
+
+def check_checkpoint(path: Path, model: torch.nn.Module) -> None:
+    """Refuses a checkpoint whose tensors are not those of `model`."""
+    saved, mine = load_checkpoint(path)["state_dict"], model.state_dict()
+    for name in sorted(saved.keys() | mine.keys()):
+        before, now = (tuple(t[name].shape) if name in t else None for t in (saved, mine))
+        require(
+            before == now,
+            f"ckpt_path: {path} has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must agree",
+        )
