@@ -7,15 +7,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.components import dropout_keys
+from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require, require_number
-from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import Task
 
@@ -94,35 +94,27 @@ class Batches:
 
     positions: Tensor  # int64 [C, max J, B]: positions in the block's flat samples, real ones first; -1 pads
     n_steps: Tensor  # int64 [C], on the CPU
-    keys: Tensor  # int64 [C], a number that depends on (seed, round, client), for dropout
+    keys: Tensor  # int64 [C], functions of (seed, round, client), for dropout
 
 
-def shuffled_batches(
-    counts: Tensor, clients: Tensor, batch_size: int, epochs: int, seed: int, round_: int
-) -> Batches:
+def shuffled_batches(block: Block, batch_size: int, epochs: int, seed: int, round_: int) -> Batches:
     """`epochs` passes over each client's samples in shuffled batches; the last, short batch of a pass is kept.
 
-    A client's order is a function of (seed, round, client) alone.
+    A client's order is a function of (seed, round, client) alone: its samples are sorted by hashed numbers.
 
     Args:
-        counts: samples of each client of the block, int64 [C].
-        clients: their ids, int64 [C].
+        block: the clients and their samples.
         batch_size: B at most; epochs: passes; seed, round_: of the order.
     """
-    counts_list, ids = counts.tolist(), clients.tolist()
-    width = min(batch_size, max(counts_list))
-    n_steps = torch.tensor([epochs * math.ceil(n / batch_size) for n in counts_list])
-    positions = np.full((len(ids), int(n_steps.max()), width), -1, dtype=np.int64)  # [C, J, B]
-    keys = np.empty(len(ids), dtype=np.int64)
-    start = 0
-    for c, (n, client) in enumerate(zip(counts_list, ids, strict=True)):
-        rng = generator(seed, Purpose.SHUFFLE, round_, client)
-        steps = math.ceil(n / batch_size)
-        rows = positions[c].reshape(-1)  # a view: one pass fills steps * width places
-        for epoch in range(epochs):
-            first = epoch * steps * width
-            rows[first : first + n] = start + rng.permutation(n)
-        keys[c] = rng.integers(2**32)
-        start += n
-    device = clients.device
-    return Batches(torch.from_numpy(positions).to(device), n_steps, torch.from_numpy(keys).to(device))
+    owner, counts = block.owner, block.counts()  # [n], [C]
+    width = min(batch_size, int(counts.max()))
+    steps = -(-counts // batch_size)  # of one pass, [C]
+    rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]  # within its client [n]
+    keys = fold(seed, Purpose.SHUFFLE, round_, block.clients)  # [C]
+    positions = owner.new_full((len(counts), epochs * int(steps.max()) * width), -1)  # [C, J * B]
+    for epoch in range(epochs):
+        draw = fold(keys[owner], epoch, rank)  # [n], in [0, 2^32)
+        shuffled = torch.argsort((owner << 32) | draw, stable=True)  # client after client, each one's samples shuffled
+        positions[owner, epoch * (steps * width)[owner] + rank] = shuffled
+    dropout = fold(seed, Purpose.DROPOUT, round_, block.clients)
+    return Batches(positions.unflatten(1, (-1, width)), (epochs * steps).cpu(), dropout)

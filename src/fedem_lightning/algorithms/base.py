@@ -171,7 +171,7 @@ class FederatedAlgorithm(pl.LightningModule):
             "buffers": {name: tensor for name, tensor in models.items() if name not in params},
             "momentum": start if kept is None else kept,
         }
-        batches = shuffled_batches(block.counts(), clients, self.batch_size, self.local_epochs, self.seed, round_)
+        batches = shuffled_batches(block, self.batch_size, self.local_epochs, self.seed, round_)
         step = local_step(backbone, block.federation.task, self.client_optimizer, self.lr_at(round_))
         trained = self.engine.run(step, learners, block, batches, weights, self.observer.clients_done)
         if kept is not None:

@@ -47,9 +47,9 @@ class FedEM(FederatedAlgorithm):
     def log_probs(self, block: Block) -> Tensor:
         """Eq. 5, a mixture of probabilities: log sum_m pi[t, m] p_m(. | x), [n, Y]."""
         task, outputs = block.federation.task, self.outputs(block)
-        log_p = torch.stack([task.log_probs(output) for output in outputs], dim=1)  # [n, M, Y]
-        log_pi = self.pi[block.clients].log()[block.owner]  # [n, M]
-        return torch.logsumexp(log_pi.unsqueeze(-1) + log_p, dim=1)
+        log_p = torch.stack([task.log_probs(output) for output in outputs])  # [M, n, Y]
+        log_pi = self.pi.T[:, block.clients].log()[:, block.owner]  # [M, n]
+        return torch.logsumexp(log_pi.unsqueeze(-1) + log_p, dim=0)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9) on the training samples."""
