@@ -6,8 +6,7 @@ n samples (of a block, or of all), B samples of a batch, J local steps, Y classe
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -59,17 +58,34 @@ class Split:
         return self.offsets.diff()
 
 
-@dataclass(frozen=True, repr=False)
 class Federation:
-    """Samples of T clients, with their splits. Build one with `from_arrays` or through a data module."""
+    """Samples of T clients, with their splits. Build one with `from_arrays` or through a data module.
 
-    x: Tensor  # [n, ...]: uint8 stays uint8 until its batch, and then means pixels in [0, 255]
-    y: Tensor  # int64 [n]
-    splits: dict[str, Split]  # "train", "val", "test"
-    names: tuple[str, ...]  # a client's name, [T]
-    seen: Tensor  # bool [T]; the unseen ones take no part in training
-    task: Task
-    truth: dict[str, Any] = field(default_factory=dict)  # what a generator knows: pi, theta, group, bayes_accuracy
+    No dataclass: Lightning's precision plugins would copy one, tensor by tensor, every round.
+
+    Args:
+        x: features [n, ...]; uint8 stays uint8 until its batch, and then means pixels in [0, 255].
+        y: labels, int64 [n].
+        splits: "train", "val", "test".
+        names: a client's name, [T].
+        seen: bool [T]; the unseen clients take no part in training.
+        task: loss and label space.
+        truth: what a generator knows, per client or component: "pi" [T, M], "theta" [M, d], "group" [T],
+            "bayes_accuracy" [T].
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        splits: dict[str, Split],
+        names: Sequence[str],
+        seen: Tensor,
+        task: Task,
+        truth: dict[str, np.ndarray] | None = None,
+    ) -> None:
+        self.x, self.y, self.splits, self.names = x, y, splits, tuple(names)
+        self.seen, self.task, self.truth = seen, task, truth or {}
 
     @classmethod
     def from_arrays(
@@ -82,7 +98,7 @@ class Federation:
         task: Task,
         names: Sequence[str],
         seen: np.ndarray | None = None,
-        truth: dict[str, Any] | None = None,
+        truth: dict[str, np.ndarray] | None = None,
     ) -> "Federation":
         """Sorts positions by (split, client); x and y are neither copied nor reordered.
 
@@ -107,9 +123,7 @@ class Federation:
         idle = np.flatnonzero(seen & (splits["train"].counts().numpy() == 0))
         shown = ", ".join(names[t] for t in idle[:3]) + (", ..." if len(idle) > 3 else "")
         require(len(idle) == 0, f"client {shown} has no training sample: every client that trains needs at least one")
-        return cls(
-            torch.from_numpy(x), torch.from_numpy(y), splits, tuple(names), torch.from_numpy(seen), task, truth or {}
-        )
+        return cls(torch.from_numpy(x), torch.from_numpy(y), splits, names, torch.from_numpy(seen), task, truth)
 
     def __repr__(self) -> str:
         return f"Federation({self.n_clients} clients, {len(self.y)} samples of shape {self.in_shape}, {self.task})"

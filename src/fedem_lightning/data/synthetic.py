@@ -1,6 +1,5 @@
 """The synthetic mixture of FedEM (Marfoq et al. 2021, Appendix I.1.5), with its truth and its Bayes-optimal accuracy."""
 
-from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -68,7 +67,7 @@ class SyntheticMixture(FederatedDataModule):
                 part = slice(bounds[code] - counts[code, t], bounds[code])
                 x[rows], y[rows] = xt[part], yt[part]
             bayes[t] = correct[bounds[1] :].mean() if test_size else np.nan
-        truth: dict[str, Any] = {"pi": pi, "theta": theta, "bayes_accuracy": bayes}
+        truth = {"pi": pi, "theta": theta, "bayes_accuracy": bayes}
         if one_hot:
             truth["group"] = pi.argmax(axis=1)
         super().__init__(

@@ -1,0 +1,140 @@
+import numpy as np
+import pytest
+import torch
+from conftest import make_data, make_model, parameters, train
+from reference import fedem_round, gradient
+
+from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
+from fedem_lightning.local_solver import local_step, shuffled_batches
+from fedem_lightning.schedules import SCHEDULES
+from fedem_lightning.tasks import BinaryClassification, Classification
+
+
+def test_one_weighted_step_agrees_with_numpy() -> None:
+    rng = np.random.default_rng(0)
+    x, y, q = rng.normal(size=(6, 4)), rng.integers(3, size=6), rng.random(6)
+    net = torch.nn.Linear(4, 3).double()
+    weight, bias = (p.detach().numpy().copy() for p in net.parameters())
+    step = local_step(net, Classification(3), ClientSGD(lr=0.3), lr=0.3)
+    learner = {"params": {n: p.detach() for n, p in net.named_parameters()}, "buffers": {}, "momentum": {}}
+    size = torch.tensor(6.0, dtype=torch.float64)
+    after = step(learner, torch.tensor(x), torch.tensor(y), torch.tensor(q), size, torch.tensor(0))
+    d_weight, d_bias = gradient(weight, bias, x, y, q)
+    np.testing.assert_allclose(after["params"]["weight"].numpy(), weight - 0.3 * d_weight, rtol=1e-9)
+    np.testing.assert_allclose(after["params"]["bias"].numpy(), bias - 0.3 * d_bias, rtol=1e-9)
+
+
+def test_a_round_of_fedem_agrees_with_numpy() -> None:
+    data = make_data(fractions=(1.0, 0.0, 0.0))
+    model = make_model(FedEM, data, n_components=2, batch_size=100, client_optimizer=ClientSGD(lr=0.5)).double()
+    thetas = [(c.linear.weight.detach().numpy().copy(), c.linear.bias.detach().numpy().copy()) for c in model.components]
+    federation = data.federation
+    blocks = [federation.block(torch.tensor([t]), "train") for t in range(data.n_clients)]
+    clients = [(b.x(torch.float64).numpy(), b.y().numpy()) for b in blocks]
+    pi = np.full((data.n_clients, 2), 0.5)
+    for _ in range(3):
+        thetas, pi = fedem_round(thetas, pi, clients, lr=0.5)
+    train(model, data, rounds=3)
+    np.testing.assert_allclose(model.pi.numpy(), pi, rtol=1e-9)
+    for component, (weight, bias) in zip(model.components, thetas, strict=True):
+        np.testing.assert_allclose(component.linear.weight.detach().numpy(), weight, rtol=1e-9)
+        np.testing.assert_allclose(component.linear.bias.detach().numpy(), bias, rtol=1e-9)
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_one_client_is_centralised_sgd(epochs: int) -> None:
+    data = make_data(sizes=(23,))
+    options = ClientSGD(lr=0.2, momentum=0.9, weight_decay=0.01)
+    model = make_model(FedAvg, data, client_optimizer=options, local_epochs=epochs).double()
+    net = torch.nn.Linear(4, 3).double()
+    net.load_state_dict({k.removeprefix("linear."): v for k, v in model.components[0].state_dict().items()})
+    block = data.federation.block(torch.tensor([0]), "train")
+    x, y = block.x(torch.float64), block.y()
+    for round_ in range(4):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01)
+        for positions in shuffled_batches(block, 4, epochs, seed=0, round_=round_).positions[0]:
+            rows = positions[positions >= 0]
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+            optimizer.step()
+    train(model, data, rounds=4)
+    torch.testing.assert_close(parameters(model.components), parameters(net), rtol=1e-12, atol=1e-12)
+
+
+def test_kept_momentum_is_sgd_over_rounds() -> None:
+    """With one client, one step a round and kept momentum, rounds are the steps of one optimiser."""
+    data = make_data(sizes=(10,), fractions=(1.0, 0.0, 0.0))
+    options = ClientSGD(lr=0.2, momentum=0.9, state="keep")
+    model = make_model(FedAvg, data, client_optimizer=options, batch_size=100).double()
+    net = torch.nn.Linear(4, 3).double()
+    net.load_state_dict({k.removeprefix("linear."): v for k, v in model.components[0].state_dict().items()})
+    block = data.federation.block(torch.tensor([0]), "train")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9)
+    for _ in range(5):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(block.x(torch.float64)), block.y()).backward()
+        optimizer.step()
+    train(model, data, rounds=5)
+    torch.testing.assert_close(parameters(model.components), parameters(net), rtol=1e-12, atol=1e-12)
+    restarted = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.2, momentum=0.9), batch_size=100).double()
+    assert not torch.allclose(parameters(train(restarted, data, rounds=5).components), parameters(net))
+
+
+def test_batches_cover_every_sample_once_a_pass() -> None:
+    data = make_data(sizes=(7, 12, 3, 20), fractions=(1.0, 0.0, 0.0))
+    block = data.federation.block(torch.arange(4), "train")
+    batches = shuffled_batches(block, batch_size=5, epochs=2, seed=3, round_=1)
+    assert batches.n_steps.tolist() == [4, 6, 2, 8]
+    used = batches.positions[batches.positions >= 0]
+    assert torch.equal(used.sort().values, torch.arange(42).repeat_interleave(2))
+    for c in range(4):
+        rows = batches.positions[c]
+        assert set(block.owner[rows[rows >= 0]].tolist()) == {c}
+        assert (rows[int(batches.n_steps[c]) :] == -1).all()
+        assert (rows[: int(batches.n_steps[c])] >= 0).any(dim=1).all()
+
+
+def test_order_depends_on_seed_round_and_client_but_not_on_the_block() -> None:
+    data = make_data(sizes=(30, 30, 30), fractions=(1.0, 0.0, 0.0))
+    together = data.federation.block(torch.arange(3), "train")
+    alone = data.federation.block(torch.tensor([2]), "train")
+    order = shuffled_batches(together, 8, 1, seed=0, round_=0).positions
+    assert torch.equal(order[2] - 60 * (order[2] >= 0), shuffled_batches(alone, 8, 1, seed=0, round_=0).positions[0])
+    other = [shuffled_batches(together, 8, 1, seed=s, round_=r).positions for s, r in ((1, 0), (0, 1))]
+    assert not torch.equal(order, other[0])
+    assert not torch.equal(order, other[1])
+    assert not torch.equal(order[0, 0], order[1, 0] - 30)
+
+
+def test_shuffling_is_uniform() -> None:
+    """Each of 6 orders of 3 samples comes up about equally often (chi-squared, 5 degrees of freedom, 0.1 %: 20.5)."""
+    data = make_data(sizes=(3,) * 3000, fractions=(1.0, 0.0, 0.0))
+    block = data.federation.block(torch.arange(3000), "train")
+    positions = shuffled_batches(block, 3, 1, seed=0, round_=0).positions[:, 0] - 3 * torch.arange(3000).unsqueeze(1)
+    counts = torch.bincount(positions[:, 0] * 3 + positions[:, 1], minlength=9)[[1, 2, 3, 5, 6, 7]].double()
+    assert ((counts - 500) ** 2 / 500).sum() < 20.5
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("constant", [1, 1, 1, 1]), ("multistep", [1, 1, 0.1, 0.01]), ("cosine", [1, 0.853553, 0.5, 0.146447])],
+)
+def test_schedules(name: str, expected: list[float]) -> None:
+    assert [SCHEDULES[name](k / 4) for k in range(4)] == pytest.approx(expected, abs=1e-6)
+    assert ClientSGD(lr=0.5, schedule=name).lr_at(2, 4) == pytest.approx(0.5 * expected[2], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"lr": 0}, {"lr": float("nan")}, {"momentum": 1.0}, {"weight_decay": -1}, {"state": "x"}, {"schedule": "x"}, {"lr": "a"}],
+)
+def test_wrong_options_are_named(options: dict) -> None:
+    with pytest.raises(UserError, match=f"algorithm.client_optimizer.{next(iter(options))}"):
+        ClientSGD(**options)
+
+
+def test_binary_task_is_the_two_class_task() -> None:
+    logits, y = torch.randn(9, 1, dtype=torch.float64), torch.arange(9) % 2
+    two = torch.cat([torch.zeros_like(logits), logits], dim=1)
+    torch.testing.assert_close(BinaryClassification().log_probs(logits), Classification(2).log_probs(two))
+    torch.testing.assert_close(BinaryClassification().losses(logits, y), Classification(2).losses(two, y))
