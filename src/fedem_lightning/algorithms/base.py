@@ -259,6 +259,9 @@ class FederatedAlgorithm(pl.LightningModule):
         """Counts on from the statistics."""
         self.statistics = Statistics(**checkpoint["statistics"])
         self.federation_digest = checkpoint["federation"]
+        saved = checkpoint["state_dict"]
+        # Lightning loads the tensors before `trainer.precision=64-true` makes the model double: bits would be lost
+        self.to(next(saved[name].dtype for name, _ in self.components.named_parameters(prefix="components")))
 
     def _check(self, federation: Federation) -> None:
         if federation is self._checked:

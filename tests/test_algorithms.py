@@ -1,0 +1,311 @@
+"""The conformance table: every algorithm goes through the same properties; then each one's degenerate cases."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_data, make_model, make_trainer, parameters, train
+
+from fedem_lightning import (
+    ClientSGD,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    Linear,
+    Local,
+    SyntheticMixture,
+    UserError,
+)
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.round import sample_cohort
+
+
+@dataclass(frozen=True)
+class Row:
+    """What differs between algorithms in the common properties."""
+
+    kind: type[FederatedAlgorithm]
+    shares: bool  # has a model that all clients share
+    private: tuple[str, ...]  # state_dict names of per-client rows
+
+
+ROWS = [Row(FedEM, True, ("pi",)), Row(FedAvg, True, ()), Row(Local, False, ("models.rows_0", "models.rows_1"))]
+EVERY = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.kind.__name__)
+SGD = ClientSGD(lr=0.5, momentum=0.9)
+
+
+@EVERY
+def test_a_round_is_finite_and_moves_the_model(row: Row) -> None:
+    data = make_data()
+    model = make_model(row.kind, data, client_optimizer=SGD)
+    before = parameters(model)
+    after = parameters(train(model, data, 1))
+    assert after.isfinite().all()
+    assert not torch.allclose(before, after)
+    assert (model.trainer.current_epoch, model.trainer.global_step) == (1, 1)
+
+
+@EVERY
+def test_training_lowers_the_loss(row: Row) -> None:
+    data = make_data(sizes=(60, 60, 60))
+    model = make_model(row.kind, data, client_optimizer=ClientSGD(lr=0.1))
+    trainer = make_trainer(10)
+    trainer.test(model, data, verbose=False)
+    before = model.clients.train_loss.mean()
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    assert model.clients.train_loss.mean() < 0.9 * before
+
+
+def relabelled(data: FederatedDataModule, order: np.ndarray) -> tuple[np.ndarray, ...]:
+    """x, y, client and split with clients renumbered: new client i is old client order[i]."""
+    federation = data.federation
+    client, split = np.empty(len(federation.y), dtype=np.int64), np.empty(len(federation.y), dtype=np.int64)
+    for code, table in enumerate(federation.splits.values()):
+        split[table.index] = code
+        client[table.index] = np.repeat(np.arange(data.n_clients), table.counts())
+    return federation.x.numpy(), federation.y.numpy(), np.argsort(order)[client], split
+
+
+@EVERY
+def test_permuting_clients_permutes_the_result(row: Row) -> None:
+    data, order = make_data(n_classes=3), np.array([2, 0, 3, 1])
+    x, y, client, split = relabelled(data, order)
+    permuted = FederatedDataModule.from_arrays(x, y, client, split=split, n_classes=3)
+    # full batches: the order in which a client meets its samples does depend on its number
+    options: dict[str, Any] = {"client_optimizer": SGD, "batch_size": 100}
+    a, b = (train(make_model(row.kind, d, **options), d, 3) for d in (data, permuted))
+    for name, tensor in a.state_dict().items():
+        expected = tensor[order] if name in row.private else tensor
+        torch.testing.assert_close(b.state_dict()[name], expected, rtol=1e-9, atol=1e-12)
+
+
+@EVERY
+def test_state_survives_a_round_trip(row: Row) -> None:
+    data = make_data()
+    model = train(make_model(row.kind, data, client_optimizer=SGD), data, 2)
+    copy = make_model(row.kind, data).double()
+    copy.load_state_dict(model.state_dict())
+    assert torch.equal(parameters(copy), parameters(model))
+    assert set(row.private) <= model.state_dict().keys()
+
+
+@EVERY
+@pytest.mark.parametrize("state", ["restart", "keep"])
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_a_resumed_run_has_the_same_bits(row: Row, state: str, schedule: str, tmp_path: Any) -> None:
+    data = make_data()
+    sgd = ClientSGD(lr=0.5, momentum=0.9, state=state, schedule=schedule)
+    options: dict[str, Any] = {"client_optimizer": sgd, "participation": 0.5}
+    options["server_optimizer"] = lambda p: torch.optim.Adam(p, lr=0.1)
+    straight = train(make_model(row.kind, data, **options), data, 6)
+
+    trainer = make_trainer(6, callbacks=[RoundCheckpoint(1, keep=9, dirpath=tmp_path)], enable_checkpointing=True)
+    trainer.fit(make_model(row.kind, data, **options), data)
+    second = make_model(row.kind, data, **options)
+    make_trainer(6).fit(second, data, ckpt_path=tmp_path / "round-000003.ckpt", weights_only=True)
+    assert torch.equal(parameters(second), parameters(straight))
+    assert len(second.statistics.round_seconds) == 6
+    assert second.statistics.up_bytes == straight.statistics.up_bytes
+
+
+@EVERY
+def test_sampling_leaves_the_other_clients_alone(row: Row) -> None:
+    data = make_data(sizes=(9, 9, 9, 9, 9))
+    model = make_model(row.kind, data, client_optimizer=SGD, participation=2)
+    before = {name: model.state_dict()[name].clone().double() for name in row.private}
+    train(model, data, 1)
+    cohort = sample_cohort(data.federation.clients(), 2, seed=0, round_=0)
+    others = torch.tensor([t for t in range(5) if t not in cohort])
+    for name, rows in before.items():
+        after = model.state_dict()[name]
+        assert torch.equal(after[others], rows[others])
+        assert (after[cohort] != rows[cohort]).flatten(1).any(dim=1).all()
+
+
+@EVERY
+def test_unseen_clients_do_not_touch_training_and_are_scored(row: Row) -> None:
+    data = make_data(sizes=(30,) * 6, unseen_fraction=1 / 3)
+    federation = data.federation
+    seen = federation.seen.numpy()
+    assert seen.sum() == 4
+    trainer, model = make_trainer(3), make_model(row.kind, data, client_optimizer=ClientSGD(lr=0.1))
+    trainer.fit(model, data)
+    before = parameters(model.components)
+    private = {name: model.state_dict()[name].clone() for name in row.private}
+    trainer.test(model, data, verbose=False)
+    assert torch.equal(parameters(model.components), before)
+    for name, rows in private.items():
+        after = model.state_dict()[name]
+        assert torch.equal(after[federation.seen], rows[federation.seen])
+        assert not torch.equal(after[~federation.seen], rows[~federation.seen])
+    assert (model.clients.population == "unseen").to_numpy().tolist() == (~seen).tolist()
+    assert model.clients[["test_accuracy", "train_loss"]].notna().all(axis=None)
+    again = {name: model.state_dict()[name].clone() for name in row.private}
+    trainer.test(model, data, verbose=False)  # personalised anew, not further
+    for name, rows in again.items():
+        assert torch.equal(model.state_dict()[name], rows)
+
+
+@EVERY
+def test_messages_are_counted(row: Row) -> None:
+    data = make_data()
+    model = make_model(row.kind, data, participation=3)
+    train(model, data, 2)
+    models = (len(model.components) if row.shares else 0) * 3 * 2
+    size = (4 * 3 + 3) * 8  # a linear layer in float64
+    assert model.statistics.up_bytes == model.statistics.down_bytes == models * size
+
+
+@EVERY
+def test_updates_that_are_not_finite_are_rejected(row: Row) -> None:
+    data = make_data(sizes=(9, 9, 9))
+    data.federation.x[data.federation.splits["train"].index[:1]] = 1e300  # client 0 overflows
+    with pytest.raises(UserError, match="training diverged: in round 1 no client's update was finite"):
+        train(make_model(row.kind, data, client_optimizer=ClientSGD(lr=1e200, weight_decay=1e200)), data, 3)
+    model = make_model(row.kind, data, client_optimizer=ClientSGD(lr=1e10))
+    train(model, data, 1)
+    assert model.statistics.rejected_updates == 1
+    assert parameters(model.components).isfinite().all()
+    for name in row.private:
+        assert model.state_dict()[name].isfinite().all()
+
+
+@EVERY
+def test_wrong_values_are_named(row: Row) -> None:
+    data = make_data()
+    wrong = {"local_epochs": 0, "batch_size": 0, "participation": 0, "seed": -1}
+    for key, value in wrong.items():
+        with pytest.raises(UserError, match=key):
+            make_model(row.kind, data, **{key: value})
+    with pytest.raises(UserError, match="participation: 9 clients a round, but only 4 train"):
+        train(make_model(row.kind, data, participation=9), data, 1)
+    with pytest.raises(UserError, match="made for 3 clients, the data has 4"):
+        train(row.kind(Linear((4,), 3), n_clients=3), data, 1)
+
+
+# --- degenerate cases -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["64-true", "32-true"])
+def test_fedem_with_one_component_is_fedavg_bit_for_bit(precision: str) -> None:
+    data = make_data()
+    options: dict[str, Any] = {"client_optimizer": SGD, "participation": 0.75, "local_epochs": 2}
+    fedem = train(make_model(FedEM, data, n_components=1, **options), data, 5, precision=precision)
+    fedavg = train(make_model(FedAvg, data, **options), data, 5, precision=precision)
+    assert torch.equal(parameters(fedem.components), parameters(fedavg.components))
+    assert torch.equal(fedem.pi, torch.ones_like(fedem.pi))
+    for split in ("train", "test"):
+        for model in (fedem, fedavg):
+            make_trainer(0, precision=precision).test(model, data, verbose=False)
+        assert fedem.clients[f"{split}_loss"].equals(fedavg.clients[f"{split}_loss"])
+
+
+def test_equal_components_stay_equal_and_are_fedavg_at_a_smaller_rate() -> None:
+    """q = 1/M throughout, so every component is FedAvg with learning rate lr / M."""
+    data = make_data()
+    fedem = make_model(FedEM, data, n_components=4, client_optimizer=ClientSGD(lr=0.8))
+    for component in fedem.components:
+        component.load_state_dict(fedem.components[0].state_dict())
+    train(fedem, data, 4)
+    fedavg = train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.2)), data, 4)
+    for component in fedem.components:
+        torch.testing.assert_close(parameters(component), parameters(fedavg.components), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(fedem.pi, torch.full_like(fedem.pi, 0.25))
+
+
+def test_fedem_predicts_with_a_mixture_of_probabilities() -> None:
+    """Eq. 5 in NumPy: neither logits nor parameters are mixed."""
+    data = make_data()
+    model = make_model(FedEM, data, n_components=3, client_optimizer=SGD)
+    train(model, data, 3)
+    block = data.federation.block(torch.tensor([3, 1]), "test")
+    found = model.log_probs(block).exp().numpy()
+    x, client = block.x(torch.float64).numpy(), block.clients[block.owner].numpy()
+    for i in range(len(x)):
+        expected = np.zeros(3)
+        for m, component in enumerate(model.components):
+            z = component.linear.weight.detach().numpy() @ x[i] + component.linear.bias.detach().numpy()
+            expected += model.pi[client[i], m].item() * np.exp(z) / np.exp(z).sum()
+        np.testing.assert_allclose(found[i], expected, rtol=1e-9)
+
+
+def test_the_objective_of_eq_6_is_logged() -> None:
+    data = make_data()
+    model = make_model(FedEM, data, client_optimizer=ClientSGD(lr=0.3))
+    trainer = make_trainer(1)
+    make_trainer(0).test(model, data, verbose=False)  # before any round: pi is uniform
+    table = model.clients
+    trainer.fit(model, data)
+    expected = np.average(table.train_loss, weights=table.n_train)
+    assert float(trainer.callback_metrics["objective"]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_unseen_clients_get_one_e_step_from_uniform_weights() -> None:
+    data = make_data(sizes=(30,) * 4, unseen_fraction=0.5)
+    trainer, model = make_trainer(3), make_model(FedEM, data, client_optimizer=SGD)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    unseen = data.federation.clients(seen=False)
+    for t in unseen:
+        losses = model.losses(data.federation.block(t.unsqueeze(0), "train"))
+        expected = torch.softmax(-losses, dim=1).mean(dim=0)
+        torch.testing.assert_close(model.pi[t], expected)
+
+
+def test_local_clients_do_not_depend_on_one_another() -> None:
+    together, sizes = make_data(sizes=(12, 15), fractions=(1.0, 0.0, 0.0)), (12,)
+    federation = together.federation
+    alone = FederatedDataModule.from_arrays(
+        federation.x[:12].numpy(), federation.y[:12].numpy(), np.zeros(12, int), n_classes=3, fractions=(1.0, 0.0, 0.0)
+    )
+    a = train(make_model(Local, together, client_optimizer=SGD), together, 4)
+    b = train(make_model(Local, alone, client_optimizer=SGD), alone, 4)
+    assert sizes == (alone.federation.splits["train"].counts()[0],)
+    for rows in ("models.rows_0", "models.rows_1"):
+        torch.testing.assert_close(a.state_dict()[rows][:1], b.state_dict()[rows], rtol=1e-12, atol=1e-12)
+
+
+def test_an_unseen_local_client_trains_as_a_seen_one_would() -> None:
+    seen = make_data(sizes=(20, 20, 20))
+    unseen = make_data(sizes=(20, 20, 20), unseen_fraction=1 / 3)
+    models = []
+    for data in (seen, unseen):
+        trainer, model = make_trainer(4), make_model(Local, data, client_optimizer=SGD)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        models.append(model)
+    torch.testing.assert_close(parameters(models[1].models), parameters(models[0].models), rtol=1e-12, atol=1e-12)
+
+
+def test_server_momentum_follows_the_pseudo_gradient() -> None:
+    data = make_data()
+    plain = train(make_model(FedAvg, data, client_optimizer=SGD), data, 1)
+    half = make_model(FedAvg, data, client_optimizer=SGD, server_optimizer=lambda p: torch.optim.SGD(p, lr=0.5))
+    start = parameters(half.components)
+    train(half, data, 1)
+    middle = (start + parameters(plain.components)) / 2
+    torch.testing.assert_close(parameters(half.components), middle, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("participation", "size"), [(1.0, 10), (1, 10), (0.3, 3), (0.01, 1), (4, 4), (10, 10)])
+def test_cohorts(participation: float, size: int) -> None:
+    clients = torch.arange(5, 15)
+    cohorts = [sample_cohort(clients, participation, seed=0, round_=k) for k in range(20)]
+    assert {len(c) for c in cohorts} == {size}
+    assert all(torch.equal(c, c.unique()) and set(c.tolist()) <= set(clients.tolist()) for c in cohorts)
+    assert torch.equal(cohorts[3], sample_cohort(clients, participation, seed=0, round_=3))
+    if size < 10:
+        assert len(torch.cat(cohorts).unique()) > size
+
+
+def test_fedem_recovers_separated_clusters() -> None:
+    data = SyntheticMixture(n_clients=30, n_components=2, dimension=30, noise=0.0, test_size=10, one_hot=True)
+    model = FedEM(Linear((30,), 1), 30, 2, client_optimizer=ClientSGD(lr=1.0, momentum=0.9))
+    train(model, data, 60, precision="32-true")
+    found, true = model.pi.argmax(dim=1).numpy(), data.federation.truth["group"]
+    assert max((found == true).mean(), (found != true).mean()) == 1.0
+
