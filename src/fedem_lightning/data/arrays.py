@@ -1,6 +1,7 @@
 """A user's own arrays, from memory or from an .npz file: checked, then made a federation."""
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -96,16 +97,14 @@ def load_npz(path: str | Path) -> dict[str, np.ndarray]:
     """
     path = Path(path)
     require(path.is_file(), f"dataset.path: no file {path}")
+    require(zipfile.is_zipfile(path), f"dataset.path: {path} is no .npz file, or only a part of one")
     arrays: dict[str, np.ndarray] = {}
     try:
         with np.load(path, allow_pickle=False) as file:
-            require(isinstance(file, np.lib.npyio.NpzFile), f"dataset.path: {path} is no .npz file")
             for name in ("x", "y", "client", "split", "names", "client_names"):
                 if name in file.files:
                     arrays["names" if name == "client_names" else name] = file[name]
-    except UserError:
-        raise
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"dataset.path: cannot read {path} as .npz without pickle ({error})") from error
     missing = [name for name in ("x", "y", "client") if name not in arrays]
     require(not missing, f"dataset.path: {path} lacks {', '.join(missing)}; expected x, y, client, optional split, names")

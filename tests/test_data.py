@@ -1,0 +1,277 @@
+import numpy as np
+import pytest
+import torch
+from conftest import make_data
+from numpy.testing import assert_allclose
+
+from fedem_lightning import Digits, FederatedDataModule, Federation, NpzFederation, SyntheticMixture, UserError
+from fedem_lightning.data.partitions import dirichlet_by_label, permute_labels_by_group
+from fedem_lightning.data.splits import hold_out_clients, split_samples
+from fedem_lightning.data.synthetic import bayes_probability
+
+
+def members(federation: Federation, client: int, split: str) -> list[int]:
+    return sorted(federation.block(torch.tensor([client]), split).index.tolist())
+
+
+# --- federation -------------------------------------------------------------------------------------------------------
+
+
+def test_every_sample_is_in_one_split_of_its_client() -> None:
+    rng = np.random.default_rng(0)
+    client = rng.integers(5, size=100)
+    data = FederatedDataModule.from_arrays(rng.normal(size=(100, 2)), rng.integers(2, size=100), client)
+    for t in range(5):
+        parts = [members(data.federation, t, split) for split in ("train", "val", "test")]
+        assert sorted(sum(parts, [])) == np.flatnonzero(client == t).tolist()
+        n = int((client == t).sum())
+        assert [len(p) for p in parts] == [n - 2 * int(0.2 * n), int(0.2 * n), int(0.2 * n)]
+
+
+def test_blocks_hold_what_numpy_selects() -> None:
+    data = make_data(sizes=(7, 12, 3, 20))
+    federation = data.federation
+    block = federation.block(torch.tensor([3, 0]), "train")
+    assert torch.equal(block.counts(), torch.tensor([12, 5]))
+    assert torch.equal(block.owner, torch.tensor([0] * 12 + [1] * 5))
+    assert torch.equal(block.x(torch.float64), federation.x[block.index])
+    assert torch.equal(block.y(), federation.y[block.index])
+    assert members(federation, 3, "train") == sorted(block.index[:12].tolist())
+
+
+def test_pieces_put_together_are_the_block() -> None:
+    data = FederatedDataModule.from_arrays(np.random.rand(1000, 1, 4096), np.zeros(1000, int), np.arange(1000) % 3)
+    block = data.federation.block(torch.arange(3), "train")
+    pieces = list(block.pieces())
+    assert len(pieces) == 3
+    assert torch.equal(torch.cat([p.index for p in pieces]), block.index)
+    assert torch.equal(torch.cat([p.owner for p in pieces]), block.owner)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((6, 28, 28), (1, 28, 28)), ((6, 32, 30, 3), (3, 32, 30)), ((6, 5), (5,))]
+)
+def test_bytes_are_images(shape: tuple, expected: tuple) -> None:
+    x = np.random.default_rng(0).integers(256, size=shape).astype(np.uint8)
+    data = FederatedDataModule.from_arrays(x, np.arange(6) % 2, np.zeros(6, int), fractions=(1, 0, 0))
+    assert data.in_shape == expected
+    assert data.federation.x.dtype == torch.uint8
+    block = data.federation.block(torch.tensor([0]), "train")
+    found, image = block.x(torch.float64).numpy(), x[block.index] / 255
+    assert_allclose(found, np.moveaxis(image, -1, 1) if len(shape) == 4 else image.reshape(found.shape))
+
+
+def test_consecutive_samples_are_not_copied() -> None:
+    data = SyntheticMixture(n_clients=3, dimension=4, test_size=5)
+    block = data.federation.block(torch.arange(3), "test")
+    assert block.x(torch.float32).data_ptr() == data.federation.x[int(block.index[0])].data_ptr()
+
+
+def test_digest_tells_partitions_apart() -> None:
+    assert make_data().federation.digest() == make_data().federation.digest()
+    digests = {make_data(seed=s).federation.digest() for s in range(3)}
+    assert len(digests) == 3
+    # the same on every machine
+    assert Digits(n_clients=5, seed=3).federation.digest().startswith("abb7174fb0ed4d52")
+
+
+# --- splits and partitions --------------------------------------------------------------------------------------------
+
+
+def test_a_clients_split_does_not_depend_on_who_is_unseen() -> None:
+    everyone, some = make_data(sizes=(30,) * 5), make_data(sizes=(30,) * 5, unseen_fraction=0.4)
+    assert int((~some.federation.seen).sum()) == 2
+    for split in ("train", "val", "test"):
+        assert torch.equal(everyone.federation.splits[split].index, some.federation.splits[split].index)
+
+
+def test_split_codes_follow_the_fractions() -> None:
+    codes = split_samples(np.zeros(1000, int), seed=0, fractions=(0.5, 0.3, 0.2))
+    assert np.bincount(codes).tolist() == [500, 300, 200]
+    assert abs(np.flatnonzero(codes == 2).mean() - 500) < 60  # spread over all positions
+
+
+def test_unseen_clients_are_a_random_share() -> None:
+    draws = np.stack([hold_out_clients(10, 0.3, seed=s) for s in range(200)])
+    assert (draws.sum(axis=1) == 7).all()
+    assert_allclose(draws.mean(axis=0), 0.7, atol=0.12)
+
+
+def test_dirichlet_partition_deals_every_sample_and_alpha_sets_the_skew() -> None:
+    y = np.arange(5000) % 10
+    skew = {}
+    for alpha in (0.1, 100.0):
+        client = dirichlet_by_label(y, 10, alpha, seed=0)
+        counts = np.bincount(client * 10 + y, minlength=100).reshape(10, 10)  # [client, label]
+        assert counts.sum() == 5000
+        assert counts.sum(axis=1).min() >= 10
+        skew[alpha] = (counts.max(axis=1) / counts.sum(axis=1)).mean()
+    assert skew[0.1] > 0.4
+    assert skew[100.0] < 0.16
+    assert np.array_equal(client, dirichlet_by_label(y, 10, 100.0, seed=0))
+    with pytest.raises(UserError, match="no Dirichlet"):
+        dirichlet_by_label(y, 501, 0.1, seed=0)
+
+
+def test_label_permutations_differ_between_groups_only() -> None:
+    y, client = np.arange(600) % 10, np.arange(600) % 6
+    shifted, group = permute_labels_by_group(y, client, 3, 10, seed=0)
+    assert np.bincount(group).tolist() == [2, 2, 2]
+    maps = []
+    for g in range(3):
+        rows = group[client] == g
+        table = {a: set(shifted[rows][y[rows] == a]) for a in range(10)}
+        assert all(len(images) == 1 for images in table.values())
+        maps.append([images.pop() for images in table.values()])
+        assert sorted(maps[-1]) == list(range(10))
+    assert maps[0] == list(range(10))
+    assert len({tuple(m) for m in maps}) == 3
+
+
+# --- synthetic --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mixture() -> SyntheticMixture:
+    return SyntheticMixture(n_clients=200, n_components=3, dimension=20, test_size=200, seed=1)
+
+
+def test_synthetic_sizes_follow_the_paper(mixture: SyntheticMixture) -> None:
+    train, val, test = (mixture.federation.splits[s].counts() for s in ("train", "val", "test"))
+    assert train.min() >= 50
+    assert train.max() <= 1000
+    # n_t = 50 + floor(LogNormal(4, 2)): the median of LogNormal(4, 2) is e^4 = 54.6
+    assert 85 <= train.float().median() <= 130
+    assert torch.equal(val, train // 3)
+    assert (test == 200).all()
+
+
+def test_synthetic_draws_follow_the_paper(mixture: SyntheticMixture) -> None:
+    federation, truth = mixture.federation, mixture.federation.truth
+    assert_allclose(truth["pi"].sum(axis=1), 1)
+    # Dirichlet(0.4, 0.4, 0.4): mean 1/3, variance (1/3)(2/3) / (1.2 + 1)
+    assert_allclose(truth["pi"].mean(axis=0), 1 / 3, atol=0.07)
+    assert_allclose(truth["pi"].var(axis=0), 2 / 9 / 2.2, atol=0.025)
+    x = federation.x.numpy()
+    assert np.abs(x).max() <= 1
+    assert_allclose([x.mean(), x.var()], [0, 1 / 3], atol=0.005)
+    assert np.abs(truth["theta"]).max() <= 1
+    # labels: p(y = 1 | x, t) is what bayes_probability says, in every decile of it
+    block = federation.block(torch.arange(200), "test")
+    scores = block.x(torch.float32).numpy() @ truth["theta"].T
+    pi = truth["pi"][block.owner.numpy()]
+    p = np.concatenate([bayes_probability(scores[pi_rows], pi[pi_rows[0]], 1.0) for pi_rows in np.split(np.arange(40000), 200)])
+    y = block.y().numpy()
+    for low in np.arange(0, 1, 0.1):
+        inside = (p >= low) & (p < low + 0.1)
+        assert y[inside].mean() == pytest.approx(p[inside].mean(), abs=0.03)
+    right = ((p > 0.5) == y).reshape(200, 200).mean(axis=1)
+    assert_allclose(truth["bayes_accuracy"], right)
+
+
+def test_bayes_probability_is_the_expectation_over_the_noise() -> None:
+    rng = np.random.default_rng(0)
+    scores, pi = np.array([[1.5, -2.0]]), np.array([0.3, 0.7])
+    eps = rng.normal(size=(400_000, 1))
+    sampled = (1 / (1 + np.exp(-(scores + eps)))).mean(axis=0) @ pi
+    assert bayes_probability(scores, pi, noise=1.0)[0] == pytest.approx(sampled, abs=2e-3)
+    assert bayes_probability(scores, pi, noise=0.0)[0] == pytest.approx(pi @ (1 / (1 + np.exp(-scores[0]))))
+
+
+def test_a_synthetic_client_does_not_depend_on_how_many_there_are() -> None:
+    few, many = (SyntheticMixture(n_clients=t, dimension=3, test_size=4, one_hot=True) for t in (2, 5))
+    assert sorted(np.unique(many.federation.truth["pi"])) == [0, 1]
+    assert not torch.equal(few.federation.x[:5], SyntheticMixture(n_clients=2, dimension=3, seed=1).federation.x[:5])
+    again = SyntheticMixture(n_clients=2, dimension=3, test_size=4, one_hot=True)
+    assert torch.equal(few.federation.x, again.federation.x)
+    assert torch.equal(few.federation.y, again.federation.y)
+
+
+@pytest.mark.parametrize(
+    "options", [{"n_clients": 0}, {"n_components": 0}, {"dimension": 1.5}, {"alpha": 0}, {"noise": -1}, {"test_size": -1}]
+)
+def test_wrong_synthetic_options_are_named(options: dict) -> None:
+    with pytest.raises(UserError, match=f"dataset.{next(iter(options))}"):
+        SyntheticMixture(**options)
+
+
+def test_digits_are_real_images() -> None:
+    data = Digits(n_clients=8, alpha=0.5, n_groups=2)
+    federation = data.federation
+    assert (len(federation.y), data.in_shape, data.n_outputs) == (1797, (1, 8, 8), 10)
+    assert federation.x.max() == 255
+    assert np.bincount(federation.truth["group"]).tolist() == [4, 4]
+    assert min(federation.splits["train"].counts()) >= 6
+
+
+# --- a user's arrays --------------------------------------------------------------------------------------------------
+
+GOOD = {"x": np.zeros((4, 2)), "y": np.array([0, 1, 1, 0]), "client": np.array([0, 0, 1, 1])}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": np.array([[0.0, np.nan]] * 4)}, "x: NaN or infinity in 4 samples, the first is number 0"),
+        ({"x": np.array([["a"]] * 4)}, "x: expected numbers"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0, int), "client": np.zeros(0, int)}, "x: expected at least one sample"),
+        ({"y": np.array([0, 1, 1])}, r"y: expected shape \(4,\)"),
+        ({"y": np.array([0, 1, 7, 0]), "n_classes": 3}, "y: label 7 at sample 2 is outside the 3 classes 0..2"),
+        ({"y": np.array([0, -1, 1, 0])}, "y: label -1 at sample 1 is outside"),
+        ({"y": np.array([0, 0.5, 1, 0])}, "y: expected whole numbers"),
+        ({"n_classes": 1}, "n_classes: expected a whole number of at least 2"),
+        ({"client": np.array([0.5, 1, 1, 0])}, "client: expected whole numbers or strings"),
+        ({"client": np.array([0, 0, 2, 2]), "names": ["a", "b"]}, "client: with names"),
+        ({"split": np.array([0, 0, 1, 2])}, "client 1 has no training sample"),
+        ({"split": np.array([0, 0, 1, 3])}, "split: expected 0 train, 1 val, 2 test"),
+        ({"split": np.array(["train", "a", "test", "val"])}, "split: expected the words train, val, test"),
+        ({"fractions": (0.5, 0.2, 0.2)}, "dataset.fractions"),
+        ({"unseen_fraction": 1.0}, "dataset.unseen_fraction"),
+    ],
+)
+def test_wrong_arrays_are_named(change: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        FederatedDataModule.from_arrays(**{**GOOD, **change})
+
+
+def test_arrays_may_come_with_split_and_names() -> None:
+    split = np.array(["train", "test", "val", "train"])
+    data = FederatedDataModule.from_arrays(**{**GOOD, "client": np.array(["b", "b", "a", "a"])}, split=split)
+    assert data.federation.names == ("a", "b")
+    assert members(data.federation, 0, "train") == [3]
+    assert members(data.federation, 1, "test") == [1]
+    named = FederatedDataModule.from_arrays(**GOOD, names=["Ann", "Bob"], fractions=(1, 0, 0))
+    assert named.federation.names == ("Ann", "Bob")
+
+
+def test_npz_files_read_back(tmp_path) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, **GOOD, client_names=np.array(["Ann", "Bob"]))
+    data = NpzFederation(path)
+    assert (data.n_clients, data.n_outputs, data.federation.names) == (2, 2, ("Ann", "Bob"))
+
+
+def test_broken_npz_files_are_named(tmp_path) -> None:
+    with pytest.raises(UserError, match=r"dataset.path: expected an .npz file"):
+        NpzFederation(None)
+    with pytest.raises(UserError, match=r"dataset.path: no file .*none.npz"):
+        NpzFederation(tmp_path / "none.npz")
+    good, cut, text, array, objects, lacking = (tmp_path / f"{n}.npz" for n in ("a", "b", "c", "d", "e", "f"))
+    np.savez(good, **GOOD)
+    cut.write_bytes(good.read_bytes()[:200])
+    text.write_text("hello")
+    np.save(array.with_suffix(".npy"), np.zeros(3))
+    array.with_suffix(".npy").rename(array)
+    np.savez(objects, **{**GOOD, "x": np.array([{}] * 4, dtype=object)})
+    np.savez(lacking, x=GOOD["x"], y=GOOD["y"])
+    for path in (cut, text, array, objects):
+        with pytest.raises(UserError, match="dataset.path: .*" + path.name):
+            NpzFederation(path)
+    with pytest.raises(UserError, match="lacks client"):
+        NpzFederation(lacking)
+
+
+def test_femnist_file(data_folder) -> None:
+    data = NpzFederation(data_folder("femnist") / "femnist.npz")
+    assert (data.n_clients, len(data.federation.y), data.in_shape, data.n_outputs) == (250, 38031, (1, 28, 28), 62)
+    assert data.federation.splits["train"].counts().min() >= 1
