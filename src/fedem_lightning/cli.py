@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -22,6 +23,8 @@ _PACKAGED = Path(__file__).parent / "configs"
 CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[2] / "configs"
 """Configurations: in a wheel inside the package, in a checkout at its root."""
 
+_full_error = False  # whether the user asked for tracebacks
+
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None))
 
 
@@ -30,30 +33,42 @@ def _hydra_main(config: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
     choices = {group: hydra_config.runtime.choices[group] for group in ("algorithm", "dataset", "backbone")}
     folder = Path(hydra_config.runtime.output_dir)
-    results = run(config, folder, choices, list(hydra_config.overrides.task))
+    try:
+        results = run(config, folder, choices, list(hydra_config.overrides.task))
+    except Exception as error:
+        if hydra_config.mode == RunMode.RUN:
+            _exit_with_one_line(error)
+        raise  # in a sweep Hydra first runs the other jobs, then names the one that failed
     return results["val"]["accuracy"]["weighted"] if results["val"] else None  # what a sweeper may optimise
 
 
 def main() -> None:
     """Entry point of the command line."""
-    full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    global _full_error
+    _full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
     try:
         _hydra_main()
-    except Interrupted as stop:
-        print(stop, file=sys.stderr)
-        sys.exit(1)
     except KeyboardInterrupt:
         print("stopped in the middle of a round; ckpt_path=auto continues from the last checkpoint", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
-        message = user_message(error)
-        if message is None:
-            raise
-        if full_error:
-            traceback.print_exc()
-        print(f"error: {message}", file=sys.stderr)
-        sys.exit(2)
+        _exit_with_one_line(error)
+        raise
+
+
+def _exit_with_one_line(error: Exception) -> None:
+    """Exits if the user can mend the error, or stopped the run; else returns."""
+    if isinstance(error, Interrupted):
+        print(error, file=sys.stderr)
+        sys.exit(1)
+    message = user_message(error)
+    if message is None:
+        return
+    if _full_error:
+        traceback.print_exc()
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
 
 
 def user_message(error: BaseException) -> str | None:

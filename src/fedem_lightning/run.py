@@ -50,7 +50,7 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
     data: FederatedDataModule = instantiate(config.dataset)
     model = build_model(config, data)
     if checkpoint is not None:
-        check_checkpoint(checkpoint, model)
+        check_checkpoint(checkpoint, model, data.federation.digest())
     trainer = build_trainer(config, folder)
     save_config(folder, config, overrides)
     try:

@@ -88,12 +88,17 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def check_checkpoint(path: Path, model: torch.nn.Module) -> None:
-    """Refuses a checkpoint whose tensors are not those of `model`."""
-    saved, mine = load_checkpoint(path)["state_dict"], model.state_dict()
+def check_checkpoint(path: Path, model: torch.nn.Module, federation_digest: str) -> None:
+    """Refuses a checkpoint whose tensors are not those of `model`, or that was trained on another federation."""
+    checkpoint = load_checkpoint(path)
+    saved, mine = checkpoint["state_dict"], model.state_dict()
     for name in sorted(saved.keys() | mine.keys()):
         before, now = (tuple(t[name].shape) if name in t else None for t in (saved, mine))
         require(
             before == now,
             f"ckpt_path: {path} has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must agree",
         )
+    require(
+        checkpoint["federation"] in (None, federation_digest),
+        f"ckpt_path: {path} was trained on another federation (other data, partition, split or seed)",
+    )

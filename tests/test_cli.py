@@ -1,0 +1,231 @@
+"""The command line as a user runs it: in a process of its own, in an empty folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+TINY = [
+    "dataset.n_clients=8",
+    "dataset.dimension=6",
+    "dataset.test_size=30",
+    "trainer.max_epochs=4",
+    "trainer.check_val_every_n_epoch=2",
+]
+
+
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen:
+    """Starts `python -m fedem_lightning ...` in `folder`."""
+    command = [sys.executable, "-W", "error::UserWarning:fedem_lightning", "-m", "fedem_lightning", *arguments]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "HYDRA_FULL_ERROR": "0", **environment}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    return subprocess.Popen(command, cwd=folder, env=variables, text=True, **pipes)
+
+
+def finish(process: subprocess.Popen, timeout: float = 200) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> tuple[Path, str]:
+    """A finished run, and what it printed."""
+    folder = tmp_path_factory.mktemp("cli")
+    code, out, err = finish(start(folder, *TINY, "dataset.unseen_fraction=0.25", "run_dir=first"))
+    assert (code, err) == (0, "")
+    return folder / "first", out
+
+
+def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
+    folder, out = finished
+    names = {"results.json", "metrics.csv", "clients.parquet", "checkpoints", ".hydra"}
+    figures = {"accuracy_by_round.png", "mixture_weights.png", "accuracy_over_clients.png"}
+    assert {p.name for p in folder.iterdir()} == names | figures
+    assert {p.name for p in (folder / ".hydra").iterdir()} == {"config.yaml", "overrides.yaml"}
+    results = json.loads((folder / "results.json").read_text())
+    expected = {"algorithm": "fedem", "dataset": "synthetic", "backbone": "linear", "seed": 0, "rounds": 4}
+    assert {key: results[key] for key in expected} == expected
+    assert (results["n_clients"], results["n_unseen_clients"]) == (6, 2)
+    sums = {"weighted", "pooled", "mean", "bottom_decile", "worst"}
+    for scores in (results["train"], results["val"], results["test"], results["unseen"]["test"]):
+        assert scores["accuracy"].keys() == scores["loss"].keys() == sums
+        assert all(0 <= v <= 1 for v in scores["accuracy"].values())
+    assert 0.5 < results["reference"]["bayes_accuracy"] < 1
+    assert results["recovery"].keys() == {"match", "pi_cosine_distance", "theta_cosine_distance"}
+    assert results["seconds"].keys() == {"total", "training", "per_round"}
+    assert results["seconds"]["total"] > results["seconds"]["training"] > results["seconds"]["per_round"] > 0
+    # 4 rounds, 6 clients, 3 models of 6 weights and a bias in float32, each way
+    assert results["communication"] == {"up_bytes": 4 * 6 * 3 * 28, "down_bytes": 4 * 6 * 3 * 28}
+    assert results["rejected_updates"] == 0
+    assert results["peak_memory_bytes"] > 1e7
+    assert results["environment"]["torch"] == torch.__version__.split("+")[0]
+    assert results["engine"] == {"name": "vmap", "block_size": None}
+    for text in ("Bayes ceiling, test", "bottom decile", "test, 2 unseen clients", "s a round", "MB up", "first"):
+        assert text in out
+
+
+def test_metrics_have_one_row_a_round_and_the_table_one_a_client(finished: tuple[Path, str]) -> None:
+    folder, _ = finished
+    metrics = pd.read_csv(folder / "metrics.csv")
+    assert metrics["round"].tolist() == [1, 2, 3, 4]
+    assert metrics["objective"].notna().all()
+    assert metrics["val/accuracy"].notna().tolist() == [False, True, False, True]
+    clients = pd.read_parquet(folder / "clients.parquet")
+    assert clients.columns[:5].tolist() == ["id", "population", "n_train", "n_val", "n_test"]
+    assert clients.population.value_counts().to_dict() == {"seen": 6, "unseen": 2}
+    np.testing.assert_allclose(clients[["pi_0", "pi_1", "pi_2"]].sum(axis=1), 1, rtol=1e-5)
+    seen = clients[clients.population == "seen"]
+    results = json.loads((folder / "results.json").read_text())
+    assert results["n_train_samples"] == seen.n_train.sum()
+    weighted = np.average(seen.test_accuracy, weights=seen.n_train)
+    assert results["test"]["accuracy"]["weighted"] == pytest.approx(weighted)
+
+
+WRONG = {
+    "unknown option": (["algorithm=fedsgd"], "fedsgd"),
+    "unknown key": (["algorithm.momentum=0.9"], "momentum"),
+    "added key": (["+algorithm.temperature=2"], "temperature"),
+    "negative rounds": (["trainer.max_epochs=-1"], "trainer.max_epochs: expected a whole number of at least 0, got -1"),
+    "no component": (["algorithm.n_components=0"], "algorithm.n_components: expected a whole number of at least 1, got 0"),
+    "text for a number": (["algorithm.batch_size=many"], "algorithm.batch_size: expected a whole number of at least 1"),
+    "negative seed": (["seed=-1"], "seed: expected a whole number of at least 0"),
+    "no file": (["dataset=npz", "dataset.path=none.npz"], "dataset.path: no file none.npz"),
+    "no path": (["dataset=npz"], "dataset.path: expected an .npz file"),
+    "broken file": (["dataset=npz", "dataset.path=broken.npz"], "broken.npz is no .npz file"),
+    "labels": (["dataset=npz", "dataset.path=good.npz", "dataset.n_classes=2"], "y: label 2 at sample 2 is outside"),
+    "NaN": (["dataset=npz", "dataset.path=nan.npz"], "x: NaN or infinity in 1 samples, the first is number 2"),
+    "idle client": (["dataset=npz", "dataset.path=idle.npz"], "client 1 has no training sample"),
+    "no checkpoint": (["ckpt_path=none.ckpt"], "ckpt_path: no file none.ckpt"),
+    "broken checkpoint": (["ckpt_path=broken.npz"], "ckpt_path: broken.npz is no intact checkpoint"),
+    "other shape": (["ckpt_path={ckpt}", "algorithm.n_components=2"], "has components.2"),
+    "other clients": (["ckpt_path={ckpt}", "dataset.n_clients=9"], "has pi of shape (8, 3), this run's is (9, 3)"),
+    "other data": (["ckpt_path={ckpt}", "seed=1", "dataset.unseen_fraction=0.25"], "trained on another federation"),
+    "existing run": (["run_dir={run}"], "already holds a run"),
+    "existing run, changed": (["run_dir={run}", "ckpt_path=auto", "seed=3"], "choose another run_dir"),
+    "no such device": (["trainer.accelerator=abacus"], "abacus"),
+    "malformed": (["algorithm.batch_size=[1"], "no viable alternative at input '[1'"),
+    "diverged": (["algorithm.client_optimizer.lr=1e38", "run_dir=diverged"], "training diverged"),
+    "two processes": (["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"], "devices"),
+}
+
+
+@pytest.fixture(scope="module")
+def wrong_files(finished: tuple[Path, str]) -> Path:
+    folder = finished[0].parent
+    arrays = {"x": np.zeros((6, 2)), "y": np.array([0, 1, 2, 0, 1, 2]), "client": np.array([0, 0, 0, 1, 1, 1])}
+    np.savez(folder / "good.npz", **arrays)
+    np.savez(folder / "nan.npz", **{**arrays, "x": np.where(np.arange(12).reshape(6, 2) == 5, np.nan, 0.0)})
+    np.savez(folder / "idle.npz", **arrays, split=np.array([0, 0, 0, 1, 1, 2]))
+    (folder / "broken.npz").write_bytes((folder / "good.npz").read_bytes()[:100])
+    return folder
+
+
+@pytest.mark.parametrize("group", range(6))
+def test_mistakes_get_one_line_and_code_2(group: int, wrong_files: Path, finished: tuple[Path, str]) -> None:
+    run = finished[0]
+    names = list(WRONG)[group::6]
+    before = snapshot(run)
+    names_of = {"run": str(run), "ckpt": str(run / "checkpoints" / "round-000004.ckpt")}
+    started = {n: start(wrong_files, *_tiny_for(n), *(a.format(**names_of) for a in WRONG[n][0])) for n in names}
+    for name, process in started.items():
+        code, out, err = finish(process)
+        assert code == 2, (name, out, err)
+        assert err.startswith("error: ") or "usage:" in err, (name, err)
+        assert err.count("\n") == 1, (name, err)
+        assert WRONG[name][1] in err, (name, err)
+    assert snapshot(run) == before
+
+
+def _tiny_for(name: str) -> list[str]:
+    npz = any(argument == "dataset=npz" for argument in WRONG[name][0])
+    return [a for a in TINY if not (npz and a.startswith("dataset."))]
+
+
+def test_a_traceback_on_request(wrong_files: Path) -> None:
+    code, _, err = finish(start(wrong_files, *TINY, "trainer.max_epochs=-1", HYDRA_FULL_ERROR="1"))
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_multirun_and_wandb_offline(tmp_path: Path) -> None:
+    arguments = ["-m", "algorithm=fedem,fedavg,local", "seed=0,1", "logger=wandb", "run_dir=sweep"]
+    environment = {k: v for k, v in os.environ.items() if k.startswith("WANDB")}
+    assert "WANDB_API_KEY" not in environment
+    code, out, err = finish(start(tmp_path, *arguments, *TINY, HOME=str(tmp_path), WANDB_SILENT="true"), timeout=400)
+    assert code == 0, (out, err)
+    found = [json.loads(p.read_text()) for p in tmp_path.glob("sweep/*/results.json")]
+    assert {(r["algorithm"], r["seed"]) for r in found} == {(a, s) for a in ("fedem", "fedavg", "local") for s in (0, 1)}
+    by_seed = {r["seed"]: r["federation_digest"] for r in found}
+    assert len({r["federation_digest"] for r in found}) == len(by_seed) == 2  # methods share data, seeds do not
+    assert len(list(tmp_path.glob("sweep/*/wandb/offline-run-*"))) == 6
+    assert "kept offline" in out
+
+
+RESUMED = [*TINY, "dataset.n_clients=12", "trainer.max_epochs=120", "callbacks.checkpoint.every_n_rounds=4"]
+RESUMED += ["algorithm.participation=5", "algorithm.client_optimizer.state=keep"]
+
+
+def figures(folder: Path) -> dict:
+    results = json.loads((folder / "results.json").read_text())
+    return {k: v for k, v in results.items() if k not in ("seconds", "environment", "peak_memory_bytes")}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "checkpoints" / "round-000120.ckpt", weights_only=True)["state_dict"]
+
+
+def wait_for(condition, process: subprocess.Popen) -> None:
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path: Path) -> None:
+    straight = start(tmp_path, *RESUMED, "run_dir=straight")
+    assert finish(straight)[0] == 0
+    rng = np.random.default_rng()
+    killed = tmp_path / "killed"
+    for attempt, kind in enumerate((signal.SIGKILL, signal.SIGINT, signal.SIGKILL)):
+        process = start(tmp_path, *RESUMED, f"run_dir={killed}", "ckpt_path=auto")
+        before = len(list(killed.glob("checkpoints/*")))
+        newest = max(killed.glob("checkpoints/*"), default=None)
+        wait_for(lambda n=newest: max(killed.glob("checkpoints/*"), default=None) != n, process)
+        time.sleep(rng.uniform(0, 0.3))
+        process.send_signal(kind)
+        code, out, err = finish(process)
+        assert code in ((1,) if kind == signal.SIGINT else (-signal.SIGKILL,)), (attempt, before, out, err)
+        if kind == signal.SIGINT:
+            assert "continue with ckpt_path=auto" in err
+        assert not (killed / "results.json").exists()
+    code, _, err = finish(start(tmp_path, *RESUMED, f"run_dir={killed}", "ckpt_path=auto"))
+    assert code == 0, err
+    assert figures(killed) == figures(tmp_path / "straight")
+    expected, found = weights(tmp_path / "straight"), weights(killed)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    rounds = pd.read_csv(killed / "metrics.csv")["round"]
+    assert rounds.tolist() == list(range(1, 121))
+
+
+def test_a_broken_newest_checkpoint_is_skipped(tmp_path: Path) -> None:
+    arguments = [*TINY, "callbacks.checkpoint.every_n_rounds=1", "run_dir=run"]
+    assert finish(start(tmp_path, *arguments))[0] == 0
+    expected = figures(tmp_path / "run")
+    newest = tmp_path / "run" / "checkpoints" / "round-000004.ckpt"
+    newest.write_bytes(newest.read_bytes()[:500])
+    code, out, _ = finish(start(tmp_path, *arguments, "ckpt_path=auto"))
+    assert code == 0
+    assert "skipped: ckpt_path" in out
+    assert figures(tmp_path / "run") == expected
