@@ -13,6 +13,8 @@ import pandas as pd
 import pytest
 import torch
 
+from fedem_lightning.cli import main
+
 TINY = [
     "dataset.n_clients=8",
     "dataset.dimension=6",
@@ -117,7 +119,7 @@ WRONG = {
     "no such device": (["trainer.accelerator=abacus"], "abacus"),
     "malformed": (["algorithm.batch_size=[1"], "no viable alternative at input '[1'"),
     "diverged": (["algorithm.client_optimizer.lr=1e38", "run_dir=diverged"], "training diverged"),
-    "two processes": (["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"], "devices"),
+    "two processes": (["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"], "expected one process"),
 }
 
 
@@ -132,20 +134,35 @@ def wrong_files(finished: tuple[Path, str]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("group", range(6))
-def test_mistakes_get_one_line_and_code_2(group: int, wrong_files: Path, finished: tuple[Path, str]) -> None:
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes_get_one_line_and_code_2(
+    name: str, wrong_files: Path, finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     run = finished[0]
-    names = list(WRONG)[group::6]
     before = snapshot(run)
-    names_of = {"run": str(run), "ckpt": str(run / "checkpoints" / "round-000004.ckpt")}
-    started = {n: start(wrong_files, *_tiny_for(n), *(a.format(**names_of) for a in WRONG[n][0])) for n in names}
-    for name, process in started.items():
-        code, out, err = finish(process)
-        assert code == 2, (name, out, err)
-        assert err.startswith("error: ") or "usage:" in err, (name, err)
-        assert err.count("\n") == 1, (name, err)
-        assert WRONG[name][1] in err, (name, err)
+    given = {"run": str(run), "ckpt": str(run / "checkpoints" / "round-000004.ckpt")}
+    arguments = [*_tiny_for(name), *(a.format(**given) for a in WRONG[name][0])]
+    monkeypatch.chdir(wrong_files)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    monkeypatch.setattr(sys, "argv", ["fedem-lightning", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert WRONG[name][1] in err
     assert snapshot(run) == before
+
+
+@pytest.mark.parametrize("name", ["unknown option", "negative rounds", "existing run"])
+def test_mistakes_in_a_process_of_its_own(name: str, wrong_files: Path, finished: tuple[Path, str]) -> None:
+    arguments = [a.format(run=finished[0]) for a in WRONG[name][0]]
+    code, _, err = finish(start(wrong_files, *_tiny_for(name), *arguments))
+    assert code == 2
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert WRONG[name][1] in err
 
 
 def _tiny_for(name: str) -> list[str]:

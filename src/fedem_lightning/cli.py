@@ -79,7 +79,9 @@ def user_message(error: BaseException) -> str | None:
             return _one_line(cause)
         cause = cause.__cause__
     if isinstance(error, InstantiationException):
-        wrong_call = error.__cause__ is None or isinstance(error.__cause__, (TypeError, ImportError, AttributeError))
+        wrong_call = error.__cause__ is None or isinstance(
+            error.__cause__, (TypeError, ValueError, ImportError, AttributeError)
+        )
         return _one_line(error) if wrong_call else None
     return _one_line(error) if isinstance(error, (HydraException, OmegaConfBaseException)) else None
 

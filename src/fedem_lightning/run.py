@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pytorch_lightning.loggers import Logger
 
 from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.base import require_one_process
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import require_whole
@@ -91,7 +92,9 @@ def build_trainer(config: DictConfig, folder: Path) -> pl.Trainer:
             loggers.append(instantiate(options, save_dir=str(folder)))
     for logger in loggers[1:]:
         logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
-    return instantiate(config.trainer, callbacks=callbacks, logger=loggers, default_root_dir=str(folder))
+    trainer: pl.Trainer = instantiate(config.trainer, callbacks=callbacks, logger=loggers, default_root_dir=str(folder))
+    require_one_process(trainer)
+    return trainer
 
 
 def _report(

@@ -224,7 +224,7 @@ class FederatedAlgorithm(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Checks what only the Trainer knows."""
-        require(self.trainer.world_size == 1, "trainer.devices: this version trains in one process, expected devices=1")
+        require_one_process(self.trainer)
         self.statistics.plan(self.trainer.max_epochs or 0)
 
     @torch.no_grad()
@@ -287,3 +287,8 @@ def model_state(component: nn.Module) -> Models:
     keys = dropout_keys(component)
     tensors = [*component.named_parameters(), *component.named_buffers()]
     return {name: tensor.detach() for name, tensor in tensors if name not in keys}
+
+
+def require_one_process(trainer: pl.Trainer) -> None:
+    """Raises UserError where the Trainer would start several processes."""
+    require(trainer.world_size == 1, f"trainer.devices: expected one process, got {trainer.world_size}")
