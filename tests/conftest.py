@@ -37,7 +37,12 @@ def make_model(kind: type[FederatedAlgorithm], data: FederatedDataModule, **opti
 
 def make_trainer(rounds: int, precision: str = "64-true", **options: Any) -> pl.Trainer:
     """A quiet Trainer on the CPU."""
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     return pl.Trainer(
         max_epochs=rounds, accelerator="cpu", precision=precision, **{**quiet, "limit_val_batches": 0, **options}
     )

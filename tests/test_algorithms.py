@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_data, make_model, make_trainer, parameters, train
 
+from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     ClientSGD,
     FedAvg,
@@ -308,4 +308,3 @@ def test_fedem_recovers_separated_clusters() -> None:
     train(model, data, 60, precision="32-true")
     found, true = model.pi.argmax(dim=1).numpy(), data.federation.truth["group"]
     assert max((found == true).mean(), (found != true).mean()) == 1.0
-

@@ -100,7 +100,10 @@ WRONG = {
     "unknown key": (["algorithm.momentum=0.9"], "momentum"),
     "added key": (["+algorithm.temperature=2"], "temperature"),
     "negative rounds": (["trainer.max_epochs=-1"], "trainer.max_epochs: expected a whole number of at least 0, got -1"),
-    "no component": (["algorithm.n_components=0"], "algorithm.n_components: expected a whole number of at least 1, got 0"),
+    "no component": (
+        ["algorithm.n_components=0"],
+        "algorithm.n_components: expected a whole number of at least 1, got 0",
+    ),
     "text for a number": (["algorithm.batch_size=many"], "algorithm.batch_size: expected a whole number of at least 1"),
     "negative seed": (["seed=-1"], "seed: expected a whole number of at least 0"),
     "no file": (["dataset=npz", "dataset.path=none.npz"], "dataset.path: no file none.npz"),
@@ -119,7 +122,10 @@ WRONG = {
     "no such device": (["trainer.accelerator=abacus"], "abacus"),
     "malformed": (["algorithm.batch_size=[1"], "no viable alternative at input '[1'"),
     "diverged": (["algorithm.client_optimizer.lr=1e38", "run_dir=diverged"], "training diverged"),
-    "two processes": (["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"], "expected one process"),
+    "two processes": (
+        ["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"],
+        "expected one process",
+    ),
 }
 
 
@@ -183,7 +189,9 @@ def test_multirun_and_wandb_offline(tmp_path: Path) -> None:
     code, out, err = finish(start(tmp_path, *arguments, *TINY, HOME=str(tmp_path), WANDB_SILENT="true"), timeout=400)
     assert code == 0, (out, err)
     found = [json.loads(p.read_text()) for p in tmp_path.glob("sweep/*/results.json")]
-    assert {(r["algorithm"], r["seed"]) for r in found} == {(a, s) for a in ("fedem", "fedavg", "local") for s in (0, 1)}
+    assert {(r["algorithm"], r["seed"]) for r in found} == {
+        (a, s) for a in ("fedem", "fedavg", "local") for s in (0, 1)
+    }
     by_seed = {r["seed"]: r["federation_digest"] for r in found}
     assert len({r["federation_digest"] for r in found}) == len(by_seed) == 2  # methods share data, seeds do not
     assert len(list(tmp_path.glob("sweep/*/wandb/offline-run-*"))) == 6

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from conftest import make_data
 from numpy.testing import assert_allclose
 
+from conftest import make_data
 from fedem_lightning import Digits, FederatedDataModule, Federation, NpzFederation, SyntheticMixture, UserError
 from fedem_lightning.data.partitions import dirichlet_by_label, permute_labels_by_group
 from fedem_lightning.data.splits import hold_out_clients, split_samples
@@ -23,7 +23,7 @@ def test_every_sample_is_in_one_split_of_its_client() -> None:
     data = FederatedDataModule.from_arrays(rng.normal(size=(100, 2)), rng.integers(2, size=100), client)
     for t in range(5):
         parts = [members(data.federation, t, split) for split in ("train", "val", "test")]
-        assert sorted(sum(parts, [])) == np.flatnonzero(client == t).tolist()
+        assert sorted(i for part in parts for i in part) == np.flatnonzero(client == t).tolist()
         n = int((client == t).sum())
         assert [len(p) for p in parts] == [n - 2 * int(0.2 * n), int(0.2 * n), int(0.2 * n)]
 
@@ -160,7 +160,9 @@ def test_synthetic_draws_follow_the_paper(mixture: SyntheticMixture) -> None:
     block = federation.block(torch.arange(200), "test")
     scores = block.x(torch.float32).numpy() @ truth["theta"].T
     pi = truth["pi"][block.owner.numpy()]
-    p = np.concatenate([bayes_probability(scores[pi_rows], pi[pi_rows[0]], 1.0) for pi_rows in np.split(np.arange(40000), 200)])
+    p = np.concatenate(
+        [bayes_probability(scores[pi_rows], pi[pi_rows[0]], 1.0) for pi_rows in np.split(np.arange(40000), 200)]
+    )
     y = block.y().numpy()
     for low in np.arange(0, 1, 0.1):
         inside = (p >= low) & (p < low + 0.1)
@@ -188,7 +190,8 @@ def test_a_synthetic_client_does_not_depend_on_how_many_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"n_clients": 0}, {"n_components": 0}, {"dimension": 1.5}, {"alpha": 0}, {"noise": -1}, {"test_size": -1}]
+    "options",
+    [{"n_clients": 0}, {"n_components": 0}, {"dimension": 1.5}, {"alpha": 0}, {"noise": -1}, {"test_size": -1}],
 )
 def test_wrong_synthetic_options_are_named(options: dict) -> None:
     with pytest.raises(UserError, match=f"dataset.{next(iter(options))}"):

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from reference import e_step, pi_update
 
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
+from reference import e_step, pi_update
 
 
 def test_responsibilities_of_a_worked_example() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_data, make_model, make_trainer, parameters, train
 from torch import nn
 
+from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     MLP,
     AutoEngine,

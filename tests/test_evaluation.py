@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import make_data, make_model, make_trainer
 
+from conftest import make_data, make_model, make_trainer
 from fedem_lightning import FedAvg, FedEM, Local
 from fedem_lightning.evaluation import ClientMetrics, summarize, summarize_table
 from fedem_lightning.recovery import cosine_distance, recovery_scores

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from conftest import make_data, make_model, parameters, train
-from reference import fedem_round, gradient
 
+from conftest import make_data, make_model, parameters, train
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
 from fedem_lightning.local_solver import local_step, shuffled_batches
 from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import BinaryClassification, Classification
+from reference import fedem_round, gradient
 
 
 def test_one_weighted_step_agrees_with_numpy() -> None:
@@ -27,7 +27,9 @@ def test_one_weighted_step_agrees_with_numpy() -> None:
 def test_a_round_of_fedem_agrees_with_numpy() -> None:
     data = make_data(fractions=(1.0, 0.0, 0.0))
     model = make_model(FedEM, data, n_components=2, batch_size=100, client_optimizer=ClientSGD(lr=0.5)).double()
-    thetas = [(c.linear.weight.detach().numpy().copy(), c.linear.bias.detach().numpy().copy()) for c in model.components]
+    thetas = [
+        (c.linear.weight.detach().numpy().copy(), c.linear.bias.detach().numpy().copy()) for c in model.components
+    ]
     federation = data.federation
     blocks = [federation.block(torch.tensor([t]), "train") for t in range(data.n_clients)]
     clients = [(b.x(torch.float64).numpy(), b.y().numpy()) for b in blocks]
@@ -126,7 +128,15 @@ def test_schedules(name: str, expected: list[float]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"lr": 0}, {"lr": float("nan")}, {"momentum": 1.0}, {"weight_decay": -1}, {"state": "x"}, {"schedule": "x"}, {"lr": "a"}],
+    [
+        {"lr": 0},
+        {"lr": float("nan")},
+        {"momentum": 1.0},
+        {"weight_decay": -1},
+        {"state": "x"},
+        {"schedule": "x"},
+        {"lr": "a"},
+    ],
 )
 def test_wrong_options_are_named(options: dict) -> None:
     with pytest.raises(UserError, match=f"algorithm.client_optimizer.{next(iter(options))}"):

@@ -12,6 +12,7 @@ class ClientStore(nn.Module):
     Args:
         n_clients: T.
         like: a client's row of each tensor, [...]; all rows start as copies of it.
+
     """
 
     def __init__(self, n_clients: int, like: Models) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.errors import UserError, require_whole
 from fedem_lightning.randomness import Purpose, generator
@@ -23,6 +24,7 @@ def make_components(backbone: Backbone, n_components: int, seed: int) -> nn.Modu
 
     Raises:
         UserError: n_components < 1, or parameters that cannot be drawn anew.
+
     """
     require_whole("algorithm.n_components", n_components, at_least=1)
     components = []
@@ -42,8 +44,9 @@ def make_components(backbone: Backbone, n_components: int, seed: int) -> nn.Modu
 def _draw_anew(module: nn.Module) -> nn.Module:
     for layer in module.modules():
         own = list(layer.parameters(recurse=False))
-        if hasattr(layer, "reset_parameters"):
-            layer.reset_parameters()
+        reset = getattr(layer, "reset_parameters", None)
+        if callable(reset):
+            reset()
         elif own:
             raise UserError(
                 f"backbone: {type(layer).__name__} has parameters but no reset_parameters(), so components would start "
@@ -64,3 +67,10 @@ def dropout_keys(module: nn.Module) -> list[str]:
     """Names of the buffers that hold dropout keys."""
     names = [name for name, layer in module.named_modules() if isinstance(layer, Dropout)]
     return [f"{name}.key" if name else "key" for name in names]
+
+
+def model_state(component: nn.Module) -> Models:
+    """Parameters and buffers of a component that make up its model (dropout keys do not); no gradients attached."""
+    keys = dropout_keys(component)
+    tensors = [*component.named_parameters(), *component.named_buffers()]
+    return {name: tensor.detach() for name, tensor in tensors if name not in keys}

@@ -18,6 +18,7 @@ def responsibilities(pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
 
     Returns:
         q [n, M]; rows sum to 1.
+
     """
     return torch.softmax(pi.log()[owner] - losses, dim=1)
 
@@ -32,6 +33,7 @@ def mixture_weights(q: Tensor, owner: Tensor, previous: Tensor) -> Tensor:
 
     Returns:
         pi [C, M].
+
     """
     sums = torch.zeros_like(previous).index_add_(0, owner, q.to(previous.dtype))  # [C, M]
     counts = torch.bincount(owner, minlength=len(previous)).unsqueeze(1)  # [C, 1]

@@ -24,7 +24,9 @@ def require_whole(name: str, value: Any, at_least: int, below: int | None = None
     )
 
 
-def require_number(name: str, value: Any, at_least: float = -math.inf, above: float = -math.inf, below: float = math.inf) -> None:
+def require_number(
+    name: str, value: Any, at_least: float = -math.inf, above: float = -math.inf, below: float = math.inf
+) -> None:
     """Raises UserError unless `value` is a number, at_least <= value, and above < value < below."""
     bounds = [f"at least {at_least:g}"] * (at_least > -math.inf) + [f"above {above:g}"] * (above > -math.inf)
     bounds += [f"below {below:g}"] * (below < math.inf)

@@ -1,4 +1,4 @@
-"""Scoring every client's personal model on its own samples, and summing up over clients (protocols of FedEM, Sec. 4)."""
+"""Scoring every client's personal model on its own samples, and summing up over clients (FedEM, Sec. 4)."""
 
 import math
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ class ClientMetrics(Metric):
 
     Args:
         n_clients: T.
+
     """
 
     full_state_update = False
@@ -56,7 +57,9 @@ def score(
     return accuracy[clients].cpu().numpy(), loss[clients].cpu().numpy()
 
 
-def summarize(values: np.ndarray, n_train: np.ndarray, n_scored: np.ndarray, higher_is_better: bool) -> dict[str, float]:
+def summarize(
+    values: np.ndarray, n_train: np.ndarray, n_scored: np.ndarray, higher_is_better: bool
+) -> dict[str, float]:
     """Sums up one value a client over clients; clients without samples in the split are left out.
 
     Args:
@@ -66,6 +69,7 @@ def summarize(values: np.ndarray, n_train: np.ndarray, n_scored: np.ndarray, hig
     Returns:
         weighted: weights n_train; pooled: weights n_scored; mean: no weights; bottom_decile: the ceil(T/10)-th worst
         client; worst. Empty if nobody has a sample.
+
     """
     has = n_scored > 0
     if not has.any():
@@ -89,7 +93,9 @@ def curve_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> di
     metrics = {}
     for split in SPLITS:
         n_scored = federation.splits[split].counts()[clients].cpu().numpy()
-        accuracy, loss = (summarize(v, n_train, n_scored, i == 0) for i, v in enumerate(score(algorithm, federation, clients, split)))
+        accuracy, loss = (
+            summarize(v, n_train, n_scored, i == 0) for i, v in enumerate(score(algorithm, federation, clients, split))
+        )
         if accuracy:
             metrics[f"{split}/accuracy"] = accuracy["weighted"]
             metrics[f"{split}/accuracy_bottom_decile"] = accuracy["bottom_decile"]

@@ -3,7 +3,6 @@
 A step is written for ONE learner (one model on one client's data); the engine runs it over many.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,6 +35,7 @@ class ClientSGD:
         weight_decay: L2 penalty, 0 or more.
         state: "restart": momentum starts at zero every round; "keep": it stays with the client (memory T x M x D).
         schedule: of the learning rate over rounds: "constant", "multistep" (a tenth at 1/2 and at 3/4), "cosine".
+
     """
 
     lr: float = 0.1
@@ -68,7 +68,7 @@ class ClientSGD:
 
 
 def local_step(backbone: nn.Module, task: Task, optimizer: ClientSGD, lr: float) -> LocalStep:
-    """theta <- theta - lr grad (1 / |I|) sum_{i in I} q_i l(h_theta(x_i), y_i)   (Alg. 2, LocalSolver).
+    """Theta <- theta - lr grad (1 / |I|) sum_{i in I} q_i l(h_theta(x_i), y_i)   (Alg. 2, LocalSolver).
 
     The sum over the batch I is divided by its number of samples, never by the sum of the weights q: so learning rates
     compare with FedAvg's, and the objective stays Eq. 10.
@@ -105,6 +105,7 @@ def shuffled_batches(block: Block, batch_size: int, epochs: int, seed: int, roun
     Args:
         block: the clients and their samples.
         batch_size: B at most; epochs: passes; seed, round_: of the order.
+
     """
     owner, counts = block.owner, block.counts()  # [n], [C]
     width = min(batch_size, int(counts.max()))

@@ -19,6 +19,7 @@ class RoundCSVLogger(Logger):
 
     Args:
         path: the .csv file. Empty cells: the metric was not computed in that round.
+
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -88,6 +89,7 @@ def wandb_logger(save_dir: str | Path, mode: str | None = None, **options: Any) 
 
     Raises:
         UserError: wandb is not installed.
+
     """
     try:
         import wandb

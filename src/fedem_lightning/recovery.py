@@ -22,8 +22,10 @@ def recovery_scores(
         seen: bool [T].
 
     Returns:
-        pi_cosine_distance, theta_cosine_distance, group_accuracy (the share of clients whose largest weight is on their
-        group's component): as far as the truth is known and sizes agree; `match`: component m is true component match[m].
+        As far as the truth is known and sizes agree: pi_cosine_distance, theta_cosine_distance, group_accuracy (the
+        share of clients whose largest weight is on their group's component), and match: component m is true
+        component match[m].
+
     """
     n_components = pi.shape[1]
     if "pi" in truth:
@@ -34,7 +36,7 @@ def recovery_scores(
         return {}
     if true_pi.shape[1] != n_components:
         return {}
-    components, match = linear_sum_assignment(-(pi[seen].T @ true_pi[seen]))
+    _, match = linear_sum_assignment(-(pi[seen].T @ true_pi[seen]))
     scores: dict[str, float | list[int]] = {"match": match.tolist()}
     if "pi" in truth:
         scores["pi_cosine_distance"] = cosine_distance(pi[seen], true_pi[seen][:, match])

@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
@@ -59,11 +60,10 @@ def sample_cohort(clients: Tensor, participation: float | int, seed: int, round_
 
     Returns:
         int64, ascending.
+
     """
     number = max(1, round(participation * len(clients))) if participation <= 1 else int(participation)
-    require(
-        number <= len(clients), f"algorithm.participation: {number} clients a round, but only {len(clients)} train"
-    )
+    require(number <= len(clients), f"algorithm.participation: {number} clients a round, but only {len(clients)} train")
     if number == len(clients):
         return clients
     drawn = generator(seed, Purpose.COHORT, round_).choice(len(clients), size=number, replace=False)
@@ -131,3 +131,8 @@ class RoundMetrics:
     def means(self) -> dict[str, float]:
         """The means, by name."""
         return {name: total / self._counts[name] for name, total in self._sums.items()}
+
+
+def require_one_process(trainer: pl.Trainer) -> None:
+    """Raises UserError where the Trainer would start several processes."""
+    require(trainer.world_size == 1, f"trainer.devices: expected one process, got {trainer.world_size}")

@@ -12,12 +12,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pytorch_lightning.loggers import Logger
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.base import require_one_process
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import require_whole
 from fedem_lightning.loggers import RoundCSVLogger
 from fedem_lightning.reporting import draw_figures, print_summary, run_results, save_results
+from fedem_lightning.round import require_one_process
 from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
 
 
@@ -40,6 +40,7 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
     Raises:
         UserError: something the user gave is wrong; nothing has been written over.
         Interrupted: Ctrl-C.
+
     """
     start = time.perf_counter()
     _quieten_lightning()
@@ -52,13 +53,16 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
     model = build_model(config, data)
     if checkpoint is not None:
         check_checkpoint(checkpoint, model, data.federation.digest())
-    trainer = build_trainer(config, folder)
+    callbacks = build_callbacks(config, folder)
+    trainer = build_trainer(config, folder, callbacks)
     save_config(folder, config, overrides)
     try:
         print(f"{data.federation}; engine {model.engine_name}; {folder}")
         trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
-        if any(isinstance(c, FinishRoundOnInterrupt) and c.interrupted for c in trainer.callbacks):
-            raise Interrupted(f"stopped after round {trainer.current_epoch}; continue with ckpt_path=auto run_dir={folder}")
+        if any(isinstance(c, FinishRoundOnInterrupt) and c.interrupted for c in callbacks):
+            raise Interrupted(
+                f"stopped after round {trainer.current_epoch}; continue with ckpt_path=auto run_dir={folder}"
+            )
         trainer.test(model, data, verbose=False)
         return _report(folder, model, data, trainer, {**choices, "seed": config.seed}, start)
     finally:
@@ -78,44 +82,58 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
     return instantiate(config.algorithm, backbone=backbone, n_clients=data.n_clients, engine=engine, seed=config.seed)
 
 
-def build_trainer(config: DictConfig, folder: Path) -> pl.Trainer:
-    """Lightning's Trainer with the run's loggers (metrics.csv always) and callbacks."""
+def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
+    """The configured callbacks; checkpoints go to the run's folder."""
     callbacks = [instantiate(c) for c in (config.callbacks or {}).values() if c is not None]
     for callback in callbacks:
         if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
             callback.dirpath = folder / "checkpoints"
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
+    return callbacks
+
+
+def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]) -> pl.Trainer:
+    """Lightning's Trainer with the run's callbacks and loggers (metrics.csv always)."""
     loggers: list[Logger] = [RoundCSVLogger(folder / "metrics.csv")]
     for options in (config.logger or {}).values():
         if options is not None:
             loggers.append(instantiate(options, save_dir=str(folder)))
     for logger in loggers[1:]:
-        logger.log_hyperparams(OmegaConf.to_container(config, resolve=True))
+        logger.log_hyperparams({"config": OmegaConf.to_container(config, resolve=True)})
     trainer: pl.Trainer = instantiate(config.trainer, callbacks=callbacks, logger=loggers, default_root_dir=str(folder))
     require_one_process(trainer)
     return trainer
 
 
 def _report(
-    folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer, names: dict[str, Any], start: float
+    folder: Path,
+    model: FederatedAlgorithm,
+    data: FederatedDataModule,
+    trainer: pl.Trainer,
+    names: dict[str, Any],
+    start: float,
 ) -> dict[str, Any]:
     results = {**names, **run_results(model, data.federation)}
     figures = draw_figures(folder, results, model.clients)
     results["seconds"]["total"] = time.perf_counter() - start
     save_results(folder, results, model.clients)
-    for logger in trainer.loggers:
-        if hasattr(logger, "log_image"):  # Weights & Biases
-            logger.experiment.summary.update({"results": results})
-            logger.log_image("figures", [str(path) for path in figures])
+    for logger in _wandb_loggers(trainer):
+        logger.experiment.summary.update({"results": results})
+        logger.log_image("figures", [str(path) for path in figures])
     print_summary(results)
     print(f"results, figures and checkpoints: {folder}")
     return results
 
 
+def _wandb_loggers(trainer: pl.Trainer) -> list[Any]:
+    # by name: wandb is an extra, and its logger cannot be imported without it
+    return [logger for logger in trainer.loggers if type(logger).__name__ == "WandbLogger"]
+
+
 def _finish_wandb(trainer: pl.Trainer) -> None:
     """Ends W&B's run, so that the next one of a multirun starts its own."""
-    if any(type(logger).__name__ == "WandbLogger" for logger in trainer.loggers):
+    if _wandb_loggers(trainer):
         import wandb
 
         wandb.finish()

@@ -21,7 +21,8 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
         return
     require(
         config.ckpt_path is not None,
-        f"run_dir: {folder} already holds a run ({', '.join(held)}); choose another, or continue it with ckpt_path=auto",
+        f"run_dir: {folder} already holds a run ({', '.join(held)}); choose another, or continue it with "
+        "ckpt_path=auto",
     )
     saved = folder / ".hydra" / "config.yaml"
     if not saved.exists():
@@ -39,7 +40,10 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     """Nested dictionaries as one, with dotted keys."""
     if not isinstance(tree, dict):
         return {prefix: tree}
-    return {k: v for key, part in tree.items() for k, v in flatten(part, f"{prefix}.{key}" if prefix else str(key)).items()}
+    flat = {}
+    for key, part in tree.items():
+        flat.update(flatten(part, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
 
 
 def save_config(folder: Path, config: DictConfig, overrides: list[str]) -> None:
@@ -55,6 +59,7 @@ def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
 
     Raises:
         UserError: the given file is missing or unreadable.
+
     """
     if ckpt_path is None:
         return None
@@ -78,6 +83,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
     Raises:
         UserError: the file is not an intact checkpoint of this package.
+
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -96,7 +102,8 @@ def check_checkpoint(path: Path, model: torch.nn.Module, federation_digest: str)
         before, now = (tuple(t[name].shape) if name in t else None for t in (saved, mine))
         require(
             before == now,
-            f"ckpt_path: {path} has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must agree",
+            f"ckpt_path: {path} has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must "
+            "agree",
         )
     require(
         checkpoint["federation"] in (None, federation_digest),

@@ -17,7 +17,9 @@ from fedem_lightning.errors import require
 class Task(Protocol):
     """Loss and predictive distribution for one kind of label."""
 
-    n_classes: int
+    @property
+    def n_classes(self) -> int:
+        """Y."""
 
     @property
     def n_outputs(self) -> int:
@@ -27,7 +29,7 @@ class Task(Protocol):
         """-log p(y | x) in nats: outputs [n, n_outputs], y int64 [n] -> [n]."""
 
     def log_probs(self, outputs: Tensor) -> Tensor:
-        """log p(. | x): outputs [n, n_outputs] -> [n, n_classes]."""
+        """Log p(. | x): outputs [n, n_outputs] -> [n, n_classes]."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,15 @@ class Classification:
 
     @property
     def n_outputs(self) -> int:
+        """A logit for each class."""
         return self.n_classes
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy."""
         return F.cross_entropy(outputs, y, reduction="none")
 
     def log_probs(self, outputs: Tensor) -> Tensor:
+        """Log-softmax."""
         return F.log_softmax(outputs, dim=-1)
 
 
@@ -58,11 +63,14 @@ class BinaryClassification:
 
     @property
     def n_outputs(self) -> int:
+        """The logit of class 1."""
         return 1
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Logistic loss."""
         logit = outputs.squeeze(-1)  # [n]
         return F.binary_cross_entropy_with_logits(logit, y.to(logit.dtype), reduction="none")
 
     def log_probs(self, outputs: Tensor) -> Tensor:
+        """Both classes."""
         return torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=-1)  # [n, 2]

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.client_store import ClientStore
-from fedem_lightning.components import Backbone, dropout_keys, make_components
+from fedem_lightning.components import Backbone, make_components, model_state
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import require, require_number, require_whole
 from fedem_lightning.evaluation import client_table, curve_metrics
 from fedem_lightning.local_solver import ClientSGD, local_step, shuffled_batches
-from fedem_lightning.round import RoundMetrics, RoundObserver, Statistics, run_round
+from fedem_lightning.round import RoundMetrics, RoundObserver, Statistics, require_one_process, run_round
 
 ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
@@ -46,6 +46,7 @@ class FederatedAlgorithm(pl.LightningModule):
 
     Raises:
         UserError: a value out of its range.
+
     """
 
     components: nn.ModuleList
@@ -161,6 +162,7 @@ class FederatedAlgorithm(pl.LightningModule):
 
         Returns:
             The models after the local steps, [C, M, ...].
+
         """
         backbone = self.components[0].train()
         clients, params = block.clients, [name for name, _ in backbone.named_parameters()]
@@ -179,14 +181,16 @@ class FederatedAlgorithm(pl.LightningModule):
         return trained["params"] | trained["buffers"]
 
     def server_update(self, mean: Models | None) -> None:
-        """theta <- server optimiser(theta, theta - mean); buffers become their mean. None: counts the round only."""
+        """Theta <- server optimiser(theta, theta - mean); buffers become their mean. None: counts the round only."""
         for m, component in enumerate(self.components):
             for name, parameter in component.named_parameters():
                 parameter.grad = None if mean is None else parameter.detach() - mean[name][m]
             for name, buffer in component.named_buffers():
                 if mean is not None and name in mean:
                     buffer.copy_(mean[name][m])
-        self.optimizers().step()
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)  # configure_optimizers gives one
+        optimizer.step()
 
     # --- facts ------------------------------------------------------------------------------------------------------
 
@@ -280,15 +284,3 @@ class FederatedAlgorithm(pl.LightningModule):
     def _log(self, metrics: dict[str, float]) -> None:
         # the metric called "step" is the loggers' x-axis: rounds
         self.log_dict(metrics | {"step": float(self.current_epoch + 1)}, on_step=False, on_epoch=True, batch_size=1)
-
-
-def model_state(component: nn.Module) -> Models:
-    """Parameters and buffers of a component that make up its model (dropout keys do not); no gradients attached."""
-    keys = dropout_keys(component)
-    tensors = [*component.named_parameters(), *component.named_buffers()]
-    return {name: tensor.detach() for name, tensor in tensors if name not in keys}
-
-
-def require_one_process(trainer: pl.Trainer) -> None:
-    """Raises UserError where the Trainer would start several processes."""
-    require(trainer.world_size == 1, f"trainer.devices: expected one process, got {trainer.world_size}")

@@ -17,6 +17,7 @@ class FedAvg(FederatedAlgorithm):
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
+
     """
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:

@@ -27,6 +27,7 @@ class FedEM(FederatedAlgorithm):
         n_clients: T, the unseen clients included.
         n_components: M.
         options: see `FederatedAlgorithm`.
+
     """
 
     pi: Tensor  # mixture weights [T, M]; rows sum to 1
@@ -52,7 +53,7 @@ class FedEM(FederatedAlgorithm):
         return torch.logsumexp(log_pi.unsqueeze(-1) + log_p, dim=0)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9) on the training samples."""
+        """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9) on training samples."""
         self.pi[clients] = 1.0 / self.pi.shape[1]
         block = federation.block(clients, "train")
         q = responsibilities(self.pi[clients], self.losses(block), block.owner)

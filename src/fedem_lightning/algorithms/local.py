@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models, all_finite
-from fedem_lightning.algorithms.base import FederatedAlgorithm, model_state
+from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.client_store import ClientStore
-from fedem_lightning.components import Backbone
+from fedem_lightning.components import Backbone, model_state
 from fedem_lightning.data.federation import Block, Federation
 
 
@@ -20,6 +20,7 @@ class Local(FederatedAlgorithm):
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
+
     """
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:

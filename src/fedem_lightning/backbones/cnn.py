@@ -8,11 +8,12 @@ from fedem_lightning.backbones.dropout import Dropout
 
 
 class CNN(nn.Module):
-    """The papers' CNN (Reddi et al. 2021; Mansour et al. 2020, Table 4): 1,206,590 parameters at 28 x 28 x 1, 62 classes.
+    """The papers' CNN (Reddi et al. 2021; Mansour et al. 2020, Table 4); 1,206,590 parameters for 62 classes.
 
     Args:
         n_outputs: numbers out.
         in_shape: channels, height, width.
+
     """
 
     def __init__(self, n_outputs: int, in_shape: Sequence[int] = (1, 28, 28)) -> None:
@@ -35,11 +36,12 @@ class CNN(nn.Module):
 
 
 class ReferenceCNN(nn.Module):
-    """The CNN of the public FedEM code: 2,278,334 parameters at 28 x 28 x 1, 62 classes; no dropout.
+    """The CNN of the public FedEM code, without dropout; 2,278,334 parameters for 62 classes.
 
     Args:
         n_outputs: numbers out.
         in_shape: channels, height, width.
+
     """
 
     def __init__(self, n_outputs: int, in_shape: Sequence[int] = (1, 28, 28)) -> None:

@@ -16,6 +16,7 @@ class Dropout(nn.Module):
     Args:
         p: probability of a zero, in [0, 1).
         salt: any whole number.
+
     """
 
     key: Tensor

@@ -13,6 +13,7 @@ class Linear(nn.Module):
         in_shape: shape of one sample.
         n_outputs: numbers out.
         bias: whether the layer has one.
+
     """
 
     def __init__(self, in_shape: Sequence[int], n_outputs: int, bias: bool = True) -> None:

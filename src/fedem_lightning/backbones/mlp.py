@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -13,13 +14,14 @@ class MLP(nn.Module):
         in_shape: shape of one sample.
         n_outputs: numbers out.
         hidden: widths of the hidden layers.
+
     """
 
     def __init__(self, in_shape: Sequence[int], n_outputs: int, hidden: Sequence[int] = (64,)) -> None:
         super().__init__()
         widths = [math.prod(in_shape), *hidden]
         layers: list[nn.Module] = []
-        for n_in, n_out in zip(widths, widths[1:], strict=False):
+        for n_in, n_out in pairwise(widths):
             layers += [nn.Linear(n_in, n_out), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], n_outputs))
 

@@ -17,6 +17,7 @@ class RoundCheckpoint(Checkpoint):
         every_n_rounds: rounds between two checkpoints.
         keep: newest checkpoints that stay; two, so that a broken file leaves another.
         dirpath: folder; None: `checkpoints` in the Trainer's default_root_dir.
+
     """
 
     def __init__(self, every_n_rounds: int = 10, keep: int = 2, dirpath: str | Path | None = None) -> None:

@@ -37,7 +37,9 @@ class FinishRoundOnInterrupt(pl.Callback):
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
-        print("\nCtrl-C: this round ends first, then the run stops and can be resumed; again: stop at once.", flush=True)
+        print(
+            "\nCtrl-C: this round ends first, then the run stops and can be resumed; again: stop at once.", flush=True
+        )
 
     def _restore(self) -> None:
         if self._previous is not None:

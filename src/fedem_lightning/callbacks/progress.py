@@ -45,7 +45,7 @@ class RoundProgress(ProgressBar, RoundObserver):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draws the bar."""
-        pl_module.observer = self
+        vars(pl_module)["observer"] = self
         if not (self._enabled and self._console.is_terminal):
             return
         self._progress = Progress(
@@ -81,6 +81,8 @@ class RoundProgress(ProgressBar, RoundObserver):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Shows the scores."""
+        if trainer.sanity_checking:
+            return
         names = {"val/accuracy": "val", "test/accuracy": "test"}
         scores = {name: trainer.callback_metrics[key] for key, name in names.items() if key in trainer.callback_metrics}
         text = "accuracy " + ", ".join(f"{name} {float(value):.4f}" for name, value in scores.items())

@@ -2,6 +2,7 @@
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ def checked_federation(
     names: np.ndarray | None,
     *,
     n_classes: int | None,
-    fractions: tuple[float, float, float],
+    fractions: Sequence[float],
     unseen_fraction: float,
     seed: int,
 ) -> Federation:
@@ -32,7 +33,7 @@ def checked_federation(
             require(np.shape(array) == (len(x),), f"{name}: expected shape ({len(x)},) as x has, got {np.shape(array)}")
     y, n_classes = _check_labels(y, n_classes)
     client, client_names = _check_clients(client, names)
-    codes = split_samples(client, seed, tuple(fractions)) if split is None else _check_split(np.asarray(split))
+    codes = split_samples(client, seed, fractions) if split is None else _check_split(np.asarray(split))
     return Federation.from_arrays(
         _check_features(x),
         y,
@@ -63,7 +64,8 @@ def _check_labels(y: np.ndarray, n_classes: int | None) -> tuple[np.ndarray, int
     outside = (y < 0) | (y >= n_classes)
     require(
         not outside.any(),
-        f"y: label {y[outside.argmax()]} at sample {outside.argmax()} is outside the {n_classes} classes 0..{n_classes - 1}",
+        f"y: label {y[outside.argmax()]} at sample {outside.argmax()} is outside the {n_classes} classes "
+        f"0..{n_classes - 1}",
     )
     return y, n_classes
 
@@ -94,6 +96,7 @@ def load_npz(path: str | Path) -> dict[str, np.ndarray]:
 
     Raises:
         UserError: the file is missing, broken, holds Python objects, or lacks one of x, y, client.
+
     """
     path = Path(path)
     require(path.is_file(), f"dataset.path: no file {path}")
@@ -107,5 +110,7 @@ def load_npz(path: str | Path) -> dict[str, np.ndarray]:
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"dataset.path: cannot read {path} as .npz without pickle ({error})") from error
     missing = [name for name in ("x", "y", "client") if name not in arrays]
-    require(not missing, f"dataset.path: {path} lacks {', '.join(missing)}; expected x, y, client, optional split, names")
+    require(
+        not missing, f"dataset.path: {path} lacks {', '.join(missing)}; expected x, y, client, optional split, names"
+    )
     return arrays

@@ -1,6 +1,6 @@
 """The Lightning side of the data: an epoch is a round, and its only batch is the federation itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     Args:
         federation: the data of all clients.
+
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -46,7 +47,7 @@ class FederatedDataModule(pl.LightningDataModule):
         split: np.ndarray | None = None,
         names: np.ndarray | None = None,
         n_classes: int | None = None,
-        fractions: tuple[float, float, float] = (0.6, 0.2, 0.2),
+        fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
         seed: int = 0,
     ) -> "FederatedDataModule":
@@ -66,9 +67,18 @@ class FederatedDataModule(pl.LightningDataModule):
         Raises:
             UserError: arrays of different lengths, NaN in x, labels outside the classes, a client without training
                 samples.
+
         """
         federation = checked_federation(
-            x, y, client, split, names, n_classes=n_classes, fractions=fractions, unseen_fraction=unseen_fraction, seed=seed
+            x,
+            y,
+            client,
+            split,
+            names,
+            n_classes=n_classes,
+            fractions=fractions,
+            unseen_fraction=unseen_fraction,
+            seed=seed,
         )
         return FederatedDataModule(federation)
 

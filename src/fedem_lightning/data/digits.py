@@ -1,5 +1,7 @@
 """scikit-learn's handwritten digits (1,797 images of 8 x 8 pixels; they ship inside scikit-learn) as a federation."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from sklearn.datasets import load_digits
 
@@ -20,6 +22,7 @@ class Digits(FederatedDataModule):
         fractions: of each client's samples for train, val, test.
         unseen_fraction: share of the clients that take no part in training.
         seed: of the partition, the splits and the groups.
+
     """
 
     def __init__(
@@ -27,7 +30,7 @@ class Digits(FederatedDataModule):
         n_clients: int = 20,
         alpha: float = 0.4,
         n_groups: int = 1,
-        fractions: tuple[float, float, float] = (0.6, 0.2, 0.2),
+        fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
         seed: int = 0,
     ) -> None:
@@ -40,7 +43,7 @@ class Digits(FederatedDataModule):
                 x,
                 y,
                 client,
-                split_samples(client, seed, tuple(fractions)),
+                split_samples(client, seed, fractions),
                 task=Classification(10),
                 names=[str(t) for t in range(n_clients)],
                 seen=hold_out_clients(n_clients, unseen_fraction, seed),

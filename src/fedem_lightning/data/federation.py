@@ -72,6 +72,7 @@ class Federation:
         task: loss and label space.
         truth: what a generator knows, per client or component: "pi" [T, M], "theta" [M, d], "group" [T],
             "bayes_accuracy" [T].
+
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Federation:
 
         Raises:
             UserError: a seen client has no training sample.
+
         """
         n_clients = len(names)
         seen = np.ones(n_clients, dtype=bool) if seen is None else seen
@@ -151,7 +153,7 @@ class Federation:
         return Block(self, clients, table.index[table.offsets[clients][owner] + within], owner)
 
     def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """x at `index` (int64, any shape) as floats; uint8 images become [..., channels, height, width] in [0, 1]."""
+        """X at `index` (int64, any shape) as floats; uint8 images become [..., channels, height, width] in [0, 1]."""
         rows = _rows(self.x, index)
         if rows.dtype != torch.uint8:
             return rows.to(dtype)

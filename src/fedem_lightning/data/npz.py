@@ -1,5 +1,6 @@
 """`dataset=npz dataset.path=FILE`: anyone's federation from one file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedem_lightning.data.arrays import checked_federation, load_npz
@@ -19,13 +20,14 @@ class NpzFederation(FederatedDataModule):
 
     Raises:
         UserError: the file is missing or broken, or its arrays are wrong.
+
     """
 
     def __init__(
         self,
         path: str | Path | None,
         n_classes: int | None = None,
-        fractions: tuple[float, float, float] = (0.6, 0.2, 0.2),
+        fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
         seed: int = 0,
     ) -> None:

@@ -24,6 +24,7 @@ def dirichlet_by_label(y: np.ndarray, n_clients: int, alpha: float, seed: int, m
 
     Raises:
         UserError: impossible sizes, or 1,000 draws without success.
+
     """
     require_whole("dataset.n_clients", n_clients, at_least=1)
     require_number("dataset.alpha", alpha, above=0)
@@ -55,6 +56,7 @@ def permute_labels_by_group(
 
     Returns:
         The new labels, int64 [n], and every client's group, int64 [T].
+
     """
     n_clients = int(client.max()) + 1
     require_whole("dataset.n_groups", n_groups, at_least=1, below=n_clients + 1)

@@ -1,5 +1,7 @@
 """Cutting each client's samples into train, validation and test, and clients into seen and unseen."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedem_lightning.errors import require, require_number
@@ -9,7 +11,7 @@ SPLITS = ("train", "val", "test")
 """Names of the splits; their positions are the codes 0, 1, 2 used in arrays."""
 
 
-def split_samples(client: np.ndarray, seed: int, fractions: tuple[float, float, float] = (0.6, 0.2, 0.2)) -> np.ndarray:
+def split_samples(client: np.ndarray, seed: int, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> np.ndarray:
     """Splits every client's samples at random; a client's own draw does not depend on who is seen or unseen.
 
     Args:
@@ -22,6 +24,7 @@ def split_samples(client: np.ndarray, seed: int, fractions: tuple[float, float, 
 
     Raises:
         UserError: fractions that are negative, sum to something else than 1, or leave nothing to train on.
+
     """
     train, val, test = fractions
     require(

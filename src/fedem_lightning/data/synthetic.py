@@ -1,5 +1,4 @@
-"""The synthetic mixture of FedEM (Marfoq et al. 2021, Appendix I.1.5), with its truth and its Bayes-optimal accuracy."""
-
+"""The synthetic mixture of FedEM (Marfoq et al. 2021, Appendix I.1.5), with its truth and Bayes-optimal accuracy."""
 
 import numpy as np
 from scipy.special import expit
@@ -30,6 +29,7 @@ class SyntheticMixture(FederatedDataModule):
         one_hot: each client draws from one component alone, uniformly chosen (Appendix J.4).
         unseen_fraction: share of the clients that take no part in training.
         seed: of everything drawn; a client's samples depend on (seed, client) only.
+
     """
 
     def __init__(
@@ -60,7 +60,9 @@ class SyntheticMixture(FederatedDataModule):
         bayes = np.zeros(n_clients)
         starts = counts.cumsum().reshape(counts.shape) - counts  # stored split after split, client after client
         for t in range(n_clients):
-            xt, yt, correct = _draw_client(pi[t], theta, noise, counts[:, t].sum(), generator(seed, Purpose.SYNTHETIC, 1, t))
+            xt, yt, correct = _draw_client(
+                pi[t], theta, noise, counts[:, t].sum(), generator(seed, Purpose.SYNTHETIC, 1, t)
+            )
             bounds = counts[:, t].cumsum()
             for code in range(3):
                 rows = slice(starts[code, t], starts[code, t] + counts[code, t])
@@ -94,7 +96,7 @@ def _draw_mixture(t: int, m: int, d: int, alpha: float | None, seed: int) -> tup
 def _draw_client(
     pi: np.ndarray, theta: np.ndarray, noise: float, n: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """n samples of one client: x float32 [n, d], y [n], and whether the Bayes rule is right [n]."""
+    """N samples of one client: x float32 [n, d], y [n], and whether the Bayes rule is right [n]."""
     x = rng.random((n, theta.shape[1]), dtype=np.float32) * 2 - 1
     z = rng.choice(len(pi), size=n, p=pi)
     scores = x @ theta.T.astype(np.float32)  # [n, M]
@@ -113,6 +115,7 @@ def bayes_probability(scores: np.ndarray, pi: np.ndarray, noise: float, nodes: i
 
     Returns:
         [n].
+
     """
     points, weights = np.polynomial.hermite_e.hermegauss(nodes)
     weights = weights / weights.sum()

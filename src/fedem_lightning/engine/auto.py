@@ -22,6 +22,7 @@ class AutoEngine:
 
     Args:
         block_size, memory_gb: of the engine picked, see `Engine`.
+
     """
 
     name = "auto"

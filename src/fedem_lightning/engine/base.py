@@ -20,6 +20,7 @@ class Engine(ABC):
     Args:
         block_size: clients of a block; None: as many as fit `memory_gb`.
         memory_gb: a block's learners and their batches may take about this much, in 10^9 bytes.
+
     """
 
     name: str
@@ -58,6 +59,7 @@ class Engine(ABC):
 
         Returns:
             The states after the last step, each tensor [C, M, ...].
+
         """
 
     def blocks(self, federation: Federation, clients: Tensor, learner_bytes: int, batch_size: int) -> Iterator[Block]:
@@ -69,4 +71,3 @@ class Engine(ABC):
             size = self.block_size
         for part in clients.split(size):
             yield federation.block(part, "train")
-

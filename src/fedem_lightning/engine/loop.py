@@ -32,7 +32,7 @@ class LoopEngine(Engine):
         n_components = anyone.shape[1]
         trained = tree_map(torch.empty_like, learners)
         for c, n_steps in enumerate(batches.n_steps.tolist()):
-            states = [tree_map(lambda t, m=m: t[c, m], learners) for m in range(n_components)]
+            states = [tree_map(lambda t, c=c, m=m: t[c, m], learners) for m in range(n_components)]
             for j in range(n_steps):
                 row = batches.positions[c, j]
                 row = row[row >= 0]  # [B]
@@ -43,6 +43,6 @@ class LoopEngine(Engine):
                     weight = torch.ones_like(y, dtype=anyone.dtype) if weights is None else weights[row, m]
                     states[m] = step(states[m], x, y, weight, size, fold(batches.keys[c], j, m))
             for m in range(n_components):
-                tree_map(lambda out, state, m=m: out[c, m].copy_(state), trained, states[m])
+                tree_map(lambda out, state, c=c, m=m: out[c, m].copy_(state), trained, states[m])
             progress(1)
         return trained

@@ -46,8 +46,8 @@ class VmapEngine(Engine):
             still = int((n_steps > j).sum())
             if still < active:
                 for m, state in enumerate(states):
-                    finished[m].append(tree_map(lambda t: t[still:], state))
-                    states[m] = tree_map(lambda t: t[:still], state)
+                    finished[m].append(tree_map(lambda t, still=still: t[still:], state))
+                    states[m] = tree_map(lambda t, still=still: t[:still], state)
                 active = still
             positions = batches.positions[order[:active], j]  # [A, B]
             real = positions >= 0

@@ -8,7 +8,7 @@ from rich.table import Table
 
 def print_summary(results: dict[str, Any], console: Console | None = None) -> None:
     """Accuracy on train, test and unseen clients, the Bayes ceiling where known, seconds, communication."""
-    title = f"{results['algorithm']} on {results['dataset']} ({results['backbone']}), {results['rounds']} rounds, seed {results['seed']}"
+    title = "{algorithm} on {dataset} ({backbone}), {rounds} rounds, seed {seed}".format(**results)
     table = Table(title=title)
     table.add_column("accuracy, %")
     sums = ("weighted", "pooled", "mean", "bottom_decile", "worst")
@@ -26,12 +26,14 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
         table.add_row("Bayes ceiling, test", *(_percent(reference[key]) for key in keys))
     console = console or Console()
     console.print(table)
-    seconds, sent, engine = results["seconds"], results["communication"], results["engine"]
-    for line in (
+    seconds, sent, engine = results["seconds"], results["communication"], results["engine"]["name"]
+    lines = [
         *_recovery_lines(results["recovery"]),
-        f"{seconds['training']:.1f} s training ({_per_round(seconds['per_round'])}, engine {engine['name']}), "
-        f"{seconds['total']:.1f} s in all; sent {sent['up_bytes'] / 1e6:.1f} MB up, {sent['down_bytes'] / 1e6:.1f} MB down",
-    ):
+        f"training {seconds['training']:.1f} s ({_per_round(seconds['per_round'])}, engine {engine}), "
+        f"in all {seconds['total']:.1f} s",
+        f"sent {sent['up_bytes'] / 1e6:.1f} MB up, {sent['down_bytes'] / 1e6:.1f} MB down",
+    ]
+    for line in lines:
         console.print(line, highlight=False)
 
 
