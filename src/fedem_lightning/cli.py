@@ -3,6 +3,7 @@
 Exit codes: 0 done; 2 what the user gave is wrong (one line says what); 1 anything else.
 """
 
+import gc
 import os
 import sys
 import traceback
@@ -39,6 +40,8 @@ def _hydra_main(config: DictConfig) -> float | None:
         if hydra_config.mode == RunMode.RUN:
             _exit_with_one_line(error)
         raise  # in a sweep Hydra first runs the other jobs, then names the one that failed
+    finally:
+        gc.collect()  # Lightning's cycles would keep a sweep's earlier federations in memory
     return results["val"]["accuracy"]["weighted"] if results["val"] else None  # what a sweeper may optimise
 
 
