@@ -40,7 +40,7 @@ def test_blocks_hold_what_numpy_selects() -> None:
 
 
 def test_pieces_put_together_are_the_block() -> None:
-    data = FederatedDataModule.from_arrays(np.random.rand(1000, 1, 4096), np.zeros(1000, int), np.arange(1000) % 3)
+    data = FederatedDataModule.from_arrays(np.random.rand(1000, 4096), np.zeros(1000, int), np.arange(1000) % 3)
     block = data.federation.block(torch.arange(3), "train")
     pieces = list(block.pieces())
     assert len(pieces) == 3
