@@ -12,8 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from omegaconf import OmegaConf
 
+from fedem_lightning import UserError
 from fedem_lightning.cli import main
+from fedem_lightning.run_folder import save_config
 
 TINY = [
     "dataset.n_clients=8",
@@ -254,3 +257,11 @@ def test_a_broken_newest_checkpoint_is_skipped(tmp_path: Path) -> None:
     assert code == 0
     assert "skipped: ckpt_path" in out
     assert figures(tmp_path / "run") == expected
+
+
+def test_two_runs_cannot_begin_in_one_folder(tmp_path: Path) -> None:
+    config = OmegaConf.create({"ckpt_path": None})
+    save_config(tmp_path / "run", config, [])
+    with pytest.raises(UserError, match="another run has just begun"):
+        save_config(tmp_path / "run", config, ["other"])
+    assert (tmp_path / "run" / ".hydra" / "overrides.yaml").read_text() == "[]\n"

@@ -53,7 +53,7 @@ def main() -> None:
     try:
         _hydra_main()
     except KeyboardInterrupt:
-        print("stopped in the middle of a round; ckpt_path=auto continues from the last checkpoint", file=sys.stderr)
+        print("stopped at once; ckpt_path=auto run_dir=... continues from the last checkpoint, if any", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
         _exit_with_one_line(error)

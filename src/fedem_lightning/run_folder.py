@@ -47,11 +47,19 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def save_config(folder: Path, config: DictConfig, overrides: list[str]) -> None:
-    """Writes .hydra/config.yaml and .hydra/overrides.yaml; a resumed run leaves the first ones as they are."""
+    """Writes .hydra/config.yaml and .hydra/overrides.yaml; a resumed run leaves the first ones as they are.
+
+    Raises:
+        UserError: another run has begun in this folder since `check_run_folder`.
+    """
+    try:
+        (folder / ".hydra").mkdir(parents=True)
+    except FileExistsError as error:
+        if config.ckpt_path is None:
+            raise UserError(f"run_dir: another run has just begun in {folder}; choose another") from error
+        return
     for name, content in (("config", config), ("overrides", OmegaConf.create(overrides))):
-        path = folder / ".hydra" / f"{name}.yaml"
-        if not path.exists():
-            write_atomically(path, OmegaConf.to_yaml(content).encode())
+        write_atomically(folder / ".hydra" / f"{name}.yaml", OmegaConf.to_yaml(content).encode())
 
 
 def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
