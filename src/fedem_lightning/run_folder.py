@@ -51,6 +51,7 @@ def save_config(folder: Path, config: DictConfig, overrides: list[str]) -> None:
 
     Raises:
         UserError: another run has begun in this folder since `check_run_folder`.
+
     """
     try:
         (folder / ".hydra").mkdir(parents=True)
