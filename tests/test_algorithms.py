@@ -166,9 +166,10 @@ def test_updates_that_are_not_finite_are_rejected(row: Row) -> None:
     data.federation.x[data.federation.splits["train"].index[:1]] = 1e300  # client 0 overflows
     with pytest.raises(UserError, match="training diverged: in round 1 no client's update was finite"):
         train(make_model(row.kind, data, client_optimizer=ClientSGD(lr=1e200, weight_decay=1e200)), data, 3)
-    model = make_model(row.kind, data, client_optimizer=ClientSGD(lr=1e10))
+    model = make_model(row.kind, data, client_optimizer=ClientSGD(lr=1e10, momentum=0.9, state="keep"))
     train(model, data, 1)
     assert model.statistics.rejected_updates == 1
+    assert parameters(model.kept_momentum).isfinite().all()
     assert parameters(model.components).isfinite().all()
     for name in row.private:
         assert model.state_dict()[name].isfinite().all()

@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models
+from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone, make_components, model_state
 from fedem_lightning.data.federation import Block, Federation
@@ -177,7 +177,8 @@ class FederatedAlgorithm(pl.LightningModule):
         step = local_step(backbone, block.federation.task, self.client_optimizer, self.lr_at(round_))
         trained = self.engine.run(step, learners, block, batches, weights, self.observer.clients_done)
         if kept is not None:
-            self.kept_momentum.write(clients, trained["momentum"])
+            finite = all_finite(trained["momentum"])  # a client that diverged once starts again from what it had
+            self.kept_momentum.write(clients[finite], {name: t[finite] for name, t in trained["momentum"].items()})
         return trained["params"] | trained["buffers"]
 
     def server_update(self, mean: Models | None) -> None:
