@@ -151,6 +151,20 @@ def test_unseen_clients_do_not_touch_training_and_are_scored(row: Row) -> None:
 
 
 @EVERY
+def test_unseen_clients_without_training_samples_are_scored(row: Row) -> None:
+    x, y, client = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 3, np.arange(40) % 2
+    seen = FederatedDataModule.from_arrays(x, y, client, unseen_fraction=0.5).federation.seen.numpy()
+    split = np.where(seen[client], np.arange(40) // 2 % 3, 2)  # the unseen client has test samples only
+    data = FederatedDataModule.from_arrays(x, y, client, split=split, unseen_fraction=0.5)
+    model, trainer = make_model(row.kind, data), make_trainer(2)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    assert model.clients.n_train[~seen].tolist() == [0]
+    assert model.clients.test_loss.notna().all()
+    assert model.clients.train_loss.notna().tolist() == seen.tolist()
+
+
+@EVERY
 def test_messages_are_counted(row: Row) -> None:
     data = make_data()
     model = make_model(row.kind, data, participation=3)

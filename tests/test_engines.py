@@ -117,6 +117,12 @@ def test_batch_norm_statistics_are_learned_averaged_and_counted() -> None:
     assert buffers["1.running_mean"].abs().max() > 0.01
 
 
+def test_vmap_refuses_batch_norm() -> None:
+    data = make_data()
+    with pytest.raises(UserError, match="cannot stack a backbone with BatchNorm"):
+        train(FedAvg(BatchNormNet(), data.n_clients, engine="vmap"), data, 1)
+
+
 @pytest.mark.parametrize(
     ("backbone", "device", "expected"),
     [

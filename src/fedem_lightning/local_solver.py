@@ -108,7 +108,7 @@ def shuffled_batches(block: Block, batch_size: int, epochs: int, seed: int, roun
 
     """
     owner, counts = block.owner, block.counts()  # [n], [C]
-    width = min(batch_size, int(counts.max()))
+    width = max(1, min(batch_size, int(counts.max())))
     steps = -(-counts // batch_size)  # of one pass, [C]
     rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]  # within its client [n]
     keys = fold(seed, Purpose.SHUFFLE, round_, block.clients)  # [C]

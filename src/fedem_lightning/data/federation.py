@@ -42,7 +42,7 @@ class Block:
         """Cuts the samples (not the clients) into parts that stay in a CPU's caches: vectors of 4 MB, or 256 images."""
         sample = self.federation.x[0]
         size = 256 if sample.ndim > 1 else max(256, min(16384, 2**20 // max(1, sample.numel())))
-        for start in range(0, len(self.index), size):
+        for start in range(0, max(1, len(self.index)), size):  # one empty piece if there is no sample
             part = slice(start, start + size)
             yield Block(self.federation, self.clients, self.index[part], self.owner[part])
 

@@ -2,12 +2,11 @@
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from fedem_lightning.engine.base import Engine
 from fedem_lightning.engine.loop import LoopEngine
-from fedem_lightning.engine.vmap import VmapEngine
+from fedem_lightning.engine.vmap import VmapEngine, mixes_samples
 
 STACKED_LIMIT_CPU = 200_000
 """Parameters up to which stacking pays on a CPU: above, arithmetic dominates the cost of launching it."""
@@ -33,9 +32,8 @@ class AutoEngine:
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> Engine:
         """The engine for this backbone on this device."""
-        layers = list(backbone.modules())
-        unstackable = any(isinstance(layer, (_BatchNorm, nn.RNNBase)) for layer in layers)
-        convolutional = any(isinstance(layer, _ConvNd) for layer in layers)
+        unstackable = mixes_samples(backbone) or any(isinstance(layer, nn.RNNBase) for layer in backbone.modules())
+        convolutional = any(isinstance(layer, _ConvNd) for layer in backbone.modules())
         large = sum(p.numel() for p in backbone.parameters()) > STACKED_LIMIT_CPU
         one_by_one = unstackable or (device.type == "cpu" and (convolutional or large))
         return (LoopEngine if one_by_one else VmapEngine)(self.block_size, self.memory_gb)

@@ -3,14 +3,21 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from fedem_lightning.data.federation import Block
 from fedem_lightning.engine.base import Engine
+from fedem_lightning.errors import require
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.randomness import fold
+
+
+def mixes_samples(backbone: nn.Module) -> bool:
+    """Whether a sample's output depends on the others of its batch (BatchNorm): padding would then change results."""
+    return any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
 
 
 class VmapEngine(Engine):
@@ -22,6 +29,16 @@ class VmapEngine(Engine):
 
     name = "vmap"
     copies = 6
+
+    def resolve(self, backbone: nn.Module, device: torch.device) -> Engine:
+        """Itself.
+
+        Raises:
+            UserError: the backbone has BatchNorm.
+
+        """
+        require(not mixes_samples(backbone), "engine: vmap cannot stack a backbone with BatchNorm; use engine=loop")
+        return self
 
     def run(
         self,
