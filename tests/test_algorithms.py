@@ -63,11 +63,14 @@ def test_training_lowers_the_loss(row: Row) -> None:
 def relabelled(data: FederatedDataModule, order: np.ndarray) -> tuple[np.ndarray, ...]:
     """x, y, client and split with clients renumbered: new client i is old client order[i]."""
     federation = data.federation
-    client, split = np.empty(len(federation.y), dtype=np.int64), np.empty(len(federation.y), dtype=np.int64)
+    client, split = (
+        np.empty(len(federation.samples.y), dtype=np.int64),
+        np.empty(len(federation.samples.y), dtype=np.int64),
+    )
     for code, table in enumerate(federation.splits.values()):
         split[table.index] = code
         client[table.index] = np.repeat(np.arange(data.n_clients), table.counts())
-    return federation.x.numpy(), federation.y.numpy(), np.argsort(order)[client], split
+    return federation.samples.x.numpy(), federation.samples.y.numpy(), np.argsort(order)[client], split
 
 
 @EVERY
@@ -177,7 +180,7 @@ def test_messages_are_counted(row: Row) -> None:
 @EVERY
 def test_updates_that_are_not_finite_are_rejected(row: Row) -> None:
     data = make_data(sizes=(9, 9, 9))
-    data.federation.x[data.federation.splits["train"].index[:1]] = 1e300  # client 0 overflows
+    data.federation.samples.x[data.federation.splits["train"].index[:1]] = 1e300  # client 0 overflows
     with pytest.raises(UserError, match="training diverged: in round 1 no client's update was finite"):
         train(make_model(row.kind, data, client_optimizer=ClientSGD(lr=1e200, weight_decay=1e200)), data, 3)
     model = make_model(row.kind, data, client_optimizer=ClientSGD(lr=1e10, momentum=0.9, state="keep"))
@@ -238,7 +241,7 @@ def test_fedem_predicts_with_a_mixture_of_probabilities() -> None:
     model = make_model(FedEM, data, n_components=3, client_optimizer=SGD)
     train(model, data, 3)
     block = data.federation.block(torch.tensor([3, 1]), "test")
-    found = model.log_probs(block).exp().numpy()
+    found = model.predict(block).exp().numpy()
     x, client = block.x(torch.float64).numpy(), block.clients[block.owner].numpy()
     for i in range(len(x)):
         expected = np.zeros(3)
@@ -275,7 +278,11 @@ def test_local_clients_do_not_depend_on_one_another() -> None:
     together, sizes = make_data(sizes=(12, 15), fractions=(1.0, 0.0, 0.0)), (12,)
     federation = together.federation
     alone = FederatedDataModule.from_arrays(
-        federation.x[:12].numpy(), federation.y[:12].numpy(), np.zeros(12, int), n_classes=3, fractions=(1.0, 0.0, 0.0)
+        federation.samples.x[:12].numpy(),
+        federation.samples.y[:12].numpy(),
+        np.zeros(12, int),
+        n_classes=3,
+        fractions=(1.0, 0.0, 0.0),
     )
     a = train(make_model(Local, together, client_optimizer=SGD), together, 4)
     b = train(make_model(Local, alone, client_optimizer=SGD), alone, 4)

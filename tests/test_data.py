@@ -5,7 +5,8 @@ from numpy.testing import assert_allclose
 
 from conftest import make_data
 from fedem_lightning import Digits, FederatedDataModule, Federation, NpzFederation, SyntheticMixture, UserError
-from fedem_lightning.data.partitions import dirichlet_by_label, permute_labels_by_group
+from fedem_lightning.data.partitions import Labels, dirichlet
+from fedem_lightning.data.shifts import shift_groups
 from fedem_lightning.data.splits import hold_out_clients, split_samples
 from fedem_lightning.data.synthetic import bayes_probability
 
@@ -34,7 +35,7 @@ def test_blocks_hold_what_numpy_selects() -> None:
     block = federation.block(torch.tensor([3, 0]), "train")
     assert torch.equal(block.counts(), torch.tensor([12, 5]))
     assert torch.equal(block.owner, torch.tensor([0] * 12 + [1] * 5))
-    assert torch.equal(block.x(torch.float64), federation.x[block.index])
+    assert torch.equal(block.x(torch.float64), federation.samples.x[block.index])
     assert torch.equal(block.y(), federation.y[block.index])
     assert members(federation, 3, "train") == sorted(block.index[:12].tolist())
 
@@ -55,7 +56,7 @@ def test_bytes_are_images(shape: tuple, expected: tuple) -> None:
     x = np.random.default_rng(0).integers(256, size=shape).astype(np.uint8)
     data = FederatedDataModule.from_arrays(x, np.arange(6) % 2, np.zeros(6, int), fractions=(1, 0, 0))
     assert data.in_shape == expected
-    assert data.federation.x.dtype == torch.uint8
+    assert data.federation.samples.x.dtype == torch.uint8
     block = data.federation.block(torch.tensor([0]), "train")
     found, image = block.x(torch.float64).numpy(), x[block.index] / 255
     assert_allclose(found, np.moveaxis(image, -1, 1) if len(shape) == 4 else image.reshape(found.shape))
@@ -64,7 +65,7 @@ def test_bytes_are_images(shape: tuple, expected: tuple) -> None:
 def test_consecutive_samples_are_not_copied() -> None:
     data = SyntheticMixture(n_clients=3, dimension=4, test_size=5)
     block = data.federation.block(torch.arange(3), "test")
-    assert block.x(torch.float32).data_ptr() == data.federation.x[int(block.index[0])].data_ptr()
+    assert block.x(torch.float32).data_ptr() == data.federation.samples.x[int(block.index[0])].data_ptr()
 
 
 def test_digest_tells_partitions_apart() -> None:
@@ -101,21 +102,21 @@ def test_dirichlet_partition_deals_every_sample_and_alpha_sets_the_skew() -> Non
     y = np.arange(5000) % 10
     skew = {}
     for alpha in (0.1, 100.0):
-        client = dirichlet_by_label(y, 10, alpha, seed=0)
+        client = dirichlet(Labels(y), 0, 10, alpha).client
         counts = np.bincount(client * 10 + y, minlength=100).reshape(10, 10)  # [client, label]
         assert counts.sum() == 5000
         assert counts.sum(axis=1).min() >= 10
         skew[alpha] = (counts.max(axis=1) / counts.sum(axis=1)).mean()
     assert skew[0.1] > 0.4
     assert skew[100.0] < 0.16
-    assert np.array_equal(client, dirichlet_by_label(y, 10, 100.0, seed=0))
+    assert np.array_equal(client, dirichlet(Labels(y), 0, 10, 100.0).client)
     with pytest.raises(UserError, match="no Dirichlet"):
-        dirichlet_by_label(y, 501, 0.1, seed=0)
+        dirichlet(Labels(y), 0, 501, 0.1)
 
 
 def test_label_permutations_differ_between_groups_only() -> None:
     y, client = np.arange(600) % 10, np.arange(600) % 6
-    shifted, group = permute_labels_by_group(y, client, 3, 10, seed=0)
+    _, shifted, group = shift_groups(np.zeros(600), y, client, 6, 10, "labels", 3, seed=0)
     assert np.bincount(group).tolist() == [2, 2, 2]
     maps = []
     for g in range(3):
@@ -152,7 +153,7 @@ def test_synthetic_draws_follow_the_paper(mixture: SyntheticMixture) -> None:
     # Dirichlet(0.4, 0.4, 0.4): mean 1/3, variance (1/3)(2/3) / (1.2 + 1)
     assert_allclose(truth["pi"].mean(axis=0), 1 / 3, atol=0.07)
     assert_allclose(truth["pi"].var(axis=0), 2 / 9 / 2.2, atol=0.025)
-    x = federation.x.numpy()
+    x = federation.samples.x.numpy()
     assert np.abs(x).max() <= 1
     assert_allclose([x.mean(), x.var()], [0, 1 / 3], atol=0.005)
     assert np.abs(truth["theta"]).max() <= 1
@@ -183,10 +184,12 @@ def test_bayes_probability_is_the_expectation_over_the_noise() -> None:
 def test_a_synthetic_client_does_not_depend_on_how_many_there_are() -> None:
     few, many = (SyntheticMixture(n_clients=t, dimension=3, test_size=4, one_hot=True) for t in (2, 5))
     assert sorted(np.unique(many.federation.truth["pi"])) == [0, 1]
-    assert not torch.equal(few.federation.x[:5], SyntheticMixture(n_clients=2, dimension=3, seed=1).federation.x[:5])
+    assert not torch.equal(
+        few.federation.samples.x[:5], SyntheticMixture(n_clients=2, dimension=3, seed=1).federation.samples.x[:5]
+    )
     again = SyntheticMixture(n_clients=2, dimension=3, test_size=4, one_hot=True)
-    assert torch.equal(few.federation.x, again.federation.x)
-    assert torch.equal(few.federation.y, again.federation.y)
+    assert torch.equal(few.federation.samples.x, again.federation.samples.x)
+    assert torch.equal(few.federation.samples.y, again.federation.samples.y)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +204,8 @@ def test_wrong_synthetic_options_are_named(options: dict) -> None:
 def test_digits_are_real_images() -> None:
     data = Digits(n_clients=8, alpha=0.5, n_groups=2)
     federation = data.federation
-    assert (len(federation.y), data.in_shape, data.n_outputs) == (1797, (1, 8, 8), 10)
-    assert federation.x.max() == 255
+    assert (len(federation.samples.y), data.in_shape, data.n_outputs) == (1797, (1, 8, 8), 10)
+    assert federation.samples.x.max() == 255
     assert np.bincount(federation.truth["group"]).tolist() == [4, 4]
     assert min(federation.splits["train"].counts()) >= 6
 
@@ -276,5 +279,10 @@ def test_broken_npz_files_are_named(tmp_path) -> None:
 
 def test_femnist_file(data_folder) -> None:
     data = NpzFederation(data_folder("femnist") / "femnist.npz")
-    assert (data.n_clients, len(data.federation.y), data.in_shape, data.n_outputs) == (250, 38031, (1, 28, 28), 62)
+    assert (data.n_clients, len(data.federation.samples.y), data.in_shape, data.n_outputs) == (
+        250,
+        38031,
+        (1, 28, 28),
+        62,
+    )
     assert data.federation.splits["train"].counts().min() >= 1

@@ -59,7 +59,7 @@ def test_the_clients_table_agrees_with_predictions_one_by_one(kind: type) -> Non
     assert table.id.tolist() == ["0", "1", "2"]
     for t in range(2):
         block = data.federation.block(torch.tensor([t]), "test")
-        log_probs = model.log_probs(block)
+        log_probs = model.predict(block)
         y = block.y()
         assert table.test_accuracy[t] == pytest.approx((log_probs.argmax(1) == y).double().mean().item())
         assert table.test_loss[t] == pytest.approx(-log_probs[torch.arange(len(y)), y].mean().item())

@@ -146,5 +146,5 @@ def test_wrong_options_are_named(options: dict) -> None:
 def test_binary_task_is_the_two_class_task() -> None:
     logits, y = torch.randn(9, 1, dtype=torch.float64), torch.arange(9) % 2
     two = torch.cat([torch.zeros_like(logits), logits], dim=1)
-    torch.testing.assert_close(BinaryClassification().log_probs(logits), Classification(2).log_probs(two))
+    torch.testing.assert_close(BinaryClassification().predict(logits), Classification(2).predict(two))
     torch.testing.assert_close(BinaryClassification().losses(logits, y), Classification(2).losses(two, y))

@@ -3,8 +3,28 @@
 from importlib.metadata import version as _version
 
 from fedem_lightning.algorithms import FedAvg, FedEM, FederatedAlgorithm, Local
-from fedem_lightning.backbones import CNN, MLP, Dropout, Linear, ReferenceCNN
-from fedem_lightning.data import Digits, FederatedDataModule, Federation, NpzFederation, SyntheticMixture
+from fedem_lightning.backbones import (
+    CNN,
+    LSTM,
+    MLP,
+    CharLSTM,
+    Dropout,
+    LeNet5,
+    Linear,
+    MobileNetV2,
+    ReferenceCNN,
+    ResNet18,
+)
+from fedem_lightning.data import (
+    CropFlip,
+    Digits,
+    FederatedDataModule,
+    Federation,
+    ImageFederation,
+    NpzFederation,
+    SyntheticMixture,
+    TextFederation,
+)
 from fedem_lightning.engine import AutoEngine, Engine, LoopEngine, VmapEngine
 from fedem_lightning.errors import UserError
 from fedem_lightning.local_solver import ClientSGD
@@ -13,9 +33,12 @@ __version__ = _version("fedem-lightning")
 
 __all__ = [
     "CNN",
+    "LSTM",
     "MLP",
     "AutoEngine",
+    "CharLSTM",
     "ClientSGD",
+    "CropFlip",
     "Digits",
     "Dropout",
     "Engine",
@@ -24,12 +47,17 @@ __all__ = [
     "FederatedAlgorithm",
     "FederatedDataModule",
     "Federation",
+    "ImageFederation",
+    "LeNet5",
     "Linear",
     "Local",
     "LoopEngine",
+    "MobileNetV2",
     "NpzFederation",
     "ReferenceCNN",
+    "ResNet18",
     "SyntheticMixture",
+    "TextFederation",
     "UserError",
     "VmapEngine",
 ]

@@ -19,6 +19,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.run import Interrupted, run
+from fedem_lightning.tasks import headline
 
 _PACKAGED = Path(__file__).parent / "configs"
 CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[2] / "configs"
@@ -27,6 +28,9 @@ CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[2] / "c
 _full_error = False  # whether the user asked for tracebacks
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None))
+OmegaConf.register_new_resolver(
+    "by_fidelity", lambda paper, reference, _root_: reference if _root_.fidelity == "reference" else paper
+)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
@@ -42,7 +46,8 @@ def _hydra_main(config: DictConfig) -> float | None:
         raise  # in a sweep Hydra first runs the other jobs, then names the one that failed
     finally:
         gc.collect()  # Lightning's cycles would keep a sweep's earlier federations in memory
-    return results["val"]["accuracy"]["weighted"] if results["val"] else None  # what a sweeper may optimise
+    val = results["val"]
+    return val[headline(val)[0]]["weighted"] if val else None  # what a sweeper may optimise
 
 
 def main() -> None:

@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from fedem_lightning.aggregation import Models
+from fedem_lightning.backbones.batch_norm import GUARDED
 from fedem_lightning.backbones.dropout import Dropout
+from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.errors import UserError, require_whole
 from fedem_lightning.randomness import Purpose, generator
 
@@ -20,7 +22,8 @@ def make_components(backbone: Backbone, n_components: int, seed: int) -> nn.Modu
 
     Component 0 is the backbone as given. The others are made by the function, or are copies whose layers draw their
     initial values anew (`reset_parameters`), under a seed of (seed, component). `nn.Dropout` layers are exchanged for
-    ours, whose masks depend on neither engine nor block.
+    ours, whose masks depend on neither engine nor block; `nn.LSTM` for one that can be stacked; BatchNorm is guarded
+    against batches of one value.
 
     Raises:
         UserError: n_components < 1, or parameters that cannot be drawn anew.
@@ -36,7 +39,7 @@ def make_components(backbone: Backbone, n_components: int, seed: int) -> nn.Modu
                 component = copy.deepcopy(backbone) if m == 0 else _draw_anew(copy.deepcopy(backbone))
             else:
                 component = backbone()
-        _exchange_dropout(component)
+        _exchange_layers(component)
         components.append(component)
     return nn.ModuleList(components)
 
@@ -55,8 +58,14 @@ def _draw_anew(module: nn.Module) -> nn.Module:
     return module
 
 
-def _exchange_dropout(module: nn.Module) -> None:
+def _exchange_layers(module: nn.Module) -> None:
+    """Dropout, BatchNorm and LSTM layers become ours; parameters, buffers and their names stay."""
     salts = iter(range(1000, 2000))
+    for layer in module.modules():
+        if type(layer) in GUARDED:
+            layer.__class__ = GUARDED[type(layer)]
+        elif LSTM.can_replace(layer):
+            layer.__class__ = LSTM
     for parent in list(module.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:

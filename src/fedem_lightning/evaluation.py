@@ -11,50 +11,51 @@ from torchmetrics import Metric
 
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.tasks import HIGHER_IS_BETTER, Task
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 class ClientMetrics(Metric):
-    """Accuracy and mean negative log-likelihood of every client.
+    """Every client's mean of each of a task's scores.
 
     Args:
         n_clients: T.
+        task: names and computes the scores.
 
     """
 
     full_state_update = False
-    correct: Tensor
-    loss: Tensor
+    totals: Tensor
     count: Tensor
 
-    def __init__(self, n_clients: int) -> None:
+    def __init__(self, n_clients: int, task: Task) -> None:
         super().__init__()
-        for state in ("correct", "loss", "count"):
-            self.add_state(state, torch.zeros(n_clients, dtype=torch.float64), dist_reduce_fx="sum")
+        self.task = task
+        self.add_state("totals", torch.zeros(len(task.measures), n_clients, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros(n_clients, dtype=torch.float64), dist_reduce_fx="sum")
 
-    def update(self, log_probs: Tensor, y: Tensor, client: Tensor) -> None:
-        """log_probs [n, Y], y int64 [n], client int64 [n]."""
-        right = log_probs.argmax(dim=1) == y
-        loss = -log_probs.gather(1, y.unsqueeze(1)).squeeze(1)
-        for total, values in ((self.correct, right), (self.loss, loss), (self.count, torch.ones_like(loss))):
-            total.index_add_(0, client, values.double())
+    def update(self, prediction: Tensor, y: Tensor, client: Tensor) -> None:
+        """Prediction and y as the task has them, [n, ...]; client int64 [n]."""
+        scores = self.task.scores(prediction, y)
+        for total, measure in zip(self.totals, self.task.measures, strict=True):
+            total.index_add_(0, client, scores[measure].double())
+        self.count.index_add_(0, client, torch.ones_like(client, dtype=torch.float64))
 
-    def compute(self) -> tuple[Tensor, Tensor]:
-        """Accuracy [T] in [0, 1] and loss [T] in nats; NaN for a client without samples."""
-        return self.correct / self.count, self.loss / self.count
+    def compute(self) -> dict[str, Tensor]:
+        """Measure -> [T] (losses in nats, accuracies in [0, 1]); NaN for a client without samples."""
+        return dict(zip(self.task.measures, self.totals / self.count, strict=True))
 
 
 def score(
     algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, split: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracy and loss of `clients` (int64 [C]) on `split`, each float64 [C]; NaN for a client without samples."""
-    metrics = ClientMetrics(federation.n_clients).to(clients.device)
+) -> dict[str, np.ndarray]:
+    """Every measure of `clients` (int64 [C]) on `split`, float64 [C]; NaN for a client without samples."""
+    metrics = ClientMetrics(federation.n_clients, federation.task).to(clients.device)
     for piece in federation.block(clients, split).pieces():
-        metrics.update(algorithm.log_probs(piece), piece.y(), piece.clients[piece.owner])
-    accuracy, loss = metrics.compute()
-    return accuracy[clients].cpu().numpy(), loss[clients].cpu().numpy()
+        metrics.update(algorithm.predict(piece), piece.y(), piece.clients[piece.owner])
+    return {measure: values[clients].cpu().numpy() for measure, values in metrics.compute().items()}
 
 
 def summarize(
@@ -93,19 +94,18 @@ def curve_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> di
     metrics = {}
     for split in SPLITS:
         n_scored = federation.splits[split].counts()[clients].cpu().numpy()
-        accuracy, loss = (
-            summarize(v, n_train, n_scored, i == 0) for i, v in enumerate(score(algorithm, federation, clients, split))
-        )
-        if accuracy:
-            metrics[f"{split}/accuracy"] = accuracy["weighted"]
-            metrics[f"{split}/accuracy_bottom_decile"] = accuracy["bottom_decile"]
-            metrics[f"{split}/loss"] = loss["weighted"]
+        for measure, values in score(algorithm, federation, clients, split).items():
+            sums = summarize(values, n_train, n_scored, HIGHER_IS_BETTER[measure])
+            if sums:
+                metrics[f"{split}/{measure}"] = sums["weighted"]
+            if sums and measure == federation.task.measures[0]:
+                metrics[f"{split}/{measure}_bottom_decile"] = sums["bottom_decile"]
     return metrics
 
 
 def client_table(algorithm: "FederatedAlgorithm", federation: Federation) -> pd.DataFrame:
-    """One row a client: id, population, sizes, accuracy and loss on each split, private state."""
-    everybody = torch.arange(federation.n_clients, device=federation.y.device)
+    """One row a client: id, population, sizes, every measure on each split, private state."""
+    everybody = torch.arange(federation.n_clients, device=federation.device)
     table = pd.DataFrame(
         {
             "id": federation.names,
@@ -114,7 +114,8 @@ def client_table(algorithm: "FederatedAlgorithm", federation: Federation) -> pd.
         }
     )
     for split in SPLITS:
-        table[f"{split}_accuracy"], table[f"{split}_loss"] = score(algorithm, federation, everybody, split)
+        for measure, scores in score(algorithm, federation, everybody, split).items():
+            table[f"{split}_{measure}"] = scores
     for name, values in {**algorithm.client_columns(), **_truth_columns(federation)}.items():
         table[name] = values
     return table
@@ -125,10 +126,12 @@ def _truth_columns(federation: Federation) -> dict[str, np.ndarray]:
 
 
 def summarize_table(table: pd.DataFrame, split: str) -> dict[str, dict[str, float]]:
-    """Accuracy and loss of the table's clients on `split`, see `summarize`; empty if nobody has a sample."""
+    """Every measure of the table's clients on `split`, see `summarize`; empty if nobody has a sample."""
     n_train, n_scored = table["n_train"].to_numpy(), table[f"n_{split}"].to_numpy()
-    sums = {
-        measure: summarize(table[f"{split}_{measure}"].to_numpy(), n_train, n_scored, measure == "accuracy")
-        for measure in ("accuracy", "loss")
+    if not n_scored.any():
+        return {}
+    return {
+        measure: summarize(table[column].to_numpy(), n_train, n_scored, better)
+        for measure, better in HIGHER_IS_BETTER.items()
+        if (column := f"{split}_{measure}") in table
     }
-    return sums if sums["accuracy"] else {}

@@ -71,7 +71,8 @@ def local_step(backbone: nn.Module, task: Task, optimizer: ClientSGD, lr: float)
     """Theta <- theta - lr grad (1 / |I|) sum_{i in I} q_i l(h_theta(x_i), y_i)   (Alg. 2, LocalSolver).
 
     The sum over the batch I is divided by its number of samples, never by the sum of the weights q: so learning rates
-    compare with FedAvg's, and the objective stays Eq. 10.
+    compare with FedAvg's, and the objective stays Eq. 10. A sequence's loss is divided by its number of targets: a
+    constant, which leaves the minimiser as it is.
     """
     key_names = dropout_keys(backbone)
 
@@ -79,7 +80,7 @@ def local_step(backbone: nn.Module, task: Task, optimizer: ClientSGD, lr: float)
         def objective(params: Models) -> tuple[Tensor, Models]:
             buffers = {name: buffer.clone() for name, buffer in learner["buffers"].items()}  # a forward may change them
             outputs = functional_call(backbone, {**params, **buffers, **dict.fromkeys(key_names, key)}, (x,))
-            return (weight * task.losses(outputs, y)).sum() / size, buffers
+            return (weight * task.losses(outputs, y)).sum() / (size * task.n_targets), buffers
 
         grads, buffers = grad(objective, has_aux=True)(learner["params"])
         params, momentum = optimizer.update(learner["params"], grads, learner["momentum"], lr)

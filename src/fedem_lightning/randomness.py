@@ -22,6 +22,8 @@ class Purpose(IntEnum):
     SYNTHETIC = 6
     GROUPS = 7
     COMPONENT = 8
+    AUGMENT = 9
+    SUBSAMPLE = 10
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -14,7 +14,7 @@ from pytorch_lightning.loggers import Logger
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.errors import require_whole
+from fedem_lightning.errors import require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
 from fedem_lightning.reporting import draw_figures, print_summary, run_results, save_results
 from fedem_lightning.round import require_one_process
@@ -45,6 +45,7 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
     start = time.perf_counter()
     _quieten_lightning()
     require_whole("seed", config.seed, at_least=0, below=2**32)
+    require(config.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {config.fidelity}")
     require_whole("trainer.max_epochs", config.trainer.max_epochs, at_least=0)
     check_run_folder(folder, config)
     checkpoint = find_checkpoint(config.ckpt_path, folder)
@@ -64,7 +65,9 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
                 f"stopped after round {trainer.current_epoch}; continue with ckpt_path=auto run_dir={folder}"
             )
         trainer.test(model, data, verbose=False)
-        return _report(folder, model, data, trainer, {**choices, "seed": config.seed}, start)
+        return _report(
+            folder, model, data, trainer, {**choices, "seed": config.seed, "fidelity": config.fidelity}, start
+        )
     finally:
         _finish_wandb(trainer)
 

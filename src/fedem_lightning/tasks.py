@@ -1,9 +1,10 @@
-"""What a backbone's output means: the loss of a sample, and the predictive distribution.
+"""What a backbone's output means: the loss of a sample, a client's prediction, and how that is scored.
 
-FedEM's Assumption 3 asks the loss to be a negative log-likelihood, l(h(x), y) = -log p(y | x) + c; both tasks here are,
-with c = 0. Personal predictors mix PROBABILITIES (Eq. 5), so a task also gives log p(. | x).
+FedEM's Assumption 3 asks the loss to be a negative log-likelihood, l(h(x), y) = -log p(y | x) + c. Personal predictors
+mix PROBABILITIES (Eq. 5), or for real targets the means, so a task also says what it is that is mixed.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,48 +12,89 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedem_lightning.errors import require
+from fedem_lightning.errors import UserError, require, require_number, require_whole
+
+HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False}
+
+
+def headline(measures: Iterable[str]) -> tuple[str, float, str]:
+    """The measure to show first among `measures`, the factor and the unit to show it in."""
+    return ("accuracy", 100.0, "accuracy, %") if "accuracy" in measures else ("mse", 1.0, "squared error")
 
 
 class Task(Protocol):
-    """Loss and predictive distribution for one kind of label."""
-
-    @property
-    def n_classes(self) -> int:
-        """Y."""
+    """Loss, prediction and scores for one kind of label."""
 
     @property
     def n_outputs(self) -> int:
-        """Numbers a backbone gives for a sample."""
+        """Numbers a backbone gives for a sample (for a sequence: for each of its positions)."""
+
+    @property
+    def n_targets(self) -> int:
+        """Labels of a sample: 1, or the length of a sequence. The local solver divides a sample's loss by it."""
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Names of the scores, the most telling one first."""
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """-log p(y | x) in nats: outputs [n, n_outputs], y int64 [n] -> [n]."""
+        """-log p(y | x) + c in nats, summed over a sample's targets: outputs [n, ...], y [n, ...] -> [n]."""
 
-    def log_probs(self, outputs: Tensor) -> Tensor:
-        """Log p(. | x): outputs [n, n_outputs] -> [n, n_classes]."""
+    def predict(self, outputs: Tensor) -> Tensor:
+        """One model's prediction from its outputs: log p(. | x), or the mean of y."""
+
+    def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
+        """Eq. 5, sum_m pi_m h_m(x): predictions [M, n, ...], pi [n, M] -> [n, ...]."""
+
+    def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Every measure of every sample, a mean over its targets: name -> [n]."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """One label of `n_classes`; the backbone gives a logit for each. Cross-entropy."""
+    """One label of `n_classes`, or a sequence of them; the backbone gives a logit for each class. Cross-entropy.
+
+    Args:
+        n_classes: Y.
+        n_targets: labels of a sample; a sequence's loss is the sum over them, its negative log-likelihood.
+        class_weights: of the classes in the loss, [Y]; the scores stay unweighted.
+
+    """
 
     n_classes: int
+    n_targets: int = 1
+    class_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        require(self.n_classes >= 2, f"n_classes: expected at least 2, got {self.n_classes}")
+        require_whole("n_classes", self.n_classes, at_least=2)
 
     @property
     def n_outputs(self) -> int:
         """A logit for each class."""
         return self.n_classes
 
-    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy."""
-        return F.cross_entropy(outputs, y, reduction="none")
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Share of right labels, and -log p."""
+        return ("accuracy", "loss")
 
-    def log_probs(self, outputs: Tensor) -> Tensor:
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy: outputs [n, Y], y [n], or with sequences [n, L, Y] and [n, L]."""
+        weights = None if self.class_weights is None else outputs.new_tensor(self.class_weights)
+        losses = F.cross_entropy(outputs.movedim(-1, 1), y, weight=weights, reduction="none")
+        return losses if y.ndim == 1 else losses.flatten(1).sum(dim=1)
+
+    def predict(self, outputs: Tensor) -> Tensor:
         """Log-softmax."""
         return F.log_softmax(outputs, dim=-1)
+
+    def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
+        """log sum_m pi_m p_m(. | x), at every position of a sequence."""
+        return _mix_log_probs(predictions, pi)
+
+    def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Of log p(. | x) [n, Y] or [n, L, Y]."""
+        return _classification_scores(prediction, y)
 
 
 @dataclass(frozen=True)
@@ -60,17 +102,101 @@ class BinaryClassification:
     """A label in {0, 1}; the backbone gives one logit, of class 1. Logistic loss."""
 
     n_classes: int = 2
+    n_targets: int = 1
 
     @property
     def n_outputs(self) -> int:
         """The logit of class 1."""
         return 1
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Share of right labels, and -log p."""
+        return ("accuracy", "loss")
+
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Logistic loss."""
         logit = outputs.squeeze(-1)  # [n]
         return F.binary_cross_entropy_with_logits(logit, y.to(logit.dtype), reduction="none")
 
-    def log_probs(self, outputs: Tensor) -> Tensor:
-        """Both classes."""
+    def predict(self, outputs: Tensor) -> Tensor:
+        """Log-probabilities of both classes."""
         return torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=-1)  # [n, 2]
+
+    def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
+        """log sum_m pi_m p_m(. | x)."""
+        return _mix_log_probs(predictions, pi)
+
+    def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Of log p(. | x) [n, 2]."""
+        return _classification_scores(prediction, y)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Real targets with Gaussian noise: l = |y - h(x)|^2 / (2 sigma^2).
+
+    Sigma is immaterial for one model; in the E-step it says how large an error tells components apart.
+
+    Args:
+        n_outputs: numbers of a target.
+        noise_scale: sigma, in units of y.
+
+    """
+
+    n_outputs: int = 1
+    noise_scale: float = 1.0
+    n_targets: int = 1
+
+    def __post_init__(self) -> None:
+        require_number("noise_scale", self.noise_scale, above=0)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Squared error, and l of the personal prediction."""
+        return ("mse", "loss")
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """outputs [n, n_outputs], y [n] or [n, n_outputs]."""
+        return (outputs - y.view_as(outputs)).square().flatten(1).sum(dim=1) / (2 * self.noise_scale**2)
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        """The mean of y is the output itself."""
+        return outputs
+
+    def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
+        """sum_m pi_m h_m(x)."""
+        return torch.einsum("mno,nm->no", predictions, pi.to(predictions.dtype))
+
+    def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Of means [n, n_outputs]."""
+        mse = (prediction - y.view_as(prediction)).square().flatten(1).mean(dim=1)
+        return {"mse": mse, "loss": self.losses(prediction, y)}
+
+
+def _mix_log_probs(predictions: Tensor, pi: Tensor) -> Tensor:
+    log_pi = pi.T.log()  # [M, n]
+    return torch.logsumexp(predictions + log_pi.view(*log_pi.shape, *[1] * (predictions.ndim - 2)), dim=0)
+
+
+def _classification_scores(log_probs: Tensor, y: Tensor) -> dict[str, Tensor]:
+    right = (log_probs.argmax(dim=-1) == y).double()  # [n] or [n, L]
+    loss = -log_probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    return {name: v if v.ndim == 1 else v.mean(dim=1) for name, v in (("accuracy", right), ("loss", loss))}
+
+
+def make_task(name: str, n_classes: int, n_targets: int = 1, noise_scale: float = 1.0) -> Task:
+    """A task by its name in a configuration: classification, binary or regression.
+
+    Raises:
+        UserError: another name, or more than two classes where it is binary.
+
+    """
+    if name == "classification":
+        return Classification(n_classes)
+    if name == "binary":
+        require(n_classes == 2, f"dataset.task: binary needs the labels 0 and 1, the data has {n_classes} classes")
+        return BinaryClassification()
+    if name == "regression":
+        return Regression(n_targets, noise_scale)
+    raise UserError(f"dataset.task: expected classification, binary or regression, got {name}")

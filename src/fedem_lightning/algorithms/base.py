@@ -28,7 +28,7 @@ ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 class FederatedAlgorithm(pl.LightningModule):
     """Base of all algorithms: M shared components, clients' state, local solver, evaluation.
 
-    An algorithm says what a client does with a block (`client_update`), how a client predicts (`log_probs`), what an
+    An algorithm says what a client does with a block (`client_update`), how a client predicts (`predict`), what an
     unseen client does first (`personalize`) and how many models travel (`messages`). `run_round` does the rest.
 
     Args:
@@ -111,9 +111,9 @@ class FederatedAlgorithm(pl.LightningModule):
     def client_update(self, block: Block, round_: int) -> Models | None:
         """What the block's clients do in a round; returns models [C, M, ...] for the server's average, or None."""
 
-    def log_probs(self, block: Block) -> Tensor:
-        """The clients' personal predictions for their samples: log p(. | x, t), [n, Y]. Default: component 0."""
-        return block.federation.task.log_probs(self.outputs(block)[0])
+    def predict(self, block: Block) -> Tensor:
+        """The clients' personal predictions for their samples, as `Task.predict` gives them. Default: component 0's."""
+        return block.federation.task.predict(self.outputs(block)[0])
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """Gives unseen clients (int64 [C]) their private state from their training samples. Default: they have none."""

@@ -45,12 +45,11 @@ class FedEM(FederatedAlgorithm):
         self.pi[t] = mixture_weights(q, owner, self.pi[t])  # Eq. 9  [C, M]
         return self.local_solver(self.broadcast(block), block, round_, weights=q)  # Eq. 10  [C, M, ...]
 
-    def log_probs(self, block: Block) -> Tensor:
-        """Eq. 5, a mixture of probabilities: log sum_m pi[t, m] p_m(. | x), [n, Y]."""
-        task, outputs = block.federation.task, self.outputs(block)
-        log_p = torch.stack([task.log_probs(output) for output in outputs])  # [M, n, Y]
-        log_pi = self.pi.T[:, block.clients].log()[:, block.owner]  # [M, n]
-        return torch.logsumexp(log_pi.unsqueeze(-1) + log_p, dim=0)
+    def predict(self, block: Block) -> Tensor:
+        """Eq. 5: sum_m pi[t, m] h_m(x), a mixture of probabilities (or of means), [n, ...]."""
+        task = block.federation.task
+        predictions = torch.stack([task.predict(outputs) for outputs in self.outputs(block)])  # [M, n, ...]
+        return task.mix(predictions, self.pi[block.clients][block.owner])
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9) on training samples."""

@@ -40,14 +40,14 @@ class Local(FederatedAlgorithm):
         self.statistics.rejected_updates += int((~finite).sum())
         self.models.write(block.clients[finite], {name: rows[finite] for name, rows in trained.items()})
 
-    def log_probs(self, block: Block) -> Tensor:
-        """Each client's own model on its samples, [n, Y]."""
+    def predict(self, block: Block) -> Tensor:
+        """Each client's own model on its samples, [n, ...]."""
         backbone, task = self.components[0].eval(), block.federation.task
         x, parts = block.x(self.parameter_dtype), []
         counts = block.counts()
         for client, samples in zip(block.clients, x.split(counts.tolist()), strict=True):
             if len(samples):
-                parts.append(task.log_probs(functional_call(backbone, self.models.read(client), (samples,))))
+                parts.append(task.predict(functional_call(backbone, self.models.read(client), (samples,))))
         return torch.cat(parts)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:

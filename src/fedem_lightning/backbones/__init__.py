@@ -2,7 +2,21 @@
 
 from fedem_lightning.backbones.cnn import CNN, ReferenceCNN
 from fedem_lightning.backbones.dropout import Dropout
+from fedem_lightning.backbones.lenet import LeNet5
 from fedem_lightning.backbones.linear import Linear
+from fedem_lightning.backbones.lstm import LSTM, CharLSTM
 from fedem_lightning.backbones.mlp import MLP
+from fedem_lightning.backbones.torchvision import MobileNetV2, ResNet18
 
-__all__ = ["CNN", "MLP", "Dropout", "Linear", "ReferenceCNN"]
+__all__ = [
+    "CNN",
+    "LSTM",
+    "MLP",
+    "CharLSTM",
+    "Dropout",
+    "LeNet5",
+    "Linear",
+    "MobileNetV2",
+    "ReferenceCNN",
+    "ResNet18",
+]

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from fedem_lightning.round import RoundObserver
+from fedem_lightning.tasks import headline
 
 LONG_ROUND_SECONDS = 2.0
 
@@ -83,9 +84,10 @@ class RoundProgress(ProgressBar, RoundObserver):
         """Shows the scores."""
         if trainer.sanity_checking:
             return
-        names = {"val/accuracy": "val", "test/accuracy": "test"}
-        scores = {name: trainer.callback_metrics[key] for key, name in names.items() if key in trainer.callback_metrics}
-        text = "accuracy " + ", ".join(f"{name} {float(value):.4f}" for name, value in scores.items())
+        metrics = trainer.callback_metrics
+        measure = headline(key.rpartition("/")[2] for key in metrics)[0]
+        scores = {split: metrics[key] for split in ("val", "test") if (key := f"{split}/{measure}") in metrics}
+        text = f"{measure} " + ", ".join(f"{name} {float(value):.4f}" for name, value in scores.items())
         if self._progress:
             self._progress.update(self._rounds, scores=text)
         elif self._enabled:

@@ -1,9 +1,26 @@
 """Federations: where their samples come from, and how they are cut into clients and splits."""
 
+from fedem_lightning.data.augmentation import CropFlip
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.digits import Digits
 from fedem_lightning.data.federation import Block, Federation, Split
+from fedem_lightning.data.images import ImageFederation
 from fedem_lightning.data.npz import NpzFederation
+from fedem_lightning.data.samples import Arrays, Windows
 from fedem_lightning.data.synthetic import SyntheticMixture
+from fedem_lightning.data.text import TextFederation
 
-__all__ = ["Block", "Digits", "FederatedDataModule", "Federation", "NpzFederation", "Split", "SyntheticMixture"]
+__all__ = [
+    "Arrays",
+    "Block",
+    "CropFlip",
+    "Digits",
+    "FederatedDataModule",
+    "Federation",
+    "ImageFederation",
+    "NpzFederation",
+    "Split",
+    "SyntheticMixture",
+    "TextFederation",
+    "Windows",
+]

@@ -1,16 +1,14 @@
-"""A user's own arrays, from memory or from an .npz file: checked, then made a federation."""
+"""A user's own arrays: checked, then made a federation."""
 
-import zipfile
-import zlib
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS, hold_out_clients, split_samples
-from fedem_lightning.errors import UserError, require, require_whole
-from fedem_lightning.tasks import Classification
+from fedem_lightning.errors import require, require_whole
+from fedem_lightning.tasks import make_task
 
 
 def checked_federation(
@@ -20,43 +18,67 @@ def checked_federation(
     split: np.ndarray | None,
     names: np.ndarray | None,
     *,
+    task: str,
     n_classes: int | None,
+    noise_scale: float,
     fractions: Sequence[float],
     unseen_fraction: float,
     seed: int,
+    **more: Any,
 ) -> Federation:
     """See `FederatedDataModule.from_arrays`."""
     x, y, client = np.asarray(x), np.asarray(y), np.asarray(client)
-    require(len(x) > 0, "x: expected at least one sample, got none")
-    for name, array in (("y", y), ("client", client), ("split", split)):
-        if array is not None:
-            require(np.shape(array) == (len(x),), f"{name}: expected shape ({len(x)},) as x has, got {np.shape(array)}")
-    y, n_classes = _check_labels(y, n_classes)
-    client, client_names = _check_clients(client, names)
-    codes = split_samples(client, seed, fractions) if split is None else _check_split(np.asarray(split))
+    require(x.ndim > 0 and len(x) > 0, "x: expected at least one sample, got none")
+    client, client_names = check_clients(client, names, len(x))
+    if task == "regression":
+        y, n_classes = _check_targets(y, len(x)), 0
+    else:
+        y, n_classes = check_labels(y, n_classes, len(x))
+    codes = split_samples(client, seed, fractions) if split is None else _check_split(np.asarray(split), len(x))
     return Federation.from_arrays(
         _check_features(x),
         y,
         client,
         codes,
-        task=Classification(n_classes),
+        task=make_task(task, n_classes, y[0].size, noise_scale),
         names=client_names,
         seen=hold_out_clients(len(client_names), unseen_fraction, seed),
+        **more,
     )
+
+
+def _check_length(name: str, array: np.ndarray, n: int) -> None:
+    require(array.shape == (n,), f"{name}: expected shape ({n},) as x has, got {array.shape}")
+
+
+def _check_finite(name: str, array: np.ndarray) -> None:
+    if array.dtype.kind == "f":
+        require(array.dtype.itemsize <= 8, f"{name}: expected float64 or smaller, got {array.dtype}")
+        bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+        require(not bad.any(), f"{name}: NaN or infinity in {bad.sum()} samples, the first is number {bad.argmax()}")
 
 
 def _check_features(x: np.ndarray) -> np.ndarray:
     require(x.dtype.kind in "fiub", f"x: expected numbers, got dtype {x.dtype}")
-    if x.dtype.kind == "f":
-        require(x.dtype.itemsize <= 8, f"x: expected float64 or smaller, got {x.dtype}")
-        bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
-        require(not bad.any(), f"x: NaN or infinity in {bad.sum()} samples, the first is number {bad.argmax()}")
+    _check_finite("x", x)
     return x if x.dtype in (np.uint8, np.float32, np.float64) else x.astype(np.float32)
 
 
-def _check_labels(y: np.ndarray, n_classes: int | None) -> tuple[np.ndarray, int]:
+def check_images(x: np.ndarray, origin: str) -> np.ndarray:
+    """Uint8 [n, h, w] or [n, h, w, channels], n > 0; anything else is a UserError."""
+    fits = x.dtype == np.uint8 and x.ndim in (3, 4) and (x.ndim == 3 or x.shape[3] <= 4)
+    require(
+        fits, f"x: expected uint8 images [n, h, w] or [n, h, w, channels] in {origin}, got {x.dtype} of shape {x.shape}"
+    )
+    require(len(x) > 0, f"x: no image in {origin}")
+    return x
+
+
+def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") -> tuple[np.ndarray, int]:
+    """Int64 [n] in 0..n_classes-1, and the number of classes; anything else is a UserError."""
+    _check_length(name, y, n)
     whole = y.dtype.kind in "iub" or (y.dtype.kind == "f" and bool((y == np.round(y)).all()))
-    require(whole, f"y: expected whole numbers, got dtype {y.dtype}")
+    require(whole, f"{name}: expected whole numbers, got dtype {y.dtype}")
     y = y.astype(np.int64)
     if n_classes is not None:
         require_whole("n_classes", n_classes, at_least=2)
@@ -64,23 +86,34 @@ def _check_labels(y: np.ndarray, n_classes: int | None) -> tuple[np.ndarray, int
     outside = (y < 0) | (y >= n_classes)
     require(
         not outside.any(),
-        f"y: label {y[outside.argmax()]} at sample {outside.argmax()} is outside the {n_classes} classes "
+        f"{name}: label {y[outside.argmax()]} at sample {outside.argmax()} is outside the {n_classes} classes "
         f"0..{n_classes - 1}",
     )
     return y, n_classes
 
 
-def _check_clients(client: np.ndarray, names: np.ndarray | None) -> tuple[np.ndarray, list[str]]:
+def _check_targets(y: np.ndarray, n: int) -> np.ndarray:
+    require(y.dtype.kind in "fiub", f"y: expected numbers, got dtype {y.dtype}")
+    require(y.ndim in (1, 2) and len(y) == n, f"y: expected shape ({n},) or ({n}, targets), got {y.shape}")
+    _check_finite("y", y)
+    return y if y.dtype in (np.float32, np.float64) else y.astype(np.float32)
+
+
+def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple[np.ndarray, list[str]]:
+    """Int64 [n] in 0..T-1, and the clients' names [T]; anything else is a UserError."""
+    _check_length("client", client, n)
     if names is None:
         require(client.dtype.kind in "iubSU", f"client: expected whole numbers or strings, got dtype {client.dtype}")
         values, codes = np.unique(client, return_inverse=True)
         return codes.astype(np.int64), [str(value) for value in values]
+    require(names.ndim == 1 and names.dtype.kind in "iuSU", f"names: expected strings [T], got dtype {names.dtype}")
     inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)
     require(inside, f"client: with names it must be whole numbers in 0..{len(names) - 1}, one for each name")
     return client.astype(np.int64), [str(name) for name in names]
 
 
-def _check_split(split: np.ndarray) -> np.ndarray:
+def _check_split(split: np.ndarray, n: int) -> np.ndarray:
+    _check_length("split", split, n)
     if split.dtype.kind in "SU":
         words = split.astype(str)
         require(bool(np.isin(words, SPLITS).all()), f"split: expected the words {', '.join(SPLITS)}")
@@ -89,28 +122,3 @@ def _check_split(split: np.ndarray) -> np.ndarray:
         split.dtype.kind in "iu" and bool(np.isin(split, (0, 1, 2)).all()), "split: expected 0 train, 1 val, 2 test"
     )
     return split.astype(np.int8)
-
-
-def load_npz(path: str | Path) -> dict[str, np.ndarray]:
-    """Reads x, y, client and, if there, split and names (or client_names) from an .npz file, without pickle.
-
-    Raises:
-        UserError: the file is missing, broken, holds Python objects, or lacks one of x, y, client.
-
-    """
-    path = Path(path)
-    require(path.is_file(), f"dataset.path: no file {path}")
-    require(zipfile.is_zipfile(path), f"dataset.path: {path} is no .npz file, or only a part of one")
-    arrays: dict[str, np.ndarray] = {}
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            for name in ("x", "y", "client", "split", "names", "client_names"):
-                if name in file.files:
-                    arrays["names" if name == "client_names" else name] = file[name]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"dataset.path: cannot read {path} as .npz without pickle ({error})") from error
-    missing = [name for name in ("x", "y", "client") if name not in arrays]
-    require(
-        not missing, f"dataset.path: {path} lacks {', '.join(missing)}; expected x, y, client, optional split, names"
-    )
-    return arrays

@@ -46,7 +46,9 @@ class FederatedDataModule(pl.LightningDataModule):
         *,
         split: np.ndarray | None = None,
         names: np.ndarray | None = None,
+        task: str = "classification",
         n_classes: int | None = None,
+        noise_scale: float = 1.0,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
         seed: int = 0,
@@ -55,11 +57,13 @@ class FederatedDataModule(pl.LightningDataModule):
 
         Args:
             x: features [n, ...]: floats, or uint8 images [n, height, width] or [n, height, width, channels].
-            y: labels, whole numbers [n] in 0..n_classes-1.
+            y: labels, whole numbers [n] in 0..n_classes-1; for a regression real targets [n] or [n, k].
             client: the client of each sample [n]: whole numbers or strings.
             split: 0 train, 1 val, 2 test (or these words) [n]; default: drawn per client by `fractions`.
             names: of the clients, [T]; needs `client` to be whole numbers in 0..T-1.
+            task: "classification" (one logit a class), "binary" (one logit), or "regression".
             n_classes: Y; default: the largest label plus 1.
+            noise_scale: standard deviation of real targets around their mean, in units of y.
             fractions: of each client's samples for train, val, test.
             unseen_fraction: share of the clients that take no part in training.
             seed: of the split and of the choice of unseen clients.
@@ -75,7 +79,9 @@ class FederatedDataModule(pl.LightningDataModule):
             client,
             split,
             names,
+            task=task,
             n_classes=n_classes,
+            noise_scale=noise_scale,
             fractions=fractions,
             unseen_fraction=unseen_fraction,
             seed=seed,

@@ -7,7 +7,8 @@ from sklearn.datasets import load_digits
 
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.partitions import dirichlet_by_label, permute_labels_by_group
+from fedem_lightning.data.partitions import Labels, dirichlet
+from fedem_lightning.data.shifts import shift_groups
 from fedem_lightning.data.splits import hold_out_clients, split_samples
 from fedem_lightning.tasks import Classification
 
@@ -36,17 +37,18 @@ class Digits(FederatedDataModule):
     ) -> None:
         images, y = load_digits(return_X_y=True)
         x = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # grey levels 0..16 as pixels
-        client = dirichlet_by_label(y, n_clients, alpha, seed)
-        y, group = permute_labels_by_group(y, client, n_groups, n_classes=10, seed=seed)
+        partition = dirichlet(Labels(y), seed, n_clients, alpha)
+        x, y, group = shift_groups(x, y, partition.client, n_clients, 10, "labels", n_groups, seed)
         super().__init__(
             Federation.from_arrays(
                 x,
                 y,
-                client,
-                split_samples(client, seed, fractions),
+                partition.client,
+                split_samples(partition.client, seed, fractions),
                 task=Classification(10),
-                names=[str(t) for t in range(n_clients)],
+                names=partition.names,
                 seen=hold_out_clients(n_clients, unseen_fraction, seed),
                 truth={"group": group} if n_groups > 1 else {},
+                notes=partition.notes,
             )
         )

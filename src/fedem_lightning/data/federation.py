@@ -7,13 +7,17 @@ n samples (of a block, or of all), B samples of a batch, J local steps, Y classe
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedem_lightning.data.augmentation import Augmentation
+from fedem_lightning.data.samples import Arrays, Samples
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
+from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.tasks import Task
 
 
@@ -23,7 +27,7 @@ class Block:
 
     federation: "Federation"
     clients: Tensor  # int64 [C], ids in the federation
-    index: Tensor  # int64 [n], positions in the federation's arrays
+    index: Tensor  # int64 [n], positions in the federation's samples
     owner: Tensor  # int64 [n], position of the sample's client in `clients`
 
     def counts(self) -> Tensor:
@@ -32,16 +36,36 @@ class Block:
 
     def x(self, dtype: torch.dtype) -> Tensor:
         """Features [n, ...] as the model takes them."""
-        return self.federation.features(self.index, dtype)
+        return self.federation.samples.features(self.index, dtype)
 
     def y(self) -> Tensor:
-        """Labels, int64 [n]."""
-        return _rows(self.federation.y, self.index)
+        """Labels [n, ...]."""
+        return self.federation.samples.labels(self.index)
+
+    def batch(self, positions: Tensor, key: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """A training batch, augmented if the federation says so.
+
+        Args:
+            positions: in the block's samples, int64 [..., B].
+            key: of the client and step, int64 [...]; it sets the augmentation.
+            dtype: of the features.
+
+        Returns:
+            x [..., B, *in_shape], y [..., B] or [..., B, targets].
+
+        """
+        samples, index = self.federation.samples, self.index[positions]
+        x = samples.features(index, dtype)
+        if self.federation.augmentation is not None:
+            keys = fold(key.unsqueeze(-1), Purpose.AUGMENT, torch.arange(positions.shape[-1], device=key.device))
+            x = self.federation.augmentation(x.flatten(0, positions.ndim - 1), keys.flatten()).view_as(x)
+        return x, samples.labels(index)
 
     def pieces(self) -> Iterator["Block"]:
-        """Cuts the samples (not the clients) into parts that stay in a CPU's caches: vectors of 4 MB, or 256 images."""
-        sample = self.federation.x[0]
-        size = 256 if sample.ndim > 1 else max(256, min(16384, 2**20 // max(1, sample.numel())))
+        """Cuts the samples (not the clients) into parts that stay in a CPU's caches: vectors of 4 MB, or 256 others."""
+        shape = self.federation.in_shape
+        plain = len(shape) == 1 and isinstance(self.federation.samples, Arrays)
+        size = max(256, min(16384, 2**20 // max(1, shape[0]))) if plain else 256
         for start in range(0, max(1, len(self.index)), size):  # one empty piece if there is no sample
             part = slice(start, start + size)
             yield Block(self.federation, self.clients, self.index[part], self.owner[part])
@@ -65,51 +89,57 @@ class Federation:
     No dataclass: Lightning's precision plugins would copy one, tensor by tensor, every round.
 
     Args:
-        x: features [n, ...]; uint8 stays uint8 until its batch, and then means pixels in [0, 255].
-        y: labels, int64 [n].
+        samples: features and labels by position.
         splits: "train", "val", "test".
         names: a client's name, [T].
         seen: bool [T]; the unseen clients take no part in training.
         task: loss and label space.
         truth: what a generator knows, per client or component: "pi" [T, M], "theta" [M, d], "group" [T],
             "bayes_accuracy" [T].
+        augmentation: of training batches.
+        notes: where the samples come from, what was left out and why; plain values, kept in results.json.
 
     """
 
     def __init__(
         self,
-        x: Tensor,
-        y: Tensor,
+        samples: Samples,
         splits: dict[str, Split],
         names: Sequence[str],
         seen: Tensor,
         task: Task,
         truth: dict[str, np.ndarray] | None = None,
+        augmentation: Augmentation | None = None,
+        notes: dict[str, Any] | None = None,
     ) -> None:
-        self.x, self.y, self.splits, self.names = x, y, splits, tuple(names)
+        self.samples, self.splits, self.names = samples, splits, tuple(names)
         self.seen, self.task, self.truth = seen, task, truth or {}
+        self.augmentation, self.notes = augmentation, notes or {}
 
     @classmethod
-    def from_arrays(
+    def from_samples(
         cls,
-        x: np.ndarray,
-        y: np.ndarray,
+        samples: Samples,
         client: np.ndarray,
         split: np.ndarray,
         *,
+        position: np.ndarray | None = None,
         task: Task,
         names: Sequence[str],
         seen: np.ndarray | None = None,
-        truth: dict[str, np.ndarray] | None = None,
+        **more: Any,
     ) -> "Federation":
-        """Sorts positions by (split, client); x and y are neither copied nor reordered.
+        """Sorts positions by (split, client); the samples are neither copied nor reordered.
 
         Args:
-            x: [n, ...]; y: int [n]; client: int [n] in 0..T-1; split: int [n], 0 train, 1 val, 2 test.
+            samples: by position.
+            client: int [n] in 0..T-1, or -1 for a sample that nobody has.
+            split: int [n], 0 train, 1 val, 2 test.
+            position: of each sample in `samples`, int64 [n]; default 0..n-1.
             task: loss and label space.
             names: of the T clients.
             seen: bool [T]; default all.
-            truth: see `Federation.truth`.
+            more: `truth`, `augmentation`, `notes`.
 
         Raises:
             UserError: a seen client has no training sample.
@@ -119,17 +149,26 @@ class Federation:
         seen = np.ones(n_clients, dtype=bool) if seen is None else seen
         splits = {}
         for code, name in enumerate(SPLITS):
-            index = np.flatnonzero(split == code)
+            index = np.flatnonzero((split == code) & (client >= 0))
             index = index[np.argsort(client[index], kind="stable")]
             counts = np.bincount(client[index], minlength=n_clients)
-            splits[name] = Split(torch.from_numpy(index), torch.from_numpy(np.concatenate([[0], counts.cumsum()])))
+            where = torch.from_numpy(index if position is None else position[index])
+            splits[name] = Split(where, torch.from_numpy(np.concatenate([[0], counts.cumsum()])))
         idle = np.flatnonzero(seen & (splits["train"].counts().numpy() == 0))
         shown = ", ".join(names[t] for t in idle[:3]) + (", ..." if len(idle) > 3 else "")
         require(len(idle) == 0, f"client {shown} has no training sample: every client that trains needs at least one")
-        return cls(torch.from_numpy(x), torch.from_numpy(y), splits, names, torch.from_numpy(seen), task, truth)
+        return cls(samples, splits, names, torch.from_numpy(seen), task, **more)
+
+    @classmethod
+    def from_arrays(
+        cls, x: np.ndarray, y: np.ndarray, client: np.ndarray, split: np.ndarray, **more: Any
+    ) -> "Federation":
+        """`from_samples` with x [n, ...] and y [n]."""
+        return cls.from_samples(Arrays(torch.from_numpy(x), torch.from_numpy(y)), client, split, **more)
 
     def __repr__(self) -> str:
-        return f"Federation({self.n_clients} clients, {len(self.y)} samples of shape {self.in_shape}, {self.task})"
+        n = sum(len(split.index) for split in self.splits.values())
+        return f"Federation({self.n_clients} clients, {n} samples of shape {self.in_shape}, {type(self.task).__name__})"
 
     @property
     def n_clients(self) -> int:
@@ -139,7 +178,12 @@ class Federation:
     @property
     def in_shape(self) -> tuple[int, ...]:
         """Shape of one sample as the model takes it (images: channels first)."""
-        return tuple(self.features(torch.zeros(1, dtype=torch.int64), torch.float32).shape[1:])
+        return self.samples.in_shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where the samples are."""
+        return self.samples.device
 
     def clients(self, seen: bool = True) -> Tensor:
         """Ids of the seen (or the unseen) clients, ascending, int64."""
@@ -153,38 +197,20 @@ class Federation:
         within = torch.arange(len(owner), device=clients.device) - (counts.cumsum(0) - counts)[owner]
         return Block(self, clients, table.index[table.offsets[clients][owner] + within], owner)
 
-    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """X at `index` (int64, any shape) as floats; uint8 images become [..., channels, height, width] in [0, 1]."""
-        rows = _rows(self.x, index)
-        if rows.dtype != torch.uint8:
-            return rows.to(dtype)
-        image = rows.to(dtype) / 255
-        if self.x.ndim == 3:
-            return image.unsqueeze(-3)  # [..., h, w] -> [..., 1, h, w]
-        return image.movedim(-1, -3) if self.x.ndim == 4 else image  # [..., h, w, c] -> [..., c, h, w]
-
     def to(self, device: torch.device | str) -> "Federation":
         """The same federation on another device."""
-        if self.x.device == torch.device(device):
+        if self.device == torch.device(device):
             return self
         splits = {name: Split(s.index.to(device), s.offsets.to(device)) for name, s in self.splits.items()}
-        seen = self.seen.to(device)
-        return Federation(self.x.to(device), self.y.to(device), splits, self.names, seen, self.task, self.truth)
+        more = (self.task, self.truth, self.augmentation, self.notes)
+        return Federation(self.samples.to(device), splits, self.names, self.seen.to(device), *more)
 
     def digest(self) -> str:
-        """SHA-256 over who owns which label in which split, and who is seen: equal digests, equal partition."""
+        """SHA-256 over who owns which label in which split, who is seen, and true groups: equal digests, equal partition."""
         sha = hashlib.sha256()
-        for tensor in (self.y, self.seen, *(t for s in self.splits.values() for t in (s.index, s.offsets))):
-            sha.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
+        positions = (t for s in self.splits.values() for t in (s.index, s.offsets))
+        for tensor in (self.samples.fingerprint(), self.seen, *positions):
+            sha.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+        if "group" in self.truth:
+            sha.update(np.ascontiguousarray(self.truth["group"]).data)
         return sha.hexdigest()
-
-
-def _rows(tensor: Tensor, index: Tensor) -> Tensor:
-    """tensor[index], as a view (no copy) where `index` is a run of consecutive positions."""
-    flat = index.flatten()
-    if len(flat) == 0 or index.ndim > 1:
-        return tensor.index_select(0, flat).unflatten(0, index.shape)  # faster than tensor[index] on a CPU
-    first, last = int(flat[0]), int(flat[-1])
-    if last - first + 1 == len(flat) and bool((flat.diff() == 1).all()):
-        return tensor[first : last + 1]
-    return tensor.index_select(0, flat)

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedem_lightning.data.arrays import checked_federation, load_npz
+from fedem_lightning.data.arrays import checked_federation
 from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.errors import require
 
 
@@ -13,7 +14,10 @@ class NpzFederation(FederatedDataModule):
 
     Args:
         path: the .npz file.
+        task: "classification" (one logit a class), "binary" (one logit), or "regression" (real targets y [n] or [n, k]).
         n_classes: Y; default: the largest label plus 1.
+        noise_scale: standard deviation of real targets around their mean, in units of y.
+        mmap: map the arrays from the file instead of reading them.
         fractions: of each client's samples for train, val, test, where the file has no split.
         unseen_fraction: share of the clients that take no part in training.
         seed: of the split and of the choice of unseen clients.
@@ -26,23 +30,32 @@ class NpzFederation(FederatedDataModule):
     def __init__(
         self,
         path: str | Path | None,
+        task: str = "classification",
         n_classes: int | None = None,
+        noise_scale: float = 1.0,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
+        mmap: bool = False,
         seed: int = 0,
     ) -> None:
         require(path is not None, "dataset.path: expected an .npz file, e.g. dataset.path=my.npz")
-        arrays = load_npz(str(path))
+        arrays = read_npz(Path(str(path)).expanduser(), mmap)
+        missing = [name for name in ("x", "y", "client") if name not in arrays]
+        expected = "expected x, y, client, optional split, names"
+        require(not missing, f"dataset.path: {path} lacks {', '.join(missing)}; {expected}")
         super().__init__(
             checked_federation(
                 arrays["x"],
                 arrays["y"],
                 arrays["client"],
                 arrays.get("split"),
-                arrays.get("names"),
+                arrays.get("client_names", arrays.get("names")),
+                task=task,
                 n_classes=n_classes,
+                noise_scale=noise_scale,
                 fractions=fractions,
                 unseen_fraction=unseen_fraction,
                 seed=seed,
+                notes={"source": str(path)},
             )
         )

@@ -1,26 +1,100 @@
-"""Partitions as pure functions: labels and a seed in, the client of each sample out."""
+"""Partitions as pure functions: labels and a seed in, the client of each sample out. All are O(n)."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from fedem_lightning.errors import UserError, require_number, require_whole
+from fedem_lightning.errors import UserError, require, require_number, require_whole
 from fedem_lightning.randomness import Purpose, generator
 
 
-def dirichlet_by_label(y: np.ndarray, n_clients: int, alpha: float, seed: int, min_samples: int = 10) -> np.ndarray:
+@dataclass(frozen=True)
+class Labels:
+    """What a partition may look at."""
+
+    y: np.ndarray  # int [n]
+    coarse: np.ndarray | None = None  # superclasses, int [n]
+    client: np.ndarray | None = None  # natural owners, int [n]
+    names: tuple[str, ...] | None = None  # of the natural owners
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Who has which sample."""
+
+    client: np.ndarray  # int64 [n] in 0..T-1; -1: nobody
+    names: tuple[str, ...]  # [T]
+    notes: dict[str, Any] = field(default_factory=dict)  # samples left out and why, redraws
+
+
+def natural(labels: Labels, seed: int, n_clients: float | int | None = None) -> Partition:
+    """The owners that the data came with (writers, roles), or some of them at random.
+
+    Args:
+        labels: with natural owners.
+        seed: of the choice.
+        n_clients: up to 1: the fraction of the owners to keep; from 2 on: their number; None: all.
+
+    Raises:
+        UserError: the data has no owners, or fewer than asked.
+
+    """
+    if labels.client is None or labels.names is None:
+        raise UserError("dataset.partition: natural needs data with a client for each sample; this data has none")
+    owners = np.flatnonzero(np.bincount(labels.client, minlength=len(labels.names)))  # those with samples
+    kept = owners[choose_clients(len(owners), n_clients, seed)]
+    new = np.full(len(labels.names), -1, dtype=np.int64)
+    new[kept] = np.arange(len(kept))
+    client = new[labels.client]
+    notes = {"left_out_clients": len(owners) - len(kept), "left_out_samples": int((client < 0).sum())}
+    why = {"why": f"dataset.n_clients={n_clients}"} if notes["left_out_clients"] else {}
+    return Partition(client, tuple(labels.names[t] for t in kept), {**notes, **why})
+
+
+def choose_clients(available: int, n_clients: float | int | None, seed: int) -> np.ndarray:
+    """Which clients to keep: ascending ids. `n_clients` up to 1 is a fraction, from 2 on a number, None all."""
+    if n_clients is None:
+        return np.arange(available)
+    require_number("dataset.n_clients", n_clients, above=0)
+    whole = n_clients <= 1 or n_clients == int(n_clients)
+    require(whole, f"dataset.n_clients: expected a fraction up to 1 or a number from 2 on, got {n_clients}")
+    number = max(1, round(n_clients * available)) if n_clients <= 1 else int(n_clients)
+    require(number <= available, f"dataset.n_clients: {number} asked for, but the data has {available} clients")
+    return np.sort(generator(seed, Purpose.SUBSAMPLE, 1).permutation(available)[:number])
+
+
+def iid(labels: Labels, seed: int, n_clients: int) -> Partition:
+    """Shuffled samples in parts of equal size (they differ by one at most)."""
+    n = len(labels.y)
+    require_whole("dataset.n_clients", n_clients, at_least=1, below=n + 1)
+    client = generator(seed, Purpose.PARTITION).permutation(np.arange(n) % n_clients)
+    return Partition(client, _numbers(n_clients))
+
+
+def dirichlet(
+    labels: Labels,
+    seed: int,
+    n_clients: int,
+    alpha: float,
+    n_label_groups: int | None = None,
+    min_samples: int = 10,
+) -> Partition:
     """Deals the samples of each label y to the clients by proportions p_y ~ Dirichlet(alpha, ..., alpha).
 
     FedEM, Section 4 (EMNIST, CIFAR10). Every sample is used exactly once. A draw that leaves a client with fewer than
     `min_samples` is drawn anew from the next sub-seed.
 
     Args:
-        y: labels, int [n].
+        labels: y.
+        seed: of the draw.
         n_clients: T.
         alpha: concentration; small means each label sits with few clients.
-        seed: of the draw.
+        n_label_groups: labels are first grouped at random, and one draw is made for a group, as the public FedEM code
+            does; None: one for each label.
         min_samples: a client's least number of samples.
-
-    Returns:
-        int64 [n] in 0..T-1.
 
     Raises:
         UserError: impossible sizes, or 1,000 draws without success.
@@ -28,39 +102,146 @@ def dirichlet_by_label(y: np.ndarray, n_clients: int, alpha: float, seed: int, m
     """
     require_whole("dataset.n_clients", n_clients, at_least=1)
     require_number("dataset.alpha", alpha, above=0)
+    group = _label_groups(labels.y, n_label_groups, seed)
+    by_group = [np.flatnonzero(group == g) for g in np.unique(group)]
     for attempt in range(1000):
         rng = generator(seed, Purpose.PARTITION, attempt)
-        client = np.empty(len(y), dtype=np.int64)
-        for label in np.unique(y):
-            positions = rng.permutation(np.flatnonzero(y == label))
+        client = np.empty(len(labels.y), dtype=np.int64)
+        for members in by_group:
+            positions = rng.permutation(members)
             counts = rng.multinomial(len(positions), rng.dirichlet(np.full(n_clients, alpha)))
             client[positions] = np.repeat(np.arange(n_clients), counts)
         if np.bincount(client, minlength=n_clients).min() >= min_samples:
-            return client
+            return Partition(client, _numbers(n_clients), {"redraws": attempt} if attempt else {})
     raise UserError(
-        f"dataset.n_clients: no Dirichlet({alpha}) partition of {len(y)} samples gave each of {n_clients} clients "
-        f"{min_samples} samples in 1,000 draws: use fewer clients or a larger dataset.alpha"
+        f"dataset.n_clients: no Dirichlet({alpha}) partition of {len(labels.y)} samples gave each of {n_clients} "
+        f"clients {min_samples} samples in 1,000 draws: use fewer clients or a larger dataset.alpha"
     )
 
 
-def permute_labels_by_group(
-    y: np.ndarray, client: np.ndarray, n_groups: int, n_classes: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Concept shift: clients fall into hidden groups of equal size, each with a label permutation of its own.
+def _label_groups(y: np.ndarray, n_groups: int | None, seed: int) -> np.ndarray:
+    if n_groups is None:
+        return y
+    values, codes = np.unique(y, return_inverse=True)
+    require_whole("dataset.n_label_groups", n_groups, at_least=1, below=len(values) + 1)
+    return generator(seed, Purpose.PARTITION, 0, 1).permutation(np.arange(len(values)) % n_groups)[codes]
+
+
+def pachinko(labels: Labels, seed: int, n_clients: int, alpha: float, beta: float) -> Partition:
+    """Pachinko allocation in two stages (CIFAR100; steps of Reddi et al. 2021, arXiv 2003.00295).
+
+    A client draws its shares of the coarse labels from Dirichlet(alpha), of the fine ones within each from
+    Dirichlet(beta), and then n / T samples one by one without replacement. An exhausted label is removed for all; the
+    current client's shares are renormalised (drawn anew if nothing is left of them).
 
     Args:
-        y: labels, int [n]; client: int [n] in 0..T-1.
-        n_groups: groups; the first keeps its labels.
-        n_classes: Y.
+        labels: y and coarse.
         seed: of the draws.
+        n_clients: T; the remainder of n / T is left out.
+        alpha, beta: concentrations.
 
-    Returns:
-        The new labels, int64 [n], and every client's group, int64 [T].
+    Raises:
+        UserError: the data has no coarse labels.
 
     """
-    n_clients = int(client.max()) + 1
-    require_whole("dataset.n_groups", n_groups, at_least=1, below=n_clients + 1)
-    rng = generator(seed, Purpose.GROUPS)
-    group = rng.permutation(np.arange(n_clients) % n_groups)
-    permutations = np.stack([np.arange(n_classes), *(rng.permutation(n_classes) for _ in range(n_groups - 1))])
-    return permutations[group[client], y], group
+    if labels.coarse is None:
+        raise UserError("dataset.partition: pachinko needs data with coarse labels, as cifar100 has them")
+    require_whole("dataset.n_clients", n_clients, at_least=1, below=len(labels.y) + 1)
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        require_number(f"dataset.{name}", value, above=0)
+    rng = generator(seed, Purpose.PARTITION)
+    coarse_values, coarse = np.unique(labels.coarse, return_inverse=True)
+    fine = [np.unique(labels.y[coarse == c]) for c in range(len(coarse_values))]  # labels below each coarse one
+    stock = [
+        [list(rng.permutation(np.flatnonzero((labels.y == y) & (coarse == c)))) for y in fine[c]]
+        for c in range(len(fine))
+    ]
+    client = np.full(len(labels.y), -1, dtype=np.int64)
+    for t in range(n_clients):
+        shares = _Shares(rng, alpha, beta, stock)
+        for _ in range(len(labels.y) // n_clients):
+            client[shares.draw()] = t
+    left_out = int((client < 0).sum())
+    notes = {"left_out_samples": left_out, "why": f"n is no multiple of {n_clients} clients"} if left_out else {}
+    return Partition(client, _numbers(n_clients), notes)
+
+
+class _Shares:
+    """One client's shares of the coarse and fine labels that still have samples."""
+
+    def __init__(self, rng: np.random.Generator, alpha: float, beta: float, stock: list[list[list[int]]]) -> None:
+        self.rng, self.stock, self.alpha, self.beta = rng, stock, alpha, beta
+        self.fine = [self._fresh(beta, np.array([len(s) > 0 for s in fine])) for fine in stock]
+        self.coarse = self._fresh(alpha, np.array([share.any() for share in self.fine]))
+
+    def _fresh(self, concentration: float, alive: np.ndarray) -> np.ndarray:
+        shares = np.zeros(len(alive))
+        while alive.any() and shares.sum() == 0:  # tiny concentrations may underflow to zeros
+            shares[alive] = self.rng.dirichlet(np.full(alive.sum(), concentration))
+        return shares
+
+    def draw(self) -> int:
+        """The position of one sample, taken from the stock."""
+        c = self._pick(self.coarse)
+        y = self._pick(self.fine[c])
+        position = self.stock[c][y].pop()
+        if not self.stock[c][y]:
+            self.fine[c] = self._without(self.fine[c], y, self.beta, np.array([len(s) > 0 for s in self.stock[c]]))
+            if not any(self.stock[c]):
+                self.coarse = self._without(self.coarse, c, self.alpha, np.array([any(fine) for fine in self.stock]))
+        return position
+
+    def _pick(self, shares: np.ndarray) -> int:
+        total = shares.cumsum()
+        return int(np.searchsorted(total, self.rng.random() * total[-1], side="right"))
+
+    def _without(self, shares: np.ndarray, removed: int, concentration: float, alive: np.ndarray) -> np.ndarray:
+        shares[removed] = 0.0
+        return shares if shares.sum() > 0 else self._fresh(concentration, alive)
+
+
+def shards(labels: Labels, seed: int, n_clients: int, shards_per_client: int = 2) -> Partition:
+    """Pathological: samples sorted by label are cut into shards of equal size, and every client gets a few of them.
+
+    McMahan et al. 2017. Sizes differ by `shards_per_client` at most.
+    """
+    require_whole("dataset.n_clients", n_clients, at_least=1)
+    require_whole("dataset.shards_per_client", shards_per_client, at_least=1)
+    n_shards = n_clients * shards_per_client
+    require(n_shards <= len(labels.y), f"dataset.n_clients: {n_shards} shards of {len(labels.y)} samples")
+    rng = generator(seed, Purpose.PARTITION)
+    order = np.lexsort((rng.random(len(labels.y)), labels.y))
+    owner = rng.permutation(np.arange(n_shards) % n_clients)  # of each shard
+    client = np.empty(len(labels.y), dtype=np.int64)
+    client[order] = owner[np.arange(len(order)) * n_shards // len(order)]
+    return Partition(client, _numbers(n_clients))
+
+
+def quantity_skew(labels: Labels, seed: int, n_clients: int, alpha: float, min_samples: int = 10) -> Partition:
+    """Labels alike, sizes different: shares ~ Dirichlet(alpha) of what exceeds `min_samples` for everybody."""
+    n = len(labels.y)
+    require_whole("dataset.n_clients", n_clients, at_least=1)
+    require_number("dataset.alpha", alpha, above=0)
+    spare = n - n_clients * min_samples
+    require(spare >= 0, f"dataset.n_clients: {n} samples are too few for {n_clients} clients with {min_samples} each")
+    rng = generator(seed, Purpose.PARTITION)
+    counts = min_samples + rng.multinomial(spare, rng.dirichlet(np.full(n_clients, alpha)))
+    return Partition(rng.permutation(np.repeat(np.arange(n_clients), counts)), _numbers(n_clients))
+
+
+PARTITIONS: dict[str, Callable[..., Partition]] = {
+    f.__name__: f for f in (natural, iid, dirichlet, pachinko, shards, quantity_skew)
+}
+
+
+def deal(labels: Labels, seed: int, partition: str | Callable[..., Partition], options: dict[str, Any]) -> Partition:
+    """Calls a partition, given by name or as a function, with those of `options` that it knows."""
+    if isinstance(partition, str):
+        require(partition in PARTITIONS, f"dataset.partition: expected one of {', '.join(PARTITIONS)}, got {partition}")
+        partition = PARTITIONS[partition]
+    known = inspect.signature(partition).parameters
+    return partition(labels, seed, **{name: value for name, value in options.items() if name in known})
+
+
+def _numbers(n_clients: int) -> tuple[str, ...]:
+    return tuple(str(t) for t in range(n_clients))

@@ -15,7 +15,7 @@ def split_samples(client: np.ndarray, seed: int, fractions: Sequence[float] = (0
     """Splits every client's samples at random; a client's own draw does not depend on who is seen or unseen.
 
     Args:
-        client: int [n], the client of each sample.
+        client: int [n], the client of each sample; -1: nobody's.
         seed: of the draw.
         fractions: train, val, test; they sum to 1.
 
@@ -26,18 +26,24 @@ def split_samples(client: np.ndarray, seed: int, fractions: Sequence[float] = (0
         UserError: fractions that are negative, sum to something else than 1, or leave nothing to train on.
 
     """
-    train, val, test = fractions
-    require(
-        min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-9 and train > 0,
-        f"dataset.fractions: expected train > 0, val >= 0, test >= 0 with sum 1, got {list(fractions)}",
-    )
+    _, val, test = check_fractions(fractions)
     draw = generator(seed, Purpose.SPLIT).random(len(client))
-    order = np.lexsort((draw, client))  # client after client, each one's samples shuffled
-    counts = np.bincount(client)
+    order = np.lexsort((draw, client))  # client after client, each one's samples shuffled; those of nobody first
+    counts = np.bincount(client + 1)
     rank = np.empty(len(client), dtype=np.int64)  # place of a sample in its client's shuffled list
     rank[order] = np.arange(len(client)) - np.repeat(counts.cumsum() - counts, counts)
-    n_val, n_test = (np.floor(counts * share + 1e-9).astype(np.int64)[client] for share in (val, test))
+    n_val, n_test = (np.floor(counts * share + 1e-9).astype(np.int64)[client + 1] for share in (val, test))
     return np.where(rank < n_test, 2, np.where(rank < n_test + n_val, 1, 0)).astype(np.int8)
+
+
+def check_fractions(fractions: Sequence[float]) -> Sequence[float]:
+    """Three shares with sum 1 and some for training; anything else is a UserError."""
+    numbers = len(fractions) == 3 and all(isinstance(f, (int, float)) for f in fractions)
+    require(
+        numbers and min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-9 and fractions[0] > 0,
+        f"dataset.fractions: expected train > 0, val >= 0, test >= 0 with sum 1, got {list(fractions)}",
+    )
+    return fractions
 
 
 def hold_out_clients(n_clients: int, unseen_fraction: float, seed: int) -> np.ndarray:

@@ -4,9 +4,10 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.engine.base import Engine
 from fedem_lightning.engine.loop import LoopEngine
-from fedem_lightning.engine.vmap import VmapEngine, mixes_samples
+from fedem_lightning.engine.vmap import VmapEngine
 
 STACKED_LIMIT_CPU = 200_000
 """Parameters up to which stacking pays on a CPU: above, arithmetic dominates the cost of launching it."""
@@ -15,7 +16,7 @@ STACKED_LIMIT_CPU = 200_000
 class AutoEngine:
     """Picks by a rule.
 
-    - BatchNorm or recurrent layers: `loop` (padded samples would enter the statistics; vmap has no fused LSTM).
+    - Recurrent layers other than LSTM: `loop` (their fused kernels cannot be stacked).
     - CPU: `loop` for convolutions and for more than 200,000 parameters, else `vmap`.
     - Otherwise: `vmap`.
 
@@ -32,8 +33,9 @@ class AutoEngine:
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> Engine:
         """The engine for this backbone on this device."""
-        unstackable = mixes_samples(backbone) or any(isinstance(layer, nn.RNNBase) for layer in backbone.modules())
+        unstackable = any(isinstance(layer, nn.RNNBase) and not isinstance(layer, LSTM) for layer in backbone.modules())
         convolutional = any(isinstance(layer, _ConvNd) for layer in backbone.modules())
         large = sum(p.numel() for p in backbone.parameters()) > STACKED_LIMIT_CPU
         one_by_one = unstackable or (device.type == "cpu" and (convolutional or large))
-        return (LoopEngine if one_by_one else VmapEngine)(self.block_size, self.memory_gb)
+        engine = (LoopEngine if one_by_one else VmapEngine)(self.block_size, self.memory_gb)
+        return engine.resolve(backbone, device)

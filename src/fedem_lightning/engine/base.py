@@ -3,6 +3,7 @@
 Both engines compute the same numbers (up to the order of float sums), whatever the block size and the clients' order.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
@@ -34,7 +35,7 @@ class Engine(ABC):
         self.memory_gb = memory_gb
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> "Engine":
-        """The engine that does the work for this backbone on this device."""
+        """The engine that does the work for this backbone on this device, made ready for it."""
         return self
 
     @abstractmethod
@@ -65,7 +66,7 @@ class Engine(ABC):
     def blocks(self, federation: Federation, clients: Tensor, learner_bytes: int, batch_size: int) -> Iterator[Block]:
         """Cuts `clients` (int64, ascending) into blocks of training samples; `learner_bytes`: a client's M models."""
         if self.block_size is None:
-            sample = federation.x[0].numel() * 4
+            sample = math.prod(federation.in_shape) * 4
             size = max(1, int(self.memory_gb * 1e9 / (self.copies * learner_bytes + 4 * batch_size * sample)))
         else:
             size = self.block_size

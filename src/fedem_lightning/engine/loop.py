@@ -36,11 +36,10 @@ class LoopEngine(Engine):
             for j in range(n_steps):
                 row = batches.positions[c, j]
                 row = row[row >= 0]  # [B]
-                x = block.federation.features(block.index[row], anyone.dtype)
-                y = block.federation.y[block.index[row]]
+                x, y = block.batch(row, fold(batches.keys[c], j), anyone.dtype)
                 size = torch.tensor(len(row), dtype=anyone.dtype, device=anyone.device)
                 for m in range(n_components):
-                    weight = torch.ones_like(y, dtype=anyone.dtype) if weights is None else weights[row, m]
+                    weight = torch.ones_like(row, dtype=anyone.dtype) if weights is None else weights[row, m]
                     states[m] = step(states[m], x, y, weight, size, fold(batches.keys[c], j, m))
             for m in range(n_components):
                 tree_map(lambda out, state, c=c, m=m: out[c, m].copy_(state), trained, states[m])

@@ -1,5 +1,6 @@
 """Learners stacked and stepped together with `torch.func.vmap`: fast for small models, and on GPUs."""
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -10,34 +11,27 @@ from torch.utils._pytree import tree_map
 
 from fedem_lightning.data.federation import Block
 from fedem_lightning.engine.base import Engine
-from fedem_lightning.errors import require
+from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.randomness import fold
-
-
-def mixes_samples(backbone: nn.Module) -> bool:
-    """Whether a sample's output depends on the others of its batch (BatchNorm): padding would then change results."""
-    return any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
 
 
 class VmapEngine(Engine):
     """All clients of a block at once, one component after the other (a client's components share its batch).
 
     Clients are sorted by their number of steps, so that those still at work are always the first rows and no step is
-    computed for a client that has finished. Short batches are padded and masked.
+    computed for a client that has finished. Short batches are padded and masked; with BatchNorm, whose statistics
+    padding would enter, clients with batches of equal size are stacked instead. A backbone that torch.func cannot stack
+    is left to `loop`, with one warning.
     """
 
     name = "vmap"
     copies = 6
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> Engine:
-        """Itself.
-
-        Raises:
-            UserError: the backbone has BatchNorm.
-
-        """
-        require(not mixes_samples(backbone), "engine: vmap cannot stack a backbone with BatchNorm; use engine=loop")
+        """Itself, knowing whether the backbone mixes the samples of a batch."""
+        self._may_pad = not any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
+        self._loop: LoopEngine | None = None
         return self
 
     def run(
@@ -50,7 +44,24 @@ class VmapEngine(Engine):
         progress: Callable[[int], None] = lambda clients: None,
     ) -> Learner:
         """See `Engine.run`."""
-        stacked_step = vmap(step)
+        if self._loop is None:
+            try:
+                return self._run_stacked(vmap(step), learners, block, batches, weights, progress)
+            except RuntimeError as error:  # what torch.func raises for an operation without a rule
+                reason = str(error).strip().splitlines()[0]
+                warnings.warn(f"engine: vmap cannot stack this backbone, loop takes over ({reason})", stacklevel=2)
+                self._loop, self.name = LoopEngine(self.block_size, self.memory_gb), "loop"
+        return self._loop.run(step, learners, block, batches, weights, progress)
+
+    def _run_stacked(
+        self,
+        stacked_step: LocalStep,
+        learners: Learner,
+        block: Block,
+        batches: Batches,
+        weights: Tensor | None,
+        progress: Callable[[int], None],
+    ) -> Learner:
         device = block.index.device
         anyone = next(iter(learners["params"].values()))  # [C, M, ...]
         n_components, dtype = anyone.shape[1], anyone.dtype
@@ -66,17 +77,19 @@ class VmapEngine(Engine):
                     finished[m].append(tree_map(lambda t, still=still: t[still:], state))
                     states[m] = tree_map(lambda t, still=still: t[:still], state)
                 active = still
-            positions = batches.positions[order[:active], j]  # [A, B]
-            real = positions >= 0
-            size = real.sum(dim=1)  # [A]
-            width = int(size.max())
-            positions, real = positions[:, :width].clamp(min=0), real[:, :width].to(dtype)
-            x = block.federation.features(block.index[positions], dtype)  # [A, B, ...]
-            y = block.federation.y[block.index[positions]]  # [A, B]
-            for m in range(n_components):
-                weight = real if weights is None else weights[:, m][positions] * real  # [A, B]
-                key = fold(batches.keys[order[:active]], j, m)
-                states[m] = stacked_step(states[m], x, y, weight, size.to(dtype), key)
+            for rows in self._groups(batches.positions[order[:active], j]):
+                clients = order[:active][rows]
+                positions = batches.positions[clients, j]  # [A, B]
+                real = positions >= 0
+                size = real.sum(dim=1)  # [A]
+                width = int(size.max())
+                positions, real = positions[:, :width].clamp(min=0), real[:, :width].to(dtype)
+                x, y = block.batch(positions, fold(batches.keys[clients], j), dtype)  # [A, B, ...]
+                for m in range(n_components):
+                    weight = real if weights is None else weights[:, m][positions] * real  # [A, B]
+                    key = fold(batches.keys[clients], j, m)
+                    stepped = stacked_step(_take(states[m], rows), x, y, weight, size.to(dtype), key)
+                    states[m] = _put(states[m], rows, stepped)
         back = order.argsort()
         components = []
         for m, state in enumerate(states):
@@ -84,3 +97,20 @@ class VmapEngine(Engine):
             components.append(tree_map(lambda *rows: torch.cat(rows)[back], *parts))
         progress(len(order))
         return tree_map(lambda *models: torch.stack(models, dim=1), *components)
+
+    def _groups(self, positions: Tensor) -> list[Tensor | slice]:
+        """Rows that are stacked together: all, or those with batches of equal size."""
+        if self._may_pad:
+            return [slice(None)]
+        size = (positions >= 0).sum(dim=1)
+        if int(size.min()) == int(size.max()):
+            return [slice(None)]
+        return [torch.nonzero(size == s).squeeze(1) for s in size.unique()]
+
+
+def _take(state: Learner, rows: Tensor | slice) -> Learner:
+    return state if isinstance(rows, slice) else tree_map(lambda t: t[rows], state)
+
+
+def _put(state: Learner, rows: Tensor | slice, stepped: Learner) -> Learner:
+    return stepped if isinstance(rows, slice) else tree_map(lambda t, new: t.index_copy(0, rows, new), state, stepped)

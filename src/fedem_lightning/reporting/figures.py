@@ -7,16 +7,19 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedem_lightning.tasks import HIGHER_IS_BETTER, headline
+
 SPLIT_STYLES = {"train": ("tab:gray", "--"), "val": ("tab:blue", "-"), "test": ("tab:orange", "-")}
 
 
 def draw_figures(folder: Path, results: dict[str, Any], clients: pd.DataFrame) -> list[Path]:
-    """Draws what the run has: accuracy by round, mixture weights, accuracy over clients. Returns the files."""
+    """Draws what the run has: scores by round, mixture weights, scores over clients. Returns the files."""
+    measure, factor, unit = headline(results["train"])
     title = f"{results['algorithm']} on {results['dataset']}, seed {results['seed']}"
     figures = {
-        "accuracy_by_round": _accuracy_by_round(folder / "metrics.csv", results),
+        f"{measure}_by_round": _by_round(folder / "metrics.csv", results, measure, factor, unit),
         "mixture_weights": _mixture_weights(clients),
-        "accuracy_over_clients": _accuracy_over_clients(clients),
+        f"{measure}_over_clients": _over_clients(clients, measure, factor, unit),
     }
     paths = []
     for name, figure in figures.items():
@@ -27,20 +30,20 @@ def draw_figures(folder: Path, results: dict[str, Any], clients: pd.DataFrame) -
     return paths
 
 
-def _accuracy_by_round(path: Path, results: dict[str, Any]) -> Figure | None:
+def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, unit: str) -> Figure | None:
     curves = pd.read_csv(path) if path.exists() else pd.DataFrame()
-    if "val/accuracy" not in curves and "test/accuracy" not in curves:
+    if f"val/{measure}" not in curves and f"test/{measure}" not in curves:
         return None
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for split, (colour, line) in SPLIT_STYLES.items():
-        if f"{split}/accuracy" in curves:
-            points = curves[["round", f"{split}/accuracy"]].dropna()
-            axes.plot(points["round"], 100 * points[f"{split}/accuracy"], line, color=colour, label=split)
+        if (column := f"{split}/{measure}") in curves:
+            points = curves[["round", column]].dropna()
+            axes.plot(points["round"], factor * points[column], line, color=colour, label=split)
     if "bayes_accuracy" in results["reference"]:
         ceiling = 100 * results["reference"]["bayes_accuracy"]
         axes.axhline(ceiling, color="black", linewidth=0.8, linestyle=":", label=f"Bayes ceiling {ceiling:.1f} %")
-    axes.set(xlabel="communication round", ylabel="accuracy of seen clients, % (weighted)")
+    axes.set(xlabel="communication round", ylabel=f"{unit}, seen clients, weighted")
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
@@ -61,18 +64,20 @@ def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
     return figure
 
 
-def _accuracy_over_clients(clients: pd.DataFrame) -> Figure | None:
-    scored = clients.dropna(subset=["test_accuracy"])
+def _over_clients(clients: pd.DataFrame, measure: str, factor: float, unit: str) -> Figure | None:
+    column = f"test_{measure}"
+    scored = clients.dropna(subset=[column])
     if scored.empty:
         return None
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for population, group in scored.groupby("population"):
-        accuracy = np.sort(100 * group.test_accuracy.to_numpy())
-        share = 100 * np.arange(1, len(accuracy) + 1) / len(accuracy)
-        axes.step(accuracy, share, where="post", label=f"{len(accuracy)} {population} clients")
-    axes.axhline(10, color="black", linewidth=0.8, linestyle=":", label="bottom decile")
-    axes.set(xlabel="test accuracy of a client, %", ylabel="clients at or below, %", ylim=(0, 101))
+        scores = np.sort(factor * group[column].to_numpy())
+        share = 100 * np.arange(1, len(scores) + 1) / len(scores)
+        axes.step(scores, share, where="post", label=f"{len(scores)} {population} clients")
+    worst_tenth = 10 if HIGHER_IS_BETTER[measure] else 90
+    axes.axhline(worst_tenth, color="black", linewidth=0.8, linestyle=":", label="worst tenth")
+    axes.set(xlabel=f"a client's test {unit}", ylabel="clients at or below, %", ylim=(0, 101))
     axes.grid(alpha=0.3)
     axes.legend()
     return figure

@@ -45,6 +45,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         },
         "communication": {"up_bytes": statistics.up_bytes, "down_bytes": statistics.down_bytes},
         "rejected_updates": statistics.rejected_updates,
+        "data": federation.notes,
         "federation_digest": algorithm.federation_digest or federation.digest(),
         "engine": {"name": algorithm.engine.name, "block_size": algorithm.engine.block_size},
         "peak_memory_bytes": _peak_memory(algorithm.device),

@@ -5,12 +5,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedem_lightning.tasks import headline
+
 
 def print_summary(results: dict[str, Any], console: Console | None = None) -> None:
-    """Accuracy on train, test and unseen clients, the Bayes ceiling where known, seconds, communication."""
+    """Accuracy (or squared error) on train, test and unseen clients, the Bayes ceiling where known, seconds, communication."""
     title = "{algorithm} on {dataset} ({backbone}), {rounds} rounds, seed {seed}".format(**results)
     table = Table(title=title)
-    table.add_column("accuracy, %")
+    measure, factor, unit = headline(results["train"])
+    table.add_column(unit)
     sums = ("weighted", "pooled", "mean", "bottom_decile", "worst")
     for name in sums:
         table.add_column(name.replace("_", " "), justify="right")
@@ -19,11 +22,11 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
         rows[f"test, {results['n_unseen_clients']} unseen clients"] = results["unseen"]["test"]
     for label, scores in rows.items():
         if scores:
-            table.add_row(label, *(_percent(scores["accuracy"][name]) for name in sums))
+            table.add_row(label, *(_number(scores[measure][name], factor) for name in sums))
     reference = results["reference"]
     if reference:
         keys = ("bayes_accuracy" if name == "weighted" else f"bayes_accuracy_{name}" for name in sums)
-        table.add_row("Bayes ceiling, test", *(_percent(reference[key]) for key in keys))
+        table.add_row("Bayes ceiling, test", *(_number(reference[key], factor) for key in keys))
     console = console or Console()
     console.print(table)
     seconds, sent, engine = results["seconds"], results["communication"], results["engine"]["name"]
@@ -37,8 +40,8 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
         console.print(line, highlight=False)
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
+def _number(value: float | None, factor: float) -> str:
+    return "-" if value is None else f"{factor * value:.2f}" if factor > 1 else f"{value:.4g}"
 
 
 def _per_round(seconds: float | None) -> str:

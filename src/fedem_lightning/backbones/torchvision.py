@@ -1,0 +1,40 @@
+"""torchvision's networks with a new last layer."""
+
+import torchvision
+from torch import nn
+
+from fedem_lightning.errors import UserError
+
+
+def MobileNetV2(n_outputs: int, pretrained: bool = False) -> nn.Module:  # noqa: N802, a network by its name
+    """MobileNet-v2 (Sandler et al. 2018) for colour images; 2,236,682 parameters for 10 classes.
+
+    Args:
+        n_outputs: numbers out, of the replaced last layer.
+        pretrained: start from ImageNet's weights (downloaded by torchvision). FedEM's components then start apart in
+            their last layer only.
+
+    """
+    network = _load("mobilenet_v2", "MobileNet_V2_Weights", pretrained)
+    network.classifier[-1] = nn.Linear(network.last_channel, n_outputs)
+    return network
+
+
+def ResNet18(n_outputs: int, pretrained: bool = False) -> nn.Module:  # noqa: N802
+    """ResNet-18 (He et al. 2016) for colour images.
+
+    Args:
+        n_outputs: numbers out, of the replaced last layer.
+        pretrained: start from ImageNet's weights (downloaded by torchvision).
+
+    """
+    network = _load("resnet18", "ResNet18_Weights", pretrained)
+    network.fc = nn.Linear(network.fc.in_features, n_outputs)
+    return network
+
+
+def _load(name: str, weights: str, pretrained: bool) -> nn.Module:
+    try:
+        return torchvision.models.get_model(name, weights=f"{weights}.IMAGENET1K_V1" if pretrained else None)
+    except OSError as error:  # URLError is one
+        raise UserError(f"backbone.pretrained: cannot download the weights of {name} ({error})") from error

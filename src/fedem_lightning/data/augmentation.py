@@ -1,0 +1,46 @@
+"""Random changes of training images, made inside their batch; a function of (seed, round, client, sample)."""
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedem_lightning.errors import require_whole
+from fedem_lightning.randomness import fold
+
+
+class Augmentation(Protocol):
+    """Changes training features in their batch."""
+
+    def __call__(self, x: Tensor, keys: Tensor) -> Tensor:
+        """x [n, ...], keys int64 [n] in [0, 2^32) -> [n, ...]."""
+
+
+class CropFlip:
+    """Shifts an image by up to `padding` pixels each way (zeros come in) and mirrors every second one.
+
+    Args:
+        padding: pixels.
+        flip: whether to mirror left and right.
+
+    """
+
+    def __init__(self, padding: int = 4, flip: bool = True) -> None:
+        require_whole("dataset.augmentation.padding", padding, at_least=0)
+        self.padding, self.flip = padding, flip
+
+    def __call__(self, x: Tensor, keys: Tensor) -> Tensor:
+        """x [n, channels, height, width]."""
+        n, _, height, width = x.shape
+        span = 2 * self.padding + 1
+        down, right = (fold(keys, part) % span for part in (0, 1))  # [n]
+        rows = down.unsqueeze(1) + torch.arange(height, device=x.device)  # [n, height]
+        columns = right.unsqueeze(1) + torch.arange(width, device=x.device)  # [n, width]
+        if self.flip:
+            mirrored = (fold(keys, 2) & 1).bool().unsqueeze(1)
+            columns = torch.where(mirrored, columns.flip(1), columns)
+        padded = F.pad(x, [self.padding] * 4)
+        sample = torch.arange(n, device=x.device).view(n, 1, 1)
+        cropped = padded.movedim(1, -1)[sample, rows.unsqueeze(2), columns.unsqueeze(1)]  # [n, height, width, channels]
+        return cropped.movedim(-1, 1)

@@ -1,0 +1,60 @@
+"""The Hugging Face hub's forms: flwrlabs/femnist (parquet) and flwrlabs/shakespeare (csv or parquet)."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from PIL import Image
+
+from fedem_lightning.data.formats.windows import text_from_windows
+from fedem_lightning.errors import UserError, require
+
+
+def read_hub_images(path: Path) -> dict[str, np.ndarray]:
+    """Columns image (a PNG's bytes), character (0..61), writer_id. Pixels stay as they are, uint8."""
+    x, y, writers = [], [], []
+    for batch in _batches(path, ["image", "character", "writer_id"]):
+        for image in batch.column("image").to_pylist():
+            png = image["bytes"] if isinstance(image, dict) else image
+            try:
+                x.append(np.asarray(Image.open(io.BytesIO(png)).convert("L")))
+            except (OSError, TypeError) as error:
+                raise UserError(f"dataset.path: {path}: sample {len(x)} is no image ({error})") from error
+            require(x[-1].shape == (28, 28), f"dataset.path: {path}: image {len(x) - 1} is {x[-1].shape}, not 28 x 28")
+        y.extend(batch.column("character").to_pylist())
+        writers.extend(batch.column("writer_id").to_pylist())
+    require(bool(x), f"dataset.path: no samples in {path}")
+    names, client = np.unique(np.array(writers).astype(str), return_inverse=True)
+    return {"x": np.stack(x), "y": np.array(y), "client": client, "client_names": names}
+
+
+def read_hub_text(path: Path) -> dict[str, np.ndarray]:
+    """Columns character_id (play and role), x (80 characters), y (the next one)."""
+    windows: dict[str, tuple[list[str], list[str]]] = {}
+    for batch in _batches(path, ["character_id", "x", "y"]):
+        for role, x, y in zip(*(batch.column(name).to_pylist() for name in ("character_id", "x", "y")), strict=True):
+            have = windows.setdefault(str(role), ([], []))
+            have[0].append(x)
+            have[1].append(y)
+    require(bool(windows), f"dataset.path: no samples in {path}")
+    return text_from_windows(windows)
+
+
+def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    files = [path] if path.is_file() else sorted((*path.rglob("*.parquet"), *path.rglob("*.csv")))
+    for file in files:
+        try:
+            if file.suffix == ".parquet":
+                yield from pa.parquet.ParquetFile(file).iter_batches(columns=columns)
+            else:
+                parse = pa.csv.ParseOptions(newlines_in_values=True)
+                strings = pa.csv.ConvertOptions(
+                    include_columns=columns, column_types=dict.fromkeys(columns, pa.string())
+                )
+                yield from pa.csv.open_csv(file, parse_options=parse, convert_options=strings)
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise UserError(f"dataset.path: cannot read {', '.join(columns)} from {file} ({error})") from error

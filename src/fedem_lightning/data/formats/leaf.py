@@ -1,0 +1,76 @@
+"""LEAF's JSON folders (Caldas et al. 2018, arXiv 1812.01097): {"users", "user_data": {user: {"x", "y"}}}."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedem_lightning.data.formats.windows import text_from_windows
+from fedem_lightning.errors import UserError, require
+
+
+def read_leaf_images(path: Path) -> dict[str, np.ndarray]:
+    """FEMNIST: 784 floats in [0, 1] an image, which become uint8 [28, 28] (255 is the white background).
+
+    Files of a train and a test folder are pooled by user: a federation makes its own splits.
+    """
+    x, y, users = [], [], []
+    for file, user, data in _users(path):
+        try:
+            images = np.asarray(data["x"], dtype=np.float64)
+            labels = np.asarray(data["y"])
+        except (ValueError, TypeError) as error:
+            raise UserError(f"dataset.path: {file}: user {user}: x or y is no array of numbers ({error})") from error
+        require(
+            images.ndim == 2 and images.shape[1] == 784 and len(images) == len(labels),
+            f"dataset.path: {file}: user {user}: expected x with 784 numbers an image and a label for each, got shapes "
+            f"{images.shape} and {labels.shape}",
+        )
+        require(
+            bool(((images >= 0) & (images <= 1)).all()), f"dataset.path: {file}: user {user}: pixels outside [0, 1]"
+        )
+        require(labels.dtype.kind in "iu", f"dataset.path: {file}: user {user}: labels are no whole numbers")
+        x.append(np.round(images * 255).astype(np.uint8).reshape(-1, 28, 28))
+        y.append(labels.astype(np.int64))
+        users.append(user)
+    names, owner = np.unique(users, return_inverse=True)
+    client = np.repeat(owner, [len(part) for part in y])
+    return {"x": np.concatenate(x), "y": np.concatenate(y), "client": client, "client_names": names}
+
+
+def read_leaf_text(path: Path) -> dict[str, np.ndarray]:
+    """Shakespeare: windows of 80 characters and the next one, of which the roles' texts are put together again."""
+    windows: dict[str, tuple[list[str], list[str]]] = {}
+    for file, user, data in _users(path):
+        x, y = data["x"], data["y"]
+        strings = isinstance(x, list) and isinstance(y, list) and all(isinstance(v, str) for v in (*x, *y))
+        require(
+            strings and len(x) == len(y),
+            f"dataset.path: {file}: user {user}: expected strings x and the character after each, y",
+        )
+        have = windows.setdefault(user, ([], []))
+        have[0].extend(x)
+        have[1].extend(y)
+    return text_from_windows(windows)
+
+
+def _users(path: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    files = [path] if path.is_file() else sorted(path.rglob("*.json"))
+    found = False
+    for file in files:
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise UserError(f"dataset.path: {file} is no whole JSON file ({error})") from error
+        leaf = isinstance(content, dict) and isinstance(content.get("user_data"), dict)
+        require(leaf, f"dataset.path: {file} is no LEAF file: it has no user_data")
+        for user, data in content["user_data"].items():
+            require(
+                isinstance(data, dict) and {"x", "y"} <= data.keys(), f"dataset.path: {file}: user {user} lacks x or y"
+            )
+            if len(data["x"]):
+                found = True
+                yield file, user, data
+    require(found, f"dataset.path: no user with samples in {path}")

@@ -1,0 +1,44 @@
+"""Plain text of plays with roles: one file a play, a client for every role of every play."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from fedem_lightning.data.formats.windows import text_arrays
+from fedem_lightning.errors import UserError, require
+
+COLON = re.compile(r"^\s{0,4}(?P<role>[A-Z][A-Za-z' \-]{0,40}):\s*(?P<text>.*)$")  # Hamlet: To be ...
+CAPITALS = re.compile(r"^\s{0,4}(?P<role>[A-Z][A-Z' \-]{1,40})\.\s*(?P<text>.*)$")  # HAMLET. To be ...
+DIRECTION = re.compile(r"\[[^\]]*\]")
+
+
+def read_plays(path: Path) -> dict[str, np.ndarray]:
+    """A .txt file or a folder of them.
+
+    A speech begins with its role, followed by a colon, or in capitals followed by a full stop; it ends where the next
+    begins. Lines before the first speech and [directions] are left out. The speeches of a role are joined by newlines.
+
+    Raises:
+        UserError: no text, not UTF-8, or no speech in it.
+
+    """
+    roles: dict[str, list[str]] = {}
+    for file in [path] if path.is_file() else sorted(path.glob("*.txt")):
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (UnicodeDecodeError, OSError) as error:
+            raise UserError(f"dataset.path: {file} is no UTF-8 text ({error})") from error
+        speech: list[str] | None = None
+        for line in lines:
+            begins = COLON.match(line) or CAPITALS.match(line)
+            text = DIRECTION.sub("", begins["text"] if begins else line).strip()
+            if begins:
+                speech = roles.setdefault(f"{file.stem}/{begins['role'].strip()}", [])
+            if speech is not None and text:
+                speech.append(text)
+    roles = {name: speeches for name, speeches in roles.items() if speeches}
+    require(
+        bool(roles), f"dataset.path: no speeches in {path}; expected lines such as HAMLET. To be ... or Hamlet: To be"
+    )
+    return text_arrays(["\n".join(speeches) for speeches in roles.values()], list(range(len(roles))), list(roles))

@@ -1,0 +1,127 @@
+"""Federations of labelled images: FEMNIST, EMNIST, MNIST, CIFAR-10, CIFAR-100."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedem_lightning.data.arrays import check_clients, check_images, check_labels
+from fedem_lightning.data.augmentation import Augmentation
+from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.partitions import Labels, Partition, deal
+from fedem_lightning.data.samples import Arrays
+from fedem_lightning.data.shifts import shift_groups
+from fedem_lightning.data.sources import SOURCES, load
+from fedem_lightning.data.splits import hold_out_clients, split_samples
+from fedem_lightning.errors import require, require_number
+from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.tasks import Classification
+
+
+class ImageFederation(FederatedDataModule):
+    """Images of one of the known data sets, cut into clients by a partition and, if asked, shifted by hidden groups.
+
+    Official train and test parts are pooled: every client's samples are split anew.
+
+    Args:
+        name: femnist, emnist, mnist, cifar10 or cifar100.
+        partition: natural, iid, dirichlet, pachinko, shards or quantity_skew, see `fedem_lightning.data.partitions`; or a
+            function (labels, seed, ...) of one's own.
+        n_clients, alpha, beta, n_label_groups, shards_per_client, min_samples: handed to the partition that knows them.
+        path: a file or folder with the data, see `sources.load`.
+        data_dir: where downloads are kept.
+        sample_fraction: share of the samples to use, at random.
+        shift: "rotation" (group g is turned by g * 90 degrees) or "labels" (a permutation for each group).
+        n_groups: hidden groups of the shift.
+        invert: exchange black and white (FEMNIST is black on white, EMNIST white on black).
+        mean, std: of each channel in [0, 1], for normalisation.
+        augmentation: of training batches.
+        fractions: of each client's samples for train, val, test.
+        unseen_fraction: share of the clients that take no part in training.
+        mmap: map the images from the file instead of reading them.
+        seed: of everything drawn.
+
+    Raises:
+        UserError: the data is not there, or broken, or an argument is out of its range.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        partition: str | Callable[..., Partition] = "natural",
+        n_clients: float | int | None = None,
+        alpha: float = 0.4,
+        beta: float = 10.0,
+        n_label_groups: int | None = None,
+        shards_per_client: int = 2,
+        min_samples: int = 10,
+        path: str | Path | None = None,
+        data_dir: str | Path = "data",
+        sample_fraction: float = 1.0,
+        shift: str | None = None,
+        n_groups: int = 1,
+        invert: bool = False,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        augmentation: Augmentation | None = None,
+        fractions: Sequence[float] = (0.6, 0.2, 0.2),
+        unseen_fraction: float = 0.0,
+        mmap: bool = False,
+        seed: int = 0,
+    ) -> None:
+        arrays, origin = load(name, path, data_dir, mmap)
+        x, labels = _checked(arrays, SOURCES[name].n_classes, origin)
+        x, labels, left_out = _subsample(x, labels, sample_fraction, seed)
+        options = {
+            "n_clients": n_clients,
+            "alpha": alpha,
+            "beta": beta,
+            "n_label_groups": n_label_groups,
+            "shards_per_client": shards_per_client,
+            "min_samples": min_samples,
+        }
+        dealt = deal(labels, seed, partition, options)
+        y, n_classes, truth = labels.y, SOURCES[name].n_classes, {}
+        if shift is not None:
+            x, y, truth["group"] = shift_groups(x, y, dealt.client, len(dealt.names), n_classes, shift, n_groups, seed)
+        if invert:
+            x = 255 - x
+        super().__init__(
+            Federation.from_samples(
+                Arrays(torch.from_numpy(x), torch.from_numpy(y), mean, std),
+                dealt.client,
+                split_samples(dealt.client, seed, fractions),
+                task=Classification(n_classes),
+                names=dealt.names,
+                seen=hold_out_clients(len(dealt.names), unseen_fraction, seed),
+                truth=truth,
+                augmentation=augmentation,
+                notes={"source": origin, "partition": str(partition), **left_out, **dealt.notes},
+            )
+        )
+
+
+def _checked(arrays: dict[str, np.ndarray], n_classes: int, origin: str) -> tuple[np.ndarray, Labels]:
+    x = check_images(arrays["x"], origin)
+    y, _ = check_labels(arrays["y"], n_classes, len(x))
+    client, names = None, None
+    if "client" in arrays:
+        client, names = check_clients(arrays["client"], arrays.get("client_names", arrays.get("names")), len(x))
+    coarse = check_labels(arrays["coarse"], None, len(x), "coarse")[0] if "coarse" in arrays else None
+    return x, Labels(y, coarse, client, None if names is None else tuple(names))
+
+
+def _subsample(
+    x: np.ndarray, labels: Labels, fraction: float, seed: int
+) -> tuple[np.ndarray, Labels, dict[str, int | float]]:
+    require_number("dataset.sample_fraction", fraction, above=0)
+    require(fraction <= 1, f"dataset.sample_fraction: expected at most 1, got {fraction}")
+    if fraction == 1:
+        return x, labels, {}
+    n = max(1, round(fraction * len(x)))
+    kept = np.sort(generator(seed, Purpose.SUBSAMPLE, 0).permutation(len(x))[:n])
+    coarse, client = (None if a is None else a[kept] for a in (labels.coarse, labels.client))
+    return x[kept], Labels(labels.y[kept], coarse, client, labels.names), {"sample_fraction": fraction}

@@ -1,0 +1,127 @@
+"""Where a federation's samples are kept: compact in memory (or mapped from a file), floats only in their batch."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Samples(Protocol):
+    """Samples by position. `index` is int64 of any shape S; a sample's axes follow it."""
+
+    in_shape: tuple[int, ...]  # of one sample as a backbone takes it
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+
+    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """X at `index`: [*S, *in_shape], floats of `dtype` (or int64 codes)."""
+
+    def labels(self, index: Tensor) -> Tensor:
+        """Y at `index`: [*S] or [*S, targets]."""
+
+    def to(self, device: torch.device | str) -> "Samples":
+        """The same samples on another device."""
+
+    def fingerprint(self) -> Tensor:
+        """What a digest has to cover: the labels."""
+
+
+class Arrays:
+    """Features and labels as two arrays.
+
+    Args:
+        x: [n, ...]; uint8 stays uint8 until its batch, and then means pixels: [n, h, w] or [n, h, w, channels] become
+            channels, h, w in [0, 1].
+        y: [n], int64; or real targets [n] or [n, k].
+        mean, std: of each channel in [0, 1]; images are shifted and scaled by them.
+
+    """
+
+    def __init__(
+        self, x: Tensor, y: Tensor, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
+    ) -> None:
+        self.x, self.y, self.mean, self.std = x, y, mean, std
+        self.in_shape = tuple(self.features(torch.zeros(1, dtype=torch.int64), torch.float32).shape[1:])
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.x.device
+
+    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """[*S, ...]; a view where `index` is a run of consecutive positions and nothing needs converting."""
+        rows = _rows(self.x, index)
+        if rows.dtype != torch.uint8:
+            return rows.to(dtype)
+        image = rows.to(dtype) / 255
+        if self.x.ndim == 3:
+            image = image.unsqueeze(-3)  # [..., h, w] -> [..., 1, h, w]
+        elif self.x.ndim == 4:
+            image = image.movedim(-1, -3)  # [..., h, w, c] -> [..., c, h, w]
+        if self.mean is not None and self.std is not None:
+            mean, std = (image.new_tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))
+            image = (image - mean) / std
+        return image
+
+    def labels(self, index: Tensor) -> Tensor:
+        """[*S], or [*S, k]."""
+        return _rows(self.y, index)
+
+    def to(self, device: torch.device | str) -> "Arrays":
+        """The same samples on another device."""
+        return Arrays(self.x.to(device), self.y.to(device), self.mean, self.std)
+
+    def fingerprint(self) -> Tensor:
+        """The labels."""
+        return self.y
+
+
+class Windows:
+    """Windows of a text: x is `length` characters from a position on, y the same one further. Nothing is stored twice.
+
+    Args:
+        codes: the whole text, uint8 [characters], each a class 0..Y-1.
+        length: L, characters of a window.
+
+    """
+
+    def __init__(self, codes: Tensor, length: int) -> None:
+        self.codes, self.length, self.in_shape = codes, length, (length,)
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.codes.device
+
+    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """Codes, int64 [*S, L]; `dtype` is for real features."""
+        return self._window(index)
+
+    def labels(self, index: Tensor) -> Tensor:
+        """The next character at every position, int64 [*S, L]."""
+        return self._window(index + 1)
+
+    def _window(self, start: Tensor) -> Tensor:
+        return self.codes[start.unsqueeze(-1) + torch.arange(self.length, device=start.device)].long()
+
+    def to(self, device: torch.device | str) -> "Windows":
+        """The same text on another device."""
+        return Windows(self.codes.to(device), self.length)
+
+    def fingerprint(self) -> Tensor:
+        """The text."""
+        return self.codes
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    """tensor[index], as a view (no copy) where `index` is a run of consecutive positions."""
+    flat = index.flatten()
+    if len(flat) == 0 or index.ndim > 1:
+        return tensor.index_select(0, flat).unflatten(0, index.shape)  # faster than tensor[index] on a CPU
+    first, last = int(flat[0]), int(flat[-1])
+    if last - first + 1 == len(flat) and bool((flat.diff() == 1).all()):
+        return tensor[first : last + 1]
+    return tensor.index_select(0, flat)

@@ -1,0 +1,72 @@
+"""Shifts between hidden groups of clients (Mestoukirdi et al. 2021, Section IV-A); the true groups are kept."""
+
+import numpy as np
+
+from fedem_lightning.errors import UserError, require, require_whole
+from fedem_lightning.randomness import Purpose, generator
+
+
+def permute_labels(
+    y: np.ndarray, group: np.ndarray, n_groups: int, n_classes: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Concept shift: each group has a label permutation of its own; the first keeps its labels.
+
+    Args:
+        y: labels, int [n]; group: of each sample, int [n]; -1: no group.
+        n_groups: groups.
+        n_classes: Y.
+        rng: of the permutations.
+
+    Returns:
+        int64 [n].
+
+    """
+    table = np.stack([np.arange(n_classes), *(rng.permutation(n_classes) for _ in range(n_groups - 1))])
+    return np.where(group < 0, y, table[group, y])
+
+
+def rotate_images(x: np.ndarray, group: np.ndarray, n_groups: int) -> np.ndarray:
+    """Covariate shift: images of group g are turned by g * 90 degrees. Changes and returns x [n, h, w, ...]."""
+    require(x.ndim >= 3, "dataset.shift: rotation needs images")
+    require(x.shape[1] == x.shape[2], f"dataset.shift: rotation needs square images, these are {x.shape[1:3]}")
+    for g in range(1, n_groups):
+        rows = np.flatnonzero(group == g)
+        for part in np.array_split(rows, max(1, len(rows) // 10_000)):  # a copy of a part only
+            x[part] = np.rot90(x[part], k=g, axes=(1, 2))
+    return x
+
+
+def shift_groups(
+    x: np.ndarray,
+    y: np.ndarray,
+    client: np.ndarray,
+    n_clients: int,
+    n_classes: int,
+    kind: str,
+    n_groups: int,
+    seed: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Puts clients into groups of equal size and shifts all samples of a client alike.
+
+    Args:
+        x: [n, ...], changed by a rotation; y: int [n]; client: int [n] in 0..T-1, -1: nobody's sample.
+        n_clients: T.
+        n_classes: Y.
+        kind: "rotation" or "labels".
+        n_groups: groups; their sizes differ by one at most.
+        seed: of groups and permutations.
+
+    Returns:
+        x, y, and every client's group, int64 [T].
+
+    """
+    require_whole("dataset.n_groups", n_groups, at_least=1, below=n_clients + 1)
+    rng = generator(seed, Purpose.GROUPS)
+    group = rng.permutation(np.arange(n_clients) % n_groups)
+    of_sample = np.where(client >= 0, group[client], -1)
+    if kind == "rotation":
+        require(n_groups <= 4, f"dataset.n_groups: rotation by 90 degrees makes 4 groups at most, got {n_groups}")
+        return rotate_images(x, of_sample, n_groups), y, group
+    if kind == "labels":
+        return x, permute_labels(y, of_sample, n_groups, n_classes, rng), group
+    raise UserError(f"dataset.shift: expected rotation, labels or null, got {kind}")

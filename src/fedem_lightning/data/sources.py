@@ -1,0 +1,132 @@
+"""Where a data set comes from: the path that the user gives, else a copy under `data_dir`, else a download."""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedem_lightning.data.formats.hub import read_hub_images, read_hub_text
+from fedem_lightning.data.formats.leaf import read_leaf_images, read_leaf_text
+from fedem_lightning.data.formats.npz import read_npz, write_npz
+from fedem_lightning.data.formats.plays import read_plays
+from fedem_lightning.data.formats.torchvision import MARKS, read_torchvision
+from fedem_lightning.errors import UserError, require
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is known of a data set by name."""
+
+    about: str
+    n_classes: int
+    arrays: tuple[str, ...]  # that its .npz needs
+    hub: str | None = None  # repository on the Hugging Face hub; else torchvision downloads
+    size: str = ""  # of the download
+
+
+IMAGES, TEXT = ("x", "y"), ("text", "client", "client_names")
+SOURCES = {
+    "femnist": Source("handwritten characters by writer", 62, (*IMAGES, "client"), "flwrlabs/femnist", "200 MB"),
+    "emnist": Source("handwritten characters, byclass", 62, IMAGES, size="560 MB"),
+    "mnist": Source("handwritten digits", 10, IMAGES, size="12 MB"),
+    "cifar10": Source("colour images", 10, IMAGES, size="170 MB"),
+    "cifar100": Source("colour images with coarse labels", 100, (*IMAGES, "coarse"), size="170 MB"),
+    "shakespeare": Source("plays by role, next character", 0, TEXT, "flwrlabs/shakespeare", "506 MB"),
+}
+
+
+def load(
+    name: str, path: str | Path | None, data_dir: str | Path, mmap: bool = False
+) -> tuple[dict[str, np.ndarray], str]:
+    """The arrays of a data set (see `formats`), and where they were found.
+
+    Args:
+        name: one of `SOURCES`.
+        path: a file or folder of the user's; None: look in `data_dir`, then download into it.
+        data_dir: where copies are kept, as NAME.npz.
+        mmap: map large arrays from the file.
+
+    Raises:
+        UserError: nothing is there and nothing can be downloaded; what is there is broken or something else.
+
+    """
+    folder = Path(data_dir).expanduser()
+    if path is not None:
+        found = Path(path).expanduser()
+        require(found.exists(), f"dataset.path: no file or folder {found}")
+    else:
+        kept = folder / f"{name}.npz"
+        places = [kept, folder / name, *([folder] if name in MARKS and (folder / MARKS[name]).is_dir() else [])]
+        found = next((place for place in places if place.exists()), kept)
+        if not found.exists():
+            fetch(name, folder)
+    arrays = read(name, found, mmap)
+    missing = [array for array in SOURCES[name].arrays if array not in arrays]
+    require(not missing, f"dataset.path: {found} lacks {', '.join(missing)}, which {name} needs")
+    return arrays, str(found)
+
+
+def read(name: str, path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
+    """Reads whatever form of the data set `path` is."""
+    text = "text" in SOURCES[name].arrays
+    if path.suffix == ".npz":
+        return read_npz(path, mmap)
+    require(not mmap, f"dataset.mmap: only an .npz file can be mapped, not {path}")
+    if name in MARKS and path.is_dir() and (path / MARKS[name]).is_dir():
+        return read_torchvision(name, path)
+    inside = {path.suffix} if path.is_file() else {file.suffix for file in path.rglob("*") if file.is_file()}
+    if ".json" in inside:
+        return read_leaf_text(path) if text else read_leaf_images(path)
+    if inside & {".parquet", ".csv"}:
+        return read_hub_text(path) if text else read_hub_images(path)
+    if text and ".txt" in inside:
+        return read_plays(path)
+    forms = "an .npz file, LEAF's .json or the hub's .parquet files" + (", .txt plays" if text else "")
+    forms += f", a folder that holds {MARKS[name]}" if name in MARKS else ""
+    raise UserError(f"dataset.path: {path} is nothing that {name} is read from; expected {forms}")
+
+
+def fetch(name: str, data_dir: Path) -> Path:
+    """Downloads a data set and keeps it as data_dir/NAME.npz, written in one step.
+
+    Raises:
+        UserError: no network, or a package is missing.
+
+    """
+    target = data_dir / f"{name}.npz"
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=data_dir) as scratch:
+            download(name, Path(scratch))
+            write_npz(target, read(name, Path(scratch)))
+    except UserError:
+        raise
+    except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library has its own for "no network"
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        hub = f', pip install "fedem-lightning[hub]"' if SOURCES[name].hub else ""
+        raise UserError(
+            f"dataset: {name} not found: no dataset.path was given, there is neither {target} nor a folder "
+            f"{data_dir / name}, and the download failed ({reason}). Give dataset.path=FILE_OR_FOLDER, or put a copy "
+            f"into data_dir, or connect to the network{hub}"
+        ) from error
+    return target
+
+
+def download(name: str, folder: Path) -> None:
+    """The one place that uses the network: fetches the original files into `folder`, checked and with a progress bar."""
+    source = SOURCES[name]
+    if source.hub is not None:
+        from huggingface_hub import snapshot_download
+
+        fetched = snapshot_download(source.hub, repo_type="dataset", allow_patterns=["*.parquet", "*.csv"])
+        shutil.copytree(fetched, folder, dirs_exist_ok=True)
+        return
+    import torchvision
+
+    if name == "emnist":
+        torchvision.datasets.EMNIST(folder, split="byclass", download=True)
+    else:
+        kind = {"mnist": "MNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}[name]
+        getattr(torchvision.datasets, kind)(folder, download=True)

@@ -1,0 +1,157 @@
+"""Next-character prediction, one client for each speaking role: Shakespeare."""
+
+import re
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedem_lightning.data.arrays import check_clients
+from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.partitions import choose_clients
+from fedem_lightning.data.samples import Windows
+from fedem_lightning.data.sources import load
+from fedem_lightning.data.splits import check_fractions, hold_out_clients
+from fedem_lightning.errors import require, require_whole
+from fedem_lightning.tasks import Classification
+
+SENTENCE_END = re.compile(rb"[.!?]+")
+
+
+class TextFederation(FederatedDataModule):
+    """Windows of each role's text; the target is the next character at every position.
+
+    A role's text is cut in order into train, val and test, and windows lie inside a part: shuffled overlapping windows
+    would show the test text in training. A part of L characters has max(0, L - window) windows (with stride 1); they are
+    views on the text, which is kept once, as one byte a character.
+
+    Args:
+        path: a file or folder with the data, see `sources.load`.
+        data_dir: where downloads are kept.
+        window: characters of a window.
+        stride: characters from one window to the next.
+        min_sentences: a role with fewer is left out.
+        n_clients: up to 1: the fraction of the roles to keep; from 2 on: their number; None: all.
+        printable: the vocabulary is Python's 100 printable characters; else the characters of the text.
+        char_weights: weigh characters in the loss by min(1, 0.012 / frequency) * 8, as the public FedEM code about does.
+        fractions: of each role's text for train, val, test.
+        unseen_fraction: share of the clients that take no part in training.
+        seed: of the choice of roles and of unseen clients.
+
+    Raises:
+        UserError: the data is not there, or broken, or an argument is out of its range.
+
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        data_dir: str | Path = "data",
+        window: int = 200,
+        stride: int = 1,
+        min_sentences: int = 2,
+        n_clients: float | int | None = None,
+        printable: bool = False,
+        char_weights: bool = False,
+        fractions: Sequence[float] = (0.6, 0.2, 0.2),
+        unseen_fraction: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        for name, value in (("window", window), ("stride", stride)):
+            require_whole(f"dataset.{name}", value, at_least=1)
+        require_whole("dataset.min_sentences", min_sentences, at_least=0)
+        arrays, origin = load("shakespeare", path, data_dir)
+        text, client, piece, names = _checked(arrays, origin)
+        codes, symbols = _encode(text, printable)
+
+        split = split_in_order(client, fractions)
+        start = window_starts(client, piece, split, window, stride)
+        n_train = np.bincount(client[start[split[start] == 0]], minlength=len(names))
+        sentences = _count_sentences(text, client, len(names))
+        fit = np.flatnonzero((n_train > 0) & (sentences >= min_sentences))
+        require(len(fit) > 0, f"dataset.window: no role in {origin} has {window + 1} characters to train on")
+        kept = fit[choose_clients(len(fit), n_clients, seed)]
+        new = np.full(len(names), -1, dtype=np.int64)
+        new[kept] = np.arange(len(kept))
+        few = int((sentences < min_sentences).sum())
+        notes: dict[str, Any] = {
+            "source": origin,
+            "characters": int(np.isin(client, kept).sum()),
+            "left_out_clients": len(names) - len(kept),
+            "why": f"{few} roles with under {min_sentences} sentences, {len(names) - few - len(fit)} with no training "
+            f"window of {window} characters, {len(fit) - len(kept)} by dataset.n_clients",
+            "vocabulary": symbols,
+        }
+        weights = _char_weights(codes[(split == 0) & (new[client] >= 0)], len(symbols)) if char_weights else None
+        super().__init__(
+            Federation.from_samples(
+                Windows(torch.from_numpy(codes), window),
+                new[client[start]],
+                split[start],
+                position=start,
+                task=Classification(len(symbols), n_targets=window, class_weights=weights),
+                names=[names[t] for t in kept],
+                seen=hold_out_clients(len(kept), unseen_fraction, seed),
+                notes=notes,
+            )
+        )
+
+
+def split_in_order(client: np.ndarray, fractions: Sequence[float]) -> np.ndarray:
+    """Cuts every client's run of characters in order: int8 [n], 0 train, 1 val, 2 test. `client` is sorted."""
+    train, val, _ = check_fractions(fractions)
+    counts = np.bincount(client)
+    rank = np.arange(len(client)) - np.repeat(counts.cumsum() - counts, counts)
+    first_val, first_test = np.floor(counts * train + 1e-9), np.floor(counts * (train + val) + 1e-9)
+    return ((rank >= first_val[client]).astype(np.int8) + (rank >= first_test[client])).astype(np.int8)
+
+
+def window_starts(client: np.ndarray, piece: np.ndarray, split: np.ndarray, window: int, stride: int) -> np.ndarray:
+    """Where a window and the character after it lie within one client, piece and split: int64, ascending."""
+    change = np.zeros(len(client), dtype=bool)
+    for part in (client, piece, split):
+        change[1:] |= part[1:] != part[:-1]
+    run = change.cumsum()  # number of the unbroken run
+    starts = np.flatnonzero(run[: max(0, len(run) - window)] == run[window:])
+    first = np.flatnonzero(np.concatenate([[True], change[1:]]))  # of each run
+    return starts[(starts - first[run[starts]]) % stride == 0]
+
+
+def _checked(arrays: dict[str, np.ndarray], origin: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """Text, client and piece by character, sorted by client, and the roles' names."""
+    text = arrays["text"]
+    fits = text.dtype == np.uint8 and text.ndim == 1 and len(text) > 0
+    require(fits, f"text: expected uint8 characters [n] in {origin}, got {text.dtype} of shape {text.shape}")
+    client, names = check_clients(arrays["client"], arrays["client_names"], len(text))
+    piece = arrays.get("piece", client)
+    require(piece.shape == client.shape, f"piece: expected shape {client.shape}, got {piece.shape}")
+    if (np.diff(client) < 0).any():
+        order = np.argsort(client, kind="stable")
+        text, client, piece = text[order], client[order], piece[order]
+    return text, client, piece, names
+
+
+def _encode(text: np.ndarray, printable: bool) -> tuple[np.ndarray, str]:
+    """Codes uint8 [n], and the characters they stand for."""
+    present = np.bincount(text, minlength=256) > 0
+    symbols = np.frombuffer(string.printable.encode(), dtype=np.uint8) if printable else np.flatnonzero(present)
+    table = np.full(256, 255)
+    table[symbols] = np.arange(len(symbols))
+    unknown = np.flatnonzero(present & (table == 255))
+    require(len(unknown) == 0, f"dataset.printable: the text has characters that are not printable: {unknown.tolist()}")
+    return table[text].astype(np.uint8), bytes(symbols.astype(np.uint8)).decode("latin-1")
+
+
+def _count_sentences(text: np.ndarray, client: np.ndarray, n_clients: int) -> np.ndarray:
+    ends = np.array([match.start() for match in SENTENCE_END.finditer(text.tobytes())], dtype=np.int64)
+    return np.bincount(client[ends], minlength=n_clients)
+
+
+def _char_weights(codes: np.ndarray, n_symbols: int) -> tuple[float, ...]:
+    frequency = np.bincount(codes, minlength=n_symbols) / max(1, len(codes))
+    weights = 8 * np.minimum(1.0, 0.012 / np.maximum(frequency, 1e-12))
+    return tuple(float(weight) for weight in weights)
