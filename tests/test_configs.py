@@ -10,7 +10,17 @@ from hydra import compose, initialize_config_dir
 from fedem_lightning.cli import CONFIG_DIR
 from fedem_lightning.run import run
 
-GROUPS = ("algorithm", "dataset", "backbone", "engine", "trainer", "logger", "callbacks", "experiment")
+GROUPS = (
+    "algorithm",
+    "dataset",
+    "dataset/augmentation",
+    "backbone",
+    "engine",
+    "trainer",
+    "logger",
+    "callbacks",
+    "experiment",
+)
 NOT_ALONE = {"algorithm/base"}
 SMALL = {
     "synthetic": ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=9"],

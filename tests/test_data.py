@@ -36,7 +36,7 @@ def test_blocks_hold_what_numpy_selects() -> None:
     assert torch.equal(block.counts(), torch.tensor([12, 5]))
     assert torch.equal(block.owner, torch.tensor([0] * 12 + [1] * 5))
     assert torch.equal(block.x(torch.float64), federation.samples.x[block.index])
-    assert torch.equal(block.y(), federation.y[block.index])
+    assert torch.equal(block.y(), federation.samples.y[block.index])
     assert members(federation, 3, "train") == sorted(block.index[:12].tolist())
 
 

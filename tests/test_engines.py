@@ -11,14 +11,17 @@ from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     MLP,
     AutoEngine,
+    CharLSTM,
     ClientSGD,
     Dropout,
     Engine,
     FedAvg,
     FedEM,
+    FederatedAlgorithm,
     FederatedDataModule,
     Local,
     LoopEngine,
+    MobileNetV2,
     ReferenceCNN,
     UserError,
     VmapEngine,
@@ -111,16 +114,34 @@ def test_batch_norm_statistics_are_learned_averaged_and_counted() -> None:
     data = make_data(sizes=(20, 20), fractions=(1.0, 0.0, 0.0))
     model = FedAvg(BatchNormNet(), 2, batch_size=5)
     train(model, data, 3)
-    assert model.engine.name == "loop"
     buffers = dict(model.components[0].named_buffers())
     assert buffers["1.num_batches_tracked"].item() == 12  # 3 rounds x 4 batches: the maximum, not the sum
     assert buffers["1.running_mean"].abs().max() > 0.01
 
 
-def test_vmap_refuses_batch_norm() -> None:
+class Unstackable(nn.Sequential):
+    """Decides by a value, which torch.func cannot stack."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = super().forward(x)
+        return out if bool(out.sum() > -1e9) else -out
+
+
+def test_what_cannot_be_stacked_falls_back_to_loop_and_says_so_once() -> None:
     data = make_data()
-    with pytest.raises(UserError, match="cannot stack a backbone with BatchNorm"):
-        train(FedAvg(BatchNormNet(), data.n_clients, engine="vmap"), data, 1)
+
+    def trained(engine: str) -> FederatedAlgorithm:
+        torch.manual_seed(0)
+        return train(FedAvg(Unstackable(), data.n_clients, engine=engine, batch_size=4), data, 3)
+
+    with pytest.warns(UserWarning, match="vmap cannot stack this backbone, loop takes over") as said:
+        found = trained("vmap")
+    assert sum("loop takes over" in str(warning.message) for warning in said) == 1
+    assert found.engine.name == "loop"
+    assert torch.equal(parameters(found), parameters(trained("loop")))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +151,9 @@ def test_vmap_refuses_batch_norm() -> None:
         (MLP((784,), 62, hidden=(2048,)), "cpu", "loop"),
         (ReferenceCNN(4), "cpu", "loop"),
         (ReferenceCNN(4), "cuda", "vmap"),
-        (BatchNormNet(), "cuda", "loop"),
+        (BatchNormNet(), "cpu", "vmap"),
+        (CharLSTM(80), "cuda", "vmap"),
+        (MobileNetV2(10), "cpu", "loop"),
         (nn.LSTM(4, 8), "cuda", "loop"),
     ],
 )

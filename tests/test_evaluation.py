@@ -7,6 +7,7 @@ from conftest import make_data, make_model, make_trainer
 from fedem_lightning import FedAvg, FedEM, Local
 from fedem_lightning.evaluation import ClientMetrics, summarize, summarize_table
 from fedem_lightning.recovery import cosine_distance, recovery_scores
+from fedem_lightning.tasks import Classification
 
 
 def test_summaries_of_a_worked_example() -> None:
@@ -38,12 +39,12 @@ def test_bottom_decile_is_the_right_client(n_clients: int, place: int) -> None:
 def test_client_metrics_count_by_client_and_add_up() -> None:
     log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]).log()
     y, client = torch.tensor([0, 0, 1]), torch.tensor([2, 2, 0])
-    whole, parts = ClientMetrics(4), ClientMetrics(4)
+    whole, parts = ClientMetrics(4, Classification(2)), ClientMetrics(4, Classification(2))
     whole.update(log_probs, y, client)
     for i in range(3):
         parts.update(log_probs[i : i + 1], y[i : i + 1], client[i : i + 1])
     for metric in (whole, parts):
-        accuracy, loss = metric.compute()
+        accuracy, loss = metric.compute().values()
         assert accuracy[[0, 2]].tolist() == [0.0, 0.5]
         np.testing.assert_allclose(loss[[0, 2]], [-np.log(0.4), -(np.log(0.9) + np.log(0.2)) / 2], rtol=1e-6)
         assert accuracy[[1, 3]].isnan().all()

@@ -19,7 +19,7 @@ HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False}
 
 def headline(measures: Iterable[str]) -> tuple[str, float, str]:
     """The measure to show first among `measures`, the factor and the unit to show it in."""
-    return ("accuracy", 100.0, "accuracy, %") if "accuracy" in measures else ("mse", 1.0, "squared error")
+    return ("mse", 1.0, "squared error") if "mse" in measures else ("accuracy", 100.0, "accuracy, %")
 
 
 class Task(Protocol):
@@ -89,7 +89,7 @@ class Classification:
         return F.log_softmax(outputs, dim=-1)
 
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
-        """log sum_m pi_m p_m(. | x), at every position of a sequence."""
+        """Log sum_m pi_m p_m(. | x), at every position of a sequence."""
         return _mix_log_probs(predictions, pi)
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -124,7 +124,7 @@ class BinaryClassification:
         return torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=-1)  # [n, 2]
 
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
-        """log sum_m pi_m p_m(. | x)."""
+        """Log sum_m pi_m p_m(. | x)."""
         return _mix_log_probs(predictions, pi)
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -157,7 +157,7 @@ class Regression:
         return ("mse", "loss")
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """outputs [n, n_outputs], y [n] or [n, n_outputs]."""
+        """Outputs [n, n_outputs], y [n] or [n, n_outputs]."""
         return (outputs - y.view_as(outputs)).square().flatten(1).sum(dim=1) / (2 * self.noise_scale**2)
 
     def predict(self, outputs: Tensor) -> Tensor:

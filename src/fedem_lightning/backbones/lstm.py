@@ -22,7 +22,7 @@ class LSTM(nn.LSTM):
     def forward(  # type: ignore[override]
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """As `nn.LSTM`: [B, L, in] (batch_first) or [L, B, in], or without B -> outputs, (h, c) [layers, (B,) hidden]."""
+        """As `nn.LSTM`: [B, L, in] (batch_first) or [L, B, in] or [L, in] -> outputs, (h, c) [layers, (B,) hidden]."""
         time_axis = 1 if self.batch_first and input.ndim == 3 else 0
         x = input.movedim(time_axis, 0)  # [L, (B,) in]
         start = x.new_zeros(self.num_layers, *x.shape[1:-1], self.hidden_size)

@@ -6,7 +6,7 @@ from torch import nn
 from fedem_lightning.errors import UserError
 
 
-def MobileNetV2(n_outputs: int, pretrained: bool = False) -> nn.Module:  # noqa: N802, a network by its name
+def MobileNetV2(n_outputs: int, pretrained: bool = False) -> nn.Module:
     """MobileNet-v2 (Sandler et al. 2018) for colour images; 2,236,682 parameters for 10 classes.
 
     Args:
@@ -20,7 +20,7 @@ def MobileNetV2(n_outputs: int, pretrained: bool = False) -> nn.Module:  # noqa:
     return network
 
 
-def ResNet18(n_outputs: int, pretrained: bool = False) -> nn.Module:  # noqa: N802
+def ResNet18(n_outputs: int, pretrained: bool = False) -> nn.Module:
     """ResNet-18 (He et al. 2016) for colour images.
 
     Args:

@@ -106,6 +106,7 @@ def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple
         require(client.dtype.kind in "iubSU", f"client: expected whole numbers or strings, got dtype {client.dtype}")
         values, codes = np.unique(client, return_inverse=True)
         return codes.astype(np.int64), [str(value) for value in values]
+    names = np.asarray(names)
     require(names.ndim == 1 and names.dtype.kind in "iuSU", f"names: expected strings [T], got dtype {names.dtype}")
     inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)
     require(inside, f"client: with names it must be whole numbers in 0..{len(names) - 1}, one for each name")

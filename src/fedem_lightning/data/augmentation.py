@@ -14,7 +14,7 @@ class Augmentation(Protocol):
     """Changes training features in their batch."""
 
     def __call__(self, x: Tensor, keys: Tensor) -> Tensor:
-        """x [n, ...], keys int64 [n] in [0, 2^32) -> [n, ...]."""
+        """X [n, ...], keys int64 [n] in [0, 2^32) -> [n, ...]."""
 
 
 class CropFlip:
@@ -31,7 +31,7 @@ class CropFlip:
         self.padding, self.flip = padding, flip
 
     def __call__(self, x: Tensor, keys: Tensor) -> Tensor:
-        """x [n, channels, height, width]."""
+        """X [n, channels, height, width]."""
         n, _, height, width = x.shape
         span = 2 * self.padding + 1
         down, right = (fold(keys, part) % span for part in (0, 1))  # [n]

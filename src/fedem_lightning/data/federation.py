@@ -206,7 +206,7 @@ class Federation:
         return Federation(self.samples.to(device), splits, self.names, self.seen.to(device), *more)
 
     def digest(self) -> str:
-        """SHA-256 over who owns which label in which split, who is seen, and true groups: equal digests, equal partition."""
+        """SHA-256 over labels, owners, splits, who is seen, and true groups: equal digests, equal federation."""
         sha = hashlib.sha256()
         positions = (t for s in self.splits.values() for t in (s.index, s.offsets))
         for tensor in (self.samples.fingerprint(), self.seen, *positions):

@@ -27,8 +27,8 @@ class ImageFederation(FederatedDataModule):
 
     Args:
         name: femnist, emnist, mnist, cifar10 or cifar100.
-        partition: natural, iid, dirichlet, pachinko, shards or quantity_skew, see `fedem_lightning.data.partitions`; or a
-            function (labels, seed, ...) of one's own.
+        partition: natural, iid, dirichlet, pachinko, shards or quantity_skew, see `fedem_lightning.data.partitions`; or
+            a function (labels, seed, ...) of one's own.
         n_clients, alpha, beta, n_label_groups, shards_per_client, min_samples: handed to the partition that knows them.
         path: a file or folder with the data, see `sources.load`.
         data_dir: where downloads are kept.

@@ -14,7 +14,7 @@ class NpzFederation(FederatedDataModule):
 
     Args:
         path: the .npz file.
-        task: "classification" (one logit a class), "binary" (one logit), or "regression" (real targets y [n] or [n, k]).
+        task: "classification" (one logit a class), "binary" (one logit), or "regression" (real y [n] or [n, k]).
         n_classes: Y; default: the largest label plus 1.
         noise_scale: standard deviation of real targets around their mean, in units of y.
         mmap: map the arrays from the file instead of reading them.

@@ -105,7 +105,7 @@ def fetch(name: str, data_dir: Path) -> Path:
         raise
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library has its own for "no network"
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        hub = f', pip install "fedem-lightning[hub]"' if SOURCES[name].hub else ""
+        hub = ', pip install "fedem-lightning[hub]"' if SOURCES[name].hub else ""
         raise UserError(
             f"dataset: {name} not found: no dataset.path was given, there is neither {target} nor a folder "
             f"{data_dir / name}, and the download failed ({reason}). Give dataset.path=FILE_OR_FOLDER, or put a copy "
@@ -115,7 +115,7 @@ def fetch(name: str, data_dir: Path) -> Path:
 
 
 def download(name: str, folder: Path) -> None:
-    """The one place that uses the network: fetches the original files into `folder`, checked and with a progress bar."""
+    """The one place that uses the network: gets the original files into `folder`, checked, with a progress bar."""
     source = SOURCES[name]
     if source.hub is not None:
         from huggingface_hub import snapshot_download

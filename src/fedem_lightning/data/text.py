@@ -26,8 +26,8 @@ class TextFederation(FederatedDataModule):
     """Windows of each role's text; the target is the next character at every position.
 
     A role's text is cut in order into train, val and test, and windows lie inside a part: shuffled overlapping windows
-    would show the test text in training. A part of L characters has max(0, L - window) windows (with stride 1); they are
-    views on the text, which is kept once, as one byte a character.
+    would show the test text in training. A part of L characters has max(0, L - window) windows (with stride 1), views
+    on the text, which is kept once, as one byte a character.
 
     Args:
         path: a file or folder with the data, see `sources.load`.
@@ -37,7 +37,7 @@ class TextFederation(FederatedDataModule):
         min_sentences: a role with fewer is left out.
         n_clients: up to 1: the fraction of the roles to keep; from 2 on: their number; None: all.
         printable: the vocabulary is Python's 100 printable characters; else the characters of the text.
-        char_weights: weigh characters in the loss by min(1, 0.012 / frequency) * 8, as the public FedEM code about does.
+        char_weights: weigh characters in the loss by min(1, 0.012 / frequency) * 8, as the public FedEM code does.
         fractions: of each role's text for train, val, test.
         unseen_fraction: share of the clients that take no part in training.
         seed: of the choice of roles and of unseen clients.

@@ -9,7 +9,7 @@ from fedem_lightning.tasks import headline
 
 
 def print_summary(results: dict[str, Any], console: Console | None = None) -> None:
-    """Accuracy (or squared error) on train, test and unseen clients, the Bayes ceiling where known, seconds, communication."""
+    """Accuracy (or squared error) by split and population, the Bayes ceiling where known, seconds, communication."""
     title = "{algorithm} on {dataset} ({backbone}), {rounds} rounds, seed {seed}".format(**results)
     table = Table(title=title)
     measure, factor, unit = headline(results["train"])

@@ -49,7 +49,10 @@ def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     for file in files:
         try:
             if file.suffix == ".parquet":
-                yield from pa.parquet.ParquetFile(file).iter_batches(columns=columns)
+                table = pa.parquet.ParquetFile(file)
+                missing = [name for name in columns if name not in table.schema_arrow.names]
+                require(not missing, f"dataset.path: {file} lacks the columns {', '.join(missing)}")
+                yield from table.iter_batches(columns=columns)
             else:
                 parse = pa.csv.ParseOptions(newlines_in_values=True)
                 strings = pa.csv.ConvertOptions(

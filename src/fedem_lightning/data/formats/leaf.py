@@ -45,7 +45,7 @@ def read_leaf_text(path: Path) -> dict[str, np.ndarray]:
     windows: dict[str, tuple[list[str], list[str]]] = {}
     for file, user, data in _users(path):
         x, y = data["x"], data["y"]
-        strings = isinstance(x, list) and isinstance(y, list) and all(isinstance(v, str) for v in (*x, *y))
+        strings = all(isinstance(value, str) for value in (*x, *y))
         require(
             strings and len(x) == len(y),
             f"dataset.path: {file}: user {user}: expected strings x and the character after each, y",
@@ -67,9 +67,10 @@ def _users(path: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
         leaf = isinstance(content, dict) and isinstance(content.get("user_data"), dict)
         require(leaf, f"dataset.path: {file} is no LEAF file: it has no user_data")
         for user, data in content["user_data"].items():
-            require(
-                isinstance(data, dict) and {"x", "y"} <= data.keys(), f"dataset.path: {file}: user {user} lacks x or y"
-            )
+            have = isinstance(data, dict) and {"x", "y"} <= data.keys()
+            require(have, f"dataset.path: {file}: user {user} lacks x or y")
+            lists = isinstance(data["x"], list) and isinstance(data["y"], list)
+            require(lists, f"dataset.path: {file}: user {user}: x or y is no list")
             if len(data["x"]):
                 found = True
                 yield file, user, data

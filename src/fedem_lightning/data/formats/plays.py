@@ -8,7 +8,8 @@ import numpy as np
 from fedem_lightning.data.formats.windows import text_arrays
 from fedem_lightning.errors import UserError, require
 
-COLON = re.compile(r"^\s{0,4}(?P<role>[A-Z][A-Za-z' \-]{0,40}):\s*(?P<text>.*)$")  # Hamlet: To be ...
+NAME = r"[A-Z][A-Za-z'\-]*(?: (?:of|the|to|and|[A-Z][A-Za-z'\-]*)){0,5}"
+COLON = re.compile(rf"^\s{{0,4}}(?P<role>{NAME}):\s*(?P<text>.*)$")  # Hamlet: To be ...
 CAPITALS = re.compile(r"^\s{0,4}(?P<role>[A-Z][A-Z' \-]{1,40})\.\s*(?P<text>.*)$")  # HAMLET. To be ...
 DIRECTION = re.compile(r"\[[^\]]*\]")
 

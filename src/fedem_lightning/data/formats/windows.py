@@ -6,24 +6,22 @@ import numpy as np
 
 
 def text_from_windows(windows: Mapping[str, tuple[Iterable[str], Iterable[str]]]) -> dict[str, np.ndarray]:
-    """Role -> (windows, the character after each), in order; a window that does not continue the last begins a piece."""
-    pieces: list[str] = []
+    """Puts texts together from role -> (windows, the character after each), in order.
+
+    A window that does not continue the one before it begins a new piece.
+    """
+    pieces: list[list[str]] = []
     owner: list[int] = []
     for t, (x, y) in enumerate(windows.values()):
         expected = None
         for window, following in zip(x, y, strict=True):
             if window == expected:
-                parts.append(following)
+                pieces[-1].append(following)
             else:
-                if expected is not None:
-                    pieces.append("".join(parts))
-                    owner.append(t)
-                parts = [window, following]
+                pieces.append([window, following])
+                owner.append(t)
             expected = (window + following)[1:]
-        if expected is not None:
-            pieces.append("".join(parts))
-            owner.append(t)
-    return text_arrays(pieces, owner, list(windows))
+    return text_arrays(["".join(parts) for parts in pieces], owner, list(windows))
 
 
 def text_arrays(pieces: list[str], owner: list[int], names: list[str]) -> dict[str, np.ndarray]:
