@@ -15,6 +15,7 @@ GROUPS = (
     "dataset",
     "dataset/augmentation",
     "backbone",
+    "protocol",
     "engine",
     "trainer",
     "logger",
@@ -25,7 +26,21 @@ NOT_ALONE = {"algorithm/base"}
 SMALL = {
     "synthetic": ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=9"],
     "digits": ["dataset.n_clients=5"],
-    "npz": ["dataset.path={npz}"],
+    "npz": ["dataset.path={files}/images.npz"],
+    "femnist": ["dataset.path={files}/images.npz", "dataset.n_clients=3"],
+    **{
+        name: [f"dataset.path={{files}}/{file}.npz", "dataset.n_clients=3", "dataset.sample_fraction=1.0"]
+        for name, file in {"emnist": "images", "mnist": "images", "cifar10": "colour", "cifar100": "colour"}.items()
+    },
+    "shakespeare": ["dataset.path={files}/text.npz", "dataset.window=9", "dataset.stride=9"],
+}
+FITTING = {  # a data set for a backbone that does not run on the default one
+    "cnn": "npz",
+    "cnn_reference": "npz",
+    "lenet": "npz",
+    "mobilenet_v2": "cifar10",
+    "resnet18": "cifar10",
+    "lstm": "shakespeare",
 }
 OPTIONS = sorted(
     option
@@ -35,38 +50,75 @@ OPTIONS = sorted(
 )
 
 
-def run_small(folder: Path, npz: Path, *overrides: str) -> dict[str, Any]:
+def run_small(folder: Path, files: Path, *overrides: str) -> dict[str, Any]:
     """Composes as the command line does, shrinks the data set and runs two rounds."""
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         chosen = compose("config", list(overrides), return_hydra_config=True).hydra.runtime.choices
-        small = [argument.format(npz=npz) for argument in SMALL[chosen["dataset"]]]
+        small = [argument.format(files=files) for argument in SMALL[chosen["dataset"]]]
         rounds = ["trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu"]
         config = compose("config", [*overrides, *small, *rounds])
     choices = {group: str(chosen[group]) for group in ("algorithm", "dataset", "backbone")}
     return run(config, folder, choices, [])
 
 
-@pytest.fixture
-def npz(tmp_path: Path) -> Path:
-    rng = np.random.default_rng(0)
-    x = rng.integers(256, size=(60, 28, 28)).astype(np.uint8)
-    np.savez(tmp_path / "images.npz", x=x, y=np.arange(60) % 4, client=np.arange(60) % 3)
-    return tmp_path / "images.npz"
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 images of each kind, and a text of three roles."""
+    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    images = rng.integers(256, size=(60, 28, 28)).astype(np.uint8)
+    np.savez(folder / "images.npz", x=images, y=np.arange(60) % 4, client=np.arange(60) % 3)
+    colour = rng.integers(256, size=(60, 32, 32, 3)).astype(np.uint8)
+    np.savez(folder / "colour.npz", x=colour, y=np.arange(60) % 4, coarse=np.arange(60) % 2)
+    text = np.frombuffer(b"To be. Or not to be? That is. " * 12, dtype=np.uint8)
+    names = np.array(["HAMLET", "GHOST", "CLAUDIUS"])
+    np.savez(folder / "text.npz", text=text, client=np.arange(360) // 120, client_names=names)
+    return folder
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_option_runs(option: str, tmp_path: Path, npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    group, name = option.split("/")
-    overrides = [f"{'+' if group == 'experiment' else ''}{group}={name}"]
-    if name.startswith("cnn"):
-        overrides.append("dataset=npz")
-    results = run_small(tmp_path / "run", npz, *overrides)
+    group, name = option.rsplit("/", 1)
+    overrides = [f"{'+' if group in ('experiment', 'protocol') else ''}{group}={name}"]
+    if group == "backbone" and name in FITTING:
+        overrides.append(f"dataset={FITTING[name]}")
+    if group == "dataset/augmentation":
+        overrides += ["dataset=cifar10", "backbone=lenet"]
+    if name == "shakespeare" and group == "dataset":
+        overrides.append("backbone=lstm")
+    results = run_small(tmp_path / "run", files, *overrides)
     assert results["rounds"] == 2
     assert 0 <= results["test"]["accuracy"]["weighted"] <= 1
     assert (tmp_path / "run" / "results.json").exists()
     if group in ("algorithm", "dataset", "backbone"):
         assert results[group] == name
+
+
+EXPERIMENTS = sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_the_public_codes_settings_run_as_well(experiment: str, tmp_path: Path, files: Path) -> None:
+    overrides = [f"+experiment={experiment}", "fidelity=reference", "dataset.unseen_fraction=0.34"]
+    if experiment.startswith("cifar"):
+        overrides += ["backbone.pretrained=false", "algorithm=fedavg"]
+    results = run_small(tmp_path / "run", files, *overrides)
+    assert results["fidelity"] == "reference"
+    assert 0 <= results["unseen"]["test"]["accuracy"]["weighted"] <= 1
+
+
+def test_fidelity_picks_the_settings() -> None:
+    def composed(fidelity: str) -> Any:
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            return compose("config", ["+experiment=femnist", f"fidelity={fidelity}"])
+
+    paper, reference = composed("paper"), composed("reference")
+    assert (paper.backbone._target_, reference.backbone._target_) == (
+        "fedem_lightning.CNN",
+        "fedem_lightning.ReferenceCNN",
+    )
+    assert (paper.algorithm.client_optimizer.lr, reference.algorithm.client_optimizer.lr) == (0.1, 0.03)
+    assert (paper.algorithm.client_optimizer.state, reference.algorithm.client_optimizer.state) == ("restart", "keep")
 
 
 def test_an_experiment_names_its_command() -> None:
@@ -76,7 +128,7 @@ def test_an_experiment_names_its_command() -> None:
         assert any(f"+experiment={path.stem}" in line and "python -m fedem_lightning" in line for line in first[:4])
 
 
-def test_a_users_own_backbone_is_one_target_away(tmp_path: Path, npz: Path) -> None:
+def test_a_users_own_backbone_is_one_target_away(tmp_path: Path) -> None:
     overrides = [
         "~backbone",
         "+backbone._target_=torch.nn.Linear",

@@ -1,0 +1,92 @@
+"""What a federation looks like: clients, samples, classes, heterogeneity; in words and as a figure."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.samples import Windows
+from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.tasks import Regression
+
+
+def label_counts(federation: Federation) -> np.ndarray | None:
+    """How often each client has each class, over all splits: int64 [T, Y]; None without classes.
+
+    For text, a window counts with its last target, so that with stride 1 every character counts about once.
+    """
+    if isinstance(federation.task, Regression):
+        return None
+    n_classes = getattr(federation.task, "n_classes", federation.task.n_outputs)
+    counts = np.zeros((federation.n_clients, n_classes), dtype=np.int64)
+    for split in federation.splits.values():
+        client = torch.repeat_interleave(torch.arange(federation.n_clients), split.counts())
+        samples = federation.samples
+        last = isinstance(samples, Windows)
+        y = samples.codes[split.index + samples.length].long() if last else samples.labels(split.index)  # type: ignore[attr-defined]
+        np.add.at(counts, (client.numpy(), y.numpy()), 1)
+    return counts
+
+
+def describe(federation: Federation) -> dict[str, Any]:
+    """Plain numbers about a federation; see docs/data.md for the words."""
+    sizes = np.stack([federation.splits[split].counts().numpy() for split in SPLITS])  # [split, T]
+    counts = label_counts(federation)
+    total = sizes.sum(axis=0)
+    facts: dict[str, Any] = {
+        "clients": federation.n_clients,
+        "seen": int(federation.seen.sum()),
+        "samples": int(total.sum()),
+        **{f"{split} samples": int(n.sum()) for split, n in zip(SPLITS, sizes, strict=True)},
+        "sample shape": federation.in_shape,
+        "samples a client": f"{total.min()} to {total.max()}, median {int(np.median(total))}",
+    }
+    if counts is not None:
+        own = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))  # label shares of each client [T, Y]
+        pooled = counts.sum(axis=0) / max(1, counts.sum())
+        distance = np.abs(own - pooled).sum(axis=1) / 2  # total variation, [T]
+        facts["classes"] = f"{int((counts.sum(axis=0) > 0).sum())} of {counts.shape[1]} occur"
+        facts["classes a client"] = f"{np.count_nonzero(counts, axis=1).mean():.1f} on average"
+        facts["heterogeneity"] = (
+            f"{np.average(distance, weights=total):.3f} (total variation between a client's labels and all, "
+            "weighted by samples: 0 alike, 1 disjoint)"
+        )
+    if "group" in federation.truth:
+        facts["clients by true group"] = np.bincount(federation.truth["group"]).tolist()
+    return {**facts, **federation.notes, "digest": federation.digest()}
+
+
+def print_description(federation: Federation, console: Console | None = None) -> None:
+    """A table of `describe`."""
+    table = Table(show_header=False)
+    for name, value in describe(federation).items():
+        table.add_row(name.replace("_", " "), repr(value) if name == "vocabulary" else str(value))
+    (console or Console()).print(table)
+
+
+def draw(federation: Federation, path: Path) -> None:
+    """Samples of each client (by split) above, its share of each class below; clients sorted by their sizes."""
+    sizes = np.stack([federation.splits[split].counts().numpy() for split in SPLITS])
+    counts = label_counts(federation)
+    order = np.argsort(-sizes.sum(axis=0), kind="stable")
+    figure = Figure(figsize=(9, 3 if counts is None else 6), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1 if counts is None else 2, 1, sharex=True))
+    bottom = np.zeros(federation.n_clients)
+    for split, values in zip(SPLITS, sizes[:, order], strict=True):
+        panels[0].bar(np.arange(len(order)), values, bottom=bottom, width=1.0, label=split)
+        bottom += values
+    panels[0].set(ylabel="samples")
+    panels[0].legend()
+    if counts is not None:
+        shares = counts[order] / np.maximum(1, counts[order].sum(axis=1, keepdims=True))
+        image = panels[1].imshow(shares.T, aspect="auto", cmap="viridis", interpolation="nearest", vmin=0)
+        panels[1].set(ylabel="class")
+        figure.colorbar(image, ax=panels[1], label="share of a client's samples")
+    panels[-1].set(xlabel="clients, largest first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
