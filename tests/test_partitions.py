@@ -1,0 +1,176 @@
+"""Partitions: every sample once (or named as left out), the heterogeneity they promise, the same on every machine."""
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fedem_lightning import UserError
+from fedem_lightning.data.partitions import (
+    Labels,
+    Partition,
+    deal,
+    dirichlet,
+    iid,
+    natural,
+    pachinko,
+    quantity_skew,
+    shards,
+)
+from fedem_lightning.data.shifts import shift_groups
+
+Y = np.arange(6000) % 20
+LABELS = Labels(Y, coarse=Y // 5, client=np.arange(6000) % 30, names=tuple(f"w{t}" for t in range(30)))
+
+PARTITIONS: dict[str, Callable[[int], Partition]] = {
+    "natural": lambda seed: natural(LABELS, seed),
+    "iid": lambda seed: iid(LABELS, seed, 12),
+    "dirichlet": lambda seed: dirichlet(LABELS, seed, 12, 0.4),
+    "dirichlet, 3 groups": lambda seed: dirichlet(LABELS, seed, 12, 0.4, n_label_groups=3),
+    "pachinko": lambda seed: pachinko(LABELS, seed, 12, 0.4, 10.0),
+    "shards": lambda seed: shards(LABELS, seed, 12, 2),
+    "quantity_skew": lambda seed: quantity_skew(LABELS, seed, 12, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_every_sample_is_dealt_once(name: str) -> None:
+    partition = PARTITIONS[name](0)
+    assert partition.client.shape == Y.shape
+    assert np.array_equal(np.unique(partition.client), np.arange(len(partition.names)))  # nobody's: none; empty: none
+    assert "left_out_samples" not in partition.notes or partition.notes["left_out_samples"] == 0
+    assert np.array_equal(partition.client, PARTITIONS[name](0).client)
+    assert name == "natural" or not np.array_equal(partition.client, PARTITIONS[name](1).client)
+
+
+def label_counts(partition: Partition) -> np.ndarray:
+    n_clients = len(partition.names)
+    return np.bincount(partition.client * 20 + Y, minlength=20 * n_clients).reshape(n_clients, 20)
+
+
+def test_iid_and_quantity_skew_differ_in_sizes_only() -> None:
+    sizes = np.bincount(iid(LABELS, 0, 7).client)
+    assert sizes.max() - sizes.min() <= 1
+    skewed = quantity_skew(LABELS, 0, 12, alpha=0.3)
+    sizes = np.bincount(skewed.client)
+    assert sizes.min() >= 10
+    assert sizes.max() > 4 * np.median(sizes)
+    counts = label_counts(skewed)
+    large = counts[sizes > 500] / sizes[sizes > 500, None]
+    assert np.abs(large - 0.05).max() < 0.03
+
+
+def test_shards_give_few_labels_to_each_client() -> None:
+    counts = label_counts(shards(LABELS, 0, 10, shards_per_client=2))
+    assert (counts.sum(axis=1) == 600).all()
+    assert np.count_nonzero(counts, axis=1).max() <= 2  # 20 shards of 20 labels
+
+
+def test_grouped_labels_go_together() -> None:
+    counts = label_counts(dirichlet(LABELS, 0, 8, 0.1, n_label_groups=2)).astype(float)
+    shares = counts / counts.sum(axis=0)  # of each label over clients [T, Y]
+    alike = np.abs(shares[:, :, None] - shares[:, None, :]).max(axis=0) < 0.15
+    assert sorted(alike.sum(axis=0)) == [10] * 20  # every label is dealt like the other nine of its group
+
+
+def test_pachinko_deals_equal_sizes_and_coarse_labels_cluster() -> None:
+    partition = pachinko(LABELS, 0, 12, alpha=0.1, beta=10.0)
+    counts = label_counts(partition)
+    assert (counts.sum(axis=1) == 500).all()
+    coarse = counts.reshape(12, 4, 5).sum(axis=2)
+    assert (coarse[0].max() / 500) > 0.5  # the first client draws freely
+    within = counts[0].reshape(4, 5)[coarse[0].argmax()]
+    assert within.min() > 0  # beta is large: all fine labels of its main coarse one
+    odd = pachinko(LABELS, 0, 11, 0.4, 10.0)
+    assert (np.bincount(odd.client[odd.client >= 0]) == 545).all()
+    assert odd.notes == {"left_out_samples": 5, "why": "n is no multiple of 11 clients"}
+
+
+def test_natural_keeps_whole_owners() -> None:
+    third = natural(LABELS, 0, 1 / 3)
+    assert len(third.names) == 10
+    assert third.notes["left_out_clients"] == 20
+    assert third.notes["left_out_samples"] == (third.client < 0).sum() == 4000
+    for t, name in enumerate(third.names):
+        assert np.array_equal(third.client == t, LABELS.client == int(name[1:]))
+    assert len(natural(LABELS, 0, 7).names) == 7
+    assert natural(LABELS, 0, 7).names != natural(LABELS, 1, 7).names
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: natural(Labels(Y), 0), "needs data with a client for each sample"),
+        (lambda: natural(LABELS, 0, 31), "31 asked for, but the data has 30"),
+        (lambda: natural(LABELS, 0, 2.5), "a fraction up to 1 or a number from 2 on"),
+        (lambda: natural(LABELS, 0, -1), "dataset.n_clients"),
+        (lambda: iid(LABELS, 0, 6001), "dataset.n_clients"),
+        (lambda: iid(LABELS, 0, None), "dataset.n_clients"),
+        (lambda: dirichlet(LABELS, 0, 12, 0.0), "dataset.alpha"),
+        (lambda: dirichlet(LABELS, 0, 12, 0.4, n_label_groups=21), "dataset.n_label_groups"),
+        (lambda: pachinko(Labels(Y), 0, 12, 0.4, 10.0), "needs data with coarse labels"),
+        (lambda: pachinko(LABELS, 0, 12, 0.4, -1.0), "dataset.beta"),
+        (lambda: shards(LABELS, 0, 4000, 2), "8000 shards of 6000 samples"),
+        (lambda: quantity_skew(LABELS, 0, 700, 0.4), "too few for 700 clients"),
+        (lambda: deal(LABELS, 0, "even", {}), "dataset.partition: expected one of natural, iid"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong: Callable[[], Partition], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        wrong()
+
+
+def test_a_partition_may_be_ones_own_function() -> None:
+    def halves(labels: Labels, seed: int, n_clients: int) -> Partition:
+        return Partition(np.arange(len(labels.y)) * n_clients // len(labels.y), tuple("ab"))
+
+    dealt = deal(LABELS, 0, halves, {"n_clients": 2, "alpha": 0.4})
+    assert np.bincount(dealt.client).tolist() == [3000, 3000]
+
+
+DIGEST = """
+import hashlib, sys
+sys.path.insert(0, {tests!r})
+from test_partitions import PARTITIONS, Y
+print(hashlib.sha256(b"".join(PARTITIONS[name](3).client.tobytes() for name in sorted(PARTITIONS))).hexdigest())
+"""
+
+
+def test_two_fresh_processes_deal_alike() -> None:
+    code = DIGEST.format(tests=str(__import__("pathlib").Path(__file__).parent))
+    digests = [subprocess.check_output([sys.executable, "-c", code], text=True).strip() for _ in range(2)]
+    here = hashlib.sha256(b"".join(PARTITIONS[name](3).client.tobytes() for name in sorted(PARTITIONS)))
+    assert digests == [here.hexdigest()] * 2
+    assert digests[0].startswith("DIGEST_HERE")  # the same on every machine
+
+
+# --- shifts -----------------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_rotated_by_quarter_turns() -> None:
+    rng = np.random.default_rng(0)
+    x, client = rng.integers(256, size=(80, 6, 6)).astype(np.uint8), np.arange(80) % 8
+    turned, y, group = shift_groups(x.copy(), Y[:80], client, 8, 20, "rotation", 4, seed=0)
+    assert np.bincount(group).tolist() == [2, 2, 2, 2]
+    assert np.array_equal(y, Y[:80])
+    for i in range(80):
+        assert np.array_equal(turned[i], np.rot90(x[i], group[client[i]]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "n_groups", "message"),
+    [
+        ((8, 6, 6), "tilt", 2, "dataset.shift: expected rotation"),
+        ((8, 6, 6), "rotation", 5, "4 groups at most"),
+        ((8, 6, 5), "rotation", 2, "square images"),
+        ((8, 6), "rotation", 2, "needs images"),
+        ((8, 6, 6), "labels", 9, "dataset.n_groups"),
+    ],
+)
+def test_impossible_shifts_are_named(shape: tuple, kind: str, n_groups: int, message: str) -> None:
+    x = np.zeros(shape, dtype=np.uint8)
+    with pytest.raises(UserError, match=message):
+        shift_groups(x, np.arange(8) % 2, np.arange(8), 8, 2, kind, n_groups, seed=0)
