@@ -1,5 +1,7 @@
 """torchvision's networks with a new last layer."""
 
+from typing import Any
+
 import torchvision
 from torch import nn
 
@@ -33,7 +35,7 @@ def ResNet18(n_outputs: int, pretrained: bool = False) -> nn.Module:
     return network
 
 
-def _load(name: str, weights: str, pretrained: bool) -> nn.Module:
+def _load(name: str, weights: str, pretrained: bool) -> Any:
     try:
         return torchvision.models.get_model(name, weights=f"{weights}.IMAGENET1K_V1" if pretrained else None)
     except OSError as error:  # URLError is one

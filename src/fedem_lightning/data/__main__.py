@@ -60,7 +60,7 @@ def _list(chosen: argparse.Namespace) -> None:
     folder = _data_dir()
     table = Table(title=f"data_dir: {folder}")
     for column in ("name", "what", "classes", "download", "here"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=column == "name", overflow="fold")
     for name, source in SOURCES.items():
         here = (folder / f"{name}.npz").exists() or (folder / name).exists()
         origin = "torchvision" if source.hub is None else source.hub

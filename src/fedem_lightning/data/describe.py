@@ -75,7 +75,7 @@ def draw(federation: Federation, path: Path) -> None:
     counts = label_counts(federation)
     order = np.argsort(-sizes.sum(axis=0), kind="stable")
     figure = Figure(figsize=(9, 3 if counts is None else 6), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1 if counts is None else 2, 1, sharex=True))
+    panels = figure.subplots(1 if counts is None else 2, 1, sharex=True, squeeze=False)[:, 0]
     bottom = np.zeros(federation.n_clients)
     for split, values in zip(SPLITS, sizes[:, order], strict=True):
         panels[0].bar(np.arange(len(order)), values, bottom=bottom, width=1.0, label=split)

@@ -89,7 +89,8 @@ class Windows:
     """
 
     def __init__(self, codes: Tensor, length: int) -> None:
-        self.codes, self.length, self.in_shape = codes, length, (length,)
+        self.codes, self.length = codes, length
+        self.in_shape: tuple[int, ...] = (length,)
 
     @property
     def device(self) -> torch.device:
