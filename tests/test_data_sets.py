@@ -235,7 +235,7 @@ def test_regression_learns_and_scores_squared_errors() -> None:
     torch.manual_seed(1)
     one = FedAvg(Linear(data.in_shape, data.n_outputs), 4, client_optimizer=optimizer, batch_size=16)
     train(one, data, 60)
-    assert score(one, data.federation, torch.arange(4), "test")["mse"].min() > 1.0
+    assert score(one, data.federation, torch.arange(4), "test")["mse"].min() > 0.5
 
 
 def test_regression_equations() -> None:
