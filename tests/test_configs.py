@@ -56,7 +56,7 @@ def run_small(folder: Path, files: Path, *overrides: str) -> dict[str, Any]:
         chosen = compose("config", list(overrides), return_hydra_config=True).hydra.runtime.choices
         small = [argument.format(files=files) for argument in SMALL[chosen["dataset"]]]
         rounds = ["trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu"]
-        config = compose("config", [*overrides, *small, *rounds])
+        config = compose("config", [*small, *overrides, *rounds])
     choices = {group: str(chosen[group]) for group in ("algorithm", "dataset", "backbone")}
     return run(config, folder, choices, [])
 
@@ -139,3 +139,16 @@ def test_a_users_own_backbone_is_one_target_away(tmp_path: Path) -> None:
         config = compose("config", [*overrides, *SMALL["synthetic"], "trainer.max_epochs=1"])
     results = run(config, tmp_path / "run", {"algorithm": "fedem", "dataset": "synthetic", "backbone": "own"}, [])
     assert results["rounds"] == 1
+
+
+def test_a_regression_runs_from_the_command_line(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(80, 3)).astype(np.float32), np.arange(80) % 4
+    np.savez(tmp_path / "r.npz", x=x, y=x.sum(axis=1) + client, client=client)
+    results = run_small(
+        tmp_path / "run", tmp_path, "dataset=npz", f"dataset.path={tmp_path}/r.npz", "dataset.task=regression"
+    )
+    assert 0 <= results["test"]["mse"]["bottom_decile"] == results["test"]["mse"]["worst"]
+    assert results["test"]["mse"]["worst"] >= results["test"]["mse"]["mean"]
+    assert "accuracy" not in results["test"]
+    assert (tmp_path / "run" / "mse_over_clients.png").exists()

@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedem_lightning import ImageFederation, TextFederation, UserError
+from fedem_lightning import ImageFederation, UserError
+from fedem_lightning.cli import main
 from fedem_lightning.data import sources
 from fedem_lightning.data.formats.npz import read_npz, write_npz
 from fedem_lightning.data.sources import load, read
@@ -345,10 +347,15 @@ def parquet_without(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_broken_data_is_named_in_one_line(case: str, tmp_path: Path) -> None:
+def test_broken_data_is_one_line_and_code_2(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     name, make, message = BROKEN[case]
     path = make(tmp_path)
-    with pytest.raises(UserError) as error:
-        TextFederation(path) if name == "shakespeare" else ImageFederation(name, path=path)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value).strip()
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    monkeypatch.setattr(sys, "argv", ["x", f"dataset={name}", f"dataset.path={path}", f"run_dir={tmp_path / 'run'}"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1

@@ -105,7 +105,7 @@ def fetch(name: str, data_dir: Path) -> Path:
         raise
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library has its own for "no network"
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        hub = ', pip install "fedem-lightning[hub]"' if SOURCES[name].hub else ""
+        hub = ' (with pip install "fedem-lightning[hub]")' if SOURCES[name].hub else ""
         raise UserError(
             f"dataset: {name} not found: no dataset.path was given, there is neither {target} nor a folder "
             f"{data_dir / name}, and the download failed ({reason}). Give dataset.path=FILE_OR_FOLDER, or put a copy "
