@@ -299,7 +299,7 @@ def test_the_data_command(colour: Path, play: Path, tmp_path: Path, capsys) -> N
         (["convert", "cifar100", "{colour}", "{folder}/a.npz"], "lacks coarse"),
         (["convert", "cifar10", "{colour}", "{folder}/a.zip"], "ends in .npz"),
         (["describe", "imagenet"], "imagenet"),
-        (["describe", "cifar10", "dataset.path={colour}", "dataset.alhpa=1"], "alhpa"),
+        (["describe", "cifar10", "dataset.path={colour}", "dataset.nonsense=1"], "nonsense"),
         (["describe", "cifar10", "dataset.path={colour}", "dataset.partition=even"], "dataset.partition"),
         (["describe", "cifar10", "dataset.path={colour}", "--figure", "{colour}"], "will not be written over"),
     ],
