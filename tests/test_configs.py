@@ -5,10 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torchvision
 from hydra import compose, initialize_config_dir
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 
+from fedem_lightning import UserError
 from fedem_lightning.cli import CONFIG_DIR
-from fedem_lightning.run import run
+from fedem_lightning.run import build_model, run
 
 GROUPS = (
     "algorithm",
@@ -152,3 +157,50 @@ def test_a_regression_runs_from_the_command_line(tmp_path: Path) -> None:
     assert results["test"]["mse"]["worst"] >= results["test"]["mse"]["mean"]
     assert "accuracy" not in results["test"]
     assert (tmp_path / "run" / "mse_over_clients.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "backbone"),
+    [
+        ("femnist", "resnet18"),
+        ("femnist", "lstm"),
+        ("shakespeare", "linear"),
+        ("synthetic", "cnn"),
+        ("digits", "lenet"),
+    ],
+)
+def test_a_backbone_that_does_not_fit_the_data_is_named(
+    dataset: str, backbone: str, tmp_path: Path, files: Path
+) -> None:
+    with pytest.raises((UserError, InstantiationException), match=r"backbone|CNN|LeNet"):
+        run_small(tmp_path / "run", files, f"dataset={dataset}", f"backbone={backbone}")
+    assert not (tmp_path / "run" / ".hydra").exists()
+
+
+def test_one_client_is_a_federation_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "one.npz", x=rng.normal(size=(20, 3)), y=np.arange(20) % 2, client=np.zeros(20, int))
+    results = run_small(tmp_path / "run", tmp_path, "dataset=npz", f"dataset.path={tmp_path}/one.npz")
+    assert results["n_clients"] == 1
+
+
+def test_all_components_start_from_pretrained_weights(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pretrained(name: str, weights: str | None) -> torch.nn.Module:
+        network = getattr(torchvision.models, name)()
+        if weights is not None:
+            with torch.no_grad():
+                for parameter in network.parameters():
+                    parameter.fill_(0.123)
+        return network
+
+    monkeypatch.setattr(torchvision.models, "get_model", pretrained)
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        small = [argument.format(files=files) for argument in SMALL["cifar10"]]
+        config = compose("config", ["dataset=cifar10", *small, "backbone=mobilenet_v2", "fidelity=reference"])
+    model = build_model(config, instantiate(config.dataset))
+    first, second, third = (c.features[0][0].weight for c in model.components)
+    assert torch.equal(first, torch.full_like(first, 0.123))
+    assert torch.equal(first, second)
+    assert torch.equal(first, third)
+    heads = [c.classifier[-1].weight for c in model.components]
+    assert not torch.equal(heads[0], heads[1])

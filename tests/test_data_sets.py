@@ -25,6 +25,7 @@ from fedem_lightning import (
     UserError,
     VmapEngine,
 )
+from fedem_lightning.components import make_components
 from fedem_lightning.data.__main__ import main
 from fedem_lightning.data.describe import describe, label_counts
 from fedem_lightning.data.text import split_in_order, window_starts
@@ -74,7 +75,9 @@ def test_a_share_of_the_samples_and_inverted_pixels(colour: Path) -> None:
     assert sum(len(s.index) for s in data.federation.splits.values()) == 30
     assert data.federation.notes["sample_fraction"] == 0.1
     whole = ImageFederation("cifar10", "iid", n_clients=3, path=colour, invert=True)
-    assert np.array_equal(whole.federation.samples.x, 255 - PIXELS)
+    block = whole.federation.block(torch.tensor([0]), "train")
+    assert_allclose(block.x(torch.float64), np.moveaxis(1 - PIXELS[block.index] / 255, -1, 1))
+    assert np.array_equal(whole.federation.samples.x, PIXELS)  # nothing is copied
     with pytest.raises(UserError, match="sample_fraction"):
         ImageFederation("cifar10", "iid", n_clients=3, path=colour, sample_fraction=1.5)
 
@@ -217,6 +220,14 @@ def test_fedem_on_characters_follows_the_equations(play: Path, engine) -> None:
         assert_allclose(model.pi[t], q[:, block.owner == t].mean(dim=1), rtol=1e-9)
 
 
+def test_packed_sequences_run_as_in_torch() -> None:
+    lstm = make_components(torch.nn.LSTM(3, 4, batch_first=True), 1, seed=0)[0]
+    x = torch.randn(2, 5, 3)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, [5, 5], batch_first=True)
+    found, _ = torch.nn.utils.rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
+    torch.testing.assert_close(found, lstm(x)[0])
+
+
 # --- regression and binary labels -------------------------------------------------------------------------------------
 
 
@@ -302,6 +313,25 @@ def test_the_data_command(colour: Path, play: Path, tmp_path: Path, capsys) -> N
         (["describe", "cifar10", "dataset.path={colour}", "dataset.nonsense=1"], "nonsense"),
         (["describe", "cifar10", "dataset.path={colour}", "dataset.partition=even"], "dataset.partition"),
         (["describe", "cifar10", "dataset.path={colour}", "--figure", "{colour}"], "will not be written over"),
+        (["describe", "cifar10", "--figure", "{folder}/a.xyz", "dataset.path={colour}"], "expected a .png"),
+        (["describe", "cifar10", "dataset.path={colour}", "--colour=red"], "unknown option --colour=red"),
+        (
+            ["describe", "cifar10", "dataset.path={colour}", "dataset.n_clients=4", "dataset.mean=[0.5,0.5]"],
+            "dataset.mean: expected 3 numbers",
+        ),
+        (
+            ["describe", "cifar10", "dataset.path={colour}", "dataset.n_clients=4", "dataset.std=[0,0,0]"],
+            "dataset.std: expected numbers above 0",
+        ),
+        (["describe", "cifar10", "dataset.path={colour}", "dataset.min_samples=-5"], "dataset.min_samples"),
+        (
+            ["describe", "shakespeare", "dataset.path={colour}", "fidelity=both"],
+            "fidelity: expected paper or reference",
+        ),
+        (["convert", "cifar10", "{colour}", "{colour}/a.npz"], "colour.npz"),
+        (["convert", "cifar10"], "required: path, out"),
+        (["download", "imagenet"], "invalid choice"),
+        ([], "COMMAND"),
     ],
 )
 def test_mistakes_with_the_data_command(arguments: list, message: str, colour: Path, tmp_path: Path, capsys) -> None:

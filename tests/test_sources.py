@@ -3,7 +3,9 @@
 import io
 import json
 import pickle
+import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -303,6 +305,16 @@ BROKEN = {
         lambda p: savez(p / "a.npz", client=np.arange(12) - 1, client_names=np.array(list("abcdefghijkl"))),
         "client: with names it must be whole numbers in 0..11",
     ),
+    "negative client": ("femnist", lambda p: savez(p / "a.npz", client=np.arange(12) - 1), "expected ids of 0 or more"),
+    "no array": ("femnist", lambda p: raw_member(savez(p / "a.npz")), "members that are no arrays: notes"),
+    "all_data and train": ("femnist", lambda p: leaf_twice(p / "a"), "the same samples twice"),
+    "leaf labels ragged": (
+        "femnist",
+        lambda p: leaf_with(p / "a", {"x": [[0.5] * 784], "y": [[1]]}),
+        "a label for each",
+    ),
+    "cifar of a list": ("cifar10", lambda p: list_cifar(p / "a"), "cannot read cifar10"),
+    "null in parquet": ("femnist", lambda p: parquet(p / "a", writer_id=[None] * 12), "writer_id is missing"),
     "clients missing": ("femnist", lambda p: savez_without(p / "a.npz", "client"), "lacks client"),
     "empty folder": ("femnist", lambda p: p, "nothing that femnist is read from"),
     "other files": ("femnist", lambda p: folder_of(p / "a", "notes.txt", b"hello"), "nothing that femnist is read"),
@@ -332,6 +344,23 @@ BROKEN = {
     "windows of numbers": ("shakespeare", lambda p: leaf_with(p / "a", {"x": [1], "y": [2]}), "expected strings x"),
     "short roles": ("shakespeare", lambda p: folder_of(p / "a", "a.txt", b"HAMLET. Die. Sleep.\n"), "no role in"),
 }
+
+
+def raw_member(path: Path) -> Path:
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("notes.txt", "hello")
+    return path
+
+
+def leaf_twice(path: Path) -> Path:
+    leaf(path)
+    shutil.copytree(path / "train", path / "all_data")
+    return path
+
+
+def list_cifar(root: Path) -> Path:
+    (cifar(root, coarse=False)[0] / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps([1, 2], protocol=2))
+    return root
 
 
 def savez_without(path: Path, name: str) -> Path:

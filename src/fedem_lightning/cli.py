@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -17,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from fedem_lightning.errors import UserError
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.run import Interrupted, run
 from fedem_lightning.tasks import headline
 
@@ -28,9 +29,14 @@ CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[2] / "c
 _full_error = False  # whether the user asked for tracebacks
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None))
-OmegaConf.register_new_resolver(
-    "by_fidelity", lambda paper, reference, _root_: reference if _root_.fidelity == "reference" else paper
-)
+
+
+def _by_fidelity(paper: Any, reference: Any, _root_: DictConfig) -> Any:
+    require(_root_.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {_root_.fidelity}")
+    return reference if _root_.fidelity == "reference" else paper
+
+
+OmegaConf.register_new_resolver("by_fidelity", _by_fidelity)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")

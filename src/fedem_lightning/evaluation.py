@@ -55,7 +55,10 @@ def score(
     metrics = ClientMetrics(federation.n_clients, federation.task).to(clients.device)
     for piece in federation.block(clients, split).pieces():
         metrics.update(algorithm.predict(piece), piece.y(), piece.clients[piece.owner])
-    return {measure: values[clients].cpu().numpy() for measure, values in metrics.compute().items()}
+    return {
+        measure: values.reshape(-1)[clients].cpu().numpy()  # torchmetrics squeezes a single client away
+        for measure, values in metrics.compute().items()
+    }
 
 
 def summarize(

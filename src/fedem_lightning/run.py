@@ -1,5 +1,6 @@
 """One run, from a composed configuration to a finished folder."""
 
+import functools
 import logging
 import time
 import warnings
@@ -7,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pytorch_lightning.loggers import Logger
+from torch import nn
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.errors import require, require_whole
+from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
 from fedem_lightning.reporting import draw_figures, print_summary, run_results, save_results
 from fedem_lightning.round import require_one_process
@@ -80,9 +83,39 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
             if key in backbone_config and backbone_config[key] is None:
                 value = getattr(data, key)
                 backbone_config[key] = list(value) if isinstance(value, tuple) else value
-    backbone = instantiate(backbone_config)
+    backbone = functools.partial(instantiate, backbone_config)  # each component is made anew
     engine = instantiate(config.engine)
-    return instantiate(config.algorithm, backbone=backbone, n_clients=data.n_clients, engine=engine, seed=config.seed)
+    model: FederatedAlgorithm = instantiate(
+        config.algorithm, backbone=backbone, n_clients=data.n_clients, engine=engine, seed=config.seed
+    )
+    check_fit(model.components[0], data)
+    return model
+
+
+def check_fit(backbone: nn.Module, data: FederatedDataModule) -> None:
+    """Runs two samples through the backbone.
+
+    Raises:
+        UserError: the backbone does not take such samples, or gives something else than the task needs.
+
+    """
+    federation = data.federation
+    index = federation.splits["train"].index[:2]
+    x, y = federation.samples.features(index, torch.float32), federation.samples.labels(index)
+    shape, kind = tuple(federation.in_shape), type(federation.task).__name__
+    try:
+        with torch.no_grad():
+            outputs = backbone.eval()(x)
+            losses = federation.task.losses(outputs, y)
+    except Exception as error:  # a network may fail in any way on samples it was not made for
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"backbone: it does not take samples of shape {shape} for {kind} ({reason})") from error
+    backbone.train()
+    right = outputs.shape[-1] == federation.task.n_outputs and losses.shape == index.shape
+    given = tuple(outputs.shape[1:])
+    require(
+        right, f"backbone: {kind} needs {federation.task.n_outputs} outputs for a sample, the backbone gives {given}"
+    )
 
 
 def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:

@@ -23,6 +23,8 @@ class LSTM(nn.LSTM):
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """As `nn.LSTM`: [B, L, in] (batch_first) or [L, B, in] or [L, in] -> outputs, (h, c) [layers, (B,) hidden]."""
+        if not isinstance(input, Tensor):  # a PackedSequence
+            return super().forward(input, hx)
         time_axis = 1 if self.batch_first and input.ndim == 3 else 0
         x = input.movedim(time_axis, 0)  # [L, (B,) in]
         start = x.new_zeros(self.num_layers, *x.shape[1:-1], self.hidden_size)

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
@@ -13,36 +14,47 @@ from fedem_lightning.cli import CONFIG_DIR, user_message
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.describe import draw, print_description
 from fedem_lightning.data.formats.npz import write_npz
-from fedem_lightning.data.sources import SOURCES, fetch, read
+from fedem_lightning.data.sources import SOURCES, fetch, kept_copy, read
 from fedem_lightning.errors import UserError, require
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point; exit code 2 and one line for a user's mistake."""
-    chosen = _parser().parse_args(arguments)
     try:
+        chosen, more = _parser().parse_known_args(arguments)
+        options = [argument for argument in more if argument.startswith("-")]
+        require(not options, f"unknown option {', '.join(options)}")
+        chosen.overrides.extend(more)  # those that stand behind an option
         chosen.run(chosen)
     except Exception as error:
-        message = user_message(error)
+        message = user_message(error) or (str(error) if isinstance(error, OSError) else None)
         if message is None:
             raise
         print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as for every mistake."""
+        raise UserError(f"{message}; {self.prog} --help explains")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m fedem_lightning.data", description=__doc__)
+    parser = _Parser(prog="python -m fedem_lightning.data", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("list", help="the known data sets, and which are already here")
+    command.add_argument("overrides", nargs="*", help="e.g. data_dir=/data")
     command.set_defaults(run=_list)
     command = commands.add_parser("download", help="download a data set into data_dir")
     command.add_argument("name", choices=SOURCES)
+    command.add_argument("overrides", nargs="*", help="e.g. data_dir=/data")
     command.set_defaults(run=_download)
     command = commands.add_parser("convert", help="read a file or folder and write it as one .npz that can be mapped")
     command.add_argument("name", choices=SOURCES)
     command.add_argument("path", type=Path)
     command.add_argument("out", type=Path)
-    command.set_defaults(run=_convert)
+    command.set_defaults(run=_convert, overrides=[])
     command = commands.add_parser("describe", help="clients, samples, classes, heterogeneity of a federation")
     command.add_argument("dataset", help="a configuration of the group `dataset`, e.g. cifar10")
     command.add_argument("overrides", nargs="*", help="as for training, e.g. dataset.alpha=0.1 seed=1")
@@ -51,18 +63,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _data_dir() -> Path:
+def _data_dir(overrides: list[str]) -> Path:
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        return Path(compose("config").data_dir).expanduser()
+        return Path(compose("config", overrides).data_dir).expanduser()
 
 
 def _list(chosen: argparse.Namespace) -> None:
-    folder = _data_dir()
+    folder = _data_dir(chosen.overrides)
     table = Table(title=f"data_dir: {folder}")
     for column in ("name", "what", "classes", "download", "here"):
         table.add_column(column, no_wrap=column == "name", overflow="fold")
     for name, source in SOURCES.items():
-        here = (folder / f"{name}.npz").exists() or (folder / name).exists()
+        here = kept_copy(name, folder) is not None
         origin = "torchvision" if source.hub is None else source.hub
         classes = str(source.n_classes or "characters")
         table.add_row(name, source.about, classes, f"{source.size} ({origin})", "yes" if here else "no")
@@ -70,15 +82,14 @@ def _list(chosen: argparse.Namespace) -> None:
 
 
 def _download(chosen: argparse.Namespace) -> None:
-    target = _data_dir() / f"{chosen.name}.npz"
-    if target.exists():
-        print(f"already there: {target}")
-    else:
-        print(f"written: {fetch(chosen.name, _data_dir())}")
+    folder = _data_dir(chosen.overrides)
+    here = kept_copy(chosen.name, folder)
+    print(f"written: {fetch(chosen.name, folder)}" if here is None else f"already there: {here}")
 
 
 def _convert(chosen: argparse.Namespace) -> None:
     require(chosen.out.suffix == ".npz", f"out: expected a name that ends in .npz, got {chosen.out}")
+    require(chosen.overrides == [], f"unexpected {' '.join(chosen.overrides)}")
     require(not chosen.out.exists(), f"out: {chosen.out} is already there and will not be written over")
     require(chosen.path.exists(), f"dataset.path: no file or folder {chosen.path}")
     arrays = read(chosen.name, chosen.path)
@@ -91,6 +102,7 @@ def _convert(chosen: argparse.Namespace) -> None:
 def _describe(chosen: argparse.Namespace) -> None:
     if chosen.figure is not None and chosen.figure.exists():
         raise UserError(f"--figure: {chosen.figure} is already there and will not be written over")
+    require(chosen.figure is None or chosen.figure.suffix == ".png", f"--figure: expected a .png, got {chosen.figure}")
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = compose("config", [f"dataset={chosen.dataset}", *chosen.overrides])
     data: FederatedDataModule = instantiate(config.dataset)

@@ -104,7 +104,8 @@ def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple
     _check_length("client", client, n)
     if names is None:
         require(client.dtype.kind in "iubSU", f"client: expected whole numbers or strings, got dtype {client.dtype}")
-        values, codes = np.unique(client, return_inverse=True)
+        values, codes = np.unique(client.astype(str) if client.dtype.kind == "S" else client, return_inverse=True)
+        require(values.dtype.kind != "i" or values[0] >= 0, f"client: expected ids of 0 or more, got {values[0]}")
         return codes.astype(np.int64), [str(value) for value in values]
     names = np.asarray(names)
     require(names.ndim == 1 and names.dtype.kind in "iuSU", f"names: expected strings [T], got dtype {names.dtype}")

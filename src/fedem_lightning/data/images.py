@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,7 +75,6 @@ class ImageFederation(FederatedDataModule):
     ) -> None:
         arrays, origin = load(name, path, data_dir, mmap)
         x, labels = _checked(arrays, SOURCES[name].n_classes, origin)
-        x, labels, left_out = _subsample(x, labels, sample_fraction, seed)
         options = {
             "n_clients": n_clients,
             "alpha": alpha,
@@ -83,15 +83,13 @@ class ImageFederation(FederatedDataModule):
             "shards_per_client": shards_per_client,
             "min_samples": min_samples,
         }
-        dealt = deal(labels, seed, partition, options)
+        dealt = _deal_share(labels, sample_fraction, seed, partition, options)
         y, n_classes, truth = labels.y, SOURCES[name].n_classes, {}
         if shift is not None:
             x, y, truth["group"] = shift_groups(x, y, dealt.client, len(dealt.names), n_classes, shift, n_groups, seed)
-        if invert:
-            x = 255 - x
         super().__init__(
             Federation.from_samples(
-                Arrays(torch.from_numpy(x), torch.from_numpy(y), mean, std),
+                Arrays(torch.from_numpy(x), torch.from_numpy(y), mean, std, invert),
                 dealt.client,
                 split_samples(dealt.client, seed, fractions),
                 task=Classification(n_classes),
@@ -99,7 +97,7 @@ class ImageFederation(FederatedDataModule):
                 seen=hold_out_clients(len(dealt.names), unseen_fraction, seed),
                 truth=truth,
                 augmentation=augmentation,
-                notes={"source": origin, "partition": str(partition), **left_out, **dealt.notes},
+                notes={"source": origin, "partition": str(partition), **dealt.notes},
             )
         )
 
@@ -114,14 +112,18 @@ def _checked(arrays: dict[str, np.ndarray], n_classes: int, origin: str) -> tupl
     return x, Labels(y, coarse, client, None if names is None else tuple(names))
 
 
-def _subsample(
-    x: np.ndarray, labels: Labels, fraction: float, seed: int
-) -> tuple[np.ndarray, Labels, dict[str, int | float]]:
+def _deal_share(
+    labels: Labels, fraction: float, seed: int, partition: str | Callable[..., Partition], options: dict[str, Any]
+) -> Partition:
+    """Partitions a share of the samples, drawn at random; the others are nobody's. Nothing is copied."""
     require_number("dataset.sample_fraction", fraction, above=0)
     require(fraction <= 1, f"dataset.sample_fraction: expected at most 1, got {fraction}")
     if fraction == 1:
-        return x, labels, {}
-    n = max(1, round(fraction * len(x)))
-    kept = np.sort(generator(seed, Purpose.SUBSAMPLE, 0).permutation(len(x))[:n])
-    coarse, client = (None if a is None else a[kept] for a in (labels.coarse, labels.client))
-    return x[kept], Labels(labels.y[kept], coarse, client, labels.names), {"sample_fraction": fraction}
+        return deal(labels, seed, partition, options)
+    n = len(labels.y)
+    kept = np.sort(generator(seed, Purpose.SUBSAMPLE, 0).permutation(n)[: max(1, round(fraction * n))])
+    coarse, owner = (None if a is None else a[kept] for a in (labels.coarse, labels.client))
+    dealt = deal(Labels(labels.y[kept], coarse, owner, labels.names), seed, partition, options)
+    client = np.full(n, -1, dtype=np.int64)
+    client[kept] = dealt.client
+    return Partition(client, dealt.names, {"sample_fraction": fraction, **dealt.notes})

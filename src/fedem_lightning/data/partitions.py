@@ -102,6 +102,7 @@ def dirichlet(
     """
     require_whole("dataset.n_clients", n_clients, at_least=1)
     require_number("dataset.alpha", alpha, above=0)
+    require_whole("dataset.min_samples", min_samples, at_least=0)
     group = _label_groups(labels.y, n_label_groups, seed)
     by_group = [np.flatnonzero(group == g) for g in np.unique(group)]
     for attempt in range(1000):
@@ -176,8 +177,11 @@ class _Shares:
 
     def _fresh(self, concentration: float, alive: np.ndarray) -> np.ndarray:
         shares = np.zeros(len(alive))
-        while alive.any() and shares.sum() == 0:  # tiny concentrations may underflow to zeros
+        for _ in range(100 if alive.any() else 0):  # tiny concentrations may underflow to zeros
             shares[alive] = self.rng.dirichlet(np.full(alive.sum(), concentration))
+            if shares.sum() > 0:
+                return shares
+        require(not alive.any(), f"dataset.alpha, dataset.beta: no Dirichlet draw is possible with {concentration:g}")
         return shares
 
     def draw(self) -> int:
@@ -222,6 +226,7 @@ def quantity_skew(labels: Labels, seed: int, n_clients: int, alpha: float, min_s
     n = len(labels.y)
     require_whole("dataset.n_clients", n_clients, at_least=1)
     require_number("dataset.alpha", alpha, above=0)
+    require_whole("dataset.min_samples", min_samples, at_least=0)
     spare = n - n_clients * min_samples
     require(spare >= 0, f"dataset.n_clients: {n} samples are too few for {n_clients} clients with {min_samples} each")
     rng = generator(seed, Purpose.PARTITION)

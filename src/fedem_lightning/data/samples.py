@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedem_lightning.errors import require
+
 
 class Samples(Protocol):
     """Samples by position. `index` is int64 of any shape S; a sample's axes follow it."""
@@ -37,13 +39,24 @@ class Arrays:
             channels, h, w in [0, 1].
         y: [n], int64; or real targets [n] or [n, k].
         mean, std: of each channel in [0, 1]; images are shifted and scaled by them.
+        invert: exchange black and white.
 
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        invert: bool = False,
     ) -> None:
-        self.x, self.y, self.mean, self.std = x, y, mean, std
+        self.x, self.y, self.mean, self.std, self.invert = x, y, mean, std, invert
+        channels = x.shape[3] if x.ndim == 4 else 1
+        for name, values in (("mean", mean), ("std", std)):
+            fits = (mean is None) == (std is None) and (values is None or len(values) == channels)
+            require(fits, f"dataset.{name}: expected {channels} numbers, one for each channel, or neither mean nor std")
+        require(std is None or min(std) > 0, f"dataset.std: expected numbers above 0, got {std}")
         self.in_shape = tuple(self.features(torch.zeros(1, dtype=torch.int64), torch.float32).shape[1:])
 
     @property
@@ -56,7 +69,7 @@ class Arrays:
         rows = _rows(self.x, index)
         if rows.dtype != torch.uint8:
             return rows.to(dtype)
-        image = rows.to(dtype) / 255
+        image = (255 - rows if self.invert else rows).to(dtype) / 255
         if self.x.ndim == 3:
             image = image.unsqueeze(-3)  # [..., h, w] -> [..., 1, h, w]
         elif self.x.ndim == 4:
@@ -72,7 +85,7 @@ class Arrays:
 
     def to(self, device: torch.device | str) -> "Arrays":
         """The same samples on another device."""
-        return Arrays(self.x.to(device), self.y.to(device), self.mean, self.std)
+        return Arrays(self.x.to(device), self.y.to(device), self.mean, self.std, self.invert)
 
     def fingerprint(self) -> Tensor:
         """The labels."""

@@ -1,6 +1,5 @@
 """Where a data set comes from: the path that the user gives, else a copy under `data_dir`, else a download."""
 
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,15 +56,19 @@ def load(
         found = Path(path).expanduser()
         require(found.exists(), f"dataset.path: no file or folder {found}")
     else:
-        kept = folder / f"{name}.npz"
-        places = [kept, folder / name, *([folder] if name in MARKS and (folder / MARKS[name]).is_dir() else [])]
-        found = next((place for place in places if place.exists()), kept)
-        if not found.exists():
-            fetch(name, folder)
+        found = kept_copy(name, folder) or fetch(name, folder)
     arrays = read(name, found, mmap)
     missing = [array for array in SOURCES[name].arrays if array not in arrays]
     require(not missing, f"dataset.path: {found} lacks {', '.join(missing)}, which {name} needs")
     return arrays, str(found)
+
+
+def kept_copy(name: str, folder: Path) -> Path | None:
+    """A copy of the data set under `folder`, if there is one."""
+    places = [folder / f"{name}.npz", folder / name]
+    if name in MARKS and (folder / MARKS[name]).is_dir():
+        places.append(folder)
+    return next((place for place in places if place.exists()), None)
 
 
 def read(name: str, path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
@@ -120,8 +123,7 @@ def download(name: str, folder: Path) -> None:
     if source.hub is not None:
         from huggingface_hub import snapshot_download
 
-        fetched = snapshot_download(source.hub, repo_type="dataset", allow_patterns=["*.parquet", "*.csv"])
-        shutil.copytree(fetched, folder, dirs_exist_ok=True)
+        snapshot_download(source.hub, repo_type="dataset", allow_patterns=["*.parquet", "*.csv"], local_dir=folder)
         return
     import torchvision
 

@@ -73,7 +73,8 @@ class TextFederation(FederatedDataModule):
         n_train = np.bincount(client[start[split[start] == 0]], minlength=len(names))
         sentences = _count_sentences(text, client, len(names))
         fit = np.flatnonzero((n_train > 0) & (sentences >= min_sentences))
-        require(len(fit) > 0, f"dataset.window: no role in {origin} has {window + 1} characters to train on")
+        needed = f"{window + 1} characters to train on and {min_sentences} sentences"
+        require(len(fit) > 0, f"dataset.window: no role in {origin} has {needed}")
         kept = fit[choose_clients(len(fit), n_clients, seed)]
         new = np.full(len(names), -1, dtype=np.int64)
         new[kept] = np.arange(len(kept))

@@ -47,6 +47,8 @@ class VmapEngine(Engine):
         if self._loop is None:
             try:
                 return self._run_stacked(vmap(step), learners, block, batches, weights, progress)
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:  # what torch.func raises for an operation without a rule
                 reason = str(error).strip().splitlines()[0]
                 warnings.warn(f"engine: vmap cannot stack this backbone, loop takes over ({reason})", stacklevel=2)

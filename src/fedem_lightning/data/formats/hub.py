@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from PIL import Image
 
-from fedem_lightning.data.formats.windows import text_from_windows
+from fedem_lightning.data.formats.windows import TextJoiner
 from fedem_lightning.errors import UserError, require
 
 
@@ -19,29 +19,30 @@ def read_hub_images(path: Path) -> dict[str, np.ndarray]:
     x, y, writers = [], [], []
     for batch in _batches(path, ["image", "character", "writer_id"]):
         for image in batch.column("image").to_pylist():
-            png = image["bytes"] if isinstance(image, dict) else image
+            png = image.get("bytes") if isinstance(image, dict) else image
             try:
-                x.append(np.asarray(Image.open(io.BytesIO(png)).convert("L")))
+                x.append(np.asarray(Image.open(io.BytesIO(png or b"")).convert("L")))
             except (OSError, TypeError) as error:
                 raise UserError(f"dataset.path: {path}: sample {len(x)} is no image ({error})") from error
             require(x[-1].shape == (28, 28), f"dataset.path: {path}: image {len(x) - 1} is {x[-1].shape}, not 28 x 28")
         y.extend(batch.column("character").to_pylist())
         writers.extend(batch.column("writer_id").to_pylist())
     require(bool(x), f"dataset.path: no samples in {path}")
+    require(None not in y and None not in writers, f"dataset.path: {path}: a character or a writer_id is missing")
     names, client = np.unique(np.array(writers).astype(str), return_inverse=True)
     return {"x": np.stack(x), "y": np.array(y), "client": client, "client_names": names}
 
 
 def read_hub_text(path: Path) -> dict[str, np.ndarray]:
     """Columns character_id (play and role), x (80 characters), y (the next one)."""
-    windows: dict[str, tuple[list[str], list[str]]] = {}
+    joiner, found = TextJoiner(), False
     for batch in _batches(path, ["character_id", "x", "y"]):
-        for role, x, y in zip(*(batch.column(name).to_pylist() for name in ("character_id", "x", "y")), strict=True):
-            have = windows.setdefault(str(role), ([], []))
-            have[0].append(x)
-            have[1].append(y)
-    require(bool(windows), f"dataset.path: no samples in {path}")
-    return text_from_windows(windows)
+        for row in zip(*(batch.column(name).to_pylist() for name in ("character_id", "x", "y")), strict=True):
+            require(all(isinstance(value, str) for value in row), f"dataset.path: {path}: no text in a row of {row[0]}")
+            joiner.add(*row)
+            found = True
+    require(found, f"dataset.path: no samples in {path}")
+    return joiner.arrays()
 
 
 def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:

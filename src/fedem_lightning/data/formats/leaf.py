@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fedem_lightning.data.formats.windows import text_from_windows
+from fedem_lightning.data.formats.windows import TextJoiner
 from fedem_lightning.errors import UserError, require
+
+SUBSETS = ("sampled_data", "rem_user_data", "train", "test")
+"""Folders that LEAF writes parts of `all_data` to."""
 
 
 def read_leaf_images(path: Path) -> dict[str, np.ndarray]:
@@ -24,7 +27,7 @@ def read_leaf_images(path: Path) -> dict[str, np.ndarray]:
         except (ValueError, TypeError) as error:
             raise UserError(f"dataset.path: {file}: user {user}: x or y is no array of numbers ({error})") from error
         require(
-            images.ndim == 2 and images.shape[1] == 784 and len(images) == len(labels),
+            images.ndim == 2 and images.shape[1] == 784 and labels.shape == (len(images),),
             f"dataset.path: {file}: user {user}: expected x with 784 numbers an image and a label for each, got shapes "
             f"{images.shape} and {labels.shape}",
         )
@@ -42,27 +45,30 @@ def read_leaf_images(path: Path) -> dict[str, np.ndarray]:
 
 def read_leaf_text(path: Path) -> dict[str, np.ndarray]:
     """Shakespeare: windows of 80 characters and the next one, of which the roles' texts are put together again."""
-    windows: dict[str, tuple[list[str], list[str]]] = {}
+    joiner = TextJoiner()
     for file, user, data in _users(path):
         x, y = data["x"], data["y"]
-        strings = all(isinstance(value, str) for value in (*x, *y))
         require(
-            strings and len(x) == len(y),
+            all(isinstance(value, str) for value in (*x, *y)) and len(x) == len(y),
             f"dataset.path: {file}: user {user}: expected strings x and the character after each, y",
         )
-        have = windows.setdefault(user, ([], []))
-        have[0].extend(x)
-        have[1].extend(y)
-    return text_from_windows(windows)
+        for window, following in zip(x, y, strict=True):
+            joiner.add(user, window, following)
+    return joiner.arrays()
 
 
 def _users(path: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    twice = sorted(name for name in SUBSETS if (path / name).is_dir())
+    require(
+        not (twice and (path / "all_data").is_dir()),
+        f"dataset.path: {path} has all_data beside {', '.join(twice)}, the same samples twice; give one of the folders",
+    )
     files = [path] if path.is_file() else sorted(path.rglob("*.json"))
     found = False
     for file in files:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise UserError(f"dataset.path: {file} is no whole JSON file ({error})") from error
         leaf = isinstance(content, dict) and isinstance(content.get("user_data"), dict)
         require(leaf, f"dataset.path: {file} is no LEAF file: it has no user_data")

@@ -29,11 +29,14 @@ def read_npz(path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             large = _large_members(path) if mmap else {}
-            return {name: _map(path, large[name]) if name in large else file[name] for name in file.files}
+            arrays = {name: _map(path, large[name]) if name in large else file[name] for name in file.files}
     except (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"dataset.path: cannot read {path} as .npz without pickle ({error})") from error
+    odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray) or array.ndim == 0]
+    require(not odd, f"dataset.path: {path} has members that are no arrays: {', '.join(odd)}")
+    return arrays
 
 
 def _large_members(path: Path) -> dict[str, zipfile.ZipInfo]:

@@ -31,9 +31,9 @@ def read_torchvision(name: str, root: Path) -> dict[str, np.ndarray]:
         if name in ("emnist", "mnist"):
             return _read_idx(name, root)
         return _read_cifar(root / MARKS[name], coarse=name == "cifar100")
-    except (ValueError, RuntimeError, OSError, EOFError, KeyError, AssertionError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a broken pickle or IDX file fails in many ways
         reason = str(error).strip().splitlines()
-        raise UserError(f"dataset.path: cannot read {name} from {root} ({reason[0] if reason else error!r})") from error
+        raise UserError(f"dataset: cannot read {name} from {root} ({reason[0] if reason else error!r})") from error
 
 
 def _read_idx(name: str, root: Path) -> dict[str, np.ndarray]:

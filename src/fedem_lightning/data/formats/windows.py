@@ -1,27 +1,29 @@
 """Putting a text together again from overlapping windows, instead of keeping it 80-fold."""
 
-from collections.abc import Iterable, Mapping
-
 import numpy as np
 
 
-def text_from_windows(windows: Mapping[str, tuple[Iterable[str], Iterable[str]]]) -> dict[str, np.ndarray]:
-    """Puts texts together from role -> (windows, the character after each), in order.
+class TextJoiner:
+    """Takes windows one by one; a window that does not continue its role's last one begins a new piece of text."""
 
-    A window that does not continue the one before it begins a new piece.
-    """
-    pieces: list[list[str]] = []
-    owner: list[int] = []
-    for t, (x, y) in enumerate(windows.values()):
-        expected = None
-        for window, following in zip(x, y, strict=True):
-            if window == expected:
-                pieces[-1].append(following)
-            else:
-                pieces.append([window, following])
-                owner.append(t)
-            expected = (window + following)[1:]
-    return text_arrays(["".join(parts) for parts in pieces], owner, list(windows))
+    def __init__(self) -> None:
+        self._pieces: dict[str, list[list[str]]] = {}
+        self._expected: dict[str, str] = {}
+
+    def add(self, role: str, window: str, following: str) -> None:
+        """A window of the role's text, and the character after it."""
+        pieces = self._pieces.setdefault(role, [])
+        if self._expected.get(role) == window:
+            pieces[-1].append(following)
+        else:
+            pieces.append([window, following])
+        self._expected[role] = (window + following)[1:]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All texts as flat arrays, role after role."""
+        owner = [t for t, pieces in enumerate(self._pieces.values()) for _ in pieces]
+        texts = ["".join(parts) for pieces in self._pieces.values() for parts in pieces]
+        return text_arrays(texts, owner, list(self._pieces))
 
 
 def text_arrays(pieces: list[str], owner: list[int], names: list[str]) -> dict[str, np.ndarray]:
