@@ -13,8 +13,8 @@ def MobileNetV2(n_outputs: int, pretrained: bool = False) -> nn.Module:
 
     Args:
         n_outputs: numbers out, of the replaced last layer.
-        pretrained: start from ImageNet's weights (downloaded by torchvision). FedEM's components then start apart in
-            their last layer only.
+        pretrained: start from ImageNet's weights (downloaded by torchvision). FedEM's components, made anew by a
+            function, then start apart in their last layer only; copies of one module lose the weights.
 
     """
     network = _load("mobilenet_v2", "MobileNet_V2_Weights", pretrained)
