@@ -14,7 +14,7 @@ from fedem_lightning.cli import CONFIG_DIR, user_message
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.describe import draw, print_description
 from fedem_lightning.data.formats.npz import write_npz
-from fedem_lightning.data.sources import SOURCES, fetch, kept_copy, read
+from fedem_lightning.data.sources import SOURCES, fetch, kept_copy, load
 from fedem_lightning.errors import UserError, require
 
 
@@ -91,10 +91,7 @@ def _convert(chosen: argparse.Namespace) -> None:
     require(chosen.out.suffix == ".npz", f"out: expected a name that ends in .npz, got {chosen.out}")
     require(chosen.overrides == [], f"unexpected {' '.join(chosen.overrides)}")
     require(not chosen.out.exists(), f"out: {chosen.out} is already there and will not be written over")
-    require(chosen.path.exists(), f"dataset.path: no file or folder {chosen.path}")
-    arrays = read(chosen.name, chosen.path)
-    missing = [array for array in SOURCES[chosen.name].arrays if array not in arrays]
-    require(not missing, f"dataset.path: {chosen.path} lacks {', '.join(missing)}, which {chosen.name} needs")
+    arrays, _ = load(chosen.name, chosen.path, data_dir=chosen.out.parent)
     write_npz(chosen.out, arrays)
     print(f"written: {chosen.out} ({', '.join(f'{k} {v.dtype} {list(v.shape)}' for k, v in arrays.items())})")
 
