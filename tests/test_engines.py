@@ -1,5 +1,6 @@
 """`loop` and `vmap` compute the same numbers, whatever the blocks and the order of clients."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from fedem_lightning import (
     VmapEngine,
 )
 from fedem_lightning.components import make_components
+from fedem_lightning.engine.vmap import group_rows
 
 ENGINES = [VmapEngine(), VmapEngine(block_size=1), VmapEngine(block_size=3), LoopEngine(block_size=2)]
 TOLERANCE = {"64-true": 1e-9, "32-true": 1e-4}
@@ -119,14 +121,15 @@ def test_batch_norm_statistics_are_learned_averaged_and_counted() -> None:
     assert buffers["1.running_mean"].abs().max() > 0.01
 
 
-class Unstackable(nn.Sequential):
+class Unstackable(nn.Module):
     """Decides by a value, which torch.func cannot stack."""
 
     def __init__(self) -> None:
-        super().__init__(nn.Linear(4, 3))
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = super().forward(x)
+        out = x @ self.weight
         return out if bool(out.sum() > -1e9) else -out
 
 
@@ -209,3 +212,50 @@ def test_bfloat16_autocast_runs() -> None:
     model = make_model(FedEM, data, client_optimizer=ClientSGD(lr=0.5))
     make_trainer(2, precision="bf16-mixed").fit(model, data)
     assert parameters(model).isfinite().all()
+
+
+class Residual(nn.Module):
+    """Adds its input to what a layer made of it; a stack whose learners share the input cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x + self.inner(x).relu())
+
+
+class Centred(nn.Sequential):
+    """Mixes the samples of a batch, without any layer that says so."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x - x.mean(dim=0))
+
+
+@pytest.mark.parametrize("kind", [DropoutNet, lambda: MLP((4,), 3, (8, 8)), Residual, Centred])
+@pytest.mark.parametrize("n_components", [1, 3])
+def test_linear_networks_agree_however_they_are_stacked(kind: Callable[[], nn.Module], n_components: int) -> None:
+    """Clients of equal size: `Centred` would see padding, which no engine can hide from it."""
+    data = make_data(sizes=(12, 12, 12, 12), fractions=(1.0, 0.0, 0.0))
+
+    def trained(engine: Engine) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = FedEM(kind(), 4, n_components, engine=engine, batch_size=4, client_optimizer=ClientSGD(lr=0.5))
+        return parameters(train(model, data, 3))
+
+    assert relative_difference(trained(VmapEngine()), trained(LoopEngine())) <= 1e-9
+
+
+def test_rows_are_grouped_with_little_padding_and_none_is_lost() -> None:
+    sizes = torch.tensor([128] * 10 + [100, 99, 64, 33, 33, 7, 1])
+    for padding, limit in ((0.1, 10**9), (0.0, 10**9), (0.1, 500)):
+        groups = group_rows(sizes, padding, limit)
+        assert [row for rows in groups for row in range(len(sizes))[rows]] == list(range(len(sizes)))
+        for rows in groups:
+            padded, real = int(sizes[rows.start]) * len(sizes[rows]), int(sizes[rows].sum())
+            assert padded <= (1 + padding) * real
+            assert padded <= limit or len(sizes[rows]) == 1
+    assert group_rows(sizes[:0], 0.1, 100) == []

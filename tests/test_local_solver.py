@@ -4,10 +4,16 @@ import torch
 
 from conftest import make_data, make_model, parameters, train
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
-from fedem_lightning.local_solver import local_step, shuffled_batches
+from fedem_lightning.local_solver import Batches, LocalStep, shuffled_batches
 from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import BinaryClassification, Classification
 from reference import fedem_round, gradient
+
+
+def client_batches(batches: Batches, c: int) -> list[torch.Tensor]:
+    """The positions of client c's local steps, one after the other."""
+    start, count = int(batches.counts[:c].sum()), int(batches.counts[c])
+    return [part for order in batches.order for part in order[start : start + count].split(batches.size)]
 
 
 def test_one_weighted_step_agrees_with_numpy() -> None:
@@ -15,10 +21,13 @@ def test_one_weighted_step_agrees_with_numpy() -> None:
     x, y, q = rng.normal(size=(6, 4)), rng.integers(3, size=6), rng.random(6)
     net = torch.nn.Linear(4, 3).double()
     weight, bias = (p.detach().numpy().copy() for p in net.parameters())
-    step = local_step(net, Classification(3), ClientSGD(lr=0.3), lr=0.3)
-    learner = {"params": {n: p.detach() for n, p in net.named_parameters()}, "buffers": {}, "momentum": {}}
+    step = LocalStep(net, Classification(3), ClientSGD(lr=0.3), lr=0.3)
+    params = dict(net.named_parameters())
     size = torch.tensor(6.0, dtype=torch.float64)
-    after = step(learner, torch.tensor(x), torch.tensor(y), torch.tensor(q), size, torch.tensor(0))
+    loss, _ = step.objective(params, {}, torch.tensor(x), torch.tensor(y), torch.tensor(q), size, torch.tensor(0))
+    grads = list(torch.autograd.grad(loss, list(params.values())))
+    after = {"params": {n: p.detach() for n, p in params.items()}, "buffers": {}, "momentum": {}}
+    step.descend(after, grads)
     d_weight, d_bias = gradient(weight, bias, x, y, q)
     np.testing.assert_allclose(after["params"]["weight"].numpy(), weight - 0.3 * d_weight, rtol=1e-9)
     np.testing.assert_allclose(after["params"]["bias"].numpy(), bias - 0.3 * d_bias, rtol=1e-9)
@@ -54,8 +63,7 @@ def test_one_client_is_centralised_sgd(epochs: int) -> None:
     x, y = block.x(torch.float64), block.y()
     for round_ in range(4):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01)
-        for positions in shuffled_batches(block, 4, epochs, seed=0, round_=round_).positions[0]:
-            rows = positions[positions >= 0]
+        for rows in client_batches(shuffled_batches(block, 4, epochs, seed=0, round_=round_), 0):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
             optimizer.step()
@@ -86,33 +94,30 @@ def test_batches_cover_every_sample_once_a_pass() -> None:
     data = make_data(sizes=(7, 12, 3, 20), fractions=(1.0, 0.0, 0.0))
     block = data.federation.block(torch.arange(4), "train")
     batches = shuffled_batches(block, batch_size=5, epochs=2, seed=3, round_=1)
-    assert batches.n_steps.tolist() == [4, 6, 2, 8]
-    used = batches.positions[batches.positions >= 0]
-    assert torch.equal(used.sort().values, torch.arange(42).repeat_interleave(2))
+    steps = [client_batches(batches, c) for c in range(4)]
+    assert [[len(rows) for rows in s] for s in steps] == [[5, 2] * 2, [5, 5, 2] * 2, [3] * 2, [5, 5, 5, 5] * 2]
     for c in range(4):
-        rows = batches.positions[c]
-        assert set(block.owner[rows[rows >= 0]].tolist()) == {c}
-        assert (rows[int(batches.n_steps[c]) :] == -1).all()
-        assert (rows[: int(batches.n_steps[c])] >= 0).any(dim=1).all()
+        for one_pass in torch.cat(steps[c]).chunk(2):
+            assert torch.equal(one_pass.sort().values, torch.nonzero(block.owner == c).squeeze(1))
 
 
 def test_order_depends_on_seed_round_and_client_but_not_on_the_block() -> None:
     data = make_data(sizes=(30, 30, 30), fractions=(1.0, 0.0, 0.0))
     together = data.federation.block(torch.arange(3), "train")
     alone = data.federation.block(torch.tensor([2]), "train")
-    order = shuffled_batches(together, 8, 1, seed=0, round_=0).positions
-    assert torch.equal(order[2] - 60 * (order[2] >= 0), shuffled_batches(alone, 8, 1, seed=0, round_=0).positions[0])
-    other = [shuffled_batches(together, 8, 1, seed=s, round_=r).positions for s, r in ((1, 0), (0, 1))]
-    assert not torch.equal(order, other[0])
-    assert not torch.equal(order, other[1])
-    assert not torch.equal(order[0, 0], order[1, 0] - 30)
+    order = shuffled_batches(together, 8, 1, seed=0, round_=0).order
+    assert torch.equal(order[0, 60:] - 60, shuffled_batches(alone, 8, 1, seed=0, round_=0).order[0])
+    for s, r in ((1, 0), (0, 1)):
+        assert not torch.equal(order, shuffled_batches(together, 8, 1, seed=s, round_=r).order)
+    assert not torch.equal(order[0, :30], order[0, 30:60] - 30)
 
 
 def test_shuffling_is_uniform() -> None:
     """Each of 6 orders of 3 samples comes up about equally often (chi-squared, 5 degrees of freedom, 0.1 %: 20.5)."""
     data = make_data(sizes=(3,) * 3000, fractions=(1.0, 0.0, 0.0))
     block = data.federation.block(torch.arange(3000), "train")
-    positions = shuffled_batches(block, 3, 1, seed=0, round_=0).positions[:, 0] - 3 * torch.arange(3000).unsqueeze(1)
+    order = shuffled_batches(block, 3, 1, seed=0, round_=0).order
+    positions = order.view(3000, 3) - 3 * torch.arange(3000).unsqueeze(1)
     counts = torch.bincount(positions[:, 0] * 3 + positions[:, 1], minlength=9)[[1, 2, 3, 5, 6, 7]].double()
     assert ((counts - 500) ** 2 / 500).sum() < 20.5
 

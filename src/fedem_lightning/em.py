@@ -20,7 +20,8 @@ def responsibilities(pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
         q [n, M]; rows sum to 1.
 
     """
-    return torch.softmax(pi.log()[owner] - losses, dim=1)
+    log_joint = pi.log().T.index_select(1, owner) - losses.T  # [M, n]: a softmax over the short, last axis is slow
+    return torch.softmax(log_joint, dim=0).T
 
 
 def mixture_weights(q: Tensor, owner: Tensor, previous: Tensor) -> Tensor:
@@ -45,4 +46,4 @@ def mixture_losses(pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
 
     Its mean over all samples is the objective f of Eq. 6.
     """
-    return -torch.logsumexp(pi.log()[owner] - losses, dim=1)
+    return -torch.logsumexp(pi.log().T.index_select(1, owner) - losses.T, dim=0)

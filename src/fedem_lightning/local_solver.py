@@ -3,12 +3,11 @@
 A step is written for ONE learner (one model on one client's data); the engine runs it over many.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.components import dropout_keys
@@ -20,9 +19,6 @@ from fedem_lightning.tasks import Task
 
 Learner = dict[str, Models]
 """A learner's state: "params", "buffers" and "momentum", each name -> tensor (with leading axes where stacked)."""
-
-LocalStep = Callable[[Learner, Tensor, Tensor, Tensor, Tensor, Tensor], Learner]
-"""(learner, x [B, ...], y [B], weight [B], size [], key []) -> learner after one step; `size` counts real samples."""
 
 
 @dataclass(frozen=True)
@@ -58,44 +54,73 @@ class ClientSGD:
         """Learning rate of round `round_` (from 0) of `n_rounds`."""
         return self.lr * SCHEDULES[self.schedule](round_ / max(1, n_rounds))
 
-    def update(self, params: Models, grads: Models, momentum: Models, lr: float) -> tuple[Models, Models]:
-        """One step: new params and new momentum (empty without momentum)."""
+    def descend(self, learner: Learner, grads: list[Tensor], lr: float) -> None:
+        """One step in place, element by element: alike for one learner and for a stack of them.
+
+        Args:
+            learner: its "params" and "momentum" are changed.
+            grads: of the params, in their order; used up.
+            lr: learning rate.
+
+        """
+        params, momentum = list(learner["params"].values()), list(learner["momentum"].values())
         if self.weight_decay:
-            grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
+            torch._foreach_add_(grads, params, alpha=self.weight_decay)
         if self.momentum:
-            grads = momentum = {name: self.momentum * momentum[name] + g for name, g in grads.items()}
-        return {name: p - lr * grads[name] for name, p in params.items()}, momentum
+            torch._foreach_mul_(momentum, self.momentum)
+            torch._foreach_add_(momentum, grads)
+            grads = momentum
+        torch._foreach_add_(params, grads, alpha=-lr)
 
 
-def local_step(backbone: nn.Module, task: Task, optimizer: ClientSGD, lr: float) -> LocalStep:
+@dataclass(frozen=True)
+class LocalStep:
     """Theta <- theta - lr grad (1 / |I|) sum_{i in I} q_i l(h_theta(x_i), y_i)   (Alg. 2, LocalSolver).
 
     The sum over the batch I is divided by its number of samples, never by the sum of the weights q: so learning rates
     compare with FedAvg's, and the objective stays Eq. 10. A sequence's loss is divided by its number of targets: a
     constant, which leaves the minimiser as it is.
     """
-    key_names = dropout_keys(backbone)
 
-    def step(learner: Learner, x: Tensor, y: Tensor, weight: Tensor, size: Tensor, key: Tensor) -> Learner:
-        def objective(params: Models) -> tuple[Tensor, Models]:
-            buffers = {name: buffer.clone() for name, buffer in learner["buffers"].items()}  # a forward may change them
-            outputs = functional_call(backbone, {**params, **buffers, **dict.fromkeys(key_names, key)}, (x,))
-            return (weight * task.losses(outputs, y)).sum() / (size * task.n_targets), buffers
+    backbone: nn.Module
+    task: Task
+    optimizer: ClientSGD
+    lr: float
 
-        grads, buffers = grad(objective, has_aux=True)(learner["params"])
-        params, momentum = optimizer.update(learner["params"], grads, learner["momentum"], lr)
-        return {"params": params, "buffers": buffers, "momentum": momentum}
+    def objective(
+        self, params: Models, buffers: Models, x: Tensor, y: Tensor, weight: Tensor, size: Tensor, key: Tensor
+    ) -> tuple[Tensor, Models]:
+        """The weighted loss of ONE learner on a batch: x [B, ...], y [B], weight [B]; and its buffers afterwards.
 
-    return step
+        `size` [] counts the real samples (padding has weight 0); `key` [] sets dropout.
+        """
+        buffers = {name: buffer.clone() for name, buffer in buffers.items()}  # a forward may change them
+        keys = dict.fromkeys(dropout_keys(self.backbone), key)
+        outputs = functional_call(self.backbone, {**params, **buffers, **keys}, (x,))
+        return self.mean_loss(self.task.losses(outputs, y), weight, size), buffers
+
+    def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
+        """(1 / |I|) sum_{i in I} q_i l_i: losses and weight [..., B], size [...] -> [...]."""
+        return (weight * losses).sum(dim=-1) / (size * self.task.n_targets)
+
+    def descend(self, learner: Learner, grads: list[Tensor]) -> None:
+        """Takes the step, in place."""
+        self.optimizer.descend(learner, grads, self.lr)
+        torch.clear_autocast_cache()  # it would hand out the parameters' lower-precision copies of the last step
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The local steps of a block's C clients. J_t, a client's number of steps, differs between clients."""
+    """The local steps of a block's C clients: E passes over each one's samples, shuffled anew, in batches of B.
 
-    positions: Tensor  # int64 [C, max J, B]: positions in the block's flat samples, real ones first; -1 pads
-    n_steps: Tensor  # int64 [C], on the CPU
-    keys: Tensor  # int64 [C], functions of (seed, round, client), for dropout
+    Batch j of pass e are `order[e, starts[c] + j B:]`'s next `min(B, counts[c] - j B)` positions. It is the client's
+    step number e ceil(counts[c] / B) + j.
+    """
+
+    order: Tensor  # int64 [E, n]: positions in the block's flat samples, client after client
+    counts: Tensor  # int64 [C], samples of each client, on the CPU
+    size: int  # B
+    keys: Tensor  # int64 [C], functions of (seed, round, client), for dropout and augmentation
 
 
 def shuffled_batches(block: Block, batch_size: int, epochs: int, seed: int, round_: int) -> Batches:
@@ -109,14 +134,8 @@ def shuffled_batches(block: Block, batch_size: int, epochs: int, seed: int, roun
 
     """
     owner, counts = block.owner, block.counts()  # [n], [C]
-    width = max(1, min(batch_size, int(counts.max())))
-    steps = -(-counts // batch_size)  # of one pass, [C]
     rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]  # within its client [n]
-    keys = fold(seed, Purpose.SHUFFLE, round_, block.clients)  # [C]
-    positions = owner.new_full((len(counts), epochs * int(steps.max()) * width), -1)  # [C, J * B]
-    for epoch in range(epochs):
-        draw = fold(keys[owner], epoch, rank)  # [n], in [0, 2^32)
-        shuffled = torch.argsort((owner << 32) | draw, stable=True)  # client after client, each one's samples shuffled
-        positions[owner, epoch * (steps * width)[owner] + rank] = shuffled
-    dropout = fold(seed, Purpose.DROPOUT, round_, block.clients)
-    return Batches(positions.unflatten(1, (-1, width)), (epochs * steps).cpu(), dropout)
+    keys = fold(seed, Purpose.SHUFFLE, round_, block.clients)[owner]  # [n]
+    draws = (fold(keys, epoch, rank) for epoch in range(epochs))  # E x [n], in [0, 2^32)
+    order = torch.stack([torch.argsort((owner << 32) | draw, stable=True) for draw in draws])  # [E, n]
+    return Batches(order, counts.cpu(), batch_size, fold(seed, Purpose.DROPOUT, round_, block.clients))

@@ -18,7 +18,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import require, require_number, require_whole
 from fedem_lightning.evaluation import client_table, curve_metrics
-from fedem_lightning.local_solver import ClientSGD, local_step, shuffled_batches
+from fedem_lightning.local_solver import ClientSGD, LocalStep, shuffled_batches
 from fedem_lightning.round import RoundMetrics, RoundObserver, Statistics, require_one_process, run_round
 
 ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -142,8 +142,8 @@ class FederatedAlgorithm(pl.LightningModule):
         pieces = []
         for piece in block.pieces():
             y = piece.y()
-            pieces.append(torch.stack([task.losses(outputs, y) for outputs in self.outputs(piece)], dim=1))
-        return torch.cat(pieces)
+            pieces.append(torch.stack([task.losses(outputs, y) for outputs in self.outputs(piece)]))  # [M, piece]
+        return torch.cat(pieces, dim=1).T
 
     def broadcast(self, block: Block) -> Models:
         """The shared components as each client of the block receives them: views [C, M, ...]."""
@@ -167,14 +167,14 @@ class FederatedAlgorithm(pl.LightningModule):
         backbone = self.components[0].train()
         clients, params = block.clients, [name for name, _ in backbone.named_parameters()]
         kept = self.kept_momentum.read(clients) if hasattr(self, "kept_momentum") else None
-        start = {name: torch.zeros_like(models[name]) for name in params if self.client_optimizer.momentum}
+        restart = {name: torch.zeros_like(models[name]) for name in params if self.client_optimizer.momentum}
         learners = {
             "params": {name: models[name] for name in params},
             "buffers": {name: tensor for name, tensor in models.items() if name not in params},
-            "momentum": start if kept is None else kept,
+            "momentum": restart if kept is None else kept,
         }
         batches = shuffled_batches(block, self.batch_size, self.local_epochs, self.seed, round_)
-        step = local_step(backbone, block.federation.task, self.client_optimizer, self.lr_at(round_))
+        step = LocalStep(backbone, block.federation.task, self.client_optimizer, self.lr_at(round_))
         trained = self.engine.run(step, learners, block, batches, weights, self.observer.clients_done)
         if kept is not None:
             finite = all_finite(trained["momentum"])  # a client that diverged once starts again from what it had

@@ -54,7 +54,8 @@ class Block:
             x [..., B, *in_shape], y [..., B] or [..., B, targets].
 
         """
-        samples, index = self.federation.samples, self.index[positions]
+        samples = self.federation.samples
+        index = self.index.index_select(0, positions.flatten()).view_as(positions)
         x = samples.features(index, dtype)
         if self.federation.augmentation is not None:
             keys = fold(key.unsqueeze(-1), Purpose.AUGMENT, torch.arange(positions.shape[-1], device=key.device))

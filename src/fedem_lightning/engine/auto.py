@@ -27,7 +27,7 @@ class AutoEngine:
 
     name = "auto"
 
-    def __init__(self, block_size: int | None = None, memory_gb: float = 2.0) -> None:
+    def __init__(self, block_size: int | None = None, memory_gb: float | None = None) -> None:
         self.block_size, self.memory_gb = block_size, memory_gb
         LoopEngine(block_size, memory_gb)  # checks both
 

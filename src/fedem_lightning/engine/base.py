@@ -1,6 +1,6 @@
 """The engine seam: a local step is written for one learner; an engine runs it over the learners of a block.
 
-Both engines compute the same numbers (up to the order of float sums), whatever the block size and the clients' order.
+All engines compute the same numbers (up to the order of float sums), whatever the block size and the clients' order.
 """
 
 import math
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_number, require_whole
@@ -20,19 +21,20 @@ class Engine(ABC):
 
     Args:
         block_size: clients of a block; None: as many as fit `memory_gb`.
-        memory_gb: a block's learners and their batches may take about this much, in 10^9 bytes.
+        memory_gb: a block's learners and their batches may take about this much, in 10^9 bytes; None: `default_gb`.
 
     """
 
     name: str
+    default_gb: float
     copies: int  # of each learner's state that are alive at once
 
-    def __init__(self, block_size: int | None = None, memory_gb: float = 2.0) -> None:
+    def __init__(self, block_size: int | None = None, memory_gb: float | None = None) -> None:
         if block_size is not None:
             require_whole("engine.block_size", block_size, at_least=1)
-        require_number("engine.memory_gb", memory_gb, above=0)
-        self.block_size = block_size
-        self.memory_gb = memory_gb
+        if memory_gb is not None:
+            require_number("engine.memory_gb", memory_gb, above=0)
+        self.block_size, self.memory_gb = block_size, memory_gb
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> "Engine":
         """The engine that does the work for this backbone on this device, made ready for it."""
@@ -65,10 +67,25 @@ class Engine(ABC):
 
     def blocks(self, federation: Federation, clients: Tensor, learner_bytes: int, batch_size: int) -> Iterator[Block]:
         """Cuts `clients` (int64, ascending) into blocks of training samples; `learner_bytes`: a client's M models."""
-        if self.block_size is None:
+        size = self.block_size
+        if size is None:
+            budget = 1e9 * (self.memory_gb or self.default_gb)
             sample = math.prod(federation.in_shape) * 4
-            size = max(1, int(self.memory_gb * 1e9 / (self.copies * learner_bytes + 4 * batch_size * sample)))
-        else:
-            size = self.block_size
+            size = max(1, int(budget / (self.copies * learner_bytes + 4 * batch_size * sample)))
         for part in clients.split(size):
             yield federation.block(part, "train")
+
+
+def own_copy(learners: Learner, order: Tensor | None = None) -> Learner:
+    """Contiguous copies of stacked states, to be trained in place; `order` int64 [C] arranges the clients."""
+
+    def copied(t: Tensor) -> Tensor:
+        return (t if order is None else t[order]).clone(memory_format=torch.contiguous_format)
+
+    return tree_map(copied, learners)
+
+
+def gradients(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
+    """d loss / d params; zeros for a parameter the loss does not depend on."""
+    found = torch.autograd.grad(loss, params, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)]

@@ -7,15 +7,19 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedem_lightning.data.federation import Block
-from fedem_lightning.engine.base import Engine
+from fedem_lightning.engine.base import Engine, gradients, own_copy
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.randomness import fold
 
 
 class LoopEngine(Engine):
-    """Learners one by one. Short batches are really short: no sample is ever padded."""
+    """Learners one by one, each trained in place. Short batches are really short: no sample is ever padded.
+
+    Blocks are small by default (64 MB), so that a client's models are still in cache when they are aggregated.
+    """
 
     name = "loop"
+    default_gb = 0.064
     copies = 2
 
     def run(
@@ -28,20 +32,35 @@ class LoopEngine(Engine):
         progress: Callable[[int], None] = lambda clients: None,
     ) -> Learner:
         """See `Engine.run`."""
-        anyone = next(iter(learners["params"].values()))  # [C, M, ...]
-        n_components = anyone.shape[1]
-        trained = tree_map(torch.empty_like, learners)
-        for c, n_steps in enumerate(batches.n_steps.tolist()):
-            states = [tree_map(lambda t, c=c, m=m: t[c, m], learners) for m in range(n_components)]
-            for j in range(n_steps):
-                row = batches.positions[c, j]
-                row = row[row >= 0]  # [B]
-                x, y = block.batch(row, fold(batches.keys[c], j), anyone.dtype)
-                size = torch.tensor(len(row), dtype=anyone.dtype, device=anyone.device)
-                for m in range(n_components):
-                    weight = torch.ones_like(row, dtype=anyone.dtype) if weights is None else weights[row, m]
-                    states[m] = step(states[m], x, y, weight, size, fold(batches.keys[c], j, m))
-            for m in range(n_components):
-                tree_map(lambda out, state, c=c, m=m: out[c, m].copy_(state), trained, states[m])
+        trained = own_copy(learners)
+        anyone = next(iter(trained["params"].values()))  # [C, M, ...]
+        n_components, device = anyone.shape[1], anyone.device
+        start = 0
+        for c, count in enumerate(batches.counts.tolist()):
+            models = [tree_map(lambda t, c=c, m=m: t[c, m], trained) for m in range(n_components)]  # views
+            s = 0
+            for order in batches.order:
+                for rows in order[start : start + count].split(batches.size) if count else ():
+                    x, y = block.batch(rows, fold(batches.keys[c], s), anyone.dtype)  # [B, ...]
+                    if x.ndim == 4:
+                        x = x.contiguous(memory_format=torch.channels_last)  # what convolutions run fastest on
+                    size = torch.tensor(len(rows), dtype=anyone.dtype, device=device)
+                    for m, model in enumerate(models):
+                        weight = torch.ones_like(rows, dtype=anyone.dtype) if weights is None else weights[rows, m]
+                        _take_step(step, model, x, y, weight, size, fold(batches.keys[c], s, m))
+                    s += 1
+            start += count
             progress(1)
         return trained
+
+
+def _take_step(
+    step: LocalStep, model: Learner, x: Tensor, y: Tensor, weight: Tensor, size: Tensor, key: Tensor
+) -> None:
+    with torch.enable_grad():
+        params = {name: p.detach().requires_grad_() for name, p in model["params"].items()}  # leaves, same memory
+        loss, buffers = step.objective(params, model["buffers"], x, y, weight, size, key)
+        grads = gradients(loss, list(params.values()))
+    step.descend(model, grads)
+    for name, buffer in buffers.items():
+        model["buffers"][name].copy_(buffer)

@@ -1,5 +1,6 @@
-"""Learners stacked and stepped together with `torch.func.vmap`: fast for small models, and on GPUs."""
+"""Learners stacked and stepped together: fast for small models, and on GPUs."""
 
+import math
 import warnings
 from collections.abc import Callable
 
@@ -9,28 +10,39 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
+from fedem_lightning.components import dropout_keys
 from fedem_lightning.data.federation import Block
-from fedem_lightning.engine.base import Engine
+from fedem_lightning.engine.base import Engine, gradients, own_copy
 from fedem_lightning.engine.loop import LoopEngine
+from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.randomness import fold
 
+PADDING = 0.1
+"""Padded samples computed for each real one, at most."""
+
+CACHE = 2**20
+"""Numbers in the features stacked at once on a CPU: 4 MB stay in cache between the forward and the backward pass."""
+
 
 class VmapEngine(Engine):
-    """All clients of a block at once, one component after the other (a client's components share its batch).
+    """All clients of a block and all their components at once.
 
-    Clients are sorted by their number of steps, so that those still at work are always the first rows and no step is
-    computed for a client that has finished. Short batches are padded and masked; with BatchNorm, whose statistics
-    padding would enter, clients with batches of equal size are stacked instead. A backbone that torch.func cannot stack
-    is left to `loop`, with one warning.
+    Clients are sorted by their number of samples, so that those still at work are always the first rows and no step is
+    computed for a client that has finished its pass. Rows with batches of about equal size are stepped together, the
+    shorter ones padded and masked; with BatchNorm, whose statistics padding would enter, rows of equal size only.
+    Linear networks run as batched matrix products (`StackedBackbone`), others through `torch.func.vmap`. A backbone
+    that cannot be stacked at all is left to `loop`, with one warning.
     """
 
     name = "vmap"
-    copies = 6
+    default_gb = 2.0
+    copies = 4
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> Engine:
-        """Itself, knowing whether the backbone mixes the samples of a batch."""
-        self._may_pad = not any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
+        """Itself, knowing the backbone."""
+        self._padding = 0.0 if any(isinstance(layer, _BatchNorm) for layer in backbone.modules()) else PADDING
+        self._stacked, self._trusted = StackedBackbone.of(backbone), False
         self._loop: LoopEngine | None = None
         return self
 
@@ -46,7 +58,7 @@ class VmapEngine(Engine):
         """See `Engine.run`."""
         if self._loop is None:
             try:
-                return self._run_stacked(vmap(step), learners, block, batches, weights, progress)
+                return self._run_stacked(step, learners, block, batches, weights, progress)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # what torch.func raises for an operation without a rule
@@ -57,7 +69,7 @@ class VmapEngine(Engine):
 
     def _run_stacked(
         self,
-        stacked_step: LocalStep,
+        step: LocalStep,
         learners: Learner,
         block: Block,
         batches: Batches,
@@ -65,54 +77,111 @@ class VmapEngine(Engine):
         progress: Callable[[int], None],
     ) -> Learner:
         device = block.index.device
-        anyone = next(iter(learners["params"].values()))  # [C, M, ...]
-        n_components, dtype = anyone.shape[1], anyone.dtype
-        n_steps, order = batches.n_steps.sort(descending=True, stable=True)
-        order = order.to(device)
-        states = [tree_map(lambda t, m=m: t[order, m], learners) for m in range(n_components)]  # M x [C, ...]
-        finished: list[list[Learner]] = [[] for _ in states]
-        active = len(order)
-        for j in range(int(n_steps[0])):
-            still = int((n_steps > j).sum())
-            if still < active:
-                for m, state in enumerate(states):
-                    finished[m].append(tree_map(lambda t, still=still: t[still:], state))
-                    states[m] = tree_map(lambda t, still=still: t[:still], state)
-                active = still
-            for rows in self._groups(batches.positions[order[:active], j]):
-                clients = order[:active][rows]
-                positions = batches.positions[clients, j]  # [A, B]
-                real = positions >= 0
-                size = real.sum(dim=1)  # [A]
-                width = int(size.max())
-                positions, real = positions[:, :width].clamp(min=0), real[:, :width].to(dtype)
-                x, y = block.batch(positions, fold(batches.keys[clients], j), dtype)  # [A, B, ...]
-                for m in range(n_components):
-                    weight = real if weights is None else weights[:, m][positions] * real  # [A, B]
-                    key = fold(batches.keys[clients], j, m)
-                    stepped = stacked_step(_take(states[m], rows), x, y, weight, size.to(dtype), key)
-                    states[m] = _put(states[m], rows, stepped)
-        back = order.argsort()
-        components = []
-        for m, state in enumerate(states):
-            parts = [state, *reversed(finished[m])]  # still-active first, then those that finished last
-            components.append(tree_map(lambda *rows: torch.cat(rows)[back], *parts))
-        progress(len(order))
-        return tree_map(lambda *models: torch.stack(models, dim=1), *components)
+        counts, by_size = batches.counts.sort(descending=True, stable=True)
+        starts = (batches.counts.cumsum(0) - batches.counts)[by_size].to(device)  # [C]
+        by_size = by_size.to(device)
+        stack = own_copy(learners, by_size)  # [C, M, ...]
+        keys, n_passed = batches.keys[by_size], (-(-counts // batches.size)).to(device)  # steps of a pass
+        draws = bool(dropout_keys(step.backbone)) or block.federation.augmentation is not None
+        limit = CACHE // math.prod(block.federation.in_shape) if device.type == "cpu" else 2**62
+        for e, order in enumerate(batches.order):
+            for j in range(-(-int(counts[0]) // batches.size)):
+                sizes = (counts - j * batches.size).clamp(max=batches.size)
+                sizes = sizes[: int((sizes > 0).sum())]  # descending; the other clients have finished this pass
+                for rows in group_rows(sizes, self._padding, limit):
+                    real = torch.arange(int(sizes[rows.start]), device=device) < sizes[rows].to(device).unsqueeze(1)
+                    offset = (starts[rows] + j * batches.size).unsqueeze(1) + torch.arange(
+                        real.shape[1], device=device
+                    )  # [A, B]
+                    offset = offset.clamp(max=len(order) - 1)
+                    positions = order.index_select(0, offset.flatten()).view_as(offset)  # [A, B]
+                    key = fold(keys[rows], e * n_passed[rows] + j) if draws else keys[rows]
+                    state = tree_map(lambda t, rows=rows: t[rows], stack)  # views
+                    take_step = self._step_stacked if self._stacked else _step_vmapped
+                    take_step(step, state, block, positions, real, weights, key)
+        progress(len(counts))
+        back = by_size.argsort()
+        return tree_map(lambda t: t[back], stack)
 
-    def _groups(self, positions: Tensor) -> list[Tensor | slice]:
-        """Rows that are stacked together: all, or those with batches of equal size."""
-        if self._may_pad:
-            return [slice(None)]
-        size = (positions >= 0).sum(dim=1)
-        if int(size.min()) == int(size.max()):
-            return [slice(None)]
-        return [torch.nonzero(size == s).squeeze(1) for s in size.unique()]
+    def _step_stacked(
+        self,
+        step: LocalStep,
+        state: Learner,
+        block: Block,
+        positions: Tensor,
+        real: Tensor,
+        weights: Tensor | None,
+        key: Tensor,
+    ) -> None:
+        assert self._stacked is not None
+        anyone = next(iter(state["params"].values()))  # [A, M, ...]
+        n_models = anyone.shape[1]
+        x, y = block.batch(positions, key, anyone.dtype)  # [A, B, ...]
+        weight = _weights(weights, positions, real.to(anyone.dtype))
+        keys = key.unsqueeze(1).expand(-1, n_models)  # [A, M]
+        if self._stacked.draws:
+            keys = fold(keys, torch.arange(n_models, device=key.device))
+        if not self._trusted and keys.numel() > 1:
+            self._trusted = self._stacked.agrees(step.backbone, state["params"], x, keys)
+            if not self._trusted:
+                self._stacked = None
+                return _step_vmapped(step, state, block, positions, real, weights, key)
+        with torch.enable_grad():
+            params = {name: p.detach().requires_grad_() for name, p in state["params"].items()}
+            outputs = self._stacked(params, x, keys)  # [A M B, ...]
+            each_y = y.unsqueeze(1).expand(-1, n_models, *y.shape[1:]).flatten(0, 2)  # [A M B, ...]
+            losses = step.task.losses(outputs, each_y).view(-1, n_models, real.shape[1])  # [A, M, B]
+            loss = step.mean_loss(losses, weight, real.sum(dim=1, keepdim=True)).sum()
+            grads = gradients(loss, list(params.values()))
+        step.descend(state, grads)
 
 
-def _take(state: Learner, rows: Tensor | slice) -> Learner:
-    return state if isinstance(rows, slice) else tree_map(lambda t: t[rows], state)
+def _step_vmapped(
+    step: LocalStep,
+    state: Learner,
+    block: Block,
+    positions: Tensor,
+    real: Tensor,
+    weights: Tensor | None,
+    key: Tensor,
+) -> None:
+    """One component after the other: its clients' batches are the same, but copies of them would not fit a cache."""
+    anyone = next(iter(state["params"].values()))  # [A, M, ...]
+    x, y = block.batch(positions, key, anyone.dtype)  # [A, B, ...]
+    size = real.sum(dim=1).to(anyone.dtype)
+    weight = _weights(weights, positions, real.to(anyone.dtype))
+    for m in range(anyone.shape[1]):
+        model = tree_map(lambda t, m=m: t[:, m], state)  # views
+        with torch.enable_grad():
+            params = {name: p.detach().requires_grad_() for name, p in model["params"].items()}
+            w = weight[:, min(m, weight.shape[1] - 1)]
+            losses, buffers = vmap(step.objective)(params, model["buffers"], x, y, w, size, fold(key, m))
+            grads = gradients(losses.sum(), list(params.values()))
+        step.descend(model, grads)
+        for name, buffer in buffers.items():
+            model["buffers"][name].copy_(buffer)
 
 
-def _put(state: Learner, rows: Tensor | slice, stepped: Learner) -> Learner:
-    return stepped if isinstance(rows, slice) else tree_map(lambda t, new: t.index_copy(0, rows, new), state, stepped)
+def _weights(weights: Tensor | None, positions: Tensor, real: Tensor) -> Tensor:
+    """Of the samples in each model's loss, 0 for padding: [A, M, B], or [A, 1, B] if they are all alike."""
+    if weights is None:
+        return real.unsqueeze(1)
+    each = weights.T.index_select(1, positions.flatten()).unflatten(1, positions.shape)  # [M, A, B]
+    return each.transpose(0, 1) * real.unsqueeze(1)
+
+
+def group_rows(sizes: Tensor, padding: float, limit: int) -> list[slice]:
+    """Cuts rows with batches of `sizes` (descending, on the CPU) into runs that are stepped together.
+
+    A run's rows are padded to its first one: by at most `padding` of its real samples, and to at most `limit` samples.
+    """
+    groups, start, real = [], 0, 0
+    for row, size in enumerate(sizes.tolist()):
+        if row == start:
+            width = size
+        padded = width * (row - start + 1)
+        if row > start and (padded > (1 + padding) * (real + size) or padded > limit):
+            groups.append(slice(start, row))
+            start, real, width = row, 0, size
+        real += size
+    return [*groups, slice(start, len(sizes))] if len(sizes) else []

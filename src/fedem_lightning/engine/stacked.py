@@ -1,0 +1,116 @@
+"""Networks of linear layers for many learners at once, in batched matrix products.
+
+The learners are folded into the batch axis, so everything without parameters (activations, reshaping, a user's own
+forward) runs unchanged; layers with parameters multiply each learner's rows by its own weights. That is the work of
+`torch.func.vmap` without the cost of dispatching each operation through it.
+"""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.backbones.dropout import Dropout
+from fedem_lightning.components import dropout_keys
+from fedem_lightning.randomness import fold
+
+
+class Shape(NamedTuple):
+    """Of a stack of learners."""
+
+    clients: int  # A
+    models: int  # M, of each client
+    batch: int  # B, samples of each client
+
+
+class StackedLinear(nn.Linear):
+    """`nn.Linear` with a weight [A, M, out, in] and a bias [A, M, out]."""
+
+    shape: Shape
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[A M B, ..., in], or [A B, ..., in] if a client's models share their input, -> [A M B, ..., out]."""
+        a, m, b = self.shape
+        weight, n_out, middle = self.weight, self.out_features, input.shape[1:-1]
+        if input.shape[0] == a * b:  # one product for all models of a client
+            x = input.reshape(a, -1, self.in_features).transpose(1, 2)  # [A, in, B']
+            out = _products(None if self.bias is None else self.bias.flatten(1).unsqueeze(2), weight.flatten(1, 2), x)
+            out = out.view(a, m, n_out, -1).transpose(2, 3)  # [A, M, B', out]
+        else:
+            x = input.reshape(a * m, -1, self.in_features)  # [A M, B', in]
+            bias = None if self.bias is None else self.bias.flatten(0, 1).unsqueeze(1)
+            out = _products(bias, x, weight.flatten(0, 1).transpose(1, 2))  # [A M, B', out]
+        return out.reshape(a * m * b, *middle, n_out)
+
+
+def _products(bias: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    return torch.bmm(a, b) if bias is None else torch.baddbmm(bias, a, b)
+
+
+class StackedDropout(Dropout):
+    """`Dropout` with a key [A, M]; a learner's mask is the one it has alone."""
+
+    shape: Shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape with A M B (or A B) rows."""
+        if not self.training or self.p == 0:
+            return x
+        a, m, b = self.shape
+        if x.shape[0] == a * b:
+            x = x.unflatten(0, (a, 1, b)).expand(a, m, *(b, *x.shape[1:])).flatten(0, 2)
+        each = x.reshape(a, m, -1)
+        position = torch.arange(each.shape[2], device=x.device)
+        kept = fold(self.key.unsqueeze(2), self.salt, position) >= int(self.p * 2**32)
+        return (each * kept.to(x.dtype) / (1 - self.p)).view_as(x)
+
+
+STACKED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: StackedLinear, Dropout: StackedDropout}
+
+
+class StackedBackbone:
+    """A backbone whose layers with state all have a stacked form."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        self._network = copy.deepcopy(backbone)
+        self._keys = dropout_keys(backbone)
+        self._layers = [layer for layer in self._network.modules() if type(layer) in STACKED]
+        for layer in self._layers:
+            layer.__class__ = STACKED[type(layer)]
+
+    @property
+    def draws(self) -> bool:
+        """Whether it needs keys."""
+        return bool(self._keys)
+
+    @classmethod
+    def of(cls, backbone: nn.Module) -> "StackedBackbone | None":
+        """The stacked form; None if a layer with parameters or buffers has none."""
+        for layer in backbone.modules():
+            own = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
+            if own and type(layer) not in STACKED:
+                return None
+        return cls(backbone)
+
+    def agrees(self, backbone: nn.Module, params: Models, x: Tensor, keys: Tensor) -> bool:
+        """Whether the last learner gets what the backbone alone gives it: not so if a forward mixes its samples."""
+        try:
+            found = self(params, x, keys).unflatten(0, (*keys.shape, -1))[-1, -1]
+        except RuntimeError:  # it adds its input, which the models share, to what they made of it
+            return False
+        alone = {name: p[-1, -1] for name, p in params.items()} | dict.fromkeys(self._keys, keys[-1, -1])
+        expected = functional_call(backbone, alone, (x[-1],))
+        if found.shape != expected.shape:
+            return False
+        return bool((found - expected).norm() <= 0.02 * expected.norm())  # more than bfloat16 rounds away
+
+    def __call__(self, params: Models, x: Tensor, keys: Tensor) -> Tensor:
+        """Outputs of every learner: params [A, M, ...], x [A, B, ...], keys [A, M] -> [A M B, ...]."""
+        shape = Shape(keys.shape[0], keys.shape[1], x.shape[1])
+        for layer in self._layers:
+            layer.shape = shape  # type: ignore[assignment]
+        state = {**params, **dict.fromkeys(self._keys, keys)}
+        return functional_call(self._network.train(), state, (x.flatten(0, 1),))
