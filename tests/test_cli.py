@@ -76,7 +76,12 @@ def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
     assert results["rejected_updates"] == 0
     assert results["peak_memory_bytes"] > 1e7
     assert results["environment"]["torch"] == torch.__version__.split("+")[0]
-    assert results["engine"] == {"name": "vmap", "block_size": None}
+    assert results["engine"] == {
+        "name": "vmap",
+        "block_size": None,
+        "reason": "a small network",
+        "processes": 1,
+    }
     for text in ("Bayes ceiling, test", "bottom decile", "test, 2 unseen clients", "s a round", "MB up", "first"):
         assert text in out
 

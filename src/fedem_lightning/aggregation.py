@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fedem_lightning.processes import Processes
+
 Models = dict[str, Tensor]
 """Stacked models: parameter or buffer name -> tensor with leading axes, [C, M, ...] for a block of learners."""
 
@@ -23,17 +25,28 @@ class WeightedMean:
     def add(self, models: Models, weights: Tensor) -> None:
         """Adds the models of C clients, each tensor [C, ...], with weights [C]."""
         finite = all_finite(models)  # [C]
+        everyone = bool(finite.all())
         self.rejected += int((~finite).sum())
         self.total += float(weights[finite].sum())
         for name, stack in models.items():
             if stack.dtype.is_floating_point:
-                kept = weights.to(stack) if finite.all() else weights.to(stack)[finite]
-                stack = stack if finite.all() else stack[finite]
-                partial = torch.tensordot(kept, stack, dims=1)  # [...]
-                self._sums[name] = self._sums[name].add_(partial) if name in self._sums else partial
+                if name not in self._sums:
+                    self._sums[name] = torch.zeros_like(stack[0], memory_format=torch.contiguous_format)
+                kept, stack = (weights, stack) if everyone else (weights[finite], stack[finite])
+                self._sums[name].view(-1).addmv_(stack.flatten(1).T, kept.to(stack))  # in place
             else:
                 largest = stack.amax(dim=0)
                 self._largest[name] = torch.maximum(self._largest.get(name, largest), largest)
+
+    def reduce(self, processes: Processes) -> None:
+        """Adds what the other processes have added; each has added something, or none has."""
+        if not self._sums:
+            return
+        device = next(iter(self._sums.values())).device
+        counts = torch.tensor([self.total, self.rejected], dtype=torch.float64, device=device)
+        processes.sum([counts, *self._sums.values()])
+        processes.maximum(self._largest.values())
+        self.total, self.rejected = float(counts[0]), int(counts[1])
 
     def compute(self) -> Models | None:
         """The mean, each tensor without the client axis; None if no client was kept."""

@@ -14,8 +14,9 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
+from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fedem_lightning.errors import UserError, require
@@ -44,6 +45,8 @@ def _hydra_main(config: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
     choices = {group: hydra_config.runtime.choices[group] for group in ("algorithm", "dataset", "backbone")}
     folder = Path(hydra_config.runtime.output_dir)
+    if hydra_config.mode == RunMode.MULTIRUN:
+        _describe_one_job(folder, list(hydra_config.overrides.task))
     try:
         results = run(config, folder, choices, list(hydra_config.overrides.task))
     except Exception as error:
@@ -52,7 +55,7 @@ def _hydra_main(config: DictConfig) -> float | None:
         raise  # in a sweep Hydra first runs the other jobs, then names the one that failed
     finally:
         gc.collect()  # Lightning's cycles would keep a sweep's earlier federations in memory
-    val = results["val"]
+    val = results.get("val")
     return val[headline(val)[0]]["weighted"] if val else None  # what a sweeper may optimise
 
 
@@ -71,18 +74,26 @@ def main() -> None:
         raise
 
 
+def _describe_one_job(folder: Path, overrides: list[str]) -> None:
+    """Makes the command line that of this job of a sweep: Lightning starts further processes with it."""
+    sys.argv[1:] = overrides
+    hydra_config = HydraConfig.instance().cfg
+    assert hydra_config is not None
+    with read_write(hydra_config.hydra):
+        hydra_config.hydra.run.dir = str(folder)
+
+
 def _exit_with_one_line(error: Exception) -> None:
     """Exits if the user can mend the error, or stopped the run; else returns."""
-    if isinstance(error, Interrupted):
-        print(error, file=sys.stderr)
-        sys.exit(1)
-    message = user_message(error)
+    interrupted = isinstance(error, Interrupted)
+    message = str(error) if interrupted else user_message(error)
     if message is None:
         return
-    if _full_error:
-        traceback.print_exc()
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
+    if rank_zero_only.rank == 0:  # the other processes fail alike
+        if _full_error and not interrupted:
+            traceback.print_exc()
+        print(message if interrupted else f"error: {message}", file=sys.stderr)
+    sys.exit(1 if interrupted else 2)
 
 
 def user_message(error: BaseException) -> str | None:

@@ -21,6 +21,10 @@ class ClientStore(nn.Module):
         for i, tensor in enumerate(like.values()):
             self.register_buffer(f"rows_{i}", tensor.detach().expand(n_clients, *tensor.shape).clone())
 
+    def tensors(self) -> list[Tensor]:
+        """Every tensor's rows, [T, ...]."""
+        return list(self._rows().values())
+
     def _rows(self) -> dict[str, Tensor]:
         return {name: self.get_buffer(f"rows_{i}") for i, name in enumerate(self._names)}
 

@@ -11,6 +11,9 @@ from torchmetrics import Metric
 
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.processes import Processes
+from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.round import draw_clients, share_of
 from fedem_lightning.tasks import HIGHER_IS_BETTER, Task
 
 if TYPE_CHECKING:
@@ -51,14 +54,29 @@ class ClientMetrics(Metric):
 def score(
     algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, split: str
 ) -> dict[str, np.ndarray]:
-    """Every measure of `clients` (int64 [C]) on `split`, float64 [C]; NaN for a client without samples."""
-    metrics = ClientMetrics(federation.n_clients, federation.task).to(clients.device)
-    for piece in federation.block(clients, split).pieces():
-        metrics.update(algorithm.predict(piece), piece.y(), piece.clients[piece.owner])
+    """Every measure of `clients` (int64 [C]) on `split`, float64 [C]; NaN for a client without samples.
+
+    Each process scores its share; torchmetrics adds them up.
+    """
+    processes = Processes.of(algorithm.trainer)
+    metrics = ClientMetrics(len(clients), federation.task).to(clients.device)
+    mine = torch.arange(len(clients), device=clients.device)[processes.rank :: processes.size]
+    if len(mine):
+        for piece in federation.block(clients[mine], split).pieces():
+            metrics.update(algorithm.predict(piece), piece.y(), mine[piece.owner])
+    else:
+        metrics._update_count = 1  # or torchmetrics warns that nothing came before compute
     return {
-        measure: values.reshape(-1)[clients].cpu().numpy()  # torchmetrics squeezes a single client away
+        measure: values.reshape(-1).cpu().numpy()  # torchmetrics squeezes a single client
         for measure, values in metrics.compute().items()
     }
+
+
+def scored_clients(algorithm: "FederatedAlgorithm", federation: Federation, seen: bool = True) -> Tensor:
+    """The clients that are scored, ascending: the same ones at every evaluation of a run."""
+    clients = federation.clients(seen)
+    number = share_of(algorithm.scored_clients, len(clients))
+    return draw_clients(clients, number, generator(algorithm.seed, Purpose.SCORED, int(seen)))
 
 
 def summarize(
@@ -92,11 +110,11 @@ def summarize(
 
 def curve_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
     """What the curves show during training: the seen clients on every split, weighted by training samples."""
-    clients = federation.clients()
-    n_train = federation.splits["train"].counts()[clients].cpu().numpy()
+    clients = scored_clients(algorithm, federation)
+    n_train = federation.splits["train"].counts(clients).cpu().numpy()
     metrics = {}
     for split in SPLITS:
-        n_scored = federation.splits[split].counts()[clients].cpu().numpy()
+        n_scored = federation.splits[split].counts(clients).cpu().numpy()
         for measure, values in score(algorithm, federation, clients, split).items():
             sums = summarize(values, n_train, n_scored, HIGHER_IS_BETTER[measure])
             if sums:
@@ -107,20 +125,21 @@ def curve_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> di
 
 
 def client_table(algorithm: "FederatedAlgorithm", federation: Federation) -> pd.DataFrame:
-    """One row a client: id, population, sizes, every measure on each split, private state."""
-    everybody = torch.arange(federation.n_clients, device=federation.device)
+    """One row a scored client: id, population, sizes, every measure on each split, private state."""
+    clients = torch.cat([scored_clients(algorithm, federation, seen) for seen in (True, False)]).sort().values
+    rows = clients.cpu().numpy()
     table = pd.DataFrame(
         {
-            "id": federation.names,
-            "population": np.where(federation.seen.cpu().numpy(), "seen", "unseen"),
-            **{f"n_{split}": federation.splits[split].counts().cpu().numpy() for split in SPLITS},
+            "id": [federation.names[t] for t in rows],
+            "population": np.where(federation.seen.cpu().numpy()[rows], "seen", "unseen"),
+            **{f"n_{split}": federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS},
         }
     )
     for split in SPLITS:
-        for measure, scores in score(algorithm, federation, everybody, split).items():
+        for measure, scores in score(algorithm, federation, clients, split).items():
             table[f"{split}_{measure}"] = scores
     for name, values in {**algorithm.client_columns(), **_truth_columns(federation)}.items():
-        table[name] = values
+        table[name] = values[rows]
     return table
 
 

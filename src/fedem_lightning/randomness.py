@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     COMPONENT = 8
     AUGMENT = 9
     SUBSAMPLE = 10
+    SCORED = 11
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

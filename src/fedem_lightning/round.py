@@ -7,13 +7,14 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import WeightedMean
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import Purpose, generator
 
 if TYPE_CHECKING:
@@ -62,11 +63,21 @@ def sample_cohort(clients: Tensor, participation: float | int, seed: int, round_
         int64, ascending.
 
     """
-    number = max(1, round(participation * len(clients))) if participation <= 1 else int(participation)
+    number = share_of(participation, len(clients))
     require(number <= len(clients), f"algorithm.participation: {number} clients a round, but only {len(clients)} train")
-    if number == len(clients):
+    return draw_clients(clients, number, generator(seed, Purpose.COHORT, round_))
+
+
+def share_of(participation: float | int, n_clients: int) -> int:
+    """Up to 1 a fraction of the clients (at least one of them), from 2 on their number."""
+    return max(1, round(participation * n_clients)) if participation <= 1 else int(participation)
+
+
+def draw_clients(clients: Tensor, number: int, rng: np.random.Generator) -> Tensor:
+    """`number` of the clients without replacement, ascending."""
+    if number >= len(clients):
         return clients
-    drawn = generator(seed, Purpose.COHORT, round_).choice(len(clients), size=number, replace=False)
+    drawn = rng.choice(len(clients), size=number, replace=False)
     return clients[torch.from_numpy(drawn).to(clients.device)].sort().values
 
 
@@ -74,17 +85,23 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
     """One round of any algorithm; returns what the round has to log."""
     start = time.perf_counter()
     round_, statistics = algorithm.current_epoch, algorithm.statistics
+    processes = Processes.of(algorithm.trainer)
     cohort = sample_cohort(federation.clients(), algorithm.participation, algorithm.seed, round_)
-    algorithm.observer.cohort_drawn(len(cohort))
+    shares = processes.deal(cohort, federation.splits["train"].counts(cohort))
+    mine = shares[processes.rank]
+    algorithm.observer.cohort_drawn(len(mine))
     mean, algorithm.round_metrics = WeightedMean(), RoundMetrics()
-    rejected_before = statistics.rejected_updates
     learner_bytes = len(algorithm.components) * algorithm.message_bytes
-    for block in algorithm.engine.blocks(federation, cohort, learner_bytes, algorithm.batch_size):
+    for block in algorithm.engine.blocks(federation, mine, learner_bytes, algorithm.batch_size):
         models = algorithm.client_update(block, round_)
         if models is not None:
             mean.add(models, block.counts())
-    statistics.rejected_updates += mean.rejected
-    if statistics.rejected_updates - rejected_before == len(cohort):
+    mean.reduce(processes)
+    algorithm.round_metrics.reduce(processes, algorithm.device)
+    processes.exchange_rows(algorithm.client_state(), shares)
+    rejected = mean.rejected + algorithm.round_metrics.rejected
+    statistics.rejected_updates += rejected
+    if rejected == len(cohort):
         raise UserError(
             f"training diverged: in round {round_ + 1} no client's update was finite; "
             f"lower algorithm.client_optimizer.lr (now {algorithm.client_optimizer.lr:g})"
@@ -117,9 +134,10 @@ class RoundObserver:
 
 
 class RoundMetrics:
-    """Means over the samples of a round, gathered block by block."""
+    """Means over the samples of a round, gathered block by block, and how many updates clients rejected themselves."""
 
     def __init__(self) -> None:
+        self.rejected = 0
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 
@@ -128,11 +146,16 @@ class RoundMetrics:
         self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
         self._counts[name] = self._counts.get(name, 0) + values.numel()
 
+    def reduce(self, processes: Processes, device: torch.device) -> None:
+        """Adds what the other processes have gathered, under the same names."""
+        gathered = [self.rejected, *self._sums.values(), *self._counts.values()]
+        total = torch.tensor(gathered, dtype=torch.float64, device=device)
+        processes.sum([total])
+        rejected, *numbers = total.tolist()
+        self.rejected = int(rejected)
+        self._sums = dict(zip(self._sums, numbers, strict=False))
+        self._counts = {name: int(n) for name, n in zip(self._counts, numbers[len(self._sums) :], strict=True)}
+
     def means(self) -> dict[str, float]:
         """The means, by name."""
         return {name: total / self._counts[name] for name, total in self._sums.items()}
-
-
-def require_one_process(trainer: pl.Trainer) -> None:
-    """Raises UserError where the Trainer would start several processes."""
-    require(trainer.world_size == 1, f"trainer.devices: expected one process, got {trainer.world_size}")

@@ -12,6 +12,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities import rank_zero_only
 from torch import nn
 
 from fedem_lightning.algorithms import FederatedAlgorithm
@@ -19,8 +20,8 @@ from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, R
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
+from fedem_lightning.processes import launch_variables, leave_processes, require_ddp
 from fedem_lightning.reporting import draw_figures, print_summary, run_results, save_results
-from fedem_lightning.round import require_one_process
 from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
 
 
@@ -38,19 +39,20 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
         overrides: what the user typed.
 
     Returns:
-        What results.json holds.
+        What results.json holds; nothing in processes other than the first.
 
     Raises:
         UserError: something the user gave is wrong; nothing has been written over.
         Interrupted: Ctrl-C.
 
     """
-    start = time.perf_counter()
+    start, launched_before = time.perf_counter(), launch_variables()
     _quieten_lightning()
     require_whole("seed", config.seed, at_least=0, below=2**32)
     require(config.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {config.fidelity}")
     require_whole("trainer.max_epochs", config.trainer.max_epochs, at_least=0)
-    check_run_folder(folder, config)
+    if rank_zero_only.rank == 0:
+        check_run_folder(folder, config)
     checkpoint = find_checkpoint(config.ckpt_path, folder)
     pl.seed_everything(config.seed, verbose=False)
     data: FederatedDataModule = instantiate(config.dataset)
@@ -59,20 +61,25 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
         check_checkpoint(checkpoint, model, data.federation.digest())
     callbacks = build_callbacks(config, folder)
     trainer = build_trainer(config, folder, callbacks)
-    save_config(folder, config, overrides)
+    engine = model.resolve_engine(trainer.strategy.root_device)
+    if trainer.is_global_zero:
+        save_config(folder, config, overrides)
+        several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
+        print(f"{data.federation}; engine {engine.name} ({engine.reason}){several}; {folder}", flush=True)
     try:
-        print(f"{data.federation}; engine {model.engine_name}; {folder}")
         trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
         if any(isinstance(c, FinishRoundOnInterrupt) and c.interrupted for c in callbacks):
             raise Interrupted(
                 f"stopped after round {trainer.current_epoch}; continue with ckpt_path=auto run_dir={folder}"
             )
         trainer.test(model, data, verbose=False)
-        return _report(
-            folder, model, data, trainer, {**choices, "seed": config.seed, "fidelity": config.fidelity}, start
-        )
+        if not trainer.is_global_zero:
+            return {}
+        names = {**choices, "seed": config.seed, "fidelity": config.fidelity}
+        return _report(folder, model, data, trainer, names, start)
     finally:
         _finish_wandb(trainer)
+        leave_processes(launched_before)
 
 
 def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgorithm:
@@ -138,7 +145,7 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
     for logger in loggers[1:]:
         logger.log_hyperparams({"config": OmegaConf.to_container(config, resolve=True)})
     trainer: pl.Trainer = instantiate(config.trainer, callbacks=callbacks, logger=loggers, default_root_dir=str(folder))
-    require_one_process(trainer)
+    require_ddp(trainer)
     return trainer
 
 

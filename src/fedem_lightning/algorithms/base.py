@@ -2,7 +2,7 @@
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,10 @@ from fedem_lightning.components import Backbone, make_components, model_state
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import require, require_number, require_whole
-from fedem_lightning.evaluation import client_table, curve_metrics
+from fedem_lightning.evaluation import client_table, curve_metrics, scored_clients
 from fedem_lightning.local_solver import ClientSGD, LocalStep, shuffled_batches
-from fedem_lightning.round import RoundMetrics, RoundObserver, Statistics, require_one_process, run_round
+from fedem_lightning.processes import Processes, require_ddp
+from fedem_lightning.round import RoundMetrics, RoundObserver, Statistics, run_round
 
 ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
@@ -41,6 +42,7 @@ class FederatedAlgorithm(pl.LightningModule):
         local_epochs: passes over a client's training samples in a round.
         batch_size: B.
         participation: up to 1: the fraction of the clients in a round's cohort; from 2 on: their number.
+        scored_clients: up to 1: the fraction of the clients that evaluation scores; from 2 on: their number at most.
         engine: "auto", "loop", "vmap", or an Engine.
         seed: of cohorts, shuffling, dropout, and of components 1..M-1.
 
@@ -62,6 +64,7 @@ class FederatedAlgorithm(pl.LightningModule):
         local_epochs: int = 1,
         batch_size: int = 128,
         participation: float | int = 1.0,
+        scored_clients: float | int = 1.0,
         engine: Engine | AutoEngine | str = "auto",
         seed: int = 0,
     ) -> None:
@@ -69,12 +72,12 @@ class FederatedAlgorithm(pl.LightningModule):
         require_whole("n_clients", n_clients, at_least=1)
         require_whole("algorithm.local_epochs", local_epochs, at_least=1)
         require_whole("algorithm.batch_size", batch_size, at_least=1)
-        require_number("algorithm.participation", participation, above=0)
-        require(
-            participation <= 1 or participation == int(participation),
-            "algorithm.participation: expected a fraction up to 1 or a number of clients from 2 on, "
-            f"got {participation}",
-        )
+        for key, share in (("participation", participation), ("scored_clients", scored_clients)):
+            require_number(f"algorithm.{key}", share, above=0)
+            require(
+                share <= 1 or share == int(share),
+                f"algorithm.{key}: expected a fraction up to 1 or a number of clients from 2 on, got {share}",
+            )
         require_whole("seed", seed, at_least=0, below=2**32)
         self.save_hyperparameters(
             {
@@ -83,11 +86,13 @@ class FederatedAlgorithm(pl.LightningModule):
                 "local_epochs": local_epochs,
                 "batch_size": batch_size,
                 "participation": participation,
+                "scored_clients": scored_clients,
                 "seed": seed,
             }
         )
         self.automatic_optimization = False
-        self.n_clients, self.seed, self.participation = n_clients, seed, participation
+        self.n_clients, self.seed = n_clients, seed
+        self.participation, self.scored_clients = participation, scored_clients
         self.local_epochs, self.batch_size = local_epochs, batch_size
         self.client_optimizer = client_optimizer or ClientSGD()
         self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
@@ -122,6 +127,12 @@ class FederatedAlgorithm(pl.LightningModule):
     def messages(self) -> tuple[int, int]:
         """Models sent down and up for each client of a cohort."""
         return len(self.components), len(self.components)
+
+    def client_state(self) -> Iterator[Tensor]:
+        """Every tensor [T, ...] whose rows belong to clients."""
+        for module in self.modules():
+            if isinstance(module, ClientStore):
+                yield from module.tensors()
 
     def client_columns(self) -> dict[str, np.ndarray]:
         """Private state worth a column in the clients' table, each [T]."""
@@ -198,14 +209,12 @@ class FederatedAlgorithm(pl.LightningModule):
     @property
     def engine(self) -> Engine:
         """The engine that runs; `auto` is decided at first use, when the device is known."""
-        if self._engine is None:
-            self._engine = self._engine_choice.resolve(self.components[0], self.device)
-        return self._engine
+        return self._engine or self.resolve_engine(self.device)
 
-    @property
-    def engine_name(self) -> str:
-        """The engine's name, or "auto" before it has decided."""
-        return (self._engine or self._engine_choice).name
+    def resolve_engine(self, device: torch.device) -> Engine:
+        """The engine that will run on `device`."""
+        self._engine = self._engine_choice.resolve(self.components[0], device)
+        return self._engine
 
     @property
     def message_bytes(self) -> int:
@@ -227,9 +236,13 @@ class FederatedAlgorithm(pl.LightningModule):
         """The server optimiser."""
         return self.server_optimizer(self.components.parameters())
 
+    def setup(self, stage: str) -> None:
+        """Keeps DDP from copying all buffers before every round: the round itself exchanges what changed."""
+        self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
+
     def on_fit_start(self) -> None:
         """Checks what only the Trainer knows."""
-        require_one_process(self.trainer)
+        require_ddp(self.trainer)
         self.statistics.plan(self.trainer.max_epochs or 0)
 
     @torch.no_grad()
@@ -244,10 +257,13 @@ class FederatedAlgorithm(pl.LightningModule):
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores everybody on every split, and fills `clients`."""
-        unseen = batch.clients(seen=False)
+        processes, unseen = Processes.of(self.trainer), scored_clients(self, batch, seen=False)
         if len(unseen):
+            shares = [unseen[rank :: processes.size] for rank in range(processes.size)]
             with torch.inference_mode(False), torch.no_grad():
-                self.personalize(batch, unseen)
+                if len(shares[processes.rank]):
+                    self.personalize(batch, shares[processes.rank])
+                processes.exchange_rows(self.client_state(), shares)
         self.clients = client_table(self, batch)
 
     def on_train_end(self) -> None:
@@ -284,4 +300,6 @@ class FederatedAlgorithm(pl.LightningModule):
 
     def _log(self, metrics: dict[str, float]) -> None:
         # the metric called "step" is the loggers' x-axis: rounds
-        self.log_dict(metrics | {"step": float(self.current_epoch + 1)}, on_step=False, on_epoch=True, batch_size=1)
+        metrics = metrics | {"step": float(self.current_epoch + 1)}
+        several = self.trainer.world_size > 1
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, sync_dist=several)

@@ -4,6 +4,7 @@ Marfoq, Neglia, Bellet, Kameni, Vidal: "Federated Multi-Task Learning under a Mi
 arXiv 2108.10252. Algorithms 1 and 2; equation numbers are the paper's.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,11 @@ class FedEM(FederatedAlgorithm):
         block = federation.block(clients, "train")
         q = responsibilities(self.pi[clients], self.losses(block), block.owner)
         self.pi[clients] = mixture_weights(q, block.owner, self.pi[clients])
+
+    def client_state(self) -> Iterator[Tensor]:
+        """The mixture weights."""
+        yield self.pi
+        yield from super().client_state()
 
     def client_columns(self) -> dict[str, np.ndarray]:
         """The mixture weights."""

@@ -37,7 +37,7 @@ class Local(FederatedAlgorithm):
         start = {name: rows.unsqueeze(1) for name, rows in self.models.read(block.clients).items()}  # [C, 1, ...]
         trained = {name: rows.squeeze(1) for name, rows in self.local_solver(start, block, round_).items()}
         finite = all_finite(trained)  # [C]
-        self.statistics.rejected_updates += int((~finite).sum())
+        self.round_metrics.rejected += int((~finite).sum())
         self.models.write(block.clients[finite], {name: rows[finite] for name, rows in trained.items()})
 
     def predict(self, block: Block) -> Tensor:

@@ -33,5 +33,7 @@ class RoundCheckpoint(Checkpoint):
             return
         folder = Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
         trainer.save_checkpoint(folder / f"round-{rounds:06d}.ckpt")  # Lightning writes it atomically
+        if not trainer.is_global_zero:
+            return
         for old in sorted(folder.glob("round-*.ckpt"))[: -self.keep]:
             old.unlink()

@@ -6,6 +6,7 @@ from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
+from pytorch_lightning.utilities import rank_zero_only
 
 
 class FinishRoundOnInterrupt(pl.Callback):
@@ -21,7 +22,8 @@ class FinishRoundOnInterrupt(pl.Callback):
             self._previous = signal.signal(signal.SIGINT, self._handle)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Stops after this round if asked to."""
+        """Stops after this round if asked to: all processes after the same one."""
+        self.interrupted = bool(trainer.strategy.reduce_boolean_decision(self.interrupted, all=False))
         if self.interrupted:
             trainer.should_stop = True
 
@@ -37,7 +39,7 @@ class FinishRoundOnInterrupt(pl.Callback):
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
-        print(
+        rank_zero_only(print)(
             "\nCtrl-C: this round ends first, then the run stops and can be resumed; again: stop at once.", flush=True
         )
 

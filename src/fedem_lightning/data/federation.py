@@ -79,9 +79,11 @@ class Split:
     index: Tensor  # int64 [n], positions in the federation's arrays
     offsets: Tensor  # int64 [T + 1]: client t owns index[offsets[t]:offsets[t + 1]]
 
-    def counts(self) -> Tensor:
-        """Samples of each client, int64 [T]."""
-        return self.offsets.diff()
+    def counts(self, clients: Tensor | None = None) -> Tensor:
+        """Samples of each of `clients` (default: of all T), int64."""
+        if clients is None:
+            return self.offsets.diff()
+        return self.offsets[clients + 1] - self.offsets[clients]
 
 
 class Federation:
@@ -193,7 +195,7 @@ class Federation:
     def block(self, clients: Tensor, split: str) -> Block:
         """The samples of `clients` (int64 [C]) in `split`."""
         table = self.splits[split]
-        counts = table.counts()[clients]  # [C]
+        counts = table.counts(clients)  # [C]
         owner = torch.repeat_interleave(torch.arange(len(clients), device=clients.device), counts)  # [n]
         within = torch.arange(len(owner), device=clients.device) - (counts.cumsum(0) - counts)[owner]
         return Block(self, clients, table.index[table.offsets[clients][owner] + within], owner)

@@ -36,6 +36,13 @@ class AutoEngine:
         unstackable = any(isinstance(layer, nn.RNNBase) and not isinstance(layer, LSTM) for layer in backbone.modules())
         convolutional = any(isinstance(layer, _ConvNd) for layer in backbone.modules())
         large = sum(p.numel() for p in backbone.parameters()) > STACKED_LIMIT_CPU
-        one_by_one = unstackable or (device.type == "cpu" and (convolutional or large))
-        engine = (LoopEngine if one_by_one else VmapEngine)(self.block_size, self.memory_gb)
+        on_cpu = device.type == "cpu"
+        reasons = {
+            "its recurrent layers cannot be stacked": unstackable,
+            "convolutions on a CPU": on_cpu and convolutional,
+            f"more than {STACKED_LIMIT_CPU:,} parameters on a CPU": on_cpu and large,
+        }
+        against = [reason for reason, holds in reasons.items() if holds]
+        engine = (LoopEngine if against else VmapEngine)(self.block_size, self.memory_gb)
+        engine.reason = against[0] if against else ("a small network" if on_cpu else f"on {device.type}")
         return engine.resolve(backbone, device)

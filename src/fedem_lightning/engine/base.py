@@ -26,6 +26,7 @@ class Engine(ABC):
     """
 
     name: str
+    reason = "asked for"  # why it was picked
     default_gb: float
     copies: int  # of each learner's state that are alive at once
 
@@ -86,6 +87,6 @@ def own_copy(learners: Learner, order: Tensor | None = None) -> Learner:
 
 
 def gradients(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
-    """d loss / d params; zeros for a parameter the loss does not depend on."""
+    """D loss / d params; zeros for a parameter the loss does not depend on."""
     found = torch.autograd.grad(loss, params, allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)]

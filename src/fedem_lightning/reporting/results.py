@@ -32,12 +32,13 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
     seconds = statistics.round_seconds
     return {
         "rounds": len(seconds),
-        "n_clients": len(seen),
-        "n_unseen_clients": len(unseen),
-        "n_train_samples": int(seen.n_train.sum()),
+        "n_clients": len(federation.clients()),
+        "n_unseen_clients": len(federation.clients(seen=False)),
+        "n_scored_clients": len(table),
+        "n_train_samples": int(federation.splits["train"].counts(federation.clients()).sum()),
         **{split: summarize_table(seen, split) for split in SPLITS},
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
-        "reference": _reference(seen, federation),
+        "reference": _reference(seen),
         "recovery": _recovery(algorithm, federation),
         "seconds": {
             "training": statistics.training_seconds,
@@ -47,17 +48,22 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "rejected_updates": statistics.rejected_updates,
         "data": federation.notes,
         "federation_digest": algorithm.federation_digest or federation.digest(),
-        "engine": {"name": algorithm.engine.name, "block_size": algorithm.engine.block_size},
+        "engine": {
+            "name": algorithm.engine.name,
+            "block_size": algorithm.engine.block_size,
+            "reason": algorithm.engine.reason,
+            "processes": algorithm.trainer.world_size,
+        },
         "peak_memory_bytes": _peak_memory(algorithm.device),
         "environment": environment(algorithm.device),
     }
 
 
-def _reference(seen: pd.DataFrame, federation: Federation) -> dict[str, float]:
+def _reference(seen: pd.DataFrame) -> dict[str, float]:
     """The Bayes-optimal accuracy on the test samples, weighted as the results are."""
-    if "bayes_accuracy" not in federation.truth or not seen.n_test.any():
+    if "true_bayes_accuracy" not in seen or not seen.n_test.any():
         return {}
-    bayes = federation.truth["bayes_accuracy"][federation.seen.cpu().numpy()]
+    bayes = seen.true_bayes_accuracy.to_numpy()
     sums = summarize(bayes, seen.n_train.to_numpy(), seen.n_test.to_numpy(), higher_is_better=True)
     names = {"weighted": "bayes_accuracy"}
     return {names.get(name, f"bayes_accuracy_{name}"): value for name, value in sums.items()}

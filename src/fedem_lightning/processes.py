@@ -1,0 +1,125 @@
+"""The processes of a Trainer: every round's clients are dealt to them, and what they found is put together.
+
+Every process holds the whole federation and the same state, so that a client may go to any of them. Results do not
+depend on their number, up to the order of float sums.
+"""
+
+import os
+from collections.abc import Iterable
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from pytorch_lightning.strategies import DDPStrategy
+from torch import Tensor
+
+from fedem_lightning.errors import require
+
+
+class Processes:
+    """This process among `size`.
+
+    Args:
+        rank: 0..size-1.
+        size: their number; all exchanges do nothing if it is 1.
+
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
+
+    @classmethod
+    def of(cls, trainer: pl.Trainer) -> "Processes":
+        """Those of a Trainer whose strategy has started them.
+
+        Raises:
+            UserError: several processes under another strategy than ddp.
+
+        """
+        require_ddp(trainer)
+        return cls(trainer.global_rank, trainer.world_size)
+
+    def deal(self, clients: Tensor, work: Tensor) -> list[Tensor]:
+        """Shares of about equal work, one for each process.
+
+        Args:
+            clients: int64 [C], ascending.
+            work: of each client, [C], e.g. its samples.
+
+        Returns:
+            int64, ascending, for each rank; the same lists in every process.
+
+        Raises:
+            UserError: fewer clients than processes.
+
+        """
+        if self.size == 1:
+            return [clients]
+        require(
+            len(clients) >= self.size,
+            f"trainer.devices: {self.size} processes, but only {len(clients)} clients in a round",
+        )
+        by_work = work.argsort(descending=True, stable=True)
+        turn = torch.arange(len(clients), device=clients.device) % (2 * self.size)
+        rank = torch.minimum(turn, 2 * self.size - 1 - turn)  # there and back, so that nobody always gets the larger
+        return [clients[by_work[rank == r].sort().values] for r in range(self.size)]
+
+    def sum(self, tensors: Iterable[Tensor]) -> None:
+        """Replaces tensors (the same shapes everywhere) by their sums over all processes: one exchange for a dtype."""
+        if self.size == 1:
+            return
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
+        for tensor in tensors:
+            by_dtype.setdefault(tensor.dtype, []).append(tensor)
+        for group in by_dtype.values():
+            flat = torch.cat([tensor.flatten() for tensor in group])
+            dist.all_reduce(flat)
+            for tensor, part in zip(group, flat.split([t.numel() for t in group]), strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def maximum(self, tensors: Iterable[Tensor]) -> None:
+        """Replaces tensors by their largest values over all processes."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor, dist.ReduceOp.MAX)
+
+    def exchange_rows(self, tensors: Iterable[Tensor], shares: list[Tensor]) -> None:
+        """Gives every process the rows of tensors [T, ...] that belong to the clients of the others."""
+        if self.size == 1:
+            return
+        for tensor in tensors:
+            for rank, clients in enumerate(shares):
+                rows = tensor[clients].contiguous()
+                dist.broadcast(rows, src=rank)
+                if rank != self.rank:
+                    tensor[clients] = rows
+
+
+def require_ddp(trainer: pl.Trainer) -> None:
+    """Raises UserError where the Trainer would start several processes in a way that loses what they learn."""
+    one = trainer.world_size == 1
+    fits = isinstance(trainer.strategy, DDPStrategy) and trainer.strategy._start_method == "popen"
+    require(one or fits, "trainer.strategy: expected ddp for several devices, got another")
+
+
+LAUNCH_VARIABLES = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Of the environment; Lightning sets them for the processes it starts."""
+
+
+def launch_variables() -> dict[str, str]:
+    """Those that are set."""
+    return {name: os.environ[name] for name in LAUNCH_VARIABLES if name in os.environ}
+
+
+def leave_processes(before: dict[str, str]) -> None:
+    """Ends this run's group of processes, so that the next run of a sweep can start its own.
+
+    Args:
+        before: the launch variables as they were before the run.
+
+    """
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+    for name in LAUNCH_VARIABLES:
+        if name not in before:
+            os.environ.pop(name, None)

@@ -1,0 +1,129 @@
+"""Several processes: the same results as one, by the Trainer and by the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedem_lightning.processes import Processes
+
+SCRIPT = """
+import sys
+import numpy as np, pytorch_lightning as pl, torch
+from torch import nn
+from fedem_lightning import ClientSGD, FedAvg, FedEM, FederatedDataModule, Local
+
+rng = np.random.default_rng(0)
+client = np.repeat(np.arange(7), (9, 30, 4, 17, 8, 25, 12))
+x, y = rng.normal(size=(len(client), 4)), rng.integers(3, size=len(client))
+data = FederatedDataModule.from_arrays(x, y, client, unseen_fraction=0.3)
+sgd = ClientSGD(lr=0.3, momentum=0.9, state="keep")
+normed = lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+found = {}
+for name, kind, options in (
+    ("fedem", FedEM, {"n_components": 2}),
+    ("sampled", FedEM, {"n_components": 2, "participation": 3}),
+    ("local", Local, {}),
+    ("batch norm", FedAvg, {}),
+):
+    torch.manual_seed(0)
+    backbone = normed() if name == "batch norm" else nn.Linear(4, 3)
+    model = kind(backbone, 7, batch_size=4, client_optimizer=sgd, **options)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=int(sys.argv[1]), strategy="ddp" if sys.argv[1] != "1" else "auto", max_epochs=3,
+        precision="64-true", use_distributed_sampler=False, num_sanity_val_steps=0, enable_model_summary=False, **quiet
+    )
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    found[name] = model.state_dict() | {
+        "test loss": torch.tensor(model.clients.test_loss.fillna(-1).to_numpy()),
+        "sent": torch.tensor(model.statistics.up_bytes),
+    }
+torch.save(found, f"{sys.argv[2]}/rank{trainer.global_rank}.pt")
+"""
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    for n in (1, 2):
+        (tmp_path / str(n)).mkdir()
+        subprocess.run(
+            [sys.executable, script, str(n), tmp_path / str(n)], check=True, timeout=240, env=ENVIRONMENT, cwd=tmp_path
+        )
+    alone, first, second = (
+        torch.load(tmp_path / path, weights_only=True) for path in ("1/rank0.pt", "2/rank0.pt", "2/rank1.pt")
+    )
+    for name, state in alone.items():
+        for key, expected in state.items():
+            torch.testing.assert_close(first[name][key], expected, rtol=1e-9, atol=1e-12, msg=f"{name}: {key}")
+            assert torch.equal(first[name][key], second[name][key]), f"{name}: {key} differs between processes"
+
+
+def command_line(*arguments: str) -> list[str]:
+    small = ("dataset.n_clients=12", "dataset.test_size=20", "trainer.devices=2")
+    return [sys.executable, "-m", "fedem_lightning", *arguments, *small]
+
+
+def test_a_sweep_over_two_processes(tmp_path: Path) -> None:
+    """Each job starts processes of its own, which write nothing."""
+    command = command_line("-m", "algorithm=fedem,local", "trainer.max_epochs=2", "run_dir=sweep")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    folders = sorted(p for p in (tmp_path / "sweep").iterdir() if p.is_dir())
+    results = [json.loads((folder / "results.json").read_text()) for folder in folders]
+    assert [r["algorithm"] for r in results] == ["fedem", "local"]
+    assert all(r["engine"]["processes"] == 2 for r in results)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["sweep"]
+
+
+def test_mistakes_and_interrupts_end_all_processes(tmp_path: Path) -> None:
+    command = command_line("trainer.max_epochs=2", "algorithm.client_optimizer.lr=1e38", "run_dir=diverged")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert "diverged" in errors[0]
+
+    command = command_line("trainer.max_epochs=100000", "trainer.check_val_every_n_epoch=100000", "run_dir=stopped")
+    running = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, process_group=0
+    )
+    metrics = tmp_path / "stopped" / "metrics.csv"
+    try:
+        deadline = time.monotonic() + 120
+        while not metrics.exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to all of them
+        _, errors = running.communicate(timeout=60)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+    assert running.returncode == 1
+    assert errors.count(f"continue with ckpt_path=auto run_dir={tmp_path / 'stopped'}") == 1
+    assert list((tmp_path / "stopped" / "checkpoints").glob("*.ckpt"))
+
+
+def test_clients_are_dealt_evenly_and_each_one_once() -> None:
+    clients, work = torch.arange(10, 21), torch.tensor([5, 100, 3, 50, 8, 8, 90, 1, 20, 40, 60])
+    for size in (1, 2, 3, 4):
+        shares = Processes(0, size).deal(clients, work)
+        assert torch.equal(torch.cat(shares).sort().values, clients)
+        loads = [int(work[share - 10].sum()) for share in shares]
+        assert max(loads) - min(loads) <= 100 // max(1, size - 1)
+
+
+def test_fewer_clients_than_processes() -> None:
+    from fedem_lightning import UserError
+
+    with pytest.raises(UserError, match="trainer.devices: 4 processes, but only 3 clients in a round"):
+        Processes(0, 4).deal(torch.arange(3), torch.ones(3))
