@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedem_lightning import UserError
 from fedem_lightning.processes import Processes
 
 SCRIPT = """
@@ -123,7 +124,5 @@ def test_clients_are_dealt_evenly_and_each_one_once() -> None:
 
 
 def test_fewer_clients_than_processes() -> None:
-    from fedem_lightning import UserError
-
-    with pytest.raises(UserError, match="trainer.devices: 4 processes, but only 3 clients in a round"):
+    with pytest.raises(UserError, match="4 processes, but only 3 clients in a round"):
         Processes(0, 4).deal(torch.arange(3), torch.ones(3))

@@ -16,10 +16,10 @@ from hydra.errors import HydraException, InstantiationException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
-from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.processes import in_another_process
 from fedem_lightning.run import Interrupted, run
 from fedem_lightning.tasks import headline
 
@@ -77,10 +77,9 @@ def main() -> None:
 def _describe_one_job(folder: Path, overrides: list[str]) -> None:
     """Makes the command line that of this job of a sweep: Lightning starts further processes with it."""
     sys.argv[1:] = overrides
-    hydra_config = HydraConfig.instance().cfg
-    assert hydra_config is not None
-    with read_write(hydra_config.hydra):
-        hydra_config.hydra.run.dir = str(folder)
+    hydra_config = HydraConfig.get()
+    with read_write(hydra_config):  # type: ignore[arg-type]
+        hydra_config.run.dir = str(folder)
 
 
 def _exit_with_one_line(error: Exception) -> None:
@@ -89,7 +88,7 @@ def _exit_with_one_line(error: Exception) -> None:
     message = str(error) if interrupted else user_message(error)
     if message is None:
         return
-    if rank_zero_only.rank == 0:  # the other processes fail alike
+    if not in_another_process():  # the other processes fail alike
         if _full_error and not interrupted:
             traceback.print_exc()
         print(message if interrupted else f"error: {message}", file=sys.stderr)

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.batch_norm import GUARDED
@@ -70,6 +70,15 @@ def _exchange_layers(module: nn.Module) -> None:
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:
                 setattr(parent, name, Dropout(child.p, salt=next(salts)))
+
+
+def channels_last(weight: Tensor) -> Tensor:
+    """A copy of a convolution's weight [..., out, in, height, width] whose memory has the input channels last.
+
+    A CPU convolves and pools faster in this order. Strides say so even for a single channel, where
+    `torch.channels_last` would leave them alone and the layers that follow would use the slow order.
+    """
+    return weight.movedim(-3, -1).clone(memory_format=torch.contiguous_format).movedim(-1, -3)
 
 
 def dropout_keys(module: nn.Module) -> list[str]:

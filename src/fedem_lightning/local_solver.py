@@ -135,7 +135,7 @@ def shuffled_batches(block: Block, batch_size: int, epochs: int, seed: int, roun
     """
     owner, counts = block.owner, block.counts()  # [n], [C]
     rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]  # within its client [n]
-    keys = fold(seed, Purpose.SHUFFLE, round_, block.clients)[owner]  # [n]
-    draws = (fold(keys, epoch, rank) for epoch in range(epochs))  # E x [n], in [0, 2^32)
+    keys = fold(seed, Purpose.SHUFFLE, round_, block.clients)  # [C]
+    draws = (fold(fold(keys, epoch)[owner], rank) for epoch in range(epochs))  # E x [n], in [0, 2^32)
     order = torch.stack([torch.argsort((owner << 32) | draw, stable=True) for draw in draws])  # [E, n]
     return Batches(order, counts.cpu(), batch_size, fold(seed, Purpose.DROPOUT, round_, block.clients))

@@ -11,13 +11,14 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.errors import require
 
 
 class Processes:
-    """This process among `size`.
+    """One process among `size`: this one.
 
     Args:
         rank: 0..size-1.
@@ -109,6 +110,11 @@ LAUNCH_VARIABLES = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MAS
 def launch_variables() -> dict[str, str]:
     """Those that are set."""
     return {name: os.environ[name] for name in LAUNCH_VARIABLES if name in os.environ}
+
+
+def in_another_process() -> bool:
+    """Whether this is not the first process of a run; known before its Trainer is."""
+    return getattr(rank_zero_only, "rank", 0) != 0
 
 
 def leave_processes(before: dict[str, str]) -> None:

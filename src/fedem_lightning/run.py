@@ -12,7 +12,6 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pytorch_lightning.loggers import Logger
-from pytorch_lightning.utilities import rank_zero_only
 from torch import nn
 
 from fedem_lightning.algorithms import FederatedAlgorithm
@@ -20,7 +19,7 @@ from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, R
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
-from fedem_lightning.processes import launch_variables, leave_processes, require_ddp
+from fedem_lightning.processes import in_another_process, launch_variables, leave_processes, require_ddp
 from fedem_lightning.reporting import draw_figures, print_summary, run_results, save_results
 from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
 
@@ -51,7 +50,7 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
     require_whole("seed", config.seed, at_least=0, below=2**32)
     require(config.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {config.fidelity}")
     require_whole("trainer.max_epochs", config.trainer.max_epochs, at_least=0)
-    if rank_zero_only.rank == 0:
+    if not in_another_process():
         check_run_folder(folder, config)
     checkpoint = find_checkpoint(config.ckpt_path, folder)
     pl.seed_everything(config.seed, verbose=False)

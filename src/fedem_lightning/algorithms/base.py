@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.client_store import ClientStore
-from fedem_lightning.components import Backbone, make_components, model_state
+from fedem_lightning.components import Backbone, channels_last, make_components, model_state
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import require, require_number, require_whole
@@ -243,6 +243,9 @@ class FederatedAlgorithm(pl.LightningModule):
     def on_fit_start(self) -> None:
         """Checks what only the Trainer knows."""
         require_ddp(self.trainer)
+        if self.device.type == "cpu":
+            for parameter in self.components.parameters():
+                parameter.data = channels_last(parameter) if parameter.ndim == 4 else parameter.data
         self.statistics.plan(self.trainer.max_epochs or 0)
 
     @torch.no_grad()

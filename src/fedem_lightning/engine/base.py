@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_number, require_whole
@@ -75,15 +74,6 @@ class Engine(ABC):
             size = max(1, int(budget / (self.copies * learner_bytes + 4 * batch_size * sample)))
         for part in clients.split(size):
             yield federation.block(part, "train")
-
-
-def own_copy(learners: Learner, order: Tensor | None = None) -> Learner:
-    """Contiguous copies of stacked states, to be trained in place; `order` int64 [C] arranges the clients."""
-
-    def copied(t: Tensor) -> Tensor:
-        return (t if order is None else t[order]).clone(memory_format=torch.contiguous_format)
-
-    return tree_map(copied, learners)
 
 
 def gradients(loss: Tensor, params: list[Tensor]) -> list[Tensor]:

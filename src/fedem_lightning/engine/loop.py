@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from fedem_lightning.components import channels_last
 from fedem_lightning.data.federation import Block
-from fedem_lightning.engine.base import Engine, gradients, own_copy
+from fedem_lightning.engine.base import Engine, gradients
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.randomness import fold
 
@@ -32,7 +33,7 @@ class LoopEngine(Engine):
         progress: Callable[[int], None] = lambda clients: None,
     ) -> Learner:
         """See `Engine.run`."""
-        trained = own_copy(learners)
+        trained = tree_map(_own_copy, learners)
         anyone = next(iter(trained["params"].values()))  # [C, M, ...]
         n_components, device = anyone.shape[1], anyone.device
         start = 0
@@ -42,8 +43,6 @@ class LoopEngine(Engine):
             for order in batches.order:
                 for rows in order[start : start + count].split(batches.size) if count else ():
                     x, y = block.batch(rows, fold(batches.keys[c], s), anyone.dtype)  # [B, ...]
-                    if x.ndim == 4:
-                        x = x.contiguous(memory_format=torch.channels_last)  # what convolutions run fastest on
                     size = torch.tensor(len(rows), dtype=anyone.dtype, device=device)
                     for m, model in enumerate(models):
                         weight = torch.ones_like(rows, dtype=anyone.dtype) if weights is None else weights[rows, m]
@@ -52,6 +51,12 @@ class LoopEngine(Engine):
             start += count
             progress(1)
         return trained
+
+
+def _own_copy(t: Tensor) -> Tensor:
+    """To be trained in place; weights of convolutions [C, M, out, in, height, width] in the faster order."""
+    convolution = t.ndim == 6 and t.device.type == "cpu"
+    return channels_last(t) if convolution else t.clone(memory_format=torch.contiguous_format)
 
 
 def _take_step(

@@ -37,7 +37,8 @@ class StackedLinear(nn.Linear):
         weight, n_out, middle = self.weight, self.out_features, input.shape[1:-1]
         if input.shape[0] == a * b:  # one product for all models of a client
             x = input.reshape(a, -1, self.in_features).transpose(1, 2)  # [A, in, B']
-            out = _products(None if self.bias is None else self.bias.flatten(1).unsqueeze(2), weight.flatten(1, 2), x)
+            bias = None if self.bias is None else self.bias.flatten(1).unsqueeze(2)
+            out = _products(bias, weight.flatten(1, 2), x)  # [A, M out, B']
             out = out.view(a, m, n_out, -1).transpose(2, 3)  # [A, M, B', out]
         else:
             x = input.reshape(a * m, -1, self.in_features)  # [A M, B', in]
