@@ -1,9 +1,9 @@
 """Seconds and memory to load a large federation: random images, as many as FEMNIST and EMNIST have.
 
-python benchmarks/loading.py --samples 800000
+    python benchmarks/loading.py [--samples 800000] [--repeats 3] [--json FILE]
 
-Each way to load runs in a process of its own; "extra memory" is its peak less what Python and the imports take, divided
-by the size of the images.
+Each way to load runs in a process of its own, in turn, after one of each that warms up the file's cache; "memory at the
+peak" is that of the process less what Python and the imports take, also divided by the size of the images (Linux).
 """
 
 import argparse
@@ -13,13 +13,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 import numpy as np
+import torch
 
+from common import Timing, bare_parser, finish, print_header, print_row
 from fedem_lightning import ImageFederation
 from fedem_lightning.data.formats.npz import write_npz
 
 MEGABYTE = 1e6
+WAYS = {"read": [], "mapped": ["--mmap"]}
 
 
 def memory(what: str) -> float:
@@ -39,32 +43,44 @@ def load_once(path: str, mmap: bool) -> None:
     print(json.dumps({"seconds": seconds, "images_mb": size, "peak_mb": memory("VmHWM") - before}))
 
 
+def write_images(path: Path, n: int) -> None:
+    """A file of n random images, of 3597 writers as FEMNIST has them (of fewer if there are few images)."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(256, size=(n, 28, 28), dtype=np.uint8)
+    client = np.sort(rng.integers(min(3597, max(1, n // 200)), size=n))
+    write_npz(path, {"x": images, "y": rng.integers(62, size=n), "client": client})
+
+
 def main() -> None:
     """Writes the file, loads it in both ways, prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = bare_parser(__doc__)
     parser.add_argument("--samples", type=int, default=800_000)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--load", metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--mmap", action="store_true", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.load:
-        load_once(chosen.load, chosen.mmap)
+    options = parser.parse_args()
+    if options.load:
+        load_once(options.load, options.mmap)
         return
-    rng = np.random.default_rng(0)
+    if options.repeats < 1:
+        parser.error("--repeats: at least 1")
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "large.npz"
-        n = chosen.samples
-        images = rng.integers(256, size=(n, 28, 28), dtype=np.uint8)
-        write_npz(path, {"x": images, "y": rng.integers(62, size=n), "client": np.sort(rng.integers(3597, size=n))})
-        del images
-        print("| way | seconds | images, MB | memory at the peak, MB | in sizes of the images |\n|---|---|---|---|---|")
-        for options in ([], ["--mmap"]):
-            command = [sys.executable, __file__, "--load", str(path), *options]
-            found = json.loads(subprocess.check_output(command, text=True))
-            ratio = found["peak_mb"] / found["images_mb"]
-            way = "mapped" if options else "read"
-            print(
-                f"| {way} | {found['seconds']:.2f} | {found['images_mb']:.0f} | {found['peak_mb']:.0f} | {ratio:.2f} |"
-            )
+        write_images(path, options.samples)
+        for _ in range(options.repeats + 1):
+            for way, extra in WAYS.items():
+                command = [sys.executable, __file__, "--load", str(path), *extra]
+                found[way].append(json.loads(subprocess.check_output(command, text=True)))
+    print_header(
+        f"{options.samples} images of 28 x 28, {options.repeats} times after one that warms up",
+        *("way", "seconds, median (min - max)", "images, MB", "memory at the peak, MB", "in sizes of the images"),
+    )
+    for way, runs in found.items():
+        timing = Timing(seconds=[run["seconds"] for run in runs[1:]])
+        size, peak = runs[0]["images_mb"], median(run["peak_mb"] for run in runs[1:])
+        print_row(way, timing, f"{size:.0f}", f"{peak:.0f}", f"{peak / size:.2f}")
+    finish(options, torch.device("cpu"), runs=found)
 
 
 if __name__ == "__main__":

@@ -1,106 +1,150 @@
-"""Seconds a round of FedEM on the synthetic mixture: plain sequential PyTorch, `loop` and `vmap`, in turn in one run.
+"""Seconds a round of FedEM: plain sequential PyTorch and the library's engines, in turn in one run.
 
-    python benchmarks/rounds.py [--clients 300] [--components 3] [--rounds 5] [--json FILE]
+    python benchmarks/rounds.py [--work synthetic] [--clients 300] [--rounds 5] [--all-engines] [--json FILE]
+    python benchmarks/rounds.py --work femnist [--femnist FILE.npz] [--clients 50]
 
-The sequential way is what one writes first: for every client and component a DataLoader, a model, an optimiser. All
-three do the same work: the E-step over all training samples, one local epoch at batch size 128, the weighted average.
-Prints a Markdown table with the machine, versions and date; the ratio is that of medians of the same run.
+The sequential way is what one writes first: for every client and component a DataLoader, a copy of the model, an
+optimiser. All ways do the same work: the E-step over all training samples, one local epoch at batch size 128, the
+weighted average. `synthetic` is the mixture with a linear model; its E-step takes a client's samples at once. `femnist`
+is the public code's CNN on the first writers of a file (uint8 x [n, 28, 28], y, client) or on random images; its E-step
+reads a DataLoader for every component, as that code does. Of the engines, the one that `auto` picks runs.
 """
 
-import argparse
 import copy
-import json
-import time
-from collections.abc import Callable
-from pathlib import Path
-from statistics import median
+from collections.abc import Iterable
+from typing import NamedTuple
 
-import pytorch_lightning as pl
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedem_lightning import ClientSGD, FedEM, Linear, SyntheticMixture
-from fedem_lightning.reporting.results import environment
+from common import (
+    Way,
+    alternate,
+    femnist,
+    finish,
+    mixture,
+    n_samples,
+    now,
+    one_round,
+    print_header,
+    print_row,
+    read_options,
+    round_parser,
+)
+from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, Linear, ReferenceCNN
+
+BATCH = 128
 
 
-def sequential_round(data: SyntheticMixture, n_components: int) -> Callable[[], None]:
-    """A round as a plain loop over clients and components."""
-    federation = data.federation
-    blocks = [federation.block(torch.tensor([t]), "train") for t in range(data.n_clients)]
-    clients = [(b.x(torch.float32), b.y().float()) for b in blocks]
-    components = [Linear(data.in_shape, 1) for _ in range(n_components)]
-    pi = torch.full((data.n_clients, n_components), 1 / n_components)
+class Work(NamedTuple):
+    """What a round works on."""
 
-    def losses(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return binary_cross_entropy_with_logits(model(x).squeeze(-1), y, reduction="none")
+    data: FederatedDataModule
+    backbone: nn.Module
+    sgd: ClientSGD
+    at_once: bool  # the sequential E-step takes all samples of a client at once
 
-    def run() -> None:
-        total = sum(len(y) for _, y in clients)
-        averages = [{name: torch.zeros_like(p) for name, p in c.state_dict().items()} for c in components]
-        for t, (x, y) in enumerate(clients):
-            with torch.no_grad():
-                q = torch.softmax(pi[t].log() - torch.stack([losses(c, x, y) for c in components], dim=1), dim=1)
-            pi[t] = q.mean(dim=0)
-            for m, component in enumerate(components):
-                model = copy.deepcopy(component)
-                optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
-                for xb, yb, qb in DataLoader(TensorDataset(x, y, q[:, m]), batch_size=128, shuffle=True):
-                    optimizer.zero_grad()
-                    (qb * losses(model, xb, yb)).mean().backward()
-                    optimizer.step()
-                for name, tensor in model.state_dict().items():
-                    averages[m][name] += len(y) / total * tensor
-        for component, average in zip(components, averages, strict=True):
+    def losses(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Of each sample."""
+        if self.data.n_outputs == 1:
+            return binary_cross_entropy_with_logits(model(x).squeeze(-1), y.float(), reduction="none")
+        return cross_entropy(model(x), y, reduction="none")
+
+
+class Sequential:
+    """A round as a plain loop over clients and components.
+
+    Args:
+        work: to do.
+        n_components: M.
+        device: of the models and the samples.
+
+    """
+
+    def __init__(self, work: Work, n_components: int, device: torch.device) -> None:
+        data = work.data
+        blocks = [data.federation.block(torch.tensor([t]), "train") for t in range(data.n_clients)]
+        self.clients = [(b.x(torch.float32).to(device), b.y().to(device)) for b in blocks]
+        self.components = list(FedEM(work.backbone, data.n_clients, n_components).components.to(device))
+        self.pi = torch.full((data.n_clients, n_components), 1 / n_components, device=device)
+        self.work, self.device = work, device
+        self.total = n_samples(data)
+
+    def __call__(self) -> float:
+        """One round."""
+        start = now(self.device)
+        averages = [{name: torch.zeros_like(t) for name, t in c.state_dict().items()} for c in self.components]
+        for t, (x, y) in enumerate(self.clients):
+            q = self.responsibilities(t)
+            self.pi[t] = q.mean(dim=0)
+            for m in range(len(self.components)):
+                for name, tensor in self.trained(m, x, y, q[:, m]).state_dict().items():
+                    averages[m][name] += len(y) / self.total * tensor
+        for component, average in zip(self.components, averages, strict=True):
             component.load_state_dict(average)
+        return now(self.device) - start
 
-    return run
+    @torch.no_grad()
+    def responsibilities(self, t: int) -> Tensor:
+        """The E-step of client t, [n, M]."""
+        x, y = self.clients[t]
+        columns = []
+        for component in self.components:
+            passes: Iterable[list[Tensor]] = DataLoader(TensorDataset(x, y), batch_size=BATCH)
+            if self.work.at_once:
+                passes = [[x, y]]
+            columns.append(torch.cat([self.work.losses(component, xb, yb) for xb, yb in passes]))
+        return torch.softmax(self.pi[t].log() - torch.stack(columns, dim=1), dim=1)
 
-
-def engine_round(data: SyntheticMixture, n_components: int, engine: str) -> Callable[[], None]:
-    """A round through the Trainer, evaluation apart."""
-    sgd = ClientSGD(lr=1.0, momentum=0.9)
-    backbone = Linear(data.in_shape, data.n_outputs)
-    model = FedEM(backbone, data.n_clients, n_components, client_optimizer=sgd, engine=engine)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-
-    def run() -> None:
-        trainer = pl.Trainer(max_epochs=1, accelerator="cpu", enable_model_summary=False, limit_val_batches=0, **quiet)
-        trainer.fit(model, data)
-
-    run.rounds = model.statistics.round_seconds  # type: ignore[attr-defined]
-    return run
+    def trained(self, m: int, x: Tensor, y: Tensor, q: Tensor) -> nn.Module:
+        """Component m after a client's local epoch."""
+        model, sgd = copy.deepcopy(self.components[m]), self.work.sgd
+        optimizer = torch.optim.SGD(model.parameters(), lr=sgd.lr, momentum=sgd.momentum)
+        for xb, yb, qb in DataLoader(TensorDataset(x, y, q), batch_size=BATCH, shuffle=True):
+            optimizer.zero_grad()
+            (qb * self.work.losses(model, xb, yb)).mean().backward()
+            optimizer.step()
+        return model
 
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("clients", 300), ("components", 3), ("rounds", 5)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    data = SyntheticMixture(n_clients=options.clients, n_components=options.components, test_size=0)
-    ways = {"sequential PyTorch": sequential_round(data, options.components)}
-    ways |= {f"engine={name}": engine_round(data, options.components, name) for name in ("loop", "vmap")}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for round_ in range(options.rounds + 1):
-        for name, run in ways.items():
-            start = time.perf_counter()
-            run()
-            # an engine's own clock leaves out the Trainer's start, which a real run pays once
-            spent = run.rounds[-1] if hasattr(run, "rounds") else time.perf_counter() - start
-            if round_ > 0:  # the first one warms up
-                seconds[name].append(spent)
-    medians = {name: median(values) for name, values in seconds.items()}
-    base = medians["sequential PyTorch"]
-    print(f"\nFedEM, {options.clients} clients, M = {options.components}, {options.rounds} rounds after one warm-up\n")
-    print("| way | seconds a round (median) | min - max | times faster |\n|---|---|---|---|")
-    for name, values in seconds.items():
-        print(f"| {name} | {medians[name]:.4f} | {min(values):.4f} - {max(values):.4f} | {base / medians[name]:.1f} |")
-    where = environment(torch.device("cpu"))
-    print("\n" + ", ".join(f"{key} {value}" for key, value in where.items()))
-    if options.json:
-        options.json.write_text(json.dumps({"seconds": seconds, "environment": where}, indent=2) + "\n")
+    parser = round_parser(__doc__)
+    parser.add_argument("--work", choices=("synthetic", "femnist"), default="synthetic")
+    parser.add_argument("--femnist", metavar="FILE", help="default: random images")
+    parser.add_argument("--clients", type=int, help="default: 300, or 50 for femnist")
+    parser.add_argument("--components", type=int, default=3)
+    parser.add_argument("--all-engines", action="store_true", help="also the engine that auto does not pick")
+    options = read_options(parser)
+    if options.work == "synthetic":
+        data = mixture(options.clients or 300, options.components)
+        backbone, sgd = Linear(data.in_shape, data.n_outputs), ClientSGD(lr=1.0, momentum=0.9)
+    else:
+        data = femnist(options.femnist, options.clients or 50)
+        backbone, sgd = ReferenceCNN(data.n_outputs, data.in_shape), ClientSGD(lr=0.03)
+    work = Work(data, backbone, sgd, at_once=options.work == "synthetic")
+
+    def model(engine: str) -> FedEM:
+        return FedEM(
+            backbone, data.n_clients, options.components, client_optimizer=sgd, batch_size=BATCH, engine=engine
+        )
+
+    picked = model("auto").resolve_engine(options.device).name
+    engines = [picked, *({"loop", "vmap"} - {picked} if options.all_engines else ())]
+    ways: dict[str, Way] = {"sequential PyTorch": Sequential(work, options.components, options.device)}
+    ways |= {f"engine={name}": one_round(model(name), data, options.device) for name in engines}
+    timings = alternate(ways, options.rounds)
+    print_header(
+        f"FedEM, {options.work}, {data.n_clients} clients, {n_samples(data)} training samples, M = "
+        f"{options.components}, {options.rounds} rounds after one that warms up; `auto` picks {picked}",
+        *("way", "seconds a round, median (min - max)", "times faster"),
+    )
+    base = timings["sequential PyTorch"].median
+    for name, timing in timings.items():
+        print_row(name, timing, f"{base / timing.median:.2f}")
+    finish(options, options.device, picked=picked, timings=timings)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ GROUPS = (
 NOT_ALONE = {"algorithm/base"}
 SMALL = {
     "synthetic": ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=9"],
+    "population": ["dataset.n_clients=1600", "dataset.dimension=5"],
     "digits": ["dataset.n_clients=5"],
     "npz": ["dataset.path={files}/images.npz"],
     "femnist": ["dataset.path={files}/images.npz", "dataset.n_clients=3"],

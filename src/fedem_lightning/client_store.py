@@ -1,39 +1,114 @@
 """Models that stay with their clients."""
 
+import math
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
+from fedem_lightning.errors import require
+
+MEMORY_LIMIT = 10**9
+"""Bytes of rows up to which they are kept in memory."""
 
 
 class ClientStore(nn.Module):
     """One row per client of every tensor of a model, in buffers, so that it moves, saves and loads with its owner.
 
+    Rows beyond `MEMORY_LIMIT` lie in a file of the temporary folder (TMPDIR), which vanishes with the process; only
+    the rows of a block are then read, and moved to the device. A client that was never written has the initial row.
+
     Args:
         n_clients: T.
         like: a client's row of each tensor, [...]; all rows start as copies of it.
 
+    Raises:
+        UserError: the disk is too small.
+
     """
+
+    written: Tensor  # bool [T]
 
     def __init__(self, n_clients: int, like: Models) -> None:
         super().__init__()
         self._names = list(like)
+        self.n_bytes = n_clients * sum(tensor.numel() * tensor.element_size() for tensor in like.values())
+        self.on_disk = self.n_bytes > MEMORY_LIMIT
+        if self.on_disk:
+            _check_disk(self.n_bytes)
+        self.register_buffer("written", torch.zeros(n_clients, dtype=torch.bool))
         for i, tensor in enumerate(like.values()):
-            self.register_buffer(f"rows_{i}", tensor.detach().expand(n_clients, *tensor.shape).clone())
+            make = _mapped if self.on_disk else torch.zeros
+            self.register_buffer(f"initial_{i}", tensor.detach().clone(memory_format=torch.contiguous_format))
+            self.register_buffer(f"rows_{i}", make((n_clients, *tensor.shape), dtype=tensor.dtype))
+
+    def __str__(self) -> str:
+        where = f"on disk in {tempfile.gettempdir()}" if self.on_disk else "in memory"
+        each = self.n_bytes / len(self.written)
+        return f"{len(self.written):,} clients x {each / 1e6:.3g} MB = {self.n_bytes / 1e9:.3g} GB {where}"
 
     def tensors(self) -> list[Tensor]:
-        """Every tensor's rows, [T, ...]."""
-        return list(self._rows().values())
-
-    def _rows(self) -> dict[str, Tensor]:
-        return {name: self.get_buffer(f"rows_{i}") for i, name in enumerate(self._names)}
+        """Everything that has a row for each client, [T, ...]."""
+        return [self.written, *(self.get_buffer(f"rows_{i}") for i in range(len(self._names)))]
 
     def read(self, clients: Tensor) -> Models:
-        """The clients' rows, each [C, ...] (a copy)."""
-        return {name: rows[clients] for name, rows in self._rows().items()}
+        """The clients' rows, each [C, ...] or, for a single client without an axis, [...] (copies)."""
+        written, models = self.written[clients], {}
+        for i, name in enumerate(self._names):
+            initial, rows = self.get_buffer(f"initial_{i}"), self.get_buffer(f"rows_{i}")
+            own = rows[clients.to(rows.device)].to(initial.device)
+            has = written.view(*written.shape, *[1] * initial.ndim)
+            models[name] = torch.where(has, own, initial)
+        return models
 
+    @torch.no_grad()
     def write(self, clients: Tensor, models: Models) -> None:
         """Replaces the clients' rows by `models`, each [C, ...]."""
-        with torch.no_grad():
-            for name, rows in self._rows().items():
-                rows[clients] = models[name]
+        for i, name in enumerate(self._names):
+            rows = self.get_buffer(f"rows_{i}")
+            rows[clients.to(rows.device)] = models[name].to(rows.device)
+        self.written[clients] = True
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ClientStore":
+        """Rows on disk follow a change of dtype, but stay there when the rest moves to a device."""
+        if not self.on_disk:
+            return super()._apply(fn, recurse)
+        rows = {name: self._buffers.pop(name) for name in [n for n in self._buffers if n.startswith("rows_")]}
+        super()._apply(fn, recurse)
+        for name, old in rows.items():
+            assert old is not None
+            dtype = fn(old[:0]).dtype
+            self._buffers[name] = old if dtype == old.dtype else _converted(old, dtype)
+        return self
+
+
+def _check_disk(n_bytes: int) -> None:
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    require(
+        n_bytes < free,
+        f"a model of each client's own takes {n_bytes / 1e9:.1f} GB, but {folder} has {free / 1e9:.1f} GB left; set "
+        "the environment variable TMPDIR to a larger disk, or take fewer clients or a smaller backbone",
+    )
+
+
+def _mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros in a file that nobody else can open; it takes disk space only where it is written."""
+    with tempfile.NamedTemporaryFile(prefix="fedem-lightning-", delete=False) as file:
+        file.truncate(math.prod(shape) * dtype.itemsize)
+    options: dict[str, Any] = {"shared": True, "size": math.prod(shape), "dtype": dtype}
+    tensor = torch.from_file(file.name, **options).view(shape)
+    Path(file.name).unlink()
+    return tensor
+
+
+def _converted(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    new = _mapped(tuple(rows.shape), dtype)
+    for part in torch.arange(len(rows)).split(1024):
+        new[part] = rows[part].to(dtype)
+    return new

@@ -90,10 +90,11 @@ class Processes:
             return
         for tensor in tensors:
             for rank, clients in enumerate(shares):
-                rows = tensor[clients].contiguous()
+                where = clients.to(tensor.device)  # rows on disk stay there
+                rows = tensor[where].to(clients.device).contiguous()
                 dist.broadcast(rows, src=rank)
                 if rank != self.rank:
-                    tensor[clients] = rows
+                    tensor[where] = rows.to(tensor.device)
 
 
 def require_ddp(trainer: pl.Trainer) -> None:

@@ -15,7 +15,7 @@ from pytorch_lightning.loggers import Logger
 from torch import nn
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, RoundProgress
+from fedem_lightning.callbacks import FinishRoundOnInterrupt, MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
@@ -65,6 +65,8 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
         save_config(folder, config, overrides)
         several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
         print(f"{data.federation}; engine {engine.name} ({engine.reason}){several}; {folder}", flush=True)
+        for name, store in model.client_stores().items():
+            print(f"kept by clients, {name}: {store}", flush=True)
     try:
         trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
         if any(isinstance(c, FinishRoundOnInterrupt) and c.interrupted for c in callbacks):
@@ -106,7 +108,7 @@ def check_fit(backbone: nn.Module, data: FederatedDataModule) -> None:
 
     """
     federation = data.federation
-    index = federation.splits["train"].index[:2]
+    index = federation.splits["train"].positions(federation.clients()[:2])[0][:2]
     x, y = federation.samples.features(index, torch.float32), federation.samples.labels(index)
     shape, kind = tuple(federation.in_shape), type(federation.task).__name__
     try:
@@ -143,7 +145,13 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
             loggers.append(instantiate(options, save_dir=str(folder)))
     for logger in loggers[1:]:
         logger.log_hyperparams({"config": OmegaConf.to_container(config, resolve=True)})
-    trainer: pl.Trainer = instantiate(config.trainer, callbacks=callbacks, logger=loggers, default_root_dir=str(folder))
+    trainer: pl.Trainer = instantiate(
+        config.trainer,
+        callbacks=callbacks,
+        logger=loggers,
+        plugins=[MappedCheckpoints()],
+        default_root_dir=str(folder),
+    )
     require_ddp(trainer)
     return trainer
 

@@ -130,9 +130,12 @@ class FederatedAlgorithm(pl.LightningModule):
 
     def client_state(self) -> Iterator[Tensor]:
         """Every tensor [T, ...] whose rows belong to clients."""
-        for module in self.modules():
-            if isinstance(module, ClientStore):
-                yield from module.tensors()
+        for store in self.client_stores().values():
+            yield from store.tensors()
+
+    def client_stores(self) -> dict[str, ClientStore]:
+        """What each client keeps of its own beyond a few numbers, by name."""
+        return {name: module for name, module in self.named_modules() if isinstance(module, ClientStore)}
 
     def client_columns(self) -> dict[str, np.ndarray]:
         """Private state worth a column in the clients' table, each [T]."""

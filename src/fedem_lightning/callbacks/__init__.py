@@ -1,7 +1,7 @@
 """Callbacks of the command line; each works with any Trainer."""
 
-from fedem_lightning.callbacks.checkpoint import RoundCheckpoint
+from fedem_lightning.callbacks.checkpoint import MappedCheckpoints, RoundCheckpoint
 from fedem_lightning.callbacks.interrupt import FinishRoundOnInterrupt
 from fedem_lightning.callbacks.progress import RoundProgress
 
-__all__ = ["FinishRoundOnInterrupt", "RoundCheckpoint", "RoundProgress"]
+__all__ = ["FinishRoundOnInterrupt", "MappedCheckpoints", "RoundCheckpoint", "RoundProgress"]

@@ -1,11 +1,22 @@
 """Checkpoints between rounds, from which a run continues to the same bits."""
 
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from fedem_lightning.errors import require_whole
+
+
+class MappedCheckpoints(TorchCheckpointIO):
+    """A plugin that reads checkpoints by mapping them: a file of clients' models may be larger than the memory."""
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """As Lightning's, without executing code from the file."""
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 class RoundCheckpoint(Checkpoint):

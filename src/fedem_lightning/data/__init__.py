@@ -6,6 +6,7 @@ from fedem_lightning.data.digits import Digits
 from fedem_lightning.data.federation import Block, Federation, Split
 from fedem_lightning.data.images import ImageFederation
 from fedem_lightning.data.npz import NpzFederation
+from fedem_lightning.data.population import MixturePopulation
 from fedem_lightning.data.samples import Arrays, Windows
 from fedem_lightning.data.synthetic import SyntheticMixture
 from fedem_lightning.data.text import TextFederation
@@ -18,6 +19,7 @@ __all__ = [
     "FederatedDataModule",
     "Federation",
     "ImageFederation",
+    "MixturePopulation",
     "NpzFederation",
     "Split",
     "SyntheticMixture",

@@ -25,10 +25,10 @@ def label_counts(federation: Federation) -> np.ndarray | None:
     n_classes = getattr(federation.task, "n_classes", federation.task.n_outputs)
     counts = np.zeros((federation.n_clients, n_classes), dtype=np.int64)
     for split in federation.splits.values():
-        client = torch.repeat_interleave(torch.arange(federation.n_clients), split.counts())
+        index, client = split.positions(torch.arange(federation.n_clients))
         samples = federation.samples
         last = isinstance(samples, Windows)
-        y = samples.codes[split.index + samples.length].long() if last else samples.labels(split.index)  # type: ignore[attr-defined]
+        y = samples.codes[index + samples.length].long() if last else samples.labels(index)  # type: ignore[attr-defined]
         np.add.at(counts, (client.numpy(), y.numpy()), 1)
     return counts
 

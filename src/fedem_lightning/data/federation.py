@@ -5,9 +5,9 @@ n samples (of a block, or of all), B samples of a batch, J local steps, Y classe
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -72,18 +72,54 @@ class Block:
             yield Block(self.federation, self.clients, self.index[part], self.owner[part])
 
 
+class Positions(Protocol):
+    """Where the samples of one split lie. `len` is their number."""
+
+    def __len__(self) -> int: ...
+
+    def counts(self, clients: Tensor | None = None) -> Tensor:
+        """Samples of each of `clients` (default: of all T), int64."""
+
+    def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the samples of `clients` (int64 [C]) lie, client after client, and whose they are: int64 [n] each."""
+
+    def to(self, device: torch.device | str) -> "Positions":
+        """The same split on another device."""
+
+    def fingerprint(self) -> list[Tensor]:
+        """What a digest has to cover."""
+
+
 @dataclass(frozen=True)
 class Split:
-    """Where the samples of one split lie, sorted by client."""
+    """`Positions` as a table, sorted by client."""
 
     index: Tensor  # int64 [n], positions in the federation's arrays
     offsets: Tensor  # int64 [T + 1]: client t owns index[offsets[t]:offsets[t + 1]]
+
+    def __len__(self) -> int:
+        return len(self.index)
 
     def counts(self, clients: Tensor | None = None) -> Tensor:
         """Samples of each of `clients` (default: of all T), int64."""
         if clients is None:
             return self.offsets.diff()
         return self.offsets[clients + 1] - self.offsets[clients]
+
+    def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the samples of `clients` (int64 [C]) lie, client after client, and whose they are: int64 [n] each."""
+        counts = self.counts(clients)  # [C]
+        owner = torch.repeat_interleave(torch.arange(len(clients), device=clients.device), counts)  # [n]
+        within = torch.arange(len(owner), device=clients.device) - (counts.cumsum(0) - counts)[owner]
+        return self.index[self.offsets[clients][owner] + within], owner
+
+    def to(self, device: torch.device | str) -> "Split":
+        """The same split on another device."""
+        return Split(self.index.to(device), self.offsets.to(device))
+
+    def fingerprint(self) -> list[Tensor]:
+        """What a digest has to cover."""
+        return [self.index, self.offsets]
 
 
 class Federation:
@@ -107,7 +143,7 @@ class Federation:
     def __init__(
         self,
         samples: Samples,
-        splits: dict[str, Split],
+        splits: Mapping[str, Positions],
         names: Sequence[str],
         seen: Tensor,
         task: Task,
@@ -115,7 +151,7 @@ class Federation:
         augmentation: Augmentation | None = None,
         notes: dict[str, Any] | None = None,
     ) -> None:
-        self.samples, self.splits, self.names = samples, splits, tuple(names)
+        self.samples, self.splits, self.names = samples, splits, names
         self.seen, self.task, self.truth = seen, task, truth or {}
         self.augmentation, self.notes = augmentation, notes or {}
 
@@ -170,7 +206,7 @@ class Federation:
         return cls.from_samples(Arrays(torch.from_numpy(x), torch.from_numpy(y)), client, split, **more)
 
     def __repr__(self) -> str:
-        n = sum(len(split.index) for split in self.splits.values())
+        n = sum(len(split) for split in self.splits.values())
         return f"Federation({self.n_clients} clients, {n} samples of shape {self.in_shape}, {type(self.task).__name__})"
 
     @property
@@ -194,24 +230,20 @@ class Federation:
 
     def block(self, clients: Tensor, split: str) -> Block:
         """The samples of `clients` (int64 [C]) in `split`."""
-        table = self.splits[split]
-        counts = table.counts(clients)  # [C]
-        owner = torch.repeat_interleave(torch.arange(len(clients), device=clients.device), counts)  # [n]
-        within = torch.arange(len(owner), device=clients.device) - (counts.cumsum(0) - counts)[owner]
-        return Block(self, clients, table.index[table.offsets[clients][owner] + within], owner)
+        return Block(self, clients, *self.splits[split].positions(clients))
 
     def to(self, device: torch.device | str) -> "Federation":
         """The same federation on another device."""
         if self.device == torch.device(device):
             return self
-        splits = {name: Split(s.index.to(device), s.offsets.to(device)) for name, s in self.splits.items()}
+        splits = {name: split.to(device) for name, split in self.splits.items()}
         more = (self.task, self.truth, self.augmentation, self.notes)
         return Federation(self.samples.to(device), splits, self.names, self.seen.to(device), *more)
 
     def digest(self) -> str:
         """SHA-256 over labels, owners, splits, who is seen, and true groups: equal digests, equal federation."""
         sha = hashlib.sha256()
-        positions = (t for s in self.splits.values() for t in (s.index, s.offsets))
+        positions = (t for split in self.splits.values() for t in split.fingerprint())
         for tensor in (self.samples.fingerprint(), self.seen, *positions):
             sha.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
         if "group" in self.truth:

@@ -44,11 +44,8 @@ class SyntheticMixture(FederatedDataModule):
         unseen_fraction: float = 0.0,
         seed: int = 0,
     ) -> None:
-        for name, size in {"n_clients": n_clients, "n_components": n_components, "dimension": dimension}.items():
-            require_whole(f"dataset.{name}", size, at_least=1)
+        check_mixture(n_clients, n_components, dimension, alpha, noise)
         require_whole("dataset.test_size", test_size, at_least=0)
-        require_number("dataset.alpha", alpha, above=0)
-        require_number("dataset.noise", noise, at_least=0)
         pi, theta = _draw_mixture(n_clients, n_components, dimension, None if one_hot else alpha, seed)
         rng = generator(seed, Purpose.SYNTHETIC, 0, 1)
         n_train = np.minimum(50 + np.floor(np.minimum(rng.lognormal(4.0, 2.0, n_clients), 1e6)), 1000).astype(np.int64)
@@ -84,6 +81,19 @@ class SyntheticMixture(FederatedDataModule):
                 truth=truth,
             )
         )
+
+
+def check_mixture(n_clients: int, n_components: int, dimension: int, alpha: float, noise: float) -> None:
+    """Raises UserError for a value out of its range."""
+    for name, size in {"n_clients": n_clients, "n_components": n_components, "dimension": dimension}.items():
+        require_whole(f"dataset.{name}", size, at_least=1)
+    require_number("dataset.alpha", alpha, above=0)
+    require_number("dataset.noise", noise, at_least=0)
+
+
+def draw_components(m: int, d: int, seed: int) -> np.ndarray:
+    """Theta [M, d] of a population."""
+    return generator(seed, Purpose.SYNTHETIC, 2).uniform(-1.0, 1.0, size=(m, d))
 
 
 def _draw_mixture(t: int, m: int, d: int, alpha: float | None, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,9 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
     sums = ("weighted", "pooled", "mean", "bottom_decile", "worst")
     for name in sums:
         table.add_column(name.replace("_", " "), justify="right")
-    rows = {f"{split}, {results['n_clients']} clients": results[split] for split in ("train", "val", "test")}
+    n_clients, n_scored = results["n_clients"], results.get("n_scored_clients", results["n_clients"])
+    clients = f"{n_clients} clients" if n_scored == n_clients else f"{n_scored} of {n_clients} clients"
+    rows = {f"{split}, {clients}": results[split] for split in ("train", "val", "test")}
     if results["unseen"]:
         rows[f"test, {results['n_unseen_clients']} unseen clients"] = results["unseen"]["test"]
     for label, scores in rows.items():

@@ -1,0 +1,213 @@
+"""What the benchmarks share: the data, the Trainer, the clock and the tables."""
+
+import argparse
+import json
+import logging
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+
+from fedem_lightning import FederatedAlgorithm, FederatedDataModule, Federation, SyntheticMixture
+from fedem_lightning.data.samples import Windows
+from fedem_lightning.reporting.results import environment
+from fedem_lightning.tasks import Classification
+
+logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # what it says of every Trainer is known
+warnings.filterwarnings("ignore", module=r"pytorch_lightning\.|torch\.jit\.")
+warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+
+Way = Callable[[], float]
+"""Does a piece of work once and returns the seconds it took."""
+
+
+# --- command line ---------------------------------------------------------------------------------------------------
+
+
+def bare_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with what every benchmark understands."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures")
+    return parser
+
+
+def round_parser(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:
+    """A parser for benchmarks that time rounds in this process."""
+    parser = bare_parser(description)
+    parser.add_argument("--rounds", type=int, default=rounds, help="timed rounds, after one that warms up")
+    parser.add_argument("--threads", type=int, help="default: torch's choice")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    return parser
+
+
+def read_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments of a `round_parser`; sets threads and seed, and makes `device` a torch.device."""
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds: at least 1")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    options.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    torch.manual_seed(0)
+    return options
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+def mixture(clients: int, components: int = 3) -> SyntheticMixture:
+    """The synthetic mixture without its test samples, which no round sees."""
+    return SyntheticMixture(n_clients=clients, n_components=components, test_size=0)
+
+
+def images(clients: int, samples: int, shape: Sequence[int] = (28, 28), classes: int = 62) -> FederatedDataModule:
+    """Random images [height, width] or [height, width, channels], all for training."""
+    rng, n = np.random.default_rng(0), clients * samples
+    x = rng.integers(256, size=(n, *shape), dtype=np.uint8)
+    y, client = rng.integers(classes, size=n), np.repeat(np.arange(clients), samples)
+    return FederatedDataModule.from_arrays(x, y, client, split=np.zeros(n, dtype=np.int8), n_classes=classes)
+
+
+def text(clients: int, samples: int, window: int = 40, classes: int = 80) -> FederatedDataModule:
+    """Overlapping windows of random characters, all for training."""
+    length = samples + window  # the last window's targets reach one further than the window
+    codes = np.random.default_rng(0).integers(classes, size=clients * length, dtype=np.uint8)
+    client = np.repeat(np.arange(clients), samples)
+    federation = Federation.from_samples(
+        Windows(torch.from_numpy(codes), window),
+        client,
+        np.zeros(len(client), dtype=np.int8),
+        position=client * length + np.tile(np.arange(samples), clients),
+        task=Classification(classes, n_targets=window),
+        names=[str(t) for t in range(clients)],
+    )
+    return FederatedDataModule(federation)
+
+
+def femnist(path: Path | None, clients: int) -> FederatedDataModule:
+    """Nine tenths of the images of a FEMNIST file's first writers; without a file 130 random images for each."""
+    if path is None:
+        return images(clients, 130)
+    with np.load(path) as file:
+        x, y, client = (file[name] for name in ("x", "y", "client"))
+    kept = client < clients
+    fractions = (0.9, 0.0, 0.1)
+    return FederatedDataModule.from_arrays(x[kept], y[kept], client[kept], n_classes=62, fractions=fractions)
+
+
+def n_samples(data: FederatedDataModule) -> int:
+    """Training samples of all clients."""
+    return len(data.federation.splits["train"].index)
+
+
+# --- rounds ---------------------------------------------------------------------------------------------------------
+
+
+def make_trainer(rounds: int, device: torch.device, **options: Any) -> pl.Trainer:
+    """A Trainer for rounds alone: no evaluation, no files, no output."""
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    options = {"accelerator": device.type, "devices": 1} | quiet | options
+    return pl.Trainer(max_epochs=rounds, limit_val_batches=0, logger=False, **options)
+
+
+def one_round(model: FederatedAlgorithm, data: FederatedDataModule, device: torch.device, **options: Any) -> Way:
+    """Runs a round under a Trainer of its own, whose start does not count: a real run pays it once."""
+
+    def run() -> float:
+        make_trainer(1, device, **options).fit(model, data)
+        return model.statistics.round_seconds[-1]
+
+    return run
+
+
+def now(device: torch.device) -> float:
+    """Seconds on a clock, once the device has done all it was asked to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+@dataclass
+class Timing:
+    """Of one way."""
+
+    first: float = 0.0  # it warms up
+    seconds: list[float] = field(default_factory=list)  # of each round after it
+    cut: bool = False  # the first round took too long: it is the only one
+
+    @property
+    def median(self) -> float:
+        """Seconds a round."""
+        return median(self.seconds)
+
+    def __str__(self) -> str:
+        spread = f"{self.median:.4g} ({min(self.seconds):.4g} - {max(self.seconds):.4g})"
+        return f"{self.first:.4g} (first round, the only one)" if self.cut else spread
+
+
+def alternate(ways: Mapping[str, Way], rounds: int, limit: float = float("inf")) -> dict[str, Timing]:
+    """Times all ways in turn, `rounds` times after a first, which warms up.
+
+    Args:
+        ways: by name.
+        rounds: that are timed.
+        limit: seconds; a way whose first round takes longer has no other.
+
+    """
+    timings = {name: Timing() for name in ways}
+    for round_ in range(rounds + 1):
+        for name, run in ways.items():
+            timing = timings[name]
+            if round_ == 0:
+                timing.first = run()
+                timing.cut = timing.first > limit
+            elif not timing.cut:
+                timing.seconds.append(run())
+    for timing in timings.values():
+        timing.seconds = timing.seconds or [timing.first]
+    return timings
+
+
+# --- output ---------------------------------------------------------------------------------------------------------
+
+
+def print_row(*cells: object) -> None:
+    """A row of a Markdown table, at once: a long run that fails leaves what it has found."""
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+
+
+def print_header(title: str, *columns: str) -> None:
+    """The title and the head of a Markdown table."""
+    print(f"\n{title}\n")
+    print_row(*columns)
+    print("|" + "---|" * len(columns), flush=True)
+
+
+def finish(options: argparse.Namespace, device: torch.device, **figures: Any) -> None:
+    """Prints machine, versions and date, and writes the raw figures if asked to."""
+    where = {**environment(device), "cpu": _cpu(), "cores": os.cpu_count()}
+    print("\n" + ", ".join(f"{key} {value}" for key, value in where.items()), flush=True)
+    if options.json:
+        settings = {key: value for key, value in vars(options).items() if key != "json"}
+        content = {"settings": settings, **figures, "environment": where}
+        options.json.write_text(json.dumps(content, indent=2, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if isinstance(value, Timing) else str(value)
+
+
+def _cpu() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,177 @@
+"""Populations too large to store: samples are computed from their position whenever they are needed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import torch
+from scipy.special import gammaincinv
+from torch import Tensor
+
+from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.splits import SPLITS, hold_out_clients
+from fedem_lightning.data.synthetic import check_mixture, draw_components
+from fedem_lightning.errors import require, require_whole
+from fedem_lightning.randomness import Purpose, fold, hash32
+from fedem_lightning.tasks import BinaryClassification
+
+
+class MixturePopulation(FederatedDataModule):
+    """`SyntheticMixture` with a fixed number of samples a client, of any number of clients: nothing is stored.
+
+    Args:
+        n_clients: T.
+        n_components: M.
+        dimension: d.
+        samples: of each client for train, val and test.
+        alpha: concentration of the mixture weights.
+        noise: standard deviation of eps.
+        unseen_fraction: share of the clients that take no part in training.
+        seed: of everything; a sample is a function of (seed, client, number).
+
+    """
+
+    def __init__(
+        self,
+        n_clients: int = 1_000_000,
+        n_components: int = 3,
+        dimension: int = 50,
+        samples: Sequence[int] = (20, 5, 25),
+        alpha: float = 0.4,
+        noise: float = 1.0,
+        unseen_fraction: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        check_mixture(n_clients, n_components, dimension, alpha, noise)
+        require(len(samples) == 3, f"dataset.samples: expected three numbers, for train, val and test, got {samples}")
+        for n, name in zip(samples, SPLITS, strict=True):
+            require_whole(f"dataset.samples ({name})", n, at_least=int(name == "train"))
+        theta = torch.from_numpy(draw_components(n_components, dimension, seed)).float()
+        starts = [0, samples[0], samples[0] + samples[1]]
+        splits = {
+            name: EvenSplit(n_clients, sum(samples), start, size)
+            for name, start, size in zip(SPLITS, starts, samples, strict=True)
+        }
+        super().__init__(
+            Federation(
+                GeneratedMixture(theta, sum(samples), alpha, noise, seed),
+                splits,
+                Numbers(n_clients),
+                torch.from_numpy(hold_out_clients(n_clients, unseen_fraction, seed)),
+                BinaryClassification(),
+                notes={"generated": "samples are computed when they are needed; nothing is stored"},
+            )
+        )
+
+
+class Numbers(Sequence[str]):
+    """The names "0", "1", ... without storing them."""
+
+    def __init__(self, n: int) -> None:
+        self._range = range(n)
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        picked = self._range[index]
+        return str(picked) if isinstance(picked, int) else [str(i) for i in picked]
+
+
+@dataclass(frozen=True)
+class EvenSplit:
+    """A split in which client t owns the positions t * stride + start + (0, ..., size - 1): see `Split`."""
+
+    n_clients: int
+    stride: int
+    start: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.n_clients * self.size
+
+    def counts(self, clients: Tensor | None = None) -> Tensor:
+        """See `Split.counts`."""
+        return torch.full((self.n_clients,), self.size) if clients is None else torch.full_like(clients, self.size)
+
+    def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Split.positions`."""
+        owner = torch.arange(len(clients), device=clients.device).repeat_interleave(self.size)
+        within = torch.arange(self.size, device=clients.device).repeat(len(clients))
+        return clients[owner] * self.stride + self.start + within, owner
+
+    def to(self, device: torch.device | str) -> "EvenSplit":
+        """Itself."""
+        return self
+
+    def fingerprint(self) -> list[Tensor]:
+        """Its four numbers."""
+        return [torch.tensor([self.n_clients, self.stride, self.start, self.size])]
+
+
+class GeneratedMixture:
+    """Samples of `MixturePopulation` by position, see `Samples`; position p belongs to client p // per_client.
+
+        x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2),  y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
+
+    Args:
+        theta: [M, d].
+        per_client: samples of a client, all splits together.
+        alpha: of pi_t ~ Dirichlet(alpha); noise: standard deviation of eps; seed: of all draws.
+
+    """
+
+    def __init__(self, theta: Tensor, per_client: int, alpha: float, noise: float, seed: int) -> None:
+        self.theta, self.per_client, self.alpha, self.noise, self.seed = theta, per_client, alpha, noise, seed
+        self.in_shape: tuple[int, ...] = (theta.shape[1],)
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where theta is, and what is generated."""
+        return self.theta.device
+
+    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """[*S, d]. The last answer is kept: labels are asked for next, and depend on it."""
+        if self._last is None or not torch.equal(self._last[0], index):
+            feature = torch.arange(self.theta.shape[1], device=index.device)
+            self._last = index, 2 * self._uniform(0, index.unsqueeze(-1), feature) - 1
+        return self._last[1].to(dtype)
+
+    def labels(self, index: Tensor) -> Tensor:
+        """Int64 [*S]."""
+        scores = self.features(index, torch.float32) @ self.theta.T  # [*S, M]
+        pi = self.mixture_weights(index // self.per_client)  # [*S, M]
+        z = (self._uniform(1, index).unsqueeze(-1) > pi.cumsum(-1)).sum(-1).clamp(max=len(self.theta) - 1)
+        eps = self.noise * torch.special.ndtri(self._uniform(2, index))
+        p = torch.sigmoid(scores.gather(-1, z.unsqueeze(-1)).squeeze(-1) + eps)
+        return (self._uniform(3, index) < p).long()
+
+    def mixture_weights(self, clients: Tensor) -> Tensor:
+        """pi_t ~ Dirichlet(alpha), gamma draws over their sum: int64 [*S] -> float32 [*S, M]."""
+        known, where = clients.unique(return_inverse=True)
+        component = torch.arange(len(self.theta), device=clients.device)
+        u = self._uniform(4, known.unsqueeze(-1), component).double().cpu().numpy()
+        gamma = torch.from_numpy(gammaincinv(self.alpha, u)).clamp(min=1e-30)
+        return (gamma / gamma.sum(dim=1, keepdim=True)).float().to(clients.device)[where]
+
+    def _uniform(self, what: int, *key: Tensor) -> Tensor:
+        """Float32 in (0, 1), functions of (seed, what, key); keys may exceed 32 bits."""
+        folded: Tensor = fold(self.seed, Purpose.SYNTHETIC, what)
+        for part in key:
+            folded = fold(folded, part ^ hash32(part >> 32))
+        return ((folded >> 8).float() + 0.5) * 2.0**-24
+
+    def to(self, device: torch.device | str) -> "GeneratedMixture":
+        """The same samples on another device."""
+        return GeneratedMixture(self.theta.to(device), self.per_client, self.alpha, self.noise, self.seed)
+
+    def fingerprint(self) -> Tensor:
+        """What the samples are functions of."""
+        settings = torch.tensor([self.seed, self.per_client, self.alpha, self.noise])
+        return torch.cat([settings, self.theta.cpu().flatten()])
