@@ -14,7 +14,7 @@ from fedem_lightning.data.population import Numbers
 
 
 def test_a_sample_depends_on_its_position_alone() -> None:
-    samples = MixturePopulation(n_clients=10**9, dimension=7).federation.samples
+    samples = MixturePopulation(n_clients=10, dimension=7).federation.samples  # it does not know how many there are
     index = torch.tensor([[3, 49_999_999_999], [2**32 + 3, 17]])
     x, y = samples.features(index, torch.float32), samples.labels(index)
     assert x.shape == (2, 2, 7)
