@@ -2,9 +2,9 @@
 
     python benchmarks [--quick] [--out DIR] [--femnist FILE.npz] [--only NAME ...]
 
-Writes DIR/NAME.md and DIR/NAME.json of every part, and DIR/README.md, which joins the tables. A part that fails is named
-there with the reason, the others go on, and the exit status is 1. `--quick` takes the smallest sizes: a test that
-everything runs, its figures mean nothing.
+Writes DIR/NAME.md, DIR/NAME.json and DIR/NAME.log (warnings, errors) of every part, and DIR/README.md, which joins the
+tables. A part that fails is named there with the reason, the others go on, and the exit status is 1. `--quick` takes
+the smallest sizes: a test that everything runs, its figures mean nothing. Results of an earlier call are overwritten.
 """
 
 import argparse
@@ -25,35 +25,40 @@ class Part(NamedTuple):
 
     script: str
     always: str = ""
+    full: str = ""
     quick: str = ""
     takes_femnist: bool = False
 
 
+PEERS, QUICK_PEERS = "--repeats 3", "--clients 2 --rounds 2 --runners plain ours"
 PARTS = {
     "loading": Part("loading.py", quick="--samples 2000 --repeats 1"),
-    "rounds_synthetic": Part("rounds.py", "--work synthetic --all-engines", "--clients 4 --rounds 1"),
-    "rounds_femnist": Part("rounds.py", "--work femnist", "--clients 2 --rounds 1", takes_femnist=True),
-    "throughput": Part("throughput.py", quick="--clients 2 --samples 2 --rounds 1 --limit 2"),
+    "rounds_synthetic": Part("rounds.py", "--work synthetic --all-engines", quick="--clients 4 --rounds 1"),
+    "rounds_femnist": Part("rounds.py", "--work femnist", quick="--clients 2 --rounds 1", takes_femnist=True),
+    "throughput": Part("throughput.py", quick="--clients 2 --samples 4 --rounds 1 --limit 2"),
     "roofs": Part("roofs.py", quick="--clients 4 --image-clients 1 --rounds 1 --megabytes 8"),
     "growth": Part("growth.py", quick="--clients 2 --rounds 1"),
     "processes": Part("processes.py", quick="--clients 4 --image-clients 2 --rounds 1 --repeats 1"),
-    "peers_linear": Part(
-        "peers", "--model linear --repeats 3", "--clients 4 --rounds 2 --repeats 1 --runners plain ours"
-    ),
-    "peers_cnn": Part(
-        "peers",
-        "--model reference_cnn --repeats 3",
-        "--clients 2 --rounds 2 --repeats 1 --runners plain ours",
-        takes_femnist=True,
-    ),
+    "peers_linear": Part("peers", "--model linear", PEERS, QUICK_PEERS),
+    "peers_cnn": Part("peers", "--model reference_cnn", PEERS, QUICK_PEERS, takes_femnist=True),
 }
+
+
+def stop(process: subprocess.Popen[str]) -> str:
+    """Ends a part as Ctrl-C does, so that it ends what it has started, or by force; what it had printed."""
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        return process.communicate(timeout=10)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0]
 
 
 def run(name: str, part: Part, options: argparse.Namespace) -> str | None:
     """Runs a part and writes its files; why it failed, or None."""
-    own = [*shlex.split(part.always), *(shlex.split(part.quick) if options.quick else ())]
+    own = [*shlex.split(part.always), *shlex.split(part.quick if options.quick else part.full)]
     if part.takes_femnist and options.femnist:
-        own += ["--femnist", str(options.femnist.resolve())]
+        own += ["--femnist", str(options.femnist)]
     shown = shlex.join(["python", f"benchmarks/{part.script}", *own])
     command = [sys.executable, str(HERE / part.script), *own, "--json", str(options.out.resolve() / f"{name}.json")]
     print(f"{name}: {shown}", file=sys.stderr, flush=True)
@@ -63,11 +68,10 @@ def run(name: str, part: Part, options: argparse.Namespace) -> str | None:
         try:
             out, _ = process.communicate(timeout=options.timeout)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out, _ = process.communicate()
+            out = stop(process)
             log.write(f"took more than {options.timeout:g} s\n")
         except KeyboardInterrupt:
-            os.killpg(process.pid, signal.SIGTERM)
+            stop(process)
             raise
     (options.out / f"{name}.md").write_text(f"`{shown}`\n\n{out.strip()}\n")
     if process.returncode == 0:

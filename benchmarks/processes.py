@@ -3,17 +3,17 @@
     python benchmarks/processes.py [--cores 2] [--rounds 4] [--repeats 3] [--json FILE]
 
 FedAvg with the public code's CNN on random images, and FedEM on the synthetic mixture, on a CPU: 1 process with 1
-thread, 1 process with `--cores` threads, `--cores` processes with 1 thread (strategy ddp). Each runs in processes of its
-own, all of them in turn, `--repeats` times.
+thread, 1 process with `--cores` threads, `--cores` processes with 1 thread (strategy ddp). Each run has processes of
+its own; all take turns, `--repeats` times.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import torch
@@ -82,15 +82,9 @@ def run(work: str, clients: int, processes: int, threads: int, options: argparse
 
 
 def end_session(child: subprocess.Popen[str]) -> None:
-    """Ends a run's processes; those of a run that went well have ended themselves, a moment later at most."""
-    for number, patience in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0)):
-        for _ in range(int(patience / 0.1) + 1 if child.poll() is not None else 1):
-            try:
-                os.killpg(child.pid, 0)
-            except ProcessLookupError:
-                return
-            time.sleep(0.1)
-        os.killpg(child.pid, number)
+    """Ends whatever is left of a run's processes."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 

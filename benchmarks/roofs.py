@@ -139,7 +139,12 @@ def print_profile(name: str, model: FederatedAlgorithm, data: FederatedDataModul
     key = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
     events = sorted(callback.profile.key_averages(), key=lambda event: -getattr(event, key))
     total = sum(getattr(event, key) for event in events) or 1.0
-    print_header(f"Operators of one round of {name}, engine {model.engine.name}", "operator", "self time, %", "calls")
+    seconds = model.statistics.round_seconds[-1]
+    print_header(
+        f"Operators of one round of {name}, engine {model.engine.name}: they take {total / 1e6:.3g} s of its "
+        f"{seconds:.3g} s under the profiler; Python has the rest",
+        *("operator", "self time, % of the operators'", "calls"),
+    )
     rows = [(event.key, 100 * getattr(event, key) / total, event.count) for event in events[:ROWS]]
     for operator, share, calls in rows:
         print_row(f"`{operator}`", f"{share:.1f}", calls)

@@ -12,6 +12,7 @@ reads a DataLoader for every component, as that code does. Of the engines, the o
 
 import copy
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -113,7 +114,7 @@ def main() -> None:
     """Measures and prints."""
     parser = round_parser(__doc__)
     parser.add_argument("--work", choices=("synthetic", "femnist"), default="synthetic")
-    parser.add_argument("--femnist", metavar="FILE", help="default: random images")
+    parser.add_argument("--femnist", type=Path, metavar="FILE", help="default: random images")
     parser.add_argument("--clients", type=int, help="default: 300, or 50 for femnist")
     parser.add_argument("--components", type=int, default=3)
     parser.add_argument("--all-engines", action="store_true", help="also the engine that auto does not pick")

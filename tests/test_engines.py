@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import make_data, make_model, make_trainer, parameters, train
+from conftest import make_data, make_model, parameters, train
 from fedem_lightning import (
     MLP,
     AutoEngine,
@@ -28,6 +28,7 @@ from fedem_lightning import (
     VmapEngine,
 )
 from fedem_lightning.components import make_components
+from fedem_lightning.engine import processes_on_cpu
 from fedem_lightning.engine.vmap import group_rows
 
 ENGINES = [VmapEngine(), VmapEngine(block_size=1), VmapEngine(block_size=3), LoopEngine(block_size=2)]
@@ -207,11 +208,26 @@ def test_a_backbone_that_cannot_be_drawn_anew_asks_for_a_function() -> None:
     assert len(make_components(Scale, 2, seed=0)) == 2
 
 
-def test_bfloat16_autocast_runs() -> None:
-    data = make_data()
-    model = make_model(FedEM, data, client_optimizer=ClientSGD(lr=0.5))
-    make_trainer(2, precision="bf16-mixed").fit(model, data)
-    assert parameters(model).isfinite().all()
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_bfloat16_follows_float32_over_many_steps(engine: str) -> None:
+    """Autocast keeps low-precision copies of parameters, which must not be those of an earlier step."""
+    data = make_data(sizes=(40, 40), fractions=(1.0, 0.0, 0.0))
+
+    def trained(precision: str) -> torch.Tensor:
+        sgd = ClientSGD(lr=0.1)
+        model = make_model(FedEM, data, n_components=2, local_epochs=5, client_optimizer=sgd, engine=engine)
+        return parameters(train(model, data, 2, precision=precision))
+
+    start = parameters(make_model(FedEM, data, n_components=2))
+    expected = trained("32-true")
+    assert relative_difference(start, expected) > 0.5
+    assert relative_difference(trained("bf16-mixed"), expected) < 0.02
+
+
+def test_processes_on_a_cpu_follow_their_rule() -> None:
+    assert processes_on_cpu(LoopEngine(), n_clients=50, n_cores=8) == 8
+    assert processes_on_cpu(LoopEngine(), n_clients=3, n_cores=8) == 3
+    assert processes_on_cpu(VmapEngine(), n_clients=50, n_cores=8) == 1
 
 
 class Residual(nn.Module):

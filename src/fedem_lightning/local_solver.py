@@ -106,7 +106,7 @@ class LocalStep:
     def descend(self, learner: Learner, grads: list[Tensor]) -> None:
         """Takes the step, in place."""
         self.optimizer.descend(learner, grads, self.lr)
-        torch.clear_autocast_cache()  # it would hand out the parameters' lower-precision copies of the last step
+        torch.clear_autocast_cache()  # it would keep a low-precision copy of every step's parameters
 
 
 @dataclass(frozen=True)

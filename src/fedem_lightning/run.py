@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import os
 import time
 import warnings
 from pathlib import Path
@@ -17,10 +18,12 @@ from torch import nn
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.engine import processes_on_cpu
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
 from fedem_lightning.processes import in_another_process, launch_variables, leave_processes, require_ddp
 from fedem_lightning.reporting import draw_figures, print_summary, run_results, save_results
+from fedem_lightning.round import share_of
 from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
 
 
@@ -59,7 +62,7 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
     if checkpoint is not None:
         check_checkpoint(checkpoint, model, data.federation.digest())
     callbacks = build_callbacks(config, folder)
-    trainer = build_trainer(config, folder, callbacks)
+    trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))
     engine = model.resolve_engine(trainer.strategy.root_device)
     if trainer.is_global_zero:
         save_config(folder, config, overrides)
@@ -137,7 +140,22 @@ def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
     return callbacks
 
 
-def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]) -> pl.Trainer:
+def pick_devices(config: DictConfig, model: FederatedAlgorithm, data: FederatedDataModule) -> Any:
+    """The Trainer's devices; "auto" on a CPU means processes, by `engine.processes_on_cpu` (Lightning would take 1)."""
+    devices, accelerator = config.trainer.devices, config.trainer.get("accelerator", "auto")
+    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
+    if on_cpu and str(config.trainer.precision).startswith("bf16") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        warnings.warn(
+            "trainer.precision: this CPU has no bfloat16 arithmetic; 32-true is many times faster", stacklevel=2
+        )
+    if devices != "auto" or not on_cpu:
+        return devices
+    n_clients = share_of(model.participation, len(data.federation.clients()))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processes_on_cpu(model.resolve_engine(torch.device("cpu")), n_clients, cores)
+
+
+def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:
     """Lightning's Trainer with the run's callbacks and loggers (metrics.csv always)."""
     loggers: list[Logger] = [RoundCSVLogger(folder / "metrics.csv")]
     for options in (config.logger or {}).values():
@@ -147,6 +165,7 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
         logger.log_hyperparams({"config": OmegaConf.to_container(config, resolve=True)})
     trainer: pl.Trainer = instantiate(
         config.trainer,
+        devices=devices,
         callbacks=callbacks,
         logger=loggers,
         plugins=[MappedCheckpoints()],

@@ -13,6 +13,20 @@ STACKED_LIMIT_CPU = 200_000
 """Parameters up to which stacking pays on a CPU: above, arithmetic dominates the cost of launching it."""
 
 
+def processes_on_cpu(engine: Engine, n_clients: int, n_cores: int) -> int:
+    """How many processes `trainer.devices=auto` starts on a CPU: one a core where learners run one by one, else one.
+
+    A small batch does not keep several threads busy, so single-threaded processes are faster; a stack of learners does.
+
+    Args:
+        engine: that will run.
+        n_clients: of a round; each process needs one.
+        n_cores: that this run may use.
+
+    """
+    return max(1, min(n_cores, n_clients)) if isinstance(engine, LoopEngine) else 1
+
+
 class AutoEngine:
     """Picks by a rule.
 
