@@ -144,15 +144,17 @@ def pick_devices(config: DictConfig, model: FederatedAlgorithm, data: FederatedD
     """The Trainer's devices; "auto" on a CPU means processes, by `engine.processes_on_cpu` (Lightning would take 1)."""
     devices, accelerator = config.trainer.devices, config.trainer.get("accelerator", "auto")
     on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
-    if on_cpu and str(config.trainer.precision).startswith("bf16") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        warnings.warn(
-            "trainer.precision: this CPU has no bfloat16 arithmetic; 32-true is many times faster", stacklevel=2
-        )
+    if on_cpu and str(config.trainer.precision).startswith("bf16") and not _computes_bfloat16():
+        print("trainer.precision: this CPU has no bfloat16 arithmetic, 32-true is many times faster", flush=True)
     if devices != "auto" or not on_cpu:
         return devices
     n_clients = share_of(model.participation, len(data.federation.clients()))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return processes_on_cpu(model.resolve_engine(torch.device("cpu")), n_clients, cores)
+
+
+def _computes_bfloat16() -> bool:
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:
