@@ -130,9 +130,9 @@ WRONG = {
     "no such device": (["trainer.accelerator=abacus"], "abacus"),
     "malformed": (["algorithm.batch_size=[1"], "no viable alternative at input '[1'"),
     "diverged": (["algorithm.client_optimizer.lr=1e38", "run_dir=diverged"], "training diverged"),
-    "two processes": (
+    "spawned processes": (
         ["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"],
-        "expected one process",
+        "trainer.strategy: expected ddp for several devices",
     ),
 }
 
