@@ -79,7 +79,7 @@ def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
     assert results["engine"] == {
         "name": "vmap",
         "block_size": None,
-        "reason": "a small network",
+        "reason": "a small network, or an LSTM",
         "processes": 1,
     }
     for text in ("Bayes ceiling, test", "bottom decile", "test, 2 unseen clients", "s a round", "MB up", "first"):

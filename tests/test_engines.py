@@ -157,6 +157,7 @@ def test_what_cannot_be_stacked_falls_back_to_loop_and_says_so_once() -> None:
         (ReferenceCNN(4), "cuda", "vmap"),
         (BatchNormNet(), "cpu", "vmap"),
         (CharLSTM(80), "cuda", "vmap"),
+        (CharLSTM(80), "cpu", "vmap"),
         (MobileNetV2(10), "cpu", "loop"),
         (nn.LSTM(4, 8), "cuda", "loop"),
     ],

@@ -31,7 +31,7 @@ class AutoEngine:
     """Picks by a rule.
 
     - Recurrent layers other than LSTM: `loop` (their fused kernels cannot be stacked).
-    - CPU: `loop` for convolutions and for more than 200,000 parameters, else `vmap`.
+    - CPU: `loop` for convolutions, and for more than 200,000 parameters unless they are an LSTM's; else `vmap`.
     - Otherwise: `vmap`.
 
     Args:
@@ -51,12 +51,13 @@ class AutoEngine:
         convolutional = any(isinstance(layer, _ConvNd) for layer in backbone.modules())
         large = sum(p.numel() for p in backbone.parameters()) > STACKED_LIMIT_CPU
         on_cpu = device.type == "cpu"
+        recurrent = any(isinstance(layer, LSTM) for layer in backbone.modules())  # many small products at any size
         reasons = {
             "its recurrent layers cannot be stacked": unstackable,
             "convolutions on a CPU": on_cpu and convolutional,
-            f"more than {STACKED_LIMIT_CPU:,} parameters on a CPU": on_cpu and large,
+            f"more than {STACKED_LIMIT_CPU:,} parameters on a CPU": on_cpu and large and not recurrent,
         }
         against = [reason for reason, holds in reasons.items() if holds]
         engine = (LoopEngine if against else VmapEngine)(self.block_size, self.memory_gb)
-        engine.reason = against[0] if against else ("a small network" if on_cpu else f"on {device.type}")
+        engine.reason = against[0] if against else ("a small network, or an LSTM" if on_cpu else f"on {device.type}")
         return engine.resolve(backbone, device)

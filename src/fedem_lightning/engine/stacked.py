@@ -35,15 +35,16 @@ class StackedLinear(nn.Linear):
         """[A M B, ..., in], or [A B, ..., in] if a client's models share their input, -> [A M B, ..., out]."""
         a, m, b = self.shape
         weight, n_out, middle = self.weight, self.out_features, input.shape[1:-1]
-        if input.shape[0] == a * b:  # one product for all models of a client
+        shared = input.shape[0] == a * b
+        if shared and self.in_features > n_out:  # one product for all models of a client
             x = input.reshape(a, -1, self.in_features).transpose(1, 2)  # [A, in, B']
             bias = None if self.bias is None else self.bias.flatten(1).unsqueeze(2)
             out = _products(bias, weight.flatten(1, 2), x)  # [A, M out, B']
             out = out.view(a, m, n_out, -1).transpose(2, 3)  # [A, M, B', out]
         else:
-            x = input.reshape(a * m, -1, self.in_features)  # [A M, B', in]
+            x = input.reshape(a, 1 if shared else m, -1, self.in_features).expand(a, m, -1, -1)  # [A, M, B', in]
             bias = None if self.bias is None else self.bias.flatten(0, 1).unsqueeze(1)
-            out = _products(bias, x, weight.flatten(0, 1).transpose(1, 2))  # [A M, B', out]
+            out = _products(bias, x.flatten(0, 1), weight.flatten(0, 1).transpose(1, 2))  # [A M, B', out]
         return out.reshape(a * m * b, *middle, n_out)
 
 
