@@ -252,15 +252,30 @@ class Centred(nn.Sequential):
         return super().forward(x - x.mean(dim=0))
 
 
-@pytest.mark.parametrize("kind", [DropoutNet, lambda: MLP((4,), 3, (8, 8)), Residual, Centred])
+class Twice(nn.Module):
+    """Two layers whose gradients torch hands out as one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(x) + self.b(x)
+
+
+@pytest.mark.parametrize("kind", [DropoutNet, lambda: MLP((4,), 3, (8, 8)), Residual, Centred, Twice])
 @pytest.mark.parametrize("n_components", [1, 3])
-def test_linear_networks_agree_however_they_are_stacked(kind: Callable[[], nn.Module], n_components: int) -> None:
-    """Clients of equal size: `Centred` would see padding, which no engine can hide from it."""
-    data = make_data(sizes=(12, 12, 12, 12), fractions=(1.0, 0.0, 0.0))
+@pytest.mark.parametrize("batch_size", [4, 25])
+def test_linear_networks_agree_however_they_are_stacked(
+    kind: Callable[[], nn.Module], n_components: int, batch_size: int
+) -> None:
+    """The largest client is stepped alone at first: that its models agree does not show that clients do not mix."""
+    data = make_data(sizes=(30, 12, 12, 11), fractions=(1.0, 0.0, 0.0))
 
     def trained(engine: Engine) -> torch.Tensor:
         torch.manual_seed(0)
-        model = FedEM(kind(), 4, n_components, engine=engine, batch_size=4, client_optimizer=ClientSGD(lr=0.5))
+        sgd = ClientSGD(lr=0.5, weight_decay=0.1)
+        model = FedEM(kind(), 4, n_components, engine=engine, batch_size=batch_size, client_optimizer=sgd)
         return parameters(train(model, data, 3))
 
     assert relative_difference(trained(VmapEngine()), trained(LoopEngine())) <= 1e-9

@@ -4,6 +4,7 @@ import torch
 
 from conftest import make_data, make_model, parameters, train
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
+from fedem_lightning.aggregation import WeightedMean
 from fedem_lightning.local_solver import Batches, LocalStep, shuffled_batches
 from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import BinaryClassification, Classification
@@ -153,3 +154,21 @@ def test_binary_task_is_the_two_class_task() -> None:
     two = torch.cat([torch.zeros_like(logits), logits], dim=1)
     torch.testing.assert_close(BinaryClassification().predict(logits), Classification(2).predict(two))
     torch.testing.assert_close(BinaryClassification().losses(logits, y), Classification(2).losses(two, y))
+
+
+def test_weight_decay_of_parameters_that_share_a_gradient() -> None:
+    """Torch gives the biases of an LSTM one gradient; each decays by its own value."""
+    a, b, g = torch.tensor([1.0]), torch.tensor([10.0]), torch.tensor([0.5])
+    learner = {"params": {"a": a, "b": b}, "buffers": {}, "momentum": {}}
+    ClientSGD(lr=1.0, weight_decay=0.1).descend(learner, [g, g], lr=1.0)
+    assert (float(a), float(b)) == pytest.approx((1 - 0.5 - 0.1, 10 - 0.5 - 1.0))
+
+
+def test_the_mean_of_many_bfloat16_models_is_exact() -> None:
+    mean = WeightedMean()
+    for _ in range(400):
+        mean.add({"w": torch.ones(1, 3, dtype=torch.bfloat16)}, torch.tensor([131]))
+    found = mean.compute()
+    assert found is not None
+    assert found["w"].dtype == torch.bfloat16
+    assert found["w"].tolist() == [1, 1, 1]

@@ -112,3 +112,13 @@ def test_a_store_costs_disk_only_where_it_is_written(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(client_store.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10**6}))
     with pytest.raises(UserError, match=r"takes 0.0 GB, but .* set the environment variable TMPDIR"):
         ClientStore(10**6, {"w": torch.arange(3.0)})
+
+
+def test_a_split_without_samples_has_no_scores() -> None:
+    data = MixturePopulation(n_clients=6, dimension=3, samples=(5, 0, 2))
+    model = make_model(Local, data, client_optimizer=ClientSGD(lr=0.1))
+    trainer = make_trainer(1, precision="32-true")
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    assert model.clients.val_loss.isna().all()
+    assert model.clients.test_loss.notna().all()

@@ -20,6 +20,7 @@ class WeightedMean:
         self.total = 0.0
         self.rejected = 0
         self._sums: Models = {}
+        self._dtypes: dict[str, torch.dtype] = {}
         self._largest: Models = {}
 
     def add(self, models: Models, weights: Tensor) -> None:
@@ -31,9 +32,12 @@ class WeightedMean:
         for name, stack in models.items():
             if stack.dtype.is_floating_point:
                 if name not in self._sums:
-                    self._sums[name] = torch.zeros_like(stack[0], memory_format=torch.contiguous_format)
+                    at_least_single = torch.promote_types(stack.dtype, torch.float32)
+                    self._sums[name] = stack.new_zeros(stack.shape[1:], dtype=at_least_single)
+                    self._dtypes[name] = stack.dtype
                 kept, stack = (weights, stack) if everyone else (weights[finite], stack[finite])
-                self._sums[name].view(-1).addmv_(stack.flatten(1).T, kept.to(stack))  # in place
+                total = self._sums[name]
+                total.view(-1).addmv_(stack.to(total.dtype).flatten(1).T, kept.to(total))  # in place
             else:
                 largest = stack.amax(dim=0)
                 self._largest[name] = torch.maximum(self._largest.get(name, largest), largest)
@@ -52,7 +56,8 @@ class WeightedMean:
         """The mean, each tensor without the client axis; None if no client was kept."""
         if self.total == 0.0:
             return None
-        return {name: summed / self.total for name, summed in self._sums.items()} | self._largest
+        means = {name: (summed / self.total).to(self._dtypes[name]) for name, summed in self._sums.items()}
+        return means | self._largest
 
 
 def all_finite(models: Models) -> Tensor:

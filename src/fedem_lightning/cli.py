@@ -76,10 +76,21 @@ def main() -> None:
 
 def _describe_one_job(folder: Path, overrides: list[str]) -> None:
     """Makes the command line that of this job of a sweep: Lightning starts further processes with it."""
-    sys.argv[1:] = overrides
+    sys.argv[1:] = [*_config_flags(sys.argv[1:]), *overrides]
     hydra_config = HydraConfig.get()
     with read_write(hydra_config):  # type: ignore[arg-type]
         hydra_config.run.dir = str(folder)
+
+
+def _config_flags(arguments: list[str]) -> list[str]:
+    """What says where configurations are: --config-dir, --config-name and hydra.searchpath."""
+    flags = []
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument in ("-cd", "--config-dir", "-cn", "--config-name", "-cp", "--config-path"):
+            flags += [argument, following]
+        elif argument.startswith(("--config-", "hydra.searchpath=")):
+            flags.append(argument)
+    return flags
 
 
 def _exit_with_one_line(error: Exception) -> None:

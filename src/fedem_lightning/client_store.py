@@ -83,8 +83,15 @@ class ClientStore(nn.Module):
         for name, old in rows.items():
             assert old is not None
             dtype = fn(old[:0]).dtype
-            self._buffers[name] = old if dtype == old.dtype else _converted(old, dtype)
+            self._buffers[name] = old if dtype == old.dtype else self._converted(old, dtype)
+        self.n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self.tensors()[1:])
         return self
+
+    def _converted(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        new = _mapped(tuple(rows.shape), dtype)
+        for part in torch.nonzero(self.written.cpu()).squeeze(1).split(1024):
+            new[part] = rows[part].to(dtype)
+        return new
 
 
 def _check_disk(n_bytes: int) -> None:
@@ -105,10 +112,3 @@ def _mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     tensor = torch.from_file(file.name, **options).view(shape)
     Path(file.name).unlink()
     return tensor
-
-
-def _converted(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    new = _mapped(tuple(rows.shape), dtype)
-    for part in torch.arange(len(rows)).split(1024):
-        new[part] = rows[part].to(dtype)
-    return new

@@ -61,8 +61,9 @@ def score(
     processes = Processes.of(algorithm.trainer)
     metrics = ClientMetrics(len(clients), federation.task).to(clients.device)
     mine = torch.arange(len(clients), device=clients.device)[processes.rank :: processes.size]
-    if len(mine):
-        for piece in federation.block(clients[mine], split).pieces():
+    block = federation.block(clients[mine], split)
+    if len(block.index):
+        for piece in block.pieces():
             metrics.update(algorithm.predict(piece), piece.y(), mine[piece.owner])
     else:
         metrics._update_count = 1  # or torchmetrics warns that nothing came before compute

@@ -59,13 +59,13 @@ class ClientSGD:
 
         Args:
             learner: its "params" and "momentum" are changed.
-            grads: of the params, in their order; used up.
+            grads: of the params, in their order.
             lr: learning rate.
 
         """
         params, momentum = list(learner["params"].values()), list(learner["momentum"].values())
         if self.weight_decay:
-            torch._foreach_add_(grads, params, alpha=self.weight_decay)
+            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))  # two may be one tensor
         if self.momentum:
             torch._foreach_mul_(momentum, self.momentum)
             torch._foreach_add_(momentum, grads)

@@ -104,13 +104,13 @@ def require_ddp(trainer: pl.Trainer) -> None:
     require(one or fits, "trainer.strategy: expected ddp for several devices, got another")
 
 
-LAUNCH_VARIABLES = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LAUNCH_VARIABLES = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 """Of the environment; Lightning sets them for the processes it starts."""
 
 
-def launch_variables() -> dict[str, str]:
-    """Those that are set."""
-    return {name: os.environ[name] for name in LAUNCH_VARIABLES if name in os.environ}
+def launch_settings() -> tuple[dict[str, str], int]:
+    """Those that are set, and torch's number of threads, which Lightning shares out among processes."""
+    return {name: os.environ[name] for name in LAUNCH_VARIABLES if name in os.environ}, torch.get_num_threads()
 
 
 def in_another_process() -> bool:
@@ -118,15 +118,17 @@ def in_another_process() -> bool:
     return getattr(rank_zero_only, "rank", 0) != 0
 
 
-def leave_processes(before: dict[str, str]) -> None:
+def leave_processes(before: tuple[dict[str, str], int]) -> None:
     """Ends this run's group of processes, so that the next run of a sweep can start its own.
 
     Args:
-        before: the launch variables as they were before the run.
+        before: the launch settings as they were before the run.
 
     """
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
+    variables, threads = before
     for name in LAUNCH_VARIABLES:
-        if name not in before:
+        if name not in variables:
             os.environ.pop(name, None)
+    torch.set_num_threads(threads)

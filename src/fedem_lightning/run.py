@@ -21,7 +21,7 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.engine import processes_on_cpu
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
-from fedem_lightning.processes import in_another_process, launch_variables, leave_processes, require_ddp
+from fedem_lightning.processes import in_another_process, launch_settings, leave_processes, require_ddp
 from fedem_lightning.reporting import draw_figures, print_summary, run_results, save_results
 from fedem_lightning.round import share_of
 from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
@@ -48,7 +48,7 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
         Interrupted: Ctrl-C.
 
     """
-    start, launched_before = time.perf_counter(), launch_variables()
+    start, launched_before = time.perf_counter(), launch_settings()
     _quieten_lightning()
     require_whole("seed", config.seed, at_least=0, below=2**32)
     require(config.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {config.fidelity}")
@@ -81,6 +81,10 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
             return {}
         names = {**choices, "seed": config.seed, "fidelity": config.fidelity}
         return _report(folder, model, data, trainer, names, start)
+    except (UserError, Interrupted):
+        if trainer.is_global_zero:
+            raise
+        return {}  # all processes end alike, the first one says why; a failure here would make Lightning kill it
     finally:
         _finish_wandb(trainer)
         leave_processes(launched_before)
@@ -148,7 +152,7 @@ def pick_devices(config: DictConfig, model: FederatedAlgorithm, data: FederatedD
         print("trainer.precision: this CPU has no bfloat16 arithmetic, 32-true is many times faster", flush=True)
     if devices != "auto" or not on_cpu:
         return devices
-    n_clients = share_of(model.participation, len(data.federation.clients()))
+    n_clients = share_of(model.participation, len(data.federation.clients())) // config.trainer.get("num_nodes", 1)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return processes_on_cpu(model.resolve_engine(torch.device("cpu")), n_clients, cores)
 

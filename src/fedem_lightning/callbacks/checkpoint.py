@@ -12,7 +12,15 @@ from fedem_lightning.errors import require_whole
 
 
 class MappedCheckpoints(TorchCheckpointIO):
-    """A plugin that reads checkpoints by mapping them: a file of clients' models may be larger than the memory."""
+    """A plugin for checkpoints that may be larger than the memory: written and read piece by piece."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Writes beside the file, then puts it in its place (Lightning's would first make it in memory)."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.tmp")
+        torch.save(checkpoint, temporary)
+        temporary.replace(target)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """As Lightning's, without executing code from the file."""

@@ -196,7 +196,7 @@ class Federation:
         idle = np.flatnonzero(seen & (splits["train"].counts().numpy() == 0))
         shown = ", ".join(names[t] for t in idle[:3]) + (", ..." if len(idle) > 3 else "")
         require(len(idle) == 0, f"client {shown} has no training sample: every client that trains needs at least one")
-        return cls(samples, splits, names, torch.from_numpy(seen), task, **more)
+        return cls(samples, splits, tuple(names), torch.from_numpy(seen), task, **more)
 
     @classmethod
     def from_arrays(

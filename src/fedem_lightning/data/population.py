@@ -165,7 +165,7 @@ class GeneratedMixture:
         folded: Tensor = fold(self.seed, Purpose.SYNTHETIC, what)
         for part in key:
             folded = fold(folded, part ^ hash32(part >> 32))
-        return ((folded >> 8).float() + 0.5) * 2.0**-24
+        return ((folded >> 9).float() + 0.5) * 2.0**-23
 
     def to(self, device: torch.device | str) -> "GeneratedMixture":
         """The same samples on another device."""

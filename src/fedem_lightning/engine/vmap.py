@@ -25,6 +25,10 @@ CACHE = 2**21
 """Numbers in the features stacked at once on a CPU: 8 MB stay in cache between the forward and the backward pass."""
 
 
+class _Disagrees(Exception):
+    """A stacked backbone gives a learner something else than the backbone alone."""
+
+
 class VmapEngine(Engine):
     """All clients of a block and all their components at once.
 
@@ -59,12 +63,16 @@ class VmapEngine(Engine):
         if self._loop is None:
             try:
                 return self._run_stacked(step, learners, block, batches, weights, progress)
+            except _Disagrees:  # a forward that mixes the samples of a batch must not see padding either
+                self._stacked, self._padding = None, 0.0
+                return self.run(step, learners, block, batches, weights, progress)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # what torch.func raises for an operation without a rule
                 reason = str(error).strip().splitlines()[0]
                 warnings.warn(f"engine: vmap cannot stack this backbone, loop takes over ({reason})", stacklevel=2)
                 self._loop, self.name = LoopEngine(self.block_size, self.memory_gb), "loop"
+                self.reason = "vmap cannot stack this backbone"
         return self._loop.run(step, learners, block, batches, weights, progress)
 
     def _run_stacked(
@@ -121,10 +129,9 @@ class VmapEngine(Engine):
         if self._stacked.draws:
             keys = fold(keys, torch.arange(n_models, device=key.device))
         if not self._trusted and keys.numel() > 1:
-            self._trusted = self._stacked.agrees(step.backbone, state["params"], x, keys)
-            if not self._trusted:
-                self._stacked = None
-                return _step_vmapped(step, state, block, positions, real, weights, key)
+            if not self._stacked.agrees(step.backbone, state["params"], x, keys):
+                raise _Disagrees
+            self._trusted = len(keys) > 1  # the models of a single client share its samples: that shows no mixing
         with torch.enable_grad():
             params = {name: p.detach().requires_grad_() for name, p in state["params"].items()}
             outputs = self._stacked(params, x, keys)  # [A M B, ...]

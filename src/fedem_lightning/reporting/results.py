@@ -35,6 +35,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "n_clients": len(federation.clients()),
         "n_unseen_clients": len(federation.clients(seen=False)),
         "n_scored_clients": len(seen),
+        "n_scored_unseen_clients": len(unseen),
         "n_train_samples": int(federation.splits["train"].counts(federation.clients()).sum()),
         **{split: summarize_table(seen, split) for split in SPLITS},
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,

@@ -21,7 +21,8 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
     clients = f"{n_clients} clients" if n_scored == n_clients else f"{n_scored} of {n_clients} clients"
     rows = {f"{split}, {clients}": results[split] for split in ("train", "val", "test")}
     if results["unseen"]:
-        rows[f"test, {results['n_unseen_clients']} unseen clients"] = results["unseen"]["test"]
+        n_unseen = results.get("n_scored_unseen_clients", results["n_unseen_clients"])
+        rows[f"test, {n_unseen} unseen clients"] = results["unseen"]["test"]
     for label, scores in rows.items():
         if scores:
             table.add_row(label, *(_number(scores[measure][name], factor) for name in sums))
