@@ -3,6 +3,7 @@
 A step is written for ONE learner (one model on one client's data); the engine runs it over many.
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -87,6 +88,11 @@ class LocalStep:
     optimizer: ClientSGD
     lr: float
 
+    @functools.cached_property
+    def key_names(self) -> list[str]:
+        """Of the buffers that set dropout; empty if there is none."""
+        return dropout_keys(self.backbone)
+
     def objective(
         self, params: Models, buffers: Models, x: Tensor, y: Tensor, weight: Tensor, size: Tensor, key: Tensor
     ) -> tuple[Tensor, Models]:
@@ -95,7 +101,7 @@ class LocalStep:
         `size` [] counts the real samples (padding has weight 0); `key` [] sets dropout.
         """
         buffers = {name: buffer.clone() for name, buffer in buffers.items()}  # a forward may change them
-        keys = dict.fromkeys(dropout_keys(self.backbone), key)
+        keys = dict.fromkeys(self.key_names, key)
         outputs = functional_call(self.backbone, {**params, **buffers, **keys}, (x,))
         return self.mean_loss(self.task.losses(outputs, y), weight, size), buffers
 

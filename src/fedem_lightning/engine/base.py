@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
@@ -76,7 +77,17 @@ class Engine(ABC):
             yield federation.block(part, "train")
 
 
-def gradients(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
-    """D loss / d params; zeros for a parameter the loss does not depend on."""
-    found = torch.autograd.grad(loss, params, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)]
+Objective = Callable[..., tuple[Tensor, Models]]
+"""(params, buffers, x, y, weight, size, key) -> the learners' losses, and their buffers afterwards."""
+
+
+def take_step(step: LocalStep, objective: Objective, state: Learner, *batch: Tensor) -> None:
+    """One local step in place, of a learner or of a stack: the gradient of the sum of losses is each learner's own."""
+    with torch.enable_grad():
+        params = {name: p.detach().requires_grad_() for name, p in state["params"].items()}  # leaves, same memory
+        losses, buffers = objective(params, state["buffers"], *batch)
+        found = torch.autograd.grad(losses.sum(), list(params.values()), allow_unused=True)
+    grads = [torch.zeros_like(p) if g is None else g for p, g in zip(params.values(), found, strict=True)]
+    step.descend(state, grads)
+    for name, buffer in buffers.items():
+        state["buffers"][name].copy_(buffer)

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_map
 
 from fedem_lightning.components import channels_last
 from fedem_lightning.data.federation import Block
-from fedem_lightning.engine.base import Engine, gradients
+from fedem_lightning.engine.base import Engine, take_step
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.randomness import fold
 
@@ -46,7 +46,7 @@ class LoopEngine(Engine):
                     size = torch.tensor(len(rows), dtype=anyone.dtype, device=device)
                     for m, model in enumerate(models):
                         weight = torch.ones_like(rows, dtype=anyone.dtype) if weights is None else weights[rows, m]
-                        _take_step(step, model, x, y, weight, size, fold(batches.keys[c], s, m))
+                        take_step(step, step.objective, model, x, y, weight, size, fold(batches.keys[c], s, m))
                     s += 1
             start += count
             progress(1)
@@ -57,15 +57,3 @@ def _own_copy(t: Tensor) -> Tensor:
     """To be trained in place; weights of convolutions [C, M, out, in, height, width] in the faster order."""
     convolution = t.ndim == 6 and t.device.type == "cpu"
     return channels_last(t) if convolution else t.clone(memory_format=torch.contiguous_format)
-
-
-def _take_step(
-    step: LocalStep, model: Learner, x: Tensor, y: Tensor, weight: Tensor, size: Tensor, key: Tensor
-) -> None:
-    with torch.enable_grad():
-        params = {name: p.detach().requires_grad_() for name, p in model["params"].items()}  # leaves, same memory
-        loss, buffers = step.objective(params, model["buffers"], x, y, weight, size, key)
-        grads = gradients(loss, list(params.values()))
-    step.descend(model, grads)
-    for name, buffer in buffers.items():
-        model["buffers"][name].copy_(buffer)

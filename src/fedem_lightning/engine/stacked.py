@@ -15,6 +15,7 @@ from torch.func import functional_call
 from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.components import dropout_keys
+from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.randomness import fold
 
 
@@ -77,7 +78,7 @@ class StackedBackbone:
     """A backbone whose layers with state all have a stacked form."""
 
     def __init__(self, backbone: nn.Module) -> None:
-        self._network = copy.deepcopy(backbone)
+        self._network = copy.deepcopy(backbone).train()
         self._keys = dropout_keys(backbone)
         self._layers = [layer for layer in self._network.modules() if type(layer) in STACKED]
         for layer in self._layers:
@@ -109,10 +110,28 @@ class StackedBackbone:
             return False
         return bool((found - expected).norm() <= 0.02 * expected.norm())  # more than bfloat16 rounds away
 
+    def objective(
+        self,
+        step: LocalStep,
+        params: Models,
+        buffers: Models,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        size: Tensor,
+        keys: Tensor,
+    ) -> tuple[Tensor, Models]:
+        """`LocalStep.objective` of all: x, y [A, B, ...], weight [A, M, B], size [A, 1], keys [A, M] -> [A, M]."""
+        a, m = keys.shape
+        outputs = self(params, x, keys)  # [A M B, ...]
+        each_y = y.unsqueeze(1).expand(-1, m, *y.shape[1:]).flatten(0, 2)  # [A M B, ...]
+        losses = step.task.losses(outputs, each_y).view(a, m, -1)  # [A, M, B]
+        return step.mean_loss(losses, weight, size), {}
+
     def __call__(self, params: Models, x: Tensor, keys: Tensor) -> Tensor:
         """Outputs of every learner: params [A, M, ...], x [A, B, ...], keys [A, M] -> [A M B, ...]."""
         shape = Shape(keys.shape[0], keys.shape[1], x.shape[1])
         for layer in self._layers:
             layer.shape = shape  # type: ignore[assignment]
         state = {**params, **dict.fromkeys(self._keys, keys)}
-        return functional_call(self._network.train(), state, (x.flatten(0, 1),))
+        return functional_call(self._network, state, (x.flatten(0, 1),))

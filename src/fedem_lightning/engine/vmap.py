@@ -1,8 +1,10 @@
 """Learners stacked and stepped together: fast for small models, and on GPUs."""
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +12,8 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.components import dropout_keys
 from fedem_lightning.data.federation import Block
-from fedem_lightning.engine.base import Engine, gradients
+from fedem_lightning.engine.base import Engine, take_step
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
@@ -84,13 +85,13 @@ class VmapEngine(Engine):
         weights: Tensor | None,
         progress: Callable[[int], None],
     ) -> Learner:
-        device = block.index.device
+        device, dtype = block.index.device, next(iter(learners["params"].values())).dtype
         counts, by_size = batches.counts.sort(descending=True, stable=True)
         starts = (batches.counts.cumsum(0) - batches.counts)[by_size].to(device)  # [C]
         by_size = by_size.to(device)
         stack = tree_map(lambda t: t.index_select(0, by_size), learners)  # [C, M, ...], contiguous, trained in place
         keys, n_passed = batches.keys[by_size], (-(-counts // batches.size)).to(device)  # steps of a pass
-        draws = bool(dropout_keys(step.backbone)) or block.federation.augmentation is not None
+        draws = bool(step.key_names) or block.federation.augmentation is not None
         limit = CACHE // math.prod(block.federation.in_shape) if device.type == "cpu" else 2**62
         for e, order in enumerate(batches.order):
             for j in range(-(-int(counts[0]) // batches.size)):
@@ -104,68 +105,41 @@ class VmapEngine(Engine):
                     positions = order.index_select(0, offset.flatten()).view_as(offset)  # [A, B]
                     key = fold(keys[rows], e * n_passed[rows] + j) if draws else keys[rows]
                     state = tree_map(lambda t, rows=rows: t[rows], stack)  # views
-                    take_step = self._step_stacked if self._stacked else _step_vmapped
-                    take_step(step, state, block, positions, real, weights, key)
+                    x, y = block.batch(positions, key, dtype)
+                    weight = _weights(weights, positions, real.to(dtype))
+                    self._step(step, state, _Batch(x, y, weight, real.sum(dim=1).to(dtype), key))
         progress(len(counts))
         back = by_size.argsort()
         return tree_map(lambda t: t[back], stack)
 
-    def _step_stacked(
-        self,
-        step: LocalStep,
-        state: Learner,
-        block: Block,
-        positions: Tensor,
-        real: Tensor,
-        weights: Tensor | None,
-        key: Tensor,
-    ) -> None:
-        assert self._stacked is not None
-        anyone = next(iter(state["params"].values()))  # [A, M, ...]
-        n_models = anyone.shape[1]
-        x, y = block.batch(positions, key, anyone.dtype)  # [A, B, ...]
-        weight = _weights(weights, positions, real.to(anyone.dtype))
-        keys = key.unsqueeze(1).expand(-1, n_models)  # [A, M]
+    def _step(self, step: LocalStep, state: Learner, batch: "_Batch") -> None:
+        n_models = next(iter(state["params"].values())).shape[1]
+        if self._stacked is None:  # one component after the other: copies of the batch for each would not fit a cache
+            for m in range(n_models):
+                model = tree_map(lambda t, m=m: t[:, m], state)  # views
+                weight = batch.weight[:, min(m, batch.weight.shape[1] - 1)]
+                key = fold(batch.key, m)
+                take_step(step, vmap(step.objective), model, batch.x, batch.y, weight, batch.size, key)
+            return
+        keys = batch.key.unsqueeze(1).expand(-1, n_models)  # [A, M]
         if self._stacked.draws:
-            keys = fold(keys, torch.arange(n_models, device=key.device))
+            keys = fold(keys, torch.arange(n_models, device=keys.device))
         if not self._trusted and keys.numel() > 1:
-            if not self._stacked.agrees(step.backbone, state["params"], x, keys):
+            if not self._stacked.agrees(step.backbone, state["params"], batch.x, keys):
                 raise _Disagrees
             self._trusted = len(keys) > 1  # the models of a single client share its samples: that shows no mixing
-        with torch.enable_grad():
-            params = {name: p.detach().requires_grad_() for name, p in state["params"].items()}
-            outputs = self._stacked(params, x, keys)  # [A M B, ...]
-            each_y = y.unsqueeze(1).expand(-1, n_models, *y.shape[1:]).flatten(0, 2)  # [A M B, ...]
-            losses = step.task.losses(outputs, each_y).view(-1, n_models, real.shape[1])  # [A, M, B]
-            loss = step.mean_loss(losses, weight, real.sum(dim=1, keepdim=True)).sum()
-            grads = gradients(loss, list(params.values()))
-        step.descend(state, grads)
+        objective = functools.partial(self._stacked.objective, step)
+        take_step(step, objective, state, batch.x, batch.y, batch.weight, batch.size.unsqueeze(1), keys)
 
 
-def _step_vmapped(
-    step: LocalStep,
-    state: Learner,
-    block: Block,
-    positions: Tensor,
-    real: Tensor,
-    weights: Tensor | None,
-    key: Tensor,
-) -> None:
-    """One component after the other: its clients' batches are the same, but copies of them would not fit a cache."""
-    anyone = next(iter(state["params"].values()))  # [A, M, ...]
-    x, y = block.batch(positions, key, anyone.dtype)  # [A, B, ...]
-    size = real.sum(dim=1).to(anyone.dtype)
-    weight = _weights(weights, positions, real.to(anyone.dtype))
-    for m in range(anyone.shape[1]):
-        model = tree_map(lambda t, m=m: t[:, m], state)  # views
-        with torch.enable_grad():
-            params = {name: p.detach().requires_grad_() for name, p in model["params"].items()}
-            w = weight[:, min(m, weight.shape[1] - 1)]
-            losses, buffers = vmap(step.objective)(params, model["buffers"], x, y, w, size, fold(key, m))
-            grads = gradients(losses.sum(), list(params.values()))
-        step.descend(model, grads)
-        for name, buffer in buffers.items():
-            model["buffers"][name].copy_(buffer)
+class _Batch(NamedTuple):
+    """The batches of A clients, padded to B samples."""
+
+    x: Tensor  # [A, B, ...]
+    y: Tensor  # [A, B, ...]
+    weight: Tensor  # [A, M, B], or [A, 1, B] if they are all alike; 0 for padding
+    size: Tensor  # [A], real samples
+    key: Tensor  # [A]
 
 
 def _weights(weights: Tensor | None, positions: Tensor, real: Tensor) -> Tensor:
