@@ -241,12 +241,12 @@ def test_regression_learns_and_scores_squared_errors() -> None:
     torch.manual_seed(1)  # EM has local optima: not every start finds the groups
     model = FedEM(Linear(data.in_shape, data.n_outputs), 4, 2, client_optimizer=optimizer, batch_size=16)
     train(model, data, 60)
-    mse = score(model, data.federation, torch.arange(4), "test")["mse"]
+    mse = score(model, data.federation, torch.arange(4))["test"]["mse"]
     assert mse.max() < 0.05  # two components for two groups; one model would be left with the slopes' differences
     torch.manual_seed(1)
     one = FedAvg(Linear(data.in_shape, data.n_outputs), 4, client_optimizer=optimizer, batch_size=16)
     train(one, data, 60)
-    assert score(one, data.federation, torch.arange(4), "test")["mse"].min() > 0.5
+    assert score(one, data.federation, torch.arange(4))["test"]["mse"].min() > 0.5
 
 
 def test_regression_equations() -> None:

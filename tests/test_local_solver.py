@@ -4,7 +4,7 @@ import torch
 
 from conftest import make_data, make_model, parameters, train
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
-from fedem_lightning.aggregation import WeightedMean
+from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.local_solver import Batches, LocalStep, shuffled_batches
 from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import BinaryClassification, Classification
@@ -28,7 +28,7 @@ def test_one_weighted_step_agrees_with_numpy() -> None:
     loss, _ = step.objective(params, {}, torch.tensor(x), torch.tensor(y), torch.tensor(q), size, torch.tensor(0))
     grads = list(torch.autograd.grad(loss, list(params.values())))
     after = {"params": {n: p.detach() for n, p in params.items()}, "buffers": {}, "momentum": {}}
-    step.descend(after, grads)
+    step.advance(after, lambda learner: grads)
     d_weight, d_bias = gradient(weight, bias, x, y, q)
     np.testing.assert_allclose(after["params"]["weight"].numpy(), weight - 0.3 * d_weight, rtol=1e-9)
     np.testing.assert_allclose(after["params"]["bias"].numpy(), bias - 0.3 * d_bias, rtol=1e-9)
@@ -167,8 +167,8 @@ def test_weight_decay_of_parameters_that_share_a_gradient() -> None:
 def test_the_mean_of_many_bfloat16_models_is_exact() -> None:
     mean = WeightedMean()
     for _ in range(400):
-        mean.add({"w": torch.ones(1, 3, dtype=torch.bfloat16)}, torch.tensor([131]))
+        mean.add(Sent({"w": torch.ones(1, 1, 3, dtype=torch.bfloat16)}, torch.tensor([131])))
     found = mean.compute()
     assert found is not None
-    assert found["w"].dtype == torch.bfloat16
-    assert found["w"].tolist() == [1, 1, 1]
+    assert found.models["w"].dtype == torch.bfloat16
+    assert found.models["w"].tolist() == [[1, 1, 1]]

@@ -1,4 +1,6 @@
-"""The server's weighted average of the clients' models, accumulated block by block."""
+"""What clients send, and the server's weighted averages of it, accumulated block by block."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,55 +11,90 @@ Models = dict[str, Tensor]
 """Stacked models: parameter or buffer name -> tensor with leading axes, [C, M, ...] for a block of learners."""
 
 
+class Sent(NamedTuple):
+    """What the C clients of a block send to the server."""
+
+    models: Models  # [C, M, ...]
+    weights: Tensor  # [C], of each client in its average; usually its number of training samples
+    group: Tensor | None = None  # int64 [C]: which average it enters; None: there is one
+
+
+class Means(NamedTuple):
+    """The averages of G groups."""
+
+    models: Models  # [G M, ...]: group after group, its M models
+    heard: Tensor  # bool [G M]: whether anybody entered the average; where not, the models are zeros
+    weight: Tensor  # float64 [G], the sum of the weights
+
+
 class WeightedMean:
-    """sum_t w_t theta_t / sum_t w_t over the clients t that were added (Alg. 1, line 10; w_t = n_t).
+    """sum_t w_t theta_t / sum_t w_t over the clients t that were added (Alg. 1, line 10; w_t = n_t), for each group.
 
     A client whose model is not finite is left out, and counted in `rejected`. Integer buffers (counters) take the
     maximum instead: summing or averaging them means nothing.
+
+    Args:
+        n_groups: G.
+
     """
 
-    def __init__(self) -> None:
-        self.total = 0.0
+    def __init__(self, n_groups: int = 1) -> None:
         self.rejected = 0
-        self._sums: Models = {}
+        self._weight = torch.zeros(n_groups, dtype=torch.float64)
+        self._sums: Models = {}  # [G, M, ...]
         self._dtypes: dict[str, torch.dtype] = {}
-        self._largest: Models = {}
+        self._largest: Models = {}  # [G, M, ...]
 
-    def add(self, models: Models, weights: Tensor) -> None:
-        """Adds the models of C clients, each tensor [C, ...], with weights [C]."""
-        finite = all_finite(models)  # [C]
-        everyone = bool(finite.all())
+    def add(self, sent: Sent) -> None:
+        """Adds the models of a block's clients."""
+        finite = all_finite(sent.models)  # [C]
         self.rejected += int((~finite).sum())
-        self.total += float(weights[finite].sum())
-        for name, stack in models.items():
-            if stack.dtype.is_floating_point:
-                if name not in self._sums:
-                    at_least_single = torch.promote_types(stack.dtype, torch.float32)
-                    self._sums[name] = stack.new_zeros(stack.shape[1:], dtype=at_least_single)
-                    self._dtypes[name] = stack.dtype
-                kept, stack = (weights, stack) if everyone else (weights[finite], stack[finite])
-                total = self._sums[name]
-                total.view(-1).addmv_(stack.to(total.dtype).flatten(1).T, kept.to(total))  # in place
-            else:
-                largest = stack.amax(dim=0)
-                self._largest[name] = torch.maximum(self._largest.get(name, largest), largest)
+        groups = torch.zeros_like(finite, dtype=torch.int64) if sent.group is None else sent.group
+        for g in groups.unique().tolist():
+            members = finite if sent.group is None else finite & (groups == g)  # [C]
+            everyone = bool(members.all())
+            weights = sent.weights if everyone else sent.weights[members]
+            self._weight[g] += float(weights.sum())
+            for name, stack in sent.models.items():
+                self._add(g, name, stack if everyone else stack[members], weights)
+
+    def _add(self, g: int, name: str, stack: Tensor, weights: Tensor) -> None:
+        shape = (len(self._weight), *stack.shape[1:])
+        if stack.dtype.is_floating_point:
+            if name not in self._sums:
+                at_least_single = torch.promote_types(stack.dtype, torch.float32)
+                self._sums[name] = stack.new_zeros(shape, dtype=at_least_single)
+                self._dtypes[name] = stack.dtype
+            total = self._sums[name][g].view(-1)
+            total.addmv_(stack.to(total.dtype).flatten(1).T, weights.to(total))  # in place
+            return
+        largest = self._largest.setdefault(name, stack.new_zeros(shape))
+        if len(stack):
+            largest[g] = torch.maximum(largest[g], stack.amax(dim=0))
 
     def reduce(self, processes: Processes) -> None:
         """Adds what the other processes have added; each has added something, or none has."""
         if not self._sums:
             return
         device = next(iter(self._sums.values())).device
-        counts = torch.tensor([self.total, self.rejected], dtype=torch.float64, device=device)
-        processes.sum([counts, *self._sums.values()])
+        rejected = torch.tensor([self.rejected], dtype=torch.float64, device=device)
+        weight = self._weight.to(device)
+        processes.sum([rejected, weight, *self._sums.values()])
         processes.maximum(self._largest.values())
-        self.total, self.rejected = float(counts[0]), int(counts[1])
+        self._weight, self.rejected = weight.cpu(), int(rejected)
 
-    def compute(self) -> Models | None:
-        """The mean, each tensor without the client axis; None if no client was kept."""
-        if self.total == 0.0:
+    def compute(self) -> Means | None:
+        """The averages; None if no client was kept."""
+        if not self._sums or not self._weight.any():
             return None
-        means = {name: (summed / self.total).to(self._dtypes[name]) for name, summed in self._sums.items()}
-        return means | self._largest
+        models: Models = {}
+        for name, sums in self._sums.items():
+            weight = self._weight.to(sums).view(-1, *[1] * (sums.ndim - 1))  # [G, 1, ...]
+            mean = torch.where(weight > 0, sums / weight, 0.0) if (self._weight == 0).any() else sums / weight
+            models[name] = mean.to(self._dtypes[name])
+        n_models = next(iter(models.values())).shape[1]
+        heard = (self._weight > 0).repeat_interleave(n_models)
+        return Means({name: t.flatten(0, 1) for name, t in (models | self._largest).items()}, heard, self._weight)
 
 
 def all_finite(models: Models) -> Tensor:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models
+from fedem_lightning.aggregation import Models, all_finite
+from fedem_lightning.components import model_state
 from fedem_lightning.errors import require
 
 MEMORY_LIMIT = 10**9
@@ -47,6 +48,12 @@ class ClientStore(nn.Module):
             self.register_buffer(f"initial_{i}", tensor.detach().clone(memory_format=torch.contiguous_format))
             self.register_buffer(f"rows_{i}", make((n_clients, *tensor.shape), dtype=tensor.dtype))
 
+    @classmethod
+    def of_components(cls, n_clients: int, components: nn.ModuleList) -> "ClientStore":
+        """A copy of the M components for each client: rows [M, ...]."""
+        states = [model_state(component) for component in components]
+        return cls(n_clients, {name: torch.stack([state[name] for state in states]) for name in states[0]})
+
     def __str__(self) -> str:
         where = f"on disk in {tempfile.gettempdir()}" if self.on_disk else "in memory"
         each = self.n_bytes / len(self.written)
@@ -73,6 +80,12 @@ class ClientStore(nn.Module):
             rows = self.get_buffer(f"rows_{i}")
             rows[clients.to(rows.device)] = models[name].to(rows.device)
         self.written[clients] = True
+
+    def write_finite(self, clients: Tensor, models: Models) -> int:
+        """Writes the clients' rows that have no NaN and no infinity; returns the number of the others."""
+        finite = all_finite(models)  # [C]
+        self.write(clients[finite], {name: rows[finite] for name, rows in models.items()})
+        return int((~finite).sum())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ClientStore":
         """Rows on disk follow a change of dtype, but stay there when the rest moves to a device."""

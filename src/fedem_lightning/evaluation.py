@@ -1,6 +1,8 @@
 """Scoring every client's personal model on its own samples, and summing up over clients (FedEM, Sec. 4)."""
 
+import functools
 import math
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,8 +11,9 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.personal import Personal
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.round import draw_clients, share_of
@@ -18,6 +21,9 @@ from fedem_lightning.tasks import HIGHER_IS_BETTER, Task
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+Predictor = Callable[[Block], Tensor]
 
 
 class ClientMetrics(Metric):
@@ -51,26 +57,52 @@ class ClientMetrics(Metric):
         return dict(zip(self.task.measures, self.totals / self.count, strict=True))
 
 
-def score(
-    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, split: str
-) -> dict[str, np.ndarray]:
-    """Every measure of `clients` (int64 [C]) on `split`, float64 [C]; NaN for a client without samples.
+def score(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> dict[str, dict[str, np.ndarray]]:
+    """Every split's measures of `clients` (int64 [C]): split -> measure -> float64 [C]; NaN without samples.
 
     Each process scores its share; torchmetrics adds them up.
     """
+    with torch.inference_mode(False), torch.no_grad():  # an adaptation trains
+        return _score(algorithm, federation, clients)
+
+
+def _score(
+    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor
+) -> dict[str, dict[str, np.ndarray]]:
     processes = Processes.of(algorithm.trainer)
-    metrics = ClientMetrics(len(clients), federation.task).to(clients.device)
+    metrics = {split: ClientMetrics(len(clients), federation.task).to(clients.device) for split in SPLITS}
     mine = torch.arange(len(clients), device=clients.device)[processes.rank :: processes.size]
-    block = federation.block(clients[mine], split)
-    if len(block.index):
-        for piece in block.pieces():
-            metrics.update(algorithm.predict(piece), piece.y(), mine[piece.owner])
-    else:
-        metrics._update_count = 1  # or torchmetrics warns that nothing came before compute
+    for rows, predict in _predictors(algorithm, federation, clients, mine):
+        for split, metric in metrics.items():
+            block = federation.block(clients[rows], split)
+            for piece in block.pieces() if len(block.index) else ():
+                metric.update(predict(piece), piece.y(), rows[piece.owner])
+    for metric in metrics.values():
+        metric._update_count = max(1, metric._update_count)  # or torchmetrics warns that nothing came before compute
     return {
-        measure: values.reshape(-1).cpu().numpy()  # torchmetrics squeezes a single client
-        for measure, values in metrics.compute().items()
+        split: {
+            measure: values.reshape(-1).cpu().numpy()  # torchmetrics squeezes a single client
+            for measure, values in metric.compute().items()
+        }
+        for split, metric in metrics.items()
     }
+
+
+def _predictors(
+    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, mine: Tensor
+) -> Iterator[tuple[Tensor, Predictor]]:
+    """Positions in `clients`, and what predicts for them: all at once, or blocks of clients with their own models."""
+    if algorithm.adaptation is None and algorithm.shares_models:
+        yield mine, algorithm.predict
+        return
+    start, backbone = 0, algorithm.components[0]
+    for block in algorithm.blocks(federation, clients[mine]):
+        if algorithm.adaptation is None:
+            personal = Personal(algorithm.serving(block.clients), algorithm.mixture(block.clients))
+        else:
+            personal = algorithm.adaptation.adapt(algorithm, block)
+        yield mine[start : start + len(block.clients)], functools.partial(personal.predict, backbone)
+        start += len(block.clients)
 
 
 def scored_clients(algorithm: "FederatedAlgorithm", federation: Federation, seen: bool = True) -> Tensor:
@@ -114,9 +146,9 @@ def curve_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> di
     clients = scored_clients(algorithm, federation)
     n_train = federation.splits["train"].counts(clients).cpu().numpy()
     metrics = {}
-    for split in SPLITS:
+    for split, measures in score(algorithm, federation, clients).items():
         n_scored = federation.splits[split].counts(clients).cpu().numpy()
-        for measure, values in score(algorithm, federation, clients, split).items():
+        for measure, values in measures.items():
             sums = summarize(values, n_train, n_scored, HIGHER_IS_BETTER[measure])
             if sums:
                 metrics[f"{split}/{measure}"] = sums["weighted"]
@@ -136,8 +168,8 @@ def client_table(algorithm: "FederatedAlgorithm", federation: Federation) -> pd.
             **{f"n_{split}": federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS},
         }
     )
-    for split in SPLITS:
-        for measure, scores in score(algorithm, federation, clients, split).items():
+    for split, measures in score(algorithm, federation, clients).items():
+        for measure, scores in measures.items():
             table[f"{split}_{measure}"] = scores
     for name, values in {**algorithm.client_columns(), **_truth_columns(federation)}.items():
         table[name] = values[rows]

@@ -4,6 +4,7 @@ A step is written for ONE learner (one model on one client's data); the engine r
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,12 @@ from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import Task
 
 Learner = dict[str, Models]
-"""A learner's state: "params", "buffers" and "momentum", each name -> tensor (with leading axes where stacked)."""
+"""A learner's state: "params", "buffers" and "momentum", each name -> tensor (with leading axes where stacked).
+
+A method's own step may carry more, e.g. "anchor" of a proximal term."""
+
+Gradient = Callable[[Learner], list[Tensor]]
+"""The gradient of the step's loss at a learner's params, in their order; the learner's buffers move on in place."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +115,12 @@ class LocalStep:
         """(1 / |I|) sum_{i in I} q_i l_i: losses and weight [..., B], size [...] -> [...]."""
         return (weight * losses).sum(dim=-1) / (size * self.task.n_targets)
 
-    def descend(self, learner: Learner, grads: list[Tensor]) -> None:
-        """Takes the step, in place."""
-        self.optimizer.descend(learner, grads, self.lr)
-        torch.clear_autocast_cache()  # it would keep a low-precision copy of every step's parameters
+    def advance(self, learner: Learner, gradient: Gradient) -> None:
+        """Takes the step, in place; a method with another step overrides this.
+
+        Written for one learner, it must hold for a stack of them too: element by element, or along trailing axes.
+        """
+        self.optimizer.descend(learner, gradient(learner), self.lr)
 
 
 @dataclass(frozen=True)
@@ -127,9 +135,12 @@ class Batches:
     counts: Tensor  # int64 [C], samples of each client, on the CPU
     size: int  # B
     keys: Tensor  # int64 [C], functions of (seed, round, client), for dropout and augmentation
+    limit: int = 2**62  # of the steps of each client
 
 
-def shuffled_batches(block: Block, batch_size: int, epochs: int, seed: int, round_: int) -> Batches:
+def shuffled_batches(
+    block: Block, batch_size: int, epochs: int, seed: int, round_: int, steps: int | None = None
+) -> Batches:
     """`epochs` passes over each client's samples in shuffled batches; the last, short batch of a pass is kept.
 
     A client's order is a function of (seed, round, client) alone: its samples are sorted by hashed numbers.
@@ -137,11 +148,17 @@ def shuffled_batches(block: Block, batch_size: int, epochs: int, seed: int, roun
     Args:
         block: the clients and their samples.
         batch_size: B at most; epochs: passes; seed, round_: of the order.
+        steps: J, the same for every client that has a sample, in as many passes as that takes; None: `epochs` passes.
 
     """
     owner, counts = block.owner, block.counts()  # [n], [C]
+    if steps is not None:
+        some = counts[counts > 0]
+        epochs = -(-steps // -(-int(some.min()) // batch_size)) if len(some) else 0
     rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]  # within its client [n]
     keys = fold(seed, Purpose.SHUFFLE, round_, block.clients)  # [C]
     draws = (fold(fold(keys, epoch)[owner], rank) for epoch in range(epochs))  # E x [n], in [0, 2^32)
-    order = torch.stack([torch.argsort((owner << 32) | draw, stable=True) for draw in draws])  # [E, n]
-    return Batches(order, counts.cpu(), batch_size, fold(seed, Purpose.DROPOUT, round_, block.clients))
+    passes = [torch.argsort((owner << 32) | draw, stable=True) for draw in draws]
+    order = torch.stack(passes) if passes else owner.new_empty(0, len(owner))  # [E, n]
+    limit = Batches.limit if steps is None else steps
+    return Batches(order, counts.cpu(), batch_size, fold(seed, Purpose.DROPOUT, round_, block.clients), limit)

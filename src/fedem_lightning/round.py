@@ -5,7 +5,7 @@
 
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,13 +51,24 @@ class Statistics:
         return asdict(self)
 
 
-def sample_cohort(clients: Tensor, participation: float | int, seed: int, round_: int) -> Tensor:
-    """The clients of a round, drawn uniformly without replacement: a function of (seed, round).
+class Round(NamedTuple):
+    """What the server knows of a round at its end."""
+
+    number: int  # from 0
+    federation: Federation
+    cohort: Tensor  # int64, ascending
+
+
+def sample_cohort(
+    clients: Tensor, participation: float | int, seed: int, round_: int, odds: Tensor | None = None
+) -> Tensor:
+    """The clients of a round, drawn without replacement: a function of (seed, round).
 
     Args:
         clients: ids of all that take part in training, int64 [T].
         participation: up to 1: a fraction of them (at least one client); from 2 on: a number of them.
         seed, round_: of the draw.
+        odds: of each client to be drawn, [T], any scale; None: all alike.
 
     Returns:
         int64, ascending.
@@ -65,7 +76,7 @@ def sample_cohort(clients: Tensor, participation: float | int, seed: int, round_
     """
     number = share_of(participation, len(clients))
     require(number <= len(clients), f"algorithm.participation: {number} clients a round, but only {len(clients)} train")
-    return draw_clients(clients, number, generator(seed, Purpose.COHORT, round_))
+    return draw_clients(clients, number, generator(seed, Purpose.COHORT, round_), odds)
 
 
 def share_of(participation: float | int, n_clients: int) -> int:
@@ -73,11 +84,12 @@ def share_of(participation: float | int, n_clients: int) -> int:
     return max(1, round(participation * n_clients)) if participation <= 1 else int(participation)
 
 
-def draw_clients(clients: Tensor, number: int, rng: np.random.Generator) -> Tensor:
+def draw_clients(clients: Tensor, number: int, rng: np.random.Generator, odds: Tensor | None = None) -> Tensor:
     """`number` of the clients without replacement, ascending."""
     if number >= len(clients):
         return clients
-    drawn = rng.choice(len(clients), size=number, replace=False)
+    p = None if odds is None else odds.double().cpu().numpy() / float(odds.sum())
+    drawn = rng.choice(len(clients), size=number, replace=False, p=p)
     return clients[torch.from_numpy(drawn).to(clients.device)].sort().values
 
 
@@ -86,16 +98,15 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
     start = time.perf_counter()
     round_, statistics = algorithm.current_epoch, algorithm.statistics
     processes = Processes.of(algorithm.trainer)
-    cohort = sample_cohort(federation.clients(), algorithm.participation, algorithm.seed, round_)
+    cohort = algorithm.cohort(federation, round_)
     shares = processes.deal(cohort, federation.splits["train"].counts(cohort))
     mine = shares[processes.rank]
     algorithm.observer.cohort_drawn(len(mine))
-    mean, algorithm.round_metrics = WeightedMean(), RoundMetrics()
-    learner_bytes = len(algorithm.components) * algorithm.message_bytes
-    for block in algorithm.engine.blocks(federation, mine, learner_bytes, algorithm.batch_size):
-        models = algorithm.client_update(block, round_)
-        if models is not None:
-            mean.add(models, block.counts())
+    mean, algorithm.round_metrics = WeightedMean(algorithm.n_groups), RoundMetrics()
+    for block in algorithm.blocks(federation, mine):
+        sent = algorithm.client_update(block, round_)
+        if sent is not None:
+            mean.add(sent)
     mean.reduce(processes)
     algorithm.round_metrics.reduce(processes, algorithm.device)
     processes.exchange_rows(algorithm.client_state(), shares)
@@ -106,10 +117,10 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
             f"training diverged: in round {round_ + 1} no client's update was finite; "
             f"lower algorithm.client_optimizer.lr (now {algorithm.client_optimizer.lr:g})"
         )
-    algorithm.server_update(mean.compute())
+    algorithm.server_update(mean.compute(), Round(round_, federation, cohort))
     down, up = algorithm.messages
-    statistics.down_bytes += down * len(cohort) * algorithm.message_bytes
-    statistics.up_bytes += up * len(cohort) * algorithm.message_bytes
+    statistics.down_bytes += round(down * len(cohort)) * algorithm.message_bytes
+    statistics.up_bytes += round(up * len(cohort)) * algorithm.message_bytes
     statistics.round_seconds.append(time.perf_counter() - start)
     return {
         "round": round_ + 1,

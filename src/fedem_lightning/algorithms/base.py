@@ -11,16 +11,19 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models, all_finite
+from fedem_lightning.adaptation import Adaptation
+from fedem_lightning.aggregation import Means, Models, Sent, all_finite
+from fedem_lightning.algorithms.checks import check_capabilities, check_options
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone, channels_last, make_components, model_state
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
-from fedem_lightning.errors import require, require_number, require_whole
+from fedem_lightning.errors import require
 from fedem_lightning.evaluation import client_table, curve_metrics, scored_clients
-from fedem_lightning.local_solver import ClientSGD, LocalStep, shuffled_batches
+from fedem_lightning.local_solver import ClientSGD, Learner, LocalStep, shuffled_batches
+from fedem_lightning.personal import Personal
 from fedem_lightning.processes import Processes, require_ddp
-from fedem_lightning.round import RoundMetrics, RoundObserver, Statistics, run_round
+from fedem_lightning.round import Round, RoundMetrics, RoundObserver, Statistics, run_round, sample_cohort
 
 ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
@@ -29,8 +32,9 @@ ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 class FederatedAlgorithm(pl.LightningModule):
     """Base of all algorithms: M shared components, clients' state, local solver, evaluation.
 
-    An algorithm says what a client does with a block (`client_update`), how a client predicts (`predict`), what an
-    unseen client does first (`personalize`) and how many models travel (`messages`). `run_round` does the rest.
+    An algorithm says what a client does with a block (`client_update`), with which models it predicts (`serving`,
+    `mixture`), what an unseen client does first (`personalize`), how many models travel (`messages`) and what it is
+    not defined for (`samples_clients`, `serves_unseen`, `check_federation`). `run_round` does the rest.
 
     Args:
         backbone: an `nn.Module` (component 0; the others are re-initialised copies) or a function that makes one.
@@ -40,9 +44,11 @@ class FederatedAlgorithm(pl.LightningModule):
         server_optimizer: makes the optimiser that takes the pseudo-gradient, theta - aggregate; None: SGD with lr 1,
             the plain average.
         local_epochs: passes over a client's training samples in a round.
+        local_steps: J, so many local steps of every client instead; None: `local_epochs`.
         batch_size: B.
         participation: up to 1: the fraction of the clients in a round's cohort; from 2 on: their number.
         scored_clients: up to 1: the fraction of the clients that evaluation scores; from 2 on: their number at most.
+        adaptation: what a client does with its models before it is scored; None: nothing.
         engine: "auto", "loop", "vmap", or an Engine.
         seed: of cohorts, shuffling, dropout, and of components 1..M-1.
 
@@ -62,28 +68,22 @@ class FederatedAlgorithm(pl.LightningModule):
         client_optimizer: ClientSGD | None = None,
         server_optimizer: ServerOptimizer | None = None,
         local_epochs: int = 1,
+        local_steps: int | None = None,
         batch_size: int = 128,
         participation: float | int = 1.0,
         scored_clients: float | int = 1.0,
+        adaptation: Adaptation | None = None,
         engine: Engine | AutoEngine | str = "auto",
         seed: int = 0,
     ) -> None:
         super().__init__()
-        require_whole("n_clients", n_clients, at_least=1)
-        require_whole("algorithm.local_epochs", local_epochs, at_least=1)
-        require_whole("algorithm.batch_size", batch_size, at_least=1)
-        for key, share in (("participation", participation), ("scored_clients", scored_clients)):
-            require_number(f"algorithm.{key}", share, above=0)
-            require(
-                share <= 1 or share == int(share),
-                f"algorithm.{key}: expected a fraction up to 1 or a number of clients from 2 on, got {share}",
-            )
-        require_whole("seed", seed, at_least=0, below=2**32)
+        check_options(n_clients, local_epochs, local_steps, batch_size, participation, scored_clients, seed)
         self.save_hyperparameters(
             {
                 "n_clients": n_clients,
                 "n_components": n_components,
                 "local_epochs": local_epochs,
+                "local_steps": local_steps,
                 "batch_size": batch_size,
                 "participation": participation,
                 "scored_clients": scored_clients,
@@ -93,7 +93,8 @@ class FederatedAlgorithm(pl.LightningModule):
         self.automatic_optimization = False
         self.n_clients, self.seed = n_clients, seed
         self.participation, self.scored_clients = participation, scored_clients
-        self.local_epochs, self.batch_size = local_epochs, batch_size
+        self.local_epochs, self.local_steps, self.batch_size = local_epochs, local_steps, batch_size
+        self.adaptation = adaptation
         self.client_optimizer = client_optimizer or ClientSGD()
         self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
         self.components = make_components(backbone, n_components, seed)
@@ -112,21 +113,47 @@ class FederatedAlgorithm(pl.LightningModule):
 
     # --- what an algorithm says -------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def client_update(self, block: Block, round_: int) -> Models | None:
-        """What the block's clients do in a round; returns models [C, M, ...] for the server's average, or None."""
+    samples_clients = True  # whether a round may leave clients out
+    serves_unseen = True  # whether clients that did not train get a model
+    shares_models = True  # whether all clients serve the components, each with its own mixture of them
+    n_groups = 1  # averages that the server takes in a round
 
-    def predict(self, block: Block) -> Tensor:
-        """The clients' personal predictions for their samples, as `Task.predict` gives them. Default: component 0's."""
-        return block.federation.task.predict(self.outputs(block)[0])
+    @abstractmethod
+    def client_update(self, block: Block, round_: int) -> Sent | None:
+        """What the block's clients do in round `round_` (from 0); returns what they send, or None."""
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """Theta <- server optimiser(theta, theta - mean); buffers become their mean. None: nobody sent anything."""
+        self.server_step(None if means is None else self.pseudo_gradient(means))
+
+    def serving(self, clients: Tensor) -> Models:
+        """The M models each client predicts with, [C, M, ...]. Default: the components, for everybody."""
+        return self.broadcast(clients)
+
+    def mixture(self, clients: Tensor) -> Tensor:
+        """The weights of these models in a client's prediction (Eq. 5), [C, M]; rows sum to 1. Default: equal."""
+        n_models = len(self.components)
+        return torch.full((len(clients), n_models), 1 / n_models, dtype=self.parameter_dtype, device=clients.device)
+
+    def sample_weights(self, block: Block) -> Tensor | None:
+        """Of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
+        return None
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """Gives unseen clients (int64 [C]) their private state from their training samples. Default: they have none."""
 
     @property
-    def messages(self) -> tuple[int, int]:
-        """Models sent down and up for each client of a cohort."""
+    def messages(self) -> tuple[float, float]:
+        """Models sent down and up for each client of a cohort, on average."""
         return len(self.components), len(self.components)
+
+    def cohort(self, federation: Federation, round_: int) -> Tensor:
+        """The clients of a round, int64, ascending. Default: drawn uniformly."""
+        return sample_cohort(federation.clients(), self.participation, self.seed, round_)
+
+    def check_federation(self, federation: Federation) -> None:
+        """Raises UserError where the method is not defined for this federation."""
+        check_capabilities(self, federation)
 
     def client_state(self) -> Iterator[Tensor]:
         """Every tensor [T, ...] whose rows belong to clients."""
@@ -142,6 +169,19 @@ class FederatedAlgorithm(pl.LightningModule):
         return {}
 
     # --- what algorithms are made of --------------------------------------------------------------------------------
+
+    def predict(self, block: Block) -> Tensor:
+        """The clients' personal predictions, Eq. 5: sum_m pi[t, m] h_m(x), as `Task.predict` gives them, [n, ...].
+
+        A mixture of probabilities (or of means): neither of logits nor of parameters.
+        """
+        if not self.shares_models:
+            return Personal(self.serving(block.clients), self.mixture(block.clients)).predict(self.components[0], block)
+        task = block.federation.task
+        predictions = [task.predict(outputs) for outputs in self.outputs(block)]  # M x [n, ...]
+        if len(predictions) == 1:
+            return predictions[0]
+        return task.mix(torch.stack(predictions), self.mixture(block.clients)[block.owner])
 
     @torch.no_grad()
     def outputs(self, block: Block) -> list[Tensor]:
@@ -159,53 +199,100 @@ class FederatedAlgorithm(pl.LightningModule):
             pieces.append(torch.stack([task.losses(outputs, y) for outputs in self.outputs(piece)]))  # [M, piece]
         return torch.cat(pieces, dim=1).T
 
-    def broadcast(self, block: Block) -> Models:
-        """The shared components as each client of the block receives them: views [C, M, ...]."""
+    def broadcast(self, clients: Tensor) -> Models:
+        """The shared components as each of the clients [C] receives them: views [C, M, ...]."""
         states = [model_state(component) for component in self.components]
         stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}  # [M, ...]
-        return {name: tensor.expand(len(block.clients), *tensor.shape) for name, tensor in stacked.items()}
+        return {name: tensor.expand(len(clients), *tensor.shape) for name, tensor in stacked.items()}
 
-    def local_solver(self, models: Models, block: Block, round_: int, weights: Tensor | None = None) -> Models:
-        """`local_epochs` passes of weighted SGD over each client's training samples (Alg. 2, LocalSolver).
+    def local_solver(
+        self, models: Models, block: Block, round_: int, weights: Tensor | None = None, **options: Any
+    ) -> Models:
+        """Weighted SGD over each client's training samples (Alg. 2, LocalSolver): `solve`, params and buffers only."""
+        trained = self.solve(models, block, round_, weights, **options)
+        return trained["params"] | trained["buffers"]
+
+    def solve(
+        self,
+        models: Models,
+        block: Block,
+        round_: int,
+        weights: Tensor | None = None,
+        *,
+        step: LocalStep | None = None,
+        extra: Learner | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        keep_momentum: bool = True,
+    ) -> Learner:
+        """The local solver: `epochs` passes, or `steps` steps, over each client's training samples.
 
         Args:
             models: where each client starts, [C, M, ...].
             block: the clients and their samples.
             round_: number of the round, from 0; it sets shuffling and learning rate.
             weights: of the samples in each model's loss, [n, M]; None: 1.
+            step: default: that of `local_step`.
+            extra: what the step needs beyond "params", "buffers" and "momentum", each tensor [C, M, ...].
+            epochs, steps: default: the algorithm's.
+            keep_momentum: whether kept momentum (`client_optimizer.state`) is used and moved on.
 
         Returns:
-            The models after the local steps, [C, M, ...].
+            The learners after the local steps, each tensor [C, M, ...].
 
         """
-        backbone = self.components[0].train()
-        clients, params = block.clients, [name for name, _ in backbone.named_parameters()]
-        kept = self.kept_momentum.read(clients) if hasattr(self, "kept_momentum") else None
-        restart = {name: torch.zeros_like(models[name]) for name in params if self.client_optimizer.momentum}
+        step = step or self.local_step(block, round_)
+        params = [name for name, _ in self.components[0].named_parameters()]
+        kept = self.kept_momentum if keep_momentum and hasattr(self, "kept_momentum") else None
+        restart = {name: torch.zeros_like(models[name]) for name in params if step.optimizer.momentum}
         learners = {
             "params": {name: models[name] for name in params},
             "buffers": {name: tensor for name, tensor in models.items() if name not in params},
-            "momentum": restart if kept is None else kept,
+            "momentum": restart if kept is None else kept.read(block.clients),
+            **(extra or {}),
         }
-        batches = shuffled_batches(block, self.batch_size, self.local_epochs, self.seed, round_)
-        step = LocalStep(backbone, block.federation.task, self.client_optimizer, self.lr_at(round_))
+        steps = self.local_steps if epochs is None and steps is None else steps
+        epochs = self.local_epochs if epochs is None else epochs
+        batches = shuffled_batches(block, self.batch_size, epochs, self.seed, round_, steps)
+        self.components[0].train()
         trained = self.engine.run(step, learners, block, batches, weights, self.observer.clients_done)
         if kept is not None:
             finite = all_finite(trained["momentum"])  # a client that diverged once starts again from what it had
-            self.kept_momentum.write(clients[finite], {name: t[finite] for name, t in trained["momentum"].items()})
-        return trained["params"] | trained["buffers"]
+            kept.write(block.clients[finite], {name: t[finite] for name, t in trained["momentum"].items()})
+        return trained
 
-    def server_update(self, mean: Models | None) -> None:
-        """Theta <- server optimiser(theta, theta - mean); buffers become their mean. None: counts the round only."""
+    def local_step(self, block: Block, round_: int, kind: type[LocalStep] = LocalStep, **options: Any) -> LocalStep:
+        """A local step of the given kind, at the round's learning rate."""
+        backbone, task = self.components[0], block.federation.task
+        return kind(backbone, task, self.client_optimizer, self.lr_at(round_), **options)
+
+    def pseudo_gradient(self, means: Means) -> list[Models | None]:
+        """Theta - mean of each component, None where nobody sent one; its buffers become their mean."""
+        gradients: list[Models | None] = []
         for m, component in enumerate(self.components):
-            for name, parameter in component.named_parameters():
-                parameter.grad = None if mean is None else parameter.detach() - mean[name][m]
+            if not means.heard[m]:
+                gradients.append(None)
+                continue
+            gradients.append({name: p.detach() - means.models[name][m] for name, p in component.named_parameters()})
             for name, buffer in component.named_buffers():
-                if mean is not None and name in mean:
-                    buffer.copy_(mean[name][m])
+                if name in means.models:
+                    buffer.copy_(means.models[name][m])
+        return gradients
+
+    def server_step(self, gradients: list[Models | None] | None) -> None:
+        """One step of the server optimiser; None leaves a component (or all) as it is. It counts the round."""
+        for m, component in enumerate(self.components):
+            gradient = None if gradients is None else gradients[m]
+            for name, parameter in component.named_parameters():
+                parameter.grad = None if gradient is None else gradient[name]
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)  # configure_optimizers gives one
         optimizer.step()
+
+    def blocks(self, federation: Federation, clients: Tensor) -> Iterator[Block]:
+        """Cuts `clients` into blocks of training samples that fit the engine's memory."""
+        learner_bytes = len(self.components) * self.message_bytes
+        return self.engine.blocks(federation, clients, learner_bytes, self.batch_size)
 
     # --- facts ------------------------------------------------------------------------------------------------------
 
@@ -254,7 +341,7 @@ class FederatedAlgorithm(pl.LightningModule):
     @torch.no_grad()
     def training_step(self, batch: Federation, batch_idx: int) -> None:
         """One communication round; it steps the server optimiser once."""
-        self._check(batch)
+        self._begin(batch)
         self._log(run_round(self, batch))
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
@@ -290,13 +377,10 @@ class FederatedAlgorithm(pl.LightningModule):
         # Lightning loads the tensors before `trainer.precision=64-true` makes the model double: bits would be lost
         self.to(next(saved[name].dtype for name, _ in self.components.named_parameters(prefix="components")))
 
-    def _check(self, federation: Federation) -> None:
+    def _begin(self, federation: Federation) -> None:
         if federation is self._checked:
             return
-        require(
-            federation.n_clients == self.n_clients,
-            f"n_clients: the model was made for {self.n_clients} clients, the data has {federation.n_clients}",
-        )
+        self.check_federation(federation)
         digest = federation.digest()
         require(
             self.federation_digest in (None, digest),

@@ -6,7 +6,7 @@ Data", AISTATS 2017, arXiv 1602.05629.
 
 from typing import Any
 
-from fedem_lightning.aggregation import Models
+from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block
@@ -23,6 +23,6 @@ class FedAvg(FederatedAlgorithm):
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
 
-    def client_update(self, block: Block, round_: int) -> Models:
-        """theta_t = local_sgd(theta)."""
-        return self.local_solver(self.broadcast(block), block, round_)
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """theta_t = local_sgd(theta), weighed by n_t."""
+        return Sent(self.local_solver(self.broadcast(block.clients), block, round_), block.counts())

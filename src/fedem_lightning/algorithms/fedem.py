@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models
+from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
@@ -37,20 +37,23 @@ class FedEM(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components, **options)
         self.register_buffer("pi", torch.full((n_clients, n_components), 1.0 / n_components))
 
-    def client_update(self, block: Block, round_: int) -> Models:
+    def client_update(self, block: Block, round_: int) -> Sent:
         """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""
         t, owner = block.clients, block.owner
         losses = self.losses(block)  # l(h_m(x_i), y_i)  [n, M]
         self.round_metrics.add("objective", mixture_losses(self.pi[t], losses, owner))  # Eq. 6, before the round
         q = responsibilities(self.pi[t], losses, owner)  # Eq. 8  [n, M]
         self.pi[t] = mixture_weights(q, owner, self.pi[t])  # Eq. 9  [C, M]
-        return self.local_solver(self.broadcast(block), block, round_, weights=q)  # Eq. 10  [C, M, ...]
+        models = self.local_solver(self.broadcast(t), block, round_, weights=q)  # Eq. 10  [C, M, ...]
+        return Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
 
-    def predict(self, block: Block) -> Tensor:
-        """Eq. 5: sum_m pi[t, m] h_m(x), a mixture of probabilities (or of means), [n, ...]."""
-        task = block.federation.task
-        predictions = torch.stack([task.predict(outputs) for outputs in self.outputs(block)])  # [M, n, ...]
-        return task.mix(predictions, self.pi[block.clients][block.owner])
+    def mixture(self, clients: Tensor) -> Tensor:
+        """Eq. 5: client t serves sum_m pi[t, m] h_m(x)."""
+        return self.pi[clients]
+
+    def sample_weights(self, block: Block) -> Tensor:
+        """Eq. 8."""
+        return responsibilities(self.pi[block.clients], self.losses(block), block.owner)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9) on training samples."""

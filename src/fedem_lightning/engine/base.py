@@ -83,11 +83,15 @@ Objective = Callable[..., tuple[Tensor, Models]]
 
 def take_step(step: LocalStep, objective: Objective, state: Learner, *batch: Tensor) -> None:
     """One local step in place, of a learner or of a stack: the gradient of the sum of losses is each learner's own."""
-    with torch.enable_grad():
-        params = {name: p.detach().requires_grad_() for name, p in state["params"].items()}  # leaves, same memory
-        losses, buffers = objective(params, state["buffers"], *batch)
-        found = torch.autograd.grad(losses.sum(), list(params.values()), allow_unused=True)
-    grads = [torch.zeros_like(p) if g is None else g for p, g in zip(params.values(), found, strict=True)]
-    step.descend(state, grads)
-    for name, buffer in buffers.items():
-        state["buffers"][name].copy_(buffer)
+
+    def gradient(learner: Learner) -> list[Tensor]:
+        with torch.enable_grad():
+            params = {name: p.detach().requires_grad_() for name, p in learner["params"].items()}  # leaves, same memory
+            losses, buffers = objective(params, learner["buffers"], *batch)
+            found = torch.autograd.grad(losses.sum(), list(params.values()), allow_unused=True)
+        for name, buffer in buffers.items():
+            learner["buffers"][name].copy_(buffer)
+        torch.clear_autocast_cache()  # it would keep a low-precision copy of every step's parameters
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(params.values(), found, strict=True)]
+
+    step.advance(state, gradient)

@@ -1,5 +1,6 @@
 """One learner after the other: fast for convolutions on a CPU, and able to run any backbone."""
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -39,15 +40,14 @@ class LoopEngine(Engine):
         start = 0
         for c, count in enumerate(batches.counts.tolist()):
             models = [tree_map(lambda t, c=c, m=m: t[c, m], trained) for m in range(n_components)]  # views
-            s = 0
-            for order in batches.order:
-                for rows in order[start : start + count].split(batches.size) if count else ():
-                    x, y = block.batch(rows, fold(batches.keys[c], s), anyone.dtype)  # [B, ...]
-                    size = torch.tensor(len(rows), dtype=anyone.dtype, device=device)
-                    for m, model in enumerate(models):
-                        weight = torch.ones_like(rows, dtype=anyone.dtype) if weights is None else weights[rows, m]
-                        take_step(step, step.objective, model, x, y, weight, size, fold(batches.keys[c], s, m))
-                    s += 1
+            passes = (order[start : start + count].split(batches.size) for order in batches.order if count)
+            steps = itertools.islice(itertools.chain.from_iterable(passes), batches.limit)
+            for s, rows in enumerate(steps):
+                x, y = block.batch(rows, fold(batches.keys[c], s), anyone.dtype)  # [B, ...]
+                size = torch.tensor(len(rows), dtype=anyone.dtype, device=device)
+                for m, model in enumerate(models):
+                    weight = torch.ones_like(rows, dtype=anyone.dtype) if weights is None else weights[rows, m]
+                    take_step(step, step.objective, model, x, y, weight, size, fold(batches.keys[c], s, m))
             start += count
             progress(1)
         return trained

@@ -90,14 +90,17 @@ class VmapEngine(Engine):
         starts = (batches.counts.cumsum(0) - batches.counts)[by_size].to(device)  # [C]
         by_size = by_size.to(device)
         stack = tree_map(lambda t: t.index_select(0, by_size), learners)  # [C, M, ...], contiguous, trained in place
-        keys, n_passed = batches.keys[by_size], (-(-counts // batches.size)).to(device)  # steps of a pass
+        passes = -(-counts // batches.size)  # steps of a pass, descending
+        keys, n_passed = batches.keys[by_size], passes.to(device)
         draws = bool(step.key_names) or block.federation.augmentation is not None
         limit = CACHE // math.prod(block.federation.in_shape) if device.type == "cpu" else 2**62
         for e, order in enumerate(batches.order):
             for j in range(-(-int(counts[0]) // batches.size)):
                 sizes = (counts - j * batches.size).clamp(max=batches.size)
                 sizes = sizes[: int((sizes > 0).sum())]  # descending; the other clients have finished this pass
-                for rows in group_rows(sizes.tolist(), self._padding, limit):
+                done = int((e * passes[: len(sizes)] + j >= batches.limit).sum())  # the first rows take most steps
+                for group in group_rows(sizes[done:].tolist(), self._padding, limit):
+                    rows = slice(done + group.start, done + group.stop)
                     column = torch.arange(int(sizes[rows.start]), device=device)
                     real = column < sizes[rows].to(device).unsqueeze(1)  # [A, B]
                     offset = (starts[rows] + j * batches.size).unsqueeze(1) + column

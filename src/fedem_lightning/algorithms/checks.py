@@ -1,0 +1,51 @@
+"""What is refused before a round is run: options out of range, federations a method is not defined for."""
+
+from typing import TYPE_CHECKING
+
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.errors import require, require_number, require_whole
+from fedem_lightning.round import share_of
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+def check_options(
+    n_clients: int,
+    local_epochs: int,
+    local_steps: int | None,
+    batch_size: int,
+    participation: float | int,
+    scored_clients: float | int,
+    seed: int,
+) -> None:
+    """Raises UserError for a value out of its range; see `FederatedAlgorithm` for the arguments."""
+    require_whole("n_clients", n_clients, at_least=1)
+    require_whole("algorithm.local_epochs", local_epochs, at_least=1)
+    if local_steps is not None:
+        require_whole("algorithm.local_steps", local_steps, at_least=1)
+    require_whole("algorithm.batch_size", batch_size, at_least=1)
+    for key, share in (("participation", participation), ("scored_clients", scored_clients)):
+        require_number(f"algorithm.{key}", share, above=0)
+        require(
+            share <= 1 or share == int(share),
+            f"algorithm.{key}: expected a fraction up to 1 or a number of clients from 2 on, got {share}",
+        )
+    require_whole("seed", seed, at_least=0, below=2**32)
+
+
+def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+    """Raises UserError if the federation has other clients than the model, or asks for what the method cannot do."""
+    name, n_seen = type(algorithm).__name__, len(federation.clients())
+    require(
+        federation.n_clients == algorithm.n_clients,
+        f"n_clients: the model was made for {algorithm.n_clients} clients, the data has {federation.n_clients}",
+    )
+    require(
+        algorithm.samples_clients or share_of(algorithm.participation, n_seen) >= n_seen,
+        f"algorithm.participation: {name} needs every client in every round, got {algorithm.participation}",
+    )
+    require(
+        algorithm.serves_unseen or n_seen == federation.n_clients,
+        f"dataset.unseen_fraction: {name} has no model for clients that did not train, expected 0",
+    )
