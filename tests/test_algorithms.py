@@ -1,6 +1,6 @@
 """The conformance table: every algorithm goes through the same properties; then each one's degenerate cases."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,17 +9,32 @@ import torch
 
 from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
+    AFL,
+    APFL,
+    L2SGD,
+    QFFL,
     ClientSGD,
+    Clustered,
+    DecentralizedSurrogateOptimization,
+    DFedEM,
     FedAvg,
-    FedEM,
     FederatedAlgorithm,
     FederatedDataModule,
+    FedEM,
+    FedProx,
+    Finetune,
     Linear,
     Local,
+    MixtureSurrogate,
+    MoreauSurrogate,
+    PFedMe,
+    SurrogateOptimization,
     SyntheticMixture,
+    Topology,
     UserError,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.client_store import ClientStore
 from fedem_lightning.round import sample_cohort
 
 
@@ -28,19 +43,54 @@ class Row:
     """What differs between algorithms in the common properties."""
 
     kind: type[FederatedAlgorithm]
-    shares: bool  # has a model that all clients share
-    private: tuple[str, ...]  # state_dict names of per-client rows
+    private: tuple[str, ...] = ()  # what a client keeps of its own and a round changes: a buffer [T, ...] or a store
+    messages: float = 1  # models sent each way for a client and round; with 4 clients
+    samples: bool = True  # is defined for cohorts
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def model(self, data: FederatedDataModule, **options: Any) -> FederatedAlgorithm:
+        return make_model(self.kind, data, **{**self.options, **options})
 
 
-ROWS = [Row(FedEM, True, ("pi",)), Row(FedAvg, True, ()), Row(Local, False, ("models.rows_0", "models.rows_1"))]
+COMPLETE = Topology(graph="complete")
+ROWS = [
+    Row(FedEM, ("pi",), messages=3),
+    Row(FedAvg),
+    Row(Local, ("models",), messages=0),
+    Row(FedProx, options={"mu": 0.3}),
+    Row(Clustered, samples=False, options={"eps1": 1e9, "eps2": 0.0, "min_rounds": 1, "max_depth": 2}),
+    Row(PFedMe, ("models",), options={"penalty": 2.0, "outer_lr": 0.2, "inner_steps": 3}),
+    Row(APFL, ("own",)),
+    Row(L2SGD, ("models",), options={"probability": 0.2, "pull": 0.4}),
+    Row(AFL, samples=False, options={"weights_lr": 0.1}),
+    Row(QFFL, options={"sampling": "uniform"}),
+    Row(DFedEM, ("private", "models"), messages=9, options={"topology": COMPLETE}),
+    Row(SurrogateOptimization, ("private",), messages=2, options={"surrogate": MixtureSurrogate(), "n_components": 2}),
+    Row(
+        DecentralizedSurrogateOptimization,
+        ("models",),
+        messages=3,
+        options={"surrogate": MoreauSurrogate(2.0, 3, 0.1), "topology": COMPLETE},
+    ),
+]
+def own_rows(model: FederatedAlgorithm, name: str) -> torch.Tensor:
+    """Each client's private numbers, float64 [T, ...]."""
+    kept = getattr(model, name)
+    if isinstance(kept, ClientStore):
+        rows = kept.read(torch.arange(model.n_clients)).values()
+        return torch.cat([tensor.flatten(1) for tensor in rows], dim=1).double()
+    return kept.clone().double()
+
+
 EVERY = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.kind.__name__)
+SAMPLING = pytest.mark.parametrize("row", [r for r in ROWS if r.samples], ids=lambda row: row.kind.__name__)
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
 
 @EVERY
 def test_a_round_is_finite_and_moves_the_model(row: Row) -> None:
     data = make_data()
-    model = make_model(row.kind, data, client_optimizer=SGD)
+    model = row.model(data, client_optimizer=SGD)
     before = parameters(model)
     after = parameters(train(model, data, 1))
     assert after.isfinite().all()
@@ -51,7 +101,7 @@ def test_a_round_is_finite_and_moves_the_model(row: Row) -> None:
 @EVERY
 def test_training_lowers_the_loss(row: Row) -> None:
     data = make_data(sizes=(60, 60, 60))
-    model = make_model(row.kind, data, client_optimizer=ClientSGD(lr=0.1))
+    model = row.model(data, client_optimizer=ClientSGD(lr=0.1))
     trainer = make_trainer(10)
     trainer.test(model, data, verbose=False)
     before = model.clients.train_loss.mean()
@@ -80,20 +130,24 @@ def test_permuting_clients_permutes_the_result(row: Row) -> None:
     permuted = FederatedDataModule.from_arrays(x, y, client, split=split, n_classes=3)
     # full batches: the order in which a client meets its samples does depend on its number
     options: dict[str, Any] = {"client_optimizer": SGD, "batch_size": 100}
-    a, b = (train(make_model(row.kind, d, **options), d, 3) for d in (data, permuted))
-    for name, tensor in a.state_dict().items():
-        expected = tensor[order] if name in row.private else tensor
-        torch.testing.assert_close(b.state_dict()[name], expected, rtol=1e-9, atol=1e-12)
+    a, b = (train(row.model(d, **options), d, 3) for d in (data, permuted))
+    everybody = torch.arange(4)
+    for name, served in a.serving(everybody).items():
+        torch.testing.assert_close(b.serving(everybody)[name], served[order], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(b.mixture(everybody), a.mixture(everybody)[order], rtol=1e-9, atol=1e-12)
+    for name in row.private:
+        torch.testing.assert_close(own_rows(b, name), own_rows(a, name)[order], rtol=1e-9, atol=1e-12)
 
 
 @EVERY
 def test_state_survives_a_round_trip(row: Row) -> None:
     data = make_data()
-    model = train(make_model(row.kind, data, client_optimizer=SGD), data, 2)
-    copy = make_model(row.kind, data).double()
+    model = train(row.model(data, client_optimizer=SGD), data, 2)
+    copy = row.model(data).double()
     copy.load_state_dict(model.state_dict())
     assert torch.equal(parameters(copy), parameters(model))
-    assert set(row.private) <= model.state_dict().keys()
+    for name in row.private:
+        assert torch.equal(own_rows(copy, name), own_rows(model, name))
 
 
 @EVERY
@@ -102,29 +156,29 @@ def test_state_survives_a_round_trip(row: Row) -> None:
 def test_a_resumed_run_has_the_same_bits(row: Row, state: str, schedule: str, tmp_path: Any) -> None:
     data = make_data()
     sgd = ClientSGD(lr=0.5, momentum=0.9, state=state, schedule=schedule)
-    options: dict[str, Any] = {"client_optimizer": sgd, "participation": 0.5}
+    options: dict[str, Any] = {"client_optimizer": sgd, "participation": 0.5 if row.samples else 1.0}
     options["server_optimizer"] = lambda p: torch.optim.Adam(p, lr=0.1)
-    straight = train(make_model(row.kind, data, **options), data, 6)
+    straight = train(row.model(data, **options), data, 6)
 
     trainer = make_trainer(6, callbacks=[RoundCheckpoint(1, keep=9, dirpath=tmp_path)], enable_checkpointing=True)
-    trainer.fit(make_model(row.kind, data, **options), data)
-    second = make_model(row.kind, data, **options)
+    trainer.fit(row.model(data, **options), data)
+    second = row.model(data, **options)
     make_trainer(6).fit(second, data, ckpt_path=tmp_path / "round-000003.ckpt", weights_only=True)
     assert torch.equal(parameters(second), parameters(straight))
     assert len(second.statistics.round_seconds) == 6
     assert second.statistics.up_bytes == straight.statistics.up_bytes
 
 
-@EVERY
+@SAMPLING
 def test_sampling_leaves_the_other_clients_alone(row: Row) -> None:
     data = make_data(sizes=(9, 9, 9, 9, 9))
-    model = make_model(row.kind, data, client_optimizer=SGD, participation=2)
-    before = {name: model.state_dict()[name].clone().double() for name in row.private}
+    model = row.model(data, client_optimizer=SGD, participation=2)
+    before = {name: own_rows(model, name) for name in row.private}
     train(model, data, 1)
     cohort = sample_cohort(data.federation.clients(), 2, seed=0, round_=0)
     others = torch.tensor([t for t in range(5) if t not in cohort])
     for name, rows in before.items():
-        after = model.state_dict()[name]
+        after = own_rows(model, name)
         assert torch.equal(after[others], rows[others])
         assert (after[cohort] != rows[cohort]).flatten(1).any(dim=1).all()
 
@@ -135,22 +189,22 @@ def test_unseen_clients_do_not_touch_training_and_are_scored(row: Row) -> None:
     federation = data.federation
     seen = federation.seen.numpy()
     assert seen.sum() == 4
-    trainer, model = make_trainer(3), make_model(row.kind, data, client_optimizer=ClientSGD(lr=0.1))
+    trainer, model = make_trainer(3), row.model(data, client_optimizer=ClientSGD(lr=0.1))
     trainer.fit(model, data)
     before = parameters(model.components)
-    private = {name: model.state_dict()[name].clone() for name in row.private}
+    private = {name: own_rows(model, name) for name in row.private}
     trainer.test(model, data, verbose=False)
     assert torch.equal(parameters(model.components), before)
     for name, rows in private.items():
-        after = model.state_dict()[name]
+        after = own_rows(model, name)
         assert torch.equal(after[federation.seen], rows[federation.seen])
         assert not torch.equal(after[~federation.seen], rows[~federation.seen])
     assert (model.clients.population == "unseen").to_numpy().tolist() == (~seen).tolist()
     assert model.clients[["test_accuracy", "train_loss"]].notna().all(axis=None)
-    again = {name: model.state_dict()[name].clone() for name in row.private}
+    again = {name: own_rows(model, name) for name in row.private}
     trainer.test(model, data, verbose=False)  # personalised anew, not further
     for name, rows in again.items():
-        assert torch.equal(model.state_dict()[name], rows)
+        assert torch.equal(own_rows(model, name), rows)
 
 
 @EVERY
@@ -159,7 +213,7 @@ def test_unseen_clients_without_training_samples_are_scored(row: Row) -> None:
     seen = FederatedDataModule.from_arrays(x, y, client, unseen_fraction=0.5).federation.seen.numpy()
     split = np.where(seen[client], np.arange(40) // 2 % 3, 2)  # the unseen client has test samples only
     data = FederatedDataModule.from_arrays(x, y, client, split=split, unseen_fraction=0.5)
-    model, trainer = make_model(row.kind, data), make_trainer(2)
+    model, trainer = row.model(data), make_trainer(2)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     assert model.clients.n_train[~seen].tolist() == [0]
@@ -170,9 +224,8 @@ def test_unseen_clients_without_training_samples_are_scored(row: Row) -> None:
 @EVERY
 def test_messages_are_counted(row: Row) -> None:
     data = make_data()
-    model = make_model(row.kind, data, participation=3)
-    train(model, data, 2)
-    models = (len(model.components) if row.shares else 0) * 3 * 2
+    model = train(row.model(data), data, 2)
+    models = row.messages * 4 * 2
     size = (4 * 3 + 3) * 8  # a linear layer in float64
     assert model.statistics.up_bytes == model.statistics.down_bytes == models * size
 
@@ -182,14 +235,14 @@ def test_updates_that_are_not_finite_are_rejected(row: Row) -> None:
     data = make_data(sizes=(9, 9, 9))
     data.federation.samples.x[data.federation.splits["train"].index[:1]] = 1e300  # client 0 overflows
     with pytest.raises(UserError, match="training diverged: in round 1 no client's update was finite"):
-        train(make_model(row.kind, data, client_optimizer=ClientSGD(lr=1e200, weight_decay=1e200)), data, 3)
-    model = make_model(row.kind, data, client_optimizer=ClientSGD(lr=1e10, momentum=0.9, state="keep"))
+        train(row.model(data, client_optimizer=ClientSGD(lr=1e200, weight_decay=1e200)), data, 3)
+    model = row.model(data, client_optimizer=ClientSGD(lr=1e10, momentum=0.9, state="keep"))
     train(model, data, 1)
     assert model.statistics.rejected_updates == 1
     assert parameters(model.kept_momentum).isfinite().all()
     assert parameters(model.components).isfinite().all()
     for name in row.private:
-        assert model.state_dict()[name].isfinite().all()
+        assert own_rows(model, name).isfinite().all()
 
 
 @EVERY
@@ -198,11 +251,15 @@ def test_wrong_values_are_named(row: Row) -> None:
     wrong = {"local_epochs": 0, "batch_size": 0, "participation": 0, "seed": -1}
     for key, value in wrong.items():
         with pytest.raises(UserError, match=key):
-            make_model(row.kind, data, **{key: value})
-    with pytest.raises(UserError, match="participation: 9 clients a round, but only 4 train"):
-        train(make_model(row.kind, data, participation=9), data, 1)
+            row.model(data, **{key: value})
+    if row.samples:
+        with pytest.raises(UserError, match="participation: 9 clients a round, but only 4 train"):
+            train(row.model(data, participation=9), data, 1)
+    else:
+        with pytest.raises(UserError, match="participation: .* needs every client in every round, got 0.5"):
+            train(row.model(data, participation=0.5), data, 1)
     with pytest.raises(UserError, match="made for 3 clients, the data has 4"):
-        train(row.kind(Linear((4,), 3), n_clients=3), data, 1)
+        train(row.kind(Linear((4,), 3), n_clients=3, **row.options), data, 1)
 
 
 # --- degenerate cases -------------------------------------------------------------------------------------------------

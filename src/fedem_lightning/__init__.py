@@ -2,7 +2,28 @@
 
 from importlib.metadata import version as _version
 
-from fedem_lightning.algorithms import FedAvg, FedEM, FederatedAlgorithm, Local
+from fedem_lightning.adaptation import Adaptation, Finetune
+from fedem_lightning.algorithms import (
+    AFL,
+    APFL,
+    L2SGD,
+    MOCHA,
+    QFFL,
+    Clustered,
+    DecentralizedSurrogateOptimization,
+    DFedEM,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    FedProx,
+    Local,
+    Majorizer,
+    MixtureSurrogate,
+    MoreauSurrogate,
+    PFedMe,
+    Surrogate,
+    SurrogateOptimization,
+)
 from fedem_lightning.backbones import (
     CNN,
     LSTM,
@@ -29,37 +50,56 @@ from fedem_lightning.data import (
 from fedem_lightning.engine import AutoEngine, Engine, LoopEngine, VmapEngine
 from fedem_lightning.errors import UserError
 from fedem_lightning.local_solver import ClientSGD
+from fedem_lightning.topology import Topology
 
 __version__ = _version("fedem-lightning")
 
 __all__ = [
+    "AFL",
+    "APFL",
     "CNN",
+    "L2SGD",
     "LSTM",
     "MLP",
+    "MOCHA",
+    "QFFL",
+    "Adaptation",
     "AutoEngine",
     "CharLSTM",
     "ClientSGD",
+    "Clustered",
     "CropFlip",
+    "DFedEM",
+    "DecentralizedSurrogateOptimization",
     "Digits",
     "Dropout",
     "Engine",
     "FedAvg",
     "FedEM",
+    "FedProx",
     "FederatedAlgorithm",
     "FederatedDataModule",
     "Federation",
+    "Finetune",
     "ImageFederation",
     "LeNet5",
     "Linear",
     "Local",
     "LoopEngine",
+    "Majorizer",
     "MixturePopulation",
+    "MixtureSurrogate",
     "MobileNetV2",
+    "MoreauSurrogate",
     "NpzFederation",
+    "PFedMe",
     "ReferenceCNN",
     "ResNet18",
+    "Surrogate",
+    "SurrogateOptimization",
     "SyntheticMixture",
     "TextFederation",
+    "Topology",
     "UserError",
     "VmapEngine",
 ]

@@ -17,6 +17,9 @@ from fedem_lightning.errors import require
 MEMORY_LIMIT = 10**9
 """Bytes of rows up to which they are kept in memory."""
 
+CHUNK = 2**14
+"""Columns mixed at once."""
+
 
 class ClientStore(nn.Module):
     """One row per client of every tensor of a model, in buffers, so that it moves, saves and loads with its owner.
@@ -86,6 +89,43 @@ class ClientStore(nn.Module):
         finite = all_finite(models)  # [C]
         self.write(clients[finite], {name: rows[finite] for name, rows in models.items()})
         return int((~finite).sum())
+
+    @torch.no_grad()
+    def mix(self, clients: Tensor, w: Tensor) -> float:
+        """Row i of the clients <- sum_j w[j, i] row j; counters (integers) stay.
+
+        Args:
+            clients: int64 [C]; w: [C, C], columns sum to 1.
+
+        Returns:
+            The mean squared distance of the mixed rows from their mean.
+
+        """
+        new = clients[~self.written[clients]]
+        if len(new):
+            self.write(new, self.read(new))
+        spread = 0.0
+        for i in range(len(self._names)):
+            rows = self.get_buffer(f"rows_{i}").flatten(1)  # [T, D], a view
+            where, weights = clients.to(rows.device), w.T.to(rows)
+            for start in range(0, rows.shape[1] if rows.is_floating_point() else 0, CHUNK):
+                columns = rows[:, start : start + CHUNK]
+                mixed = weights @ columns[where]  # [C, columns]
+                columns[where] = mixed
+                spread += float((mixed - mixed.mean(dim=0)).double().square().sum())
+        return spread / len(clients)
+
+    def mean(self, clients: Tensor) -> Models:
+        """The plain mean of the clients' rows, [...]; of counters (integers) the maximum."""
+        total: Models = {}
+        for part in clients.split(64):
+            for name, rows in self.read(part).items():
+                if rows.is_floating_point():
+                    total[name] = total.get(name, 0) + rows.double().sum(dim=0)
+                else:
+                    total[name] = torch.maximum(total.get(name, rows[0]), rows.amax(dim=0))
+        like = {name: self.get_buffer(f"initial_{i}").dtype for i, name in enumerate(self._names)}
+        return {name: (t / len(clients) if t.is_floating_point() else t).to(like[name]) for name, t in total.items()}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ClientStore":
         """Rows on disk follow a change of dtype, but stay there when the rest moves to a device."""

@@ -99,11 +99,16 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
                 value = getattr(data, key)
                 backbone_config[key] = list(value) if isinstance(value, tuple) else value
     backbone = functools.partial(instantiate, backbone_config)  # each component is made anew
-    engine = instantiate(config.engine)
     model: FederatedAlgorithm = instantiate(
-        config.algorithm, backbone=backbone, n_clients=data.n_clients, engine=engine, seed=config.seed
+        config.algorithm,
+        backbone=backbone,
+        n_clients=data.n_clients,
+        adaptation=instantiate(config.adaptation) if config.adaptation else None,
+        engine=instantiate(config.engine),
+        seed=config.seed,
     )
     check_fit(model.components[0], data)
+    model.check_federation(data.federation)
     return model
 
 

@@ -107,7 +107,8 @@ def check_checkpoint(path: Path, model: torch.nn.Module, federation_digest: str)
     """Refuses a checkpoint whose tensors are not those of `model`, or that was trained on another federation."""
     checkpoint = load_checkpoint(path)
     saved, mine = checkpoint["state_dict"], model.state_dict()
-    for name in sorted(saved.keys() | mine.keys()):
+    by_data = set(getattr(model, "sized_by_data", ()))
+    for name in sorted((saved.keys() | mine.keys()) - by_data):
         before, now = (tuple(t[name].shape) if name in t else None for t in (saved, mine))
         require(
             before == now,

@@ -1,8 +1,45 @@
 """Federated algorithms, one file each."""
 
+from fedem_lightning.algorithms.afl import AFL
+from fedem_lightning.algorithms.apfl import APFL
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.clustered import Clustered
+from fedem_lightning.algorithms.d_fedem import DFedEM
+from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization
 from fedem_lightning.algorithms.fedavg import FedAvg
 from fedem_lightning.algorithms.fedem import FedEM
+from fedem_lightning.algorithms.fedprox import FedProx
+from fedem_lightning.algorithms.l2sgd import L2SGD
 from fedem_lightning.algorithms.local import Local
+from fedem_lightning.algorithms.mocha import MOCHA
+from fedem_lightning.algorithms.pfedme import PFedMe
+from fedem_lightning.algorithms.qffl import QFFL
+from fedem_lightning.algorithms.surrogate import (
+    Majorizer,
+    MixtureSurrogate,
+    MoreauSurrogate,
+    Surrogate,
+    SurrogateOptimization,
+)
 
-__all__ = ["FedAvg", "FedEM", "FederatedAlgorithm", "Local"]
+__all__ = [
+    "AFL",
+    "APFL",
+    "L2SGD",
+    "MOCHA",
+    "QFFL",
+    "Clustered",
+    "DFedEM",
+    "DecentralizedSurrogateOptimization",
+    "FedAvg",
+    "FedEM",
+    "FedProx",
+    "FederatedAlgorithm",
+    "Local",
+    "Majorizer",
+    "MixtureSurrogate",
+    "MoreauSurrogate",
+    "PFedMe",
+    "Surrogate",
+    "SurrogateOptimization",
+]

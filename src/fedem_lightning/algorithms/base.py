@@ -117,6 +117,7 @@ class FederatedAlgorithm(pl.LightningModule):
     serves_unseen = True  # whether clients that did not train get a model
     shares_models = True  # whether all clients serve the components, each with its own mixture of them
     n_groups = 1  # averages that the server takes in a round
+    sized_by_data: tuple[str, ...] = ()  # buffers whose shapes are known from the first round on only
 
     @abstractmethod
     def client_update(self, block: Block, round_: int) -> Sent | None:
@@ -126,9 +127,14 @@ class FederatedAlgorithm(pl.LightningModule):
         """Theta <- server optimiser(theta, theta - mean); buffers become their mean. None: nobody sent anything."""
         self.server_step(None if means is None else self.pseudo_gradient(means))
 
+    @property
+    def served_components(self) -> nn.ModuleList:
+        """What clients predict with if `shares_models`. Default: the newest components."""
+        return self.components
+
     def serving(self, clients: Tensor) -> Models:
-        """The M models each client predicts with, [C, M, ...]. Default: the components, for everybody."""
-        return self.broadcast(clients)
+        """The M models each client predicts with, [C, M, ...]. Default: the served components, for everybody."""
+        return self.broadcast(clients, self.served_components)
 
     def mixture(self, clients: Tensor) -> Tensor:
         """The weights of these models in a client's prediction (Eq. 5), [C, M]; rows sum to 1. Default: equal."""
@@ -178,17 +184,17 @@ class FederatedAlgorithm(pl.LightningModule):
         if not self.shares_models:
             return Personal(self.serving(block.clients), self.mixture(block.clients)).predict(self.components[0], block)
         task = block.federation.task
-        predictions = [task.predict(outputs) for outputs in self.outputs(block)]  # M x [n, ...]
+        predictions = [task.predict(outputs) for outputs in self.outputs(block, self.served_components)]  # M x [n, ...]
         if len(predictions) == 1:
             return predictions[0]
         return task.mix(torch.stack(predictions), self.mixture(block.clients)[block.owner])
 
     @torch.no_grad()
-    def outputs(self, block: Block) -> list[Tensor]:
+    def outputs(self, block: Block, components: nn.ModuleList | None = None) -> list[Tensor]:
         """Every component's outputs for the block's samples, in eval mode: M x [n, n_outputs]."""
-        self.components.eval()
+        components = (self.components if components is None else components).eval()
         x = block.x(self.parameter_dtype)
-        return [component(x) for component in self.components]
+        return [component(x) for component in components]
 
     def losses(self, block: Block) -> Tensor:
         """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]. Shared components need no stacking."""
@@ -199,9 +205,14 @@ class FederatedAlgorithm(pl.LightningModule):
             pieces.append(torch.stack([task.losses(outputs, y) for outputs in self.outputs(piece)]))  # [M, piece]
         return torch.cat(pieces, dim=1).T
 
-    def broadcast(self, clients: Tensor) -> Models:
+    def mean_losses(self, block: Block) -> Tensor:
+        """F_t of component 0: the mean loss of each client's samples, in eval mode, [C]; 0 without samples."""
+        sums = torch.zeros(len(block.clients), dtype=self.parameter_dtype, device=block.owner.device)
+        return sums.index_add_(0, block.owner, self.losses(block)[:, 0]) / block.counts().clamp(min=1)
+
+    def broadcast(self, clients: Tensor, components: nn.ModuleList | None = None) -> Models:
         """The shared components as each of the clients [C] receives them: views [C, M, ...]."""
-        states = [model_state(component) for component in self.components]
+        states = [model_state(component) for component in (self.components if components is None else components)]
         stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}  # [M, ...]
         return {name: tensor.expand(len(clients), *tensor.shape) for name, tensor in stacked.items()}
 
@@ -288,6 +299,10 @@ class FederatedAlgorithm(pl.LightningModule):
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)  # configure_optimizers gives one
         optimizer.step()
+
+    def params_of(self, models: Models) -> Models:
+        """Without buffers."""
+        return {name: models[name] for name, _ in self.components[0].named_parameters()}
 
     def blocks(self, federation: Federation, clients: Tensor) -> Iterator[Block]:
         """Cuts `clients` into blocks of training samples that fit the engine's memory."""

@@ -1,0 +1,91 @@
+"""AFL: agnostic federated learning over clients.
+
+Mohri, Sivek, Suresh: "Agnostic Federated Learning", ICML 2019, arXiv 1902.00146. Stochastic-AFL, Figure 1.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.aggregation import Means, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.components import Backbone, model_state
+from fedem_lightning.data.federation import Block
+from fedem_lightning.errors import require_number
+from fedem_lightning.round import Round
+
+
+class AFL(FederatedAlgorithm):
+    """min_w max_lambda sum_t lambda_t F_t(w): the weights of clients move towards those with the largest loss.
+
+    Clients serve the mean of all rounds' w. With one full batch a round (`local_steps=1`, a large `batch_size`) it is
+    the paper's gradient step; with more local steps w <- sum_t lambda_t w_t.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`. `client_optimizer.lr` is gamma_w.
+        weights_lr: gamma_lambda, 0 or more.
+
+    """
+
+    samples_clients = False  # every client's loss moves lambda
+    weights: Tensor  # lambda [T]; of the seen clients, on the simplex
+    losses_of_clients: Tensor  # F_t [T], nats
+
+    def __init__(self, backbone: Backbone, n_clients: int, weights_lr: float = 0.01, **options: Any) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        require_number("algorithm.weights_lr", weights_lr, at_least=0)
+        self.weights_lr = weights_lr
+        self.register_buffer("weights", torch.zeros(n_clients))
+        self.register_buffer("losses_of_clients", torch.zeros(n_clients))
+        self.averaged = copy.deepcopy(self.components).requires_grad_(False)  # w_bar
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """F_t(w) and w - gamma_w grad F_t(w), both at the w received."""
+        t = block.clients
+        self.losses_of_clients[t] = self.mean_losses(block)
+        models = self.local_solver(self.broadcast(t), block, round_)
+        return Sent(models, self.lambda_of(block)[t])
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """W <- w - gamma_w sum_t lambda_t grad F_t; lambda <- projection of lambda + gamma_lambda F; w_bar <- mean."""
+        super().server_update(means, round_)
+        t = round_.cohort  # everybody
+        self.weights[t] = project_on_simplex(self.lambda_of(round_)[t] + self.weights_lr * self.losses_of_clients[t])
+        for mean, current in zip(self.averaged, self.components, strict=True):
+            newest, running = model_state(current), model_state(mean)
+            for name, tensor in running.items():
+                if tensor.is_floating_point():
+                    tensor.add_((newest[name] - tensor) / (round_.number + 1))
+                else:
+                    tensor.copy_(newest[name])
+
+    def lambda_of(self, data: Block | Round) -> Tensor:
+        """Lambda [T]; uniform over the clients that train until it has moved."""
+        seen = data.federation.seen.to(self.weights)
+        return self.weights if self.weights.any() else seen / seen.sum()
+
+    @property
+    def served_components(self) -> nn.ModuleList:
+        """w_bar."""
+        return self.averaged
+
+    def client_state(self) -> Iterator[Tensor]:
+        """The clients' losses; lambda is the server's."""
+        yield self.losses_of_clients
+        yield from super().client_state()
+
+    def client_columns(self) -> dict[str, np.ndarray]:
+        """Lambda."""
+        return {"lambda": self.weights.cpu().numpy()}
+
+
+def project_on_simplex(v: Tensor) -> Tensor:
+    """The point of {lambda >= 0, sum lambda = 1} nearest to v [T] (Duchi et al. 2008, Fig. 1)."""
+    u = v.sort(descending=True).values
+    excess = (u.cumsum(0) - 1) / torch.arange(1, len(v) + 1, device=v.device)  # [T]
+    threshold = excess[int((u > excess).sum()) - 1]
+    return (v - threshold).clamp(min=0)

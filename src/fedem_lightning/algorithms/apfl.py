@@ -1,0 +1,125 @@
+"""APFL: adaptive personalised federated learning, an interpolation of parameters.
+
+Deng, Kamani, Mahdavi: "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461. Algorithm 1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Models, Sent, all_finite
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.client_store import ClientStore
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require, require_number
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep
+
+
+@dataclass(frozen=True)
+class InterpolatedStep(LocalStep):
+    """A step of w on its own loss, and of v on the loss of v_bar = alpha v + (1 - alpha) w; all on one batch.
+
+    The learner's "params" are w; "own", "own_momentum" and "own_buffers" are v's; "mixing" has alpha and the number of
+    steps taken, one number for each learner.
+    """
+
+    adaptive: bool
+
+    def advance(self, learner: Learner, gradient: Gradient) -> None:
+        """All gradients are those before the step."""
+        w, v, mixing = learner["params"], learner["own"], learner["mixing"]
+        alpha, first = mixing["alpha"], mixing["steps"] == 0
+        v_bar = interpolate(alpha, v, w)
+        g_w = gradient(learner)
+        g_v_bar = gradient({"params": v_bar, "buffers": learner["own_buffers"]})
+        slope = sum(((v[name] - w[name]) * g).flatten(alpha.ndim).sum(-1) for name, g in zip(v, g_v_bar, strict=True))
+        g_v = [along(alpha, g) * g for g in g_v_bar]  # chain rule: d v_bar / d v = alpha
+        self.optimizer.descend(learner, g_w, self.lr)
+        self.optimizer.descend({"params": v, "momentum": learner["own_momentum"]}, g_v, self.lr)
+        if self.adaptive:  # once a round, at its first step
+            alpha.copy_(torch.where(first, (alpha - self.lr * slope).clamp(0, 1), alpha))
+        mixing["steps"] += 1
+
+
+def along(alpha: Tensor, tensor: Tensor) -> Tensor:
+    """Alpha [...] with axes of length 1 behind, so that it scales tensor [..., *]."""
+    return alpha.reshape(*alpha.shape, *[1] * (tensor.ndim - alpha.ndim))
+
+
+def interpolate(alpha: Tensor, own: Models, shared: Models) -> Models:
+    """Alpha own + (1 - alpha) shared, name by name; what is no float (counters) is `own`'s."""
+    mixed = {}
+    for name, v in own.items():
+        a = along(alpha, v)
+        mixed[name] = a * v + (1 - a) * shared[name] if v.is_floating_point() else v
+    return mixed
+
+
+class APFL(FederatedAlgorithm):
+    """Client t serves alpha_t v_t + (1 - alpha_t) w, with v_t and alpha_t its own and w the newest global model.
+
+    The server averages w with weights n_t. Unseen clients make one local round from v = w and the initial alpha.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`.
+        alpha: initial weight of the client's own model, in [0, 1].
+        adaptive: whether alpha learns, at the clients' learning rate.
+
+    """
+
+    shares_models = False
+    alpha: Tensor  # [T]
+
+    def __init__(
+        self, backbone: Backbone, n_clients: int, alpha: float = 0.5, adaptive: bool = True, **options: Any
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        require_number("algorithm.alpha", alpha, at_least=0)
+        require(alpha <= 1, f"algorithm.alpha: expected a number up to 1, got {alpha}")
+        self.initial_alpha, self.adaptive = alpha, adaptive
+        self.register_buffer("alpha", torch.full((n_clients,), float(alpha)))
+        self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """Local steps of w and v together; keeps v and alpha, sends w."""
+        t, w = block.clients, self.broadcast(block.clients)
+        v, alpha = self.own.read(t), self.alpha[t].unsqueeze(1)  # [C, 1, ...], [C, 1]
+        own = self.params_of(v)
+        extra = {
+            "own": own,
+            "own_buffers": {name: tensor for name, tensor in v.items() if name not in own},
+            "own_momentum": {n: torch.zeros_like(v) for n, v in own.items() if self.client_optimizer.momentum},
+            "mixing": {"alpha": alpha, "steps": torch.zeros_like(alpha)},
+        }
+        step = self.local_step(block, round_, InterpolatedStep, adaptive=self.adaptive)
+        trained = self.solve(w, block, round_, step=step, extra=extra)
+        new_alpha, new_v = trained["mixing"]["alpha"], trained["own"] | trained["own_buffers"]
+        finite = all_finite({**new_v, "alpha": new_alpha})  # [C]
+        self.own.write(t[finite], {name: rows[finite] for name, rows in new_v.items()})
+        self.alpha[t[finite]] = new_alpha[finite].squeeze(1)
+        return Sent(trained["params"] | trained["buffers"], block.counts())
+
+    def serving(self, clients: Tensor) -> Models:
+        """v_bar_t with the newest w, [C, 1, ...]."""
+        return interpolate(self.alpha[clients].unsqueeze(1), self.own.read(clients), self.broadcast(clients))
+
+    def personalize(self, federation: Federation, clients: Tensor) -> None:
+        """One local round."""
+        self.own.write(clients, self.broadcast(clients))
+        self.alpha[clients] = self.initial_alpha
+        for block in self.blocks(federation, clients):
+            self.client_update(block, len(self.statistics.round_seconds))
+
+    def client_state(self) -> Iterator[Tensor]:
+        """Alpha and the clients' own models."""
+        yield self.alpha
+        yield from super().client_state()
+
+    def client_columns(self) -> dict[str, np.ndarray]:
+        """Alpha."""
+        return {"alpha": self.alpha.cpu().numpy()}

@@ -1,0 +1,216 @@
+"""Clustered federated learning: clients whose updates point apart are parted.
+
+Sattler, Mueller, Samek: "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
+Constraints", IEEE TNNLS 2020, arXiv 1910.01991. Algorithms 1 (bipartition), 3 (training) and 4 (unseen clients).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.cluster import AgglomerativeClustering
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.client_store import ClientStore
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require, require_number, require_whole
+from fedem_lightning.personal import Personal
+from fedem_lightning.round import Round
+
+CHUNK = 2**22
+"""Numbers of an update that are compared at once."""
+
+
+class Clustered(FederatedAlgorithm):
+    """FedAvg in each cluster; a cluster near a stationary point whose clients still pull apart is split in two.
+
+    Clusters are the leaves of a binary tree: node v has the children 2v + 1 and 2v + 2, the root is 0. A split node
+    keeps its model and its clients' last updates, by which unseen clients find their way down (Alg. 4).
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`. The server optimiser takes no part.
+        eps1: split only if the mean update is shorter, |sum_t (n_t / n_c) Delta_t| < eps1 ...
+        eps2: ... and the longest is longer, max_t |Delta_t| > eps2. Both depend on learning rate, model and steps; the
+            metrics `mean_update_norm` and `max_update_norm` show them.
+        min_rounds: no split in so many first rounds.
+        gamma_max: split only if sqrt((1 - alpha_cross) / 2) is larger, alpha_cross the largest similarity across.
+        linkage: "complete" (the authors' code), or "single" (the paper's Algorithm 1, which minimises alpha_cross).
+        unseen: "tree", or "lowest_loss": the cluster whose model has the lowest loss on the client's training samples.
+        max_depth: of the tree, so 2^max_depth clusters at most.
+
+    """
+
+    samples_clients = False  # all updates are compared
+    shares_models = False
+    cluster: Tensor  # int64 [T], the leaf of each client
+    split: Tensor  # bool [nodes]
+    update_norms: Tensor  # |Delta_t| of the last round, [T]
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        eps1: float = 0.4,
+        eps2: float = 1.6,
+        min_rounds: int = 20,
+        gamma_max: float = 0.0,
+        linkage: str = "complete",
+        unseen: str = "tree",
+        max_depth: int = 5,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        for key, value in (("eps1", eps1), ("eps2", eps2), ("gamma_max", gamma_max)):
+            require_number(f"algorithm.{key}", value, at_least=0)
+        require_whole("algorithm.min_rounds", min_rounds, at_least=0)
+        require_whole("algorithm.max_depth", max_depth, at_least=1, below=11)
+        require(linkage in ("complete", "single"), f"algorithm.linkage: expected complete or single, got {linkage}")
+        require(unseen in ("tree", "lowest_loss"), f"algorithm.unseen: expected tree or lowest_loss, got {unseen}")
+        self.eps1, self.eps2, self.gamma_max = eps1, eps2, gamma_max
+        self.min_rounds, self.linkage, self.unseen, self.max_depth = min_rounds, linkage, unseen, max_depth
+        n_nodes = 2 ** (max_depth + 1) - 1
+        self.register_buffer("cluster", torch.zeros(n_clients, dtype=torch.int64))
+        self.register_buffer("split", torch.zeros(n_nodes, dtype=torch.bool))
+        self.register_buffer("update_norms", torch.zeros(n_clients))
+        self.nodes = ClientStore.of_components(n_nodes, self.components)  # a row a node
+        kept_levels = max_depth + 1 if unseen == "tree" else 1  # a client's last update at every node it was in
+        self.updates = ClientStore(kept_levels * n_clients, self.params_of(self.nodes.read(torch.tensor(0))))
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """Delta_t = local_sgd(theta_c) - theta_c."""
+        t = block.clients
+        theta = self.serving(t)  # [C, 1, ...]
+        trained = self.local_solver(theta, block, round_)
+        delta = {name: trained[name] - theta[name] for name in self.params_of(theta)}
+        self.updates.write_finite(self._rows(t), delta)
+        self.update_norms[t] = sum(d.flatten(1).square().sum(dim=1) for d in delta.values()).sqrt()  # type: ignore[union-attr]
+        return Sent(trained, block.counts(), group=torch.searchsorted(self.leaves(block.federation), self.cluster[t]))
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """theta_c <- theta_c + sum_t (n_t / n_c) Delta_t, the mean of the members' models; splits where due."""
+        leaves = self.leaves(round_.federation)
+        for g, leaf in enumerate(leaves):
+            if means is None or not means.heard[g]:
+                continue
+            theta = {name: rows[g] for name, rows in means.models.items()}  # [...]
+            members = round_.cohort[self.cluster[round_.cohort] == leaf]
+            parts = self._bipartition(leaf, members, theta, round_.number)
+            nodes = [leaf] if parts is None else [2 * leaf + 1, 2 * leaf + 2]
+            for node in nodes:
+                self.nodes.write(node.view(1), {name: tensor[None, None] for name, tensor in theta.items()})
+            if parts is not None:
+                self.split[leaf] = True
+                self.cluster[members] = torch.where(parts, nodes[1], nodes[0])
+        self.round_metrics.add("clusters", self.leaves(round_.federation).new_tensor([self.n_groups]).double())
+        self.server_step(None)
+
+    def _bipartition(self, leaf: Tensor, members: Tensor, theta: Models, round_: int) -> Tensor | None:
+        """Which side each member goes to, bool [c]; None: the cluster stays."""
+        old = self.nodes.read(leaf)
+        a = sum((theta[name] - old[name][0]).square().sum() for name in self.params_of(old))
+        a, b = float(a) ** 0.5, float(self.update_norms[members].max())
+        self.round_metrics.add("mean_update_norm", torch.tensor([a]))
+        self.round_metrics.add("max_update_norm", torch.tensor([b]))
+        deepest = int(leaf) >= len(self.split) // 2
+        if not (a < self.eps1 and b > self.eps2 and len(members) > 2 and round_ >= self.min_rounds) or deepest:
+            return None
+        similarity = cosine_similarities(self.updates.read(self._rows(members)))  # [c, c]
+        clustering = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=self.linkage)
+        side = clustering.fit_predict(1 - similarity).astype(bool)
+        across = similarity[side][:, ~side].max()
+        if np.sqrt(max(0.0, 1 - across) / 2) <= self.gamma_max:
+            return None
+        return torch.from_numpy(side).to(members.device)
+
+    @property
+    def n_groups(self) -> int:  # type: ignore[override]
+        """Clusters."""
+        return int(self.split.sum()) + 1
+
+    def leaves(self, federation: Federation) -> Tensor:
+        """The clusters' nodes, ascending."""
+        return self.cluster[federation.clients()].unique()
+
+    def serving(self, clients: Tensor) -> Models:
+        """The model of each client's cluster, [C, 1, ...]."""
+        return self.nodes.read(self.cluster[clients])
+
+    def personalize(self, federation: Federation, clients: Tensor) -> None:
+        """Down the tree (Alg. 4), or to the lowest loss; a client without training samples goes left."""
+        for t in clients.split(1):
+            block = federation.block(t, "train")
+            if self.unseen == "tree":
+                self.cluster[t] = 0
+                while self.split[self.cluster[t]]:
+                    self.cluster[t] = self._nearer_child(block)
+            else:
+                self.cluster[t] = self._lowest_loss(block)
+
+    def _nearer_child(self, block: Block) -> Tensor:
+        """The child of the client's node with the most similar update among its clients at the split."""
+        node = self.cluster[block.clients]  # [1]
+        theta, trained_on = self.serving(block.clients), block.federation.clients()
+        trained = self.local_solver(theta, block, len(self.statistics.round_seconds))
+        own = {name: trained[name] - theta[name] for name in self.params_of(theta)}
+        level = depth(node)
+        best = []
+        for child in (2 * node + 1, 2 * node + 2):
+            side = trained_on[ancestor(self.cluster[trained_on], level + 1) == child]
+            known = self.updates.read(level * self.n_clients + side)
+            both = {name: torch.cat([own[name], known[name]]) for name in own}
+            best.append(cosine_similarities(both)[0, 1:].max())
+        return 2 * node + (1 if best[0] >= best[1] else 2)
+
+    def _lowest_loss(self, block: Block) -> Tensor:
+        leaves = self.leaves(block.federation)
+        if len(block.index) == 0:
+            return leaves[:1]
+        models = {name: rows.transpose(0, 1) for name, rows in self.nodes.read(leaves).items()}  # [1, leaves, ...]
+        losses = Personal(models, torch.ones(1, len(leaves))).losses(self.components[0], block)  # [n, leaves]
+        return leaves[losses.mean(dim=0).argmin()].view(1)
+
+    def _rows(self, clients: Tensor) -> Tensor:
+        """Where the clients' updates at their present node are kept."""
+        level = depth(self.cluster[clients]).clamp(max=len(self.updates.written) // self.n_clients - 1)
+        return level * self.n_clients + clients
+
+    def client_state(self) -> Iterator[Tensor]:
+        """What the server needs to know of every client; the nodes are the server's."""
+        yield self.update_norms
+        for rows in self.updates.tensors():
+            yield from rows.unflatten(0, (-1, self.n_clients))
+        if hasattr(self, "kept_momentum"):
+            yield from self.kept_momentum.tensors()
+
+    def client_columns(self) -> dict[str, np.ndarray]:
+        """The cluster."""
+        return {"cluster": self.cluster.cpu().numpy()}
+
+
+def depth(node: Tensor) -> Tensor:
+    """Of nodes in the tree, the root's is 0."""
+    return (node + 1).double().log2().long()
+
+
+def ancestor(node: Tensor, level: Tensor | int) -> Tensor:
+    """The nodes' ancestors at a level; -1 for a node that is not that deep."""
+    up = depth(node) - level
+    return torch.where(up >= 0, ((node + 1) >> up.clamp(min=0)) - 1, -1)
+
+
+def cosine_similarities(updates: Models) -> np.ndarray:
+    """alpha_st = <Delta_s, Delta_t> / (|Delta_s| |Delta_t|), [c, c]; 0 where an update is zero."""
+    gram = sum(
+        part.double() @ part.double().T
+        for rows in updates.values()
+        for part in rows.flatten(1).split(max(1, CHUNK // len(rows)), dim=1)
+    )
+    assert isinstance(gram, Tensor)
+    norm = gram.diagonal().sqrt()
+    scale = torch.where(norm > 0, 1 / norm, 0.0)
+    similarity = scale.unsqueeze(1) * gram * scale
+    return similarity.fill_diagonal_(1.0).clamp(-1, 1).cpu().numpy()

@@ -1,0 +1,44 @@
+"""D-FedEM: FedEM without a server. Marfoq et al., NeurIPS 2021, arXiv 2108.10252, Algorithm 4 (Appendix E)."""
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization
+from fedem_lightning.algorithms.surrogate import MixtureSurrogate
+from fedem_lightning.components import Backbone
+from fedem_lightning.topology import Topology
+
+
+class DFedEM(DecentralizedSurrogateOptimization):
+    """Client t holds components theta_{m,t} and weights pi_t of its own, and gossips the components.
+
+    E-step (Eq. 8) and pi (Eq. 9) with its own components; local steps scaled by T n_t / n; then theta_{m,t} <- sum_s
+    w_st theta_{m,s}. With M = 1 it is decentralised FedAvg (D-SGD with local steps).
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`.
+        n_components: M.
+        topology: graph and mixing weights; the paper: Erdos-Renyi with p = 0.5 and the fastest-mixing weights.
+
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        n_components: int = 3,
+        topology: Topology | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, MixtureSurrogate(), n_components, topology, **options)
+
+    @property
+    def pi(self) -> Tensor:
+        """The mixture weights, [T, M]."""
+        return self.private
+
+    def client_columns(self) -> dict[str, np.ndarray]:
+        """The mixture weights."""
+        return {f"pi_{m}": column for m, column in enumerate(self.pi.T.cpu().numpy())}

@@ -1,0 +1,96 @@
+"""L2SGD: loopless local gradient descent on a mixture of local and global models.
+
+Hanzely, Richtarik: "Federated Learning of a Mixture of Global and Local Models", 2020, arXiv 2002.05516. Algorithm 1.
+
+A step of theirs is a coin for all: with probability 1 - p every client takes a gradient step, with probability p all
+models move towards their mean. Messages are needed only when the coin turns, so a round here is the gradient steps up
+to the next p, J of them (geometric, mean (1 - p) / p), and then one step towards the mean.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.client_store import ClientStore
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require, require_number
+from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.round import Round
+
+
+class L2SGD(FederatedAlgorithm):
+    """Clients keep x_t; x_t <- x_t - eta grad f_t(x_t), J times, then x_t <- (1 - rho) x_t + rho x_bar.
+
+    In the paper's letters eta = a / (T (1 - p)) and rho = a lambda / (T p): it minimises (1/T) sum_t f_t(x_t) +
+    lambda / (2T) sum_t |x_t - x_bar|^2 with lambda = rho p / (eta (1 - p)). Unseen clients get x_bar.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`. `client_optimizer.lr` is eta; the server optimiser takes
+            no part.
+        pull: rho, in [0, 1]; the paper asks for 1/2 at most.
+        probability: p, in (0, 1]; None: such that a round has as many local steps as an epoch on average.
+
+    """
+
+    shares_models = False
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        pull: float = 0.5,
+        probability: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        require_number("algorithm.pull", pull, at_least=0)
+        require(pull <= 1, f"algorithm.pull: expected a number up to 1, got {pull}")
+        if probability is not None:
+            require_number("algorithm.probability", probability, above=0)
+            require(probability <= 1, f"algorithm.probability: expected a number up to 1, got {probability}")
+        self.pull, self.probability = pull, probability
+        self.models = ClientStore.of_components(n_clients, self.components)  # x_t, rows [1, ...]
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """Xi = 0: J local steps."""
+        steps = self.local_steps_of(block.federation, round_)
+        x = self.local_solver(self.models.read(block.clients), block, round_, steps=steps)
+        self.models.write_finite(block.clients, x)
+        return Sent(x, torch.ones_like(block.counts()))  # x_bar is a plain mean
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """Xi = 1: x_t <- (1 - rho) x_t + rho x_bar for the cohort; x_bar itself becomes the shared component."""
+        if means is not None:
+            for clients in round_.cohort.split(256):
+                x = self.models.read(clients)  # [C, 1, ...]
+                pulled = {name: x[name].lerp(mean, self.pull) for name, mean in floats(means.models).items()}
+                self.models.write(clients, x | pulled)
+            for name, tensor in self.components[0].state_dict(keep_vars=True).items():
+                if name in means.models:
+                    tensor.data.copy_(means.models[name][0])
+        self.server_step(None)
+
+    def local_steps_of(self, federation: Federation, round_: int) -> int:
+        """J, the coin's zeros before its next one; the same for all clients."""
+        p = self.probability
+        if p is None:
+            counts = federation.splits["train"].counts(federation.clients())
+            p = 1 / (1 + self.local_epochs * float((-(-counts // self.batch_size)).double().mean()))
+        return int(generator(self.seed, Purpose.LOCAL_STEPS, round_).geometric(p)) - 1
+
+    def serving(self, clients: Tensor) -> Models:
+        """x_t, [C, 1, ...]."""
+        return self.models.read(clients)
+
+    def personalize(self, federation: Federation, clients: Tensor) -> None:
+        """x_bar."""
+        self.models.write(clients, self.broadcast(clients))
+
+
+def floats(models: Models) -> Models:
+    """Without integer counters."""
+    return {name: tensor for name, tensor in models.items() if tensor.is_floating_point()}

@@ -1,0 +1,98 @@
+"""pFedMe: personalisation with Moreau envelopes.
+
+Dinh, Tran, Nguyen: "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, arXiv 2006.08848.
+Algorithm 1; the server's beta is the learning rate of the server optimiser.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Models, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.client_store import ClientStore
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require_number, require_whole
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep
+
+
+@dataclass(frozen=True)
+class MoreauStep(LocalStep):
+    """theta ~ argmin f(theta; batch) + (lambda / 2) |theta - w|^2, then w <- w - eta lambda (w - theta).
+
+    "params" of the learner are theta, "anchor" is w. Theta moves by the client optimiser, at its rate eta_p.
+    """
+
+    penalty: float  # lambda
+    outer_lr: float  # eta
+    inner_steps: int
+
+    def advance(self, learner: Learner, gradient: Gradient) -> None:
+        """Alg. 1, lines 6-8, on one batch."""
+        theta, w = list(learner["params"].values()), list(learner["anchor"].values())
+        for _ in range(self.inner_steps):
+            grads = torch._foreach_add(gradient(learner), torch._foreach_sub(theta, w), alpha=self.penalty)
+            self.optimizer.descend(learner, list(grads), self.lr)
+        torch._foreach_add_(w, torch._foreach_sub(theta, w), alpha=self.outer_lr * self.penalty)
+
+
+class PFedMe(FederatedAlgorithm):
+    """Clients keep theta_t = prox(w), the personal model, and send w_t, which descends the envelope of their loss.
+
+    Theta (personal) and w (the client's copy of the global model) are different vectors; a client serves theta. Only
+    the cohort updates. Unseen clients make one local update from the global model.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`. `client_optimizer.lr` is eta_p; `local_steps` is R, by
+            default the batches of an epoch; the server's learning rate is beta.
+        penalty: lambda.
+        outer_lr: eta, the rate of w; keep eta lambda <= 1.
+        inner_steps: gradient steps that approximate the proximal point, for each batch.
+
+    """
+
+    shares_models = False
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        penalty: float = 15.0,
+        outer_lr: float = 0.005,
+        inner_steps: int = 5,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        require_number("algorithm.penalty", penalty, at_least=0)
+        require_number("algorithm.outer_lr", outer_lr, above=0)
+        require_whole("algorithm.inner_steps", inner_steps, at_least=1)
+        self.penalty, self.outer_lr, self.inner_steps = penalty, outer_lr, inner_steps
+        self.models = ClientStore.of_components(n_clients, self.components)  # theta_t, rows [1, ...]
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """R batches of `MoreauStep`, from theta = w = w^{k-1}; keeps theta, sends w."""
+        w = self.broadcast(block.clients)
+        step = self.local_step(
+            block,
+            round_,
+            MoreauStep,
+            penalty=self.penalty,
+            outer_lr=self.outer_lr,
+            inner_steps=self.inner_steps,
+        )
+        trained = self.solve(w, block, round_, step=step, extra={"anchor": self.params_of(w)})
+        self.models.write_finite(block.clients, trained["params"] | trained["buffers"])
+        return Sent(trained["anchor"] | trained["buffers"], block.counts())
+
+    def serving(self, clients: Tensor) -> Models:
+        """theta_t, [C, 1, ...]."""
+        return self.models.read(clients)
+
+    def personalize(self, federation: Federation, clients: Tensor) -> None:
+        """One local update from the global model (FedEM, J.3)."""
+        self.models.write(clients, self.broadcast(clients))
+        for block in self.blocks(federation, clients):
+            self.client_update(block, len(self.statistics.round_seconds))

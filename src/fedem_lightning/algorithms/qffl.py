@@ -1,0 +1,65 @@
+"""q-FFL: fair resource allocation, solved by q-FedAvg.
+
+Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", ICLR 2020, arXiv 1905.10497. Algorithm 2.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require, require_number
+from fedem_lightning.round import Round, sample_cohort
+
+
+class QFFL(FederatedAlgorithm):
+    """min_w sum_t p_t / (q + 1) F_t(w)^{q+1}: the larger q, the more the worst-off clients count; AFL as q grows.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`. L is 1 / `client_optimizer.lr`.
+        q: 0 or more; at 0 the server takes the plain mean of the clients' models.
+        sampling: of a cohort: "by_size", clients drawn with odds p_t = n_t / n, or "uniform".
+
+    """
+
+    def __init__(
+        self, backbone: Backbone, n_clients: int, q: float = 1.0, sampling: str = "by_size", **options: Any
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        require_number("algorithm.q", q, at_least=0)
+        require(sampling in ("by_size", "uniform"), f"algorithm.sampling: expected by_size or uniform, got {sampling}")
+        self.q, self.sampling = q, sampling
+
+    def cohort(self, federation: Federation, round_: int) -> Tensor:
+        """Drawn with odds n_t, or uniformly."""
+        clients = federation.clients()
+        odds = federation.splits["train"].counts(clients) if self.sampling == "by_size" else None
+        return sample_cohort(clients, self.participation, self.seed, round_, odds)
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """Delta_t = F_t^q Dw_t and h_t = q F_t^{q-1} |Dw_t|^2 + L F_t^q, where Dw_t = L (w - w_t)."""
+        w, smoothness = self.broadcast(block.clients), 1.0 / self.lr_at(round_)  # L
+        loss = self.mean_losses(block) + 1e-10  # F_t(w)  [C]
+        w_t = self.local_solver(w, block, round_)  # [C, 1, ...]
+        power = loss**self.q
+        sent, squared_norm = dict(w_t), torch.zeros_like(loss)
+        for name, received in self.params_of(w).items():
+            dw = smoothness * (received - w_t[name])
+            squared_norm += dw.flatten(1).square().sum(dim=1)
+            sent[name] = power.view(-1, *[1] * (dw.ndim - 1)) * dw  # Delta_t
+        h = self.q * loss ** (self.q - 1) * squared_norm + smoothness * power
+        return Sent({**sent, "h": h.unsqueeze(1)}, torch.ones_like(loss))
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """W <- w - sum_t Delta_t / sum_t h_t; buffers become their mean."""
+        if means is None:
+            return self.server_step(None)
+        self.pseudo_gradient(means)  # for the buffers
+        h = means.models["h"][0]
+        return self.server_step(
+            [{name: means.models[name][0] / h for name, _ in self.components[0].named_parameters()}]
+        )

@@ -1,0 +1,240 @@
+"""Who talks to whom without a server: graphs over the clients, and the weights by which neighbours average.
+
+A mixing matrix W (T x T, symmetric, doubly stochastic, zero off the graph) replaces the server's average: client t
+takes sum_s W[s, t] theta_s (Marfoq et al., Federated Multi-Task Learning under a Mixture of Distributions, NeurIPS
+2021, Appendix E, arXiv 2108.10252). A client always hears itself, so the diagonal is free.
+"""
+
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isqrt
+from types import ModuleType
+
+import networkx as nx
+import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from fedem_lightning.errors import UserError, require, require_number, require_whole
+from fedem_lightning.randomness import Purpose, generator
+
+GRAPHS = ("erdos_renyi", "ring", "torus", "complete", "star")
+WEIGHTS = ("metropolis", "fmmc")
+
+_KEY = "algorithm.topology"
+_DRAWS = 100  # of a connected Erdos-Renyi graph
+_TOLERANCE = 1e-8  # of the sums of a mixing matrix, and of its symmetry
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A communication graph and its weights. The paper's setting: Erdos-Renyi with p = 0.5, weights "fmmc".
+
+    Args:
+        graph: "erdos_renyi", "ring", "torus" (a periodic grid, as square as T allows), "complete" or "star" (around
+            client 0).
+        p: probability of an edge, in (0, 1]; only Erdos-Renyi has one.
+        weights: "metropolis" (each client needs its neighbours' degrees alone) or "fmmc" (mixes fastest; needs cvxpy).
+        time_varying: a new Erdos-Renyi graph every round; any one of them may fall into pieces.
+
+    Raises:
+        UserError: an unknown or impossible value, or "fmmc" without cvxpy.
+
+    """
+
+    graph: str = "erdos_renyi"
+    p: float = 0.5
+    weights: str = "metropolis"
+    time_varying: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.graph in GRAPHS, f"{_KEY}.graph: expected one of {', '.join(GRAPHS)}, got {self.graph}")
+        require_number(f"{_KEY}.p", self.p, above=0)
+        require(self.p <= 1, f"{_KEY}.p: expected a probability, at most 1, got {self.p}")
+        _require_weights(self.weights)
+        require(
+            self.graph == "erdos_renyi" or not self.time_varying,
+            f"{_KEY}.time_varying: only graph=erdos_renyi can be drawn anew each round, got graph={self.graph}",
+        )
+        if self.weights == "fmmc":
+            _cvxpy()  # now rather than in the first round
+
+    def adjacency(self, n_clients: int, seed: int, round_: int) -> np.ndarray:
+        """The round's graph over T clients: bool [T, T], symmetric, False on the diagonal.
+
+        A function of the seed, and of the round if `time_varying`. A fixed Erdos-Renyi graph is drawn anew until it is
+        connected.
+
+        Raises:
+            UserError: no connected graph in 100 draws, or a torus over a prime number of clients.
+
+        """
+        require_whole("dataset.n_clients", n_clients, at_least=1)
+        if self.graph != "erdos_renyi":
+            return _fixed_graph(self.graph, n_clients)
+        if self.time_varying:
+            return _erdos_renyi(n_clients, self.p, generator(seed, Purpose.TOPOLOGY, 1, round_))
+        for attempt in range(_DRAWS):
+            adjacency = _erdos_renyi(n_clients, self.p, generator(seed, Purpose.TOPOLOGY, 0, attempt))
+            if connected_components(adjacency, directed=False)[0] == 1:
+                return adjacency
+        raise UserError(
+            f"{_KEY}.p: no connected Erdos-Renyi graph of {n_clients} clients in {_DRAWS} draws with p={self.p:g}: "
+            "use a larger p, or time_varying=true"
+        )
+
+    def mixing(self, n_clients: int, active: np.ndarray, seed: int, round_: int) -> np.ndarray:
+        """The round's mixing matrix: float64 [T, T].
+
+        Clients that are not `active` (bool [T]) are isolated, W[t, t] = 1; the others' weights are those of the graph
+        that is left of theirs.
+
+        Raises:
+            UserError: `active` has another shape or type, or as `adjacency` does.
+
+        """
+        ok = active.dtype == bool and active.shape == (n_clients,)
+        require(ok, f"active: expected bool [{n_clients}], got {active.dtype} {list(active.shape)}")
+        return mixing_matrix(self.adjacency(n_clients, seed, round_) & np.outer(active, active), self.weights)
+
+
+def _erdos_renyi(n: int, p: float, rng: np.random.Generator) -> np.ndarray:
+    """Every pair is an edge with probability p. By NumPy, so that a seed means the same under all networkx versions."""
+    upper = np.triu(rng.random((n, n)) < p, 1)
+    return upper | upper.T
+
+
+def _fixed_graph(graph: str, n: int) -> np.ndarray:
+    if graph == "ring":
+        g = nx.cycle_graph(n)
+    elif graph == "torus":
+        rows = next(r for r in range(isqrt(n), 0, -1) if n % r == 0)
+        prime = f"{_KEY}.graph: a torus needs rows x columns, and {n} clients is a prime number: use ring"
+        require(rows > 1 or n == 1, prime)
+        g = nx.grid_2d_graph(rows, n // rows, periodic=True)  # a row of two is one edge, not two
+    elif graph == "complete":
+        g = nx.complete_graph(n)
+    else:
+        g = nx.star_graph(n - 1)  # leaves
+    adjacency = nx.to_numpy_array(g) > 0
+    np.fill_diagonal(adjacency, False)  # networkx closes a ring of one
+    return adjacency
+
+
+def mixing_matrix(adjacency: np.ndarray, weights: str) -> np.ndarray:
+    """The weights of a graph: float64 [T, T], symmetric, doubly stochastic, zero where there is no edge.
+
+    "metropolis" (Metropolis-Hastings): W[s, t] = 1 / (1 + max(degree_s, degree_t)), W[t, t] = 1 - sum_s W[s, t].
+    "fmmc" (Boyd, Diaconis, Xiao, Fastest Mixing Markov Chain on a Graph, SIAM Review 46(4), 2004): least
+    || W - 11'/T ||_2, for each connected component by itself. Seconds for hundreds of clients.
+
+    Args:
+        adjacency: bool [T, T], symmetric, False on the diagonal; clients may be isolated.
+        weights: "metropolis" or "fmmc".
+
+    Raises:
+        UserError: another `weights`, no such graph, or "fmmc" without cvxpy.
+
+    """
+    _require_weights(weights)
+    square = adjacency.ndim == 2 and adjacency.shape[0] == adjacency.shape[1] and adjacency.dtype == bool
+    graph = square and (adjacency == adjacency.T).all() and not adjacency.diagonal().any()
+    require(graph, f"adjacency: expected bool [T, T], symmetric, without self-loops, got {list(adjacency.shape)}")
+    if weights == "metropolis":
+        w = _metropolis(adjacency)
+    else:
+        w = np.zeros(adjacency.shape)
+        label = connected_components(adjacency, directed=False)[1]
+        for component in range(label.max(initial=-1) + 1):
+            block = np.ix_(label == component, label == component)
+            w[block] = _fmmc(adjacency[block])
+    check_mixing_matrix(w, adjacency)
+    return w
+
+
+def _metropolis(adjacency: np.ndarray) -> np.ndarray:
+    degree = adjacency.sum(axis=1)
+    return _with_diagonal(adjacency / (1 + np.maximum.outer(degree, degree)))
+
+
+def _with_diagonal(w: np.ndarray) -> np.ndarray:
+    """Fills the diagonal so that rows sum to 1; where the others exceed that (a solver's error), they shrink first."""
+    w = np.maximum(w, 0)
+    np.fill_diagonal(w, 0)
+    excess = np.maximum(w.sum(axis=1), 1)
+    w = w / np.maximum.outer(excess, excess)
+    np.fill_diagonal(w, np.maximum(1 - w.sum(axis=1), 0))
+    return w
+
+
+def _fmmc(adjacency: np.ndarray) -> np.ndarray:
+    """The fastest mixing weights of one component with n clients, exact for a complete one: [n, n], not to write to."""
+    n = len(adjacency)
+    if adjacency.sum() == n * (n - 1):
+        return np.full((n, n), 1 / n)
+    return _solved_fmmc(adjacency.tobytes(), n)
+
+
+@lru_cache(maxsize=64)
+def _solved_fmmc(graph: bytes, n: int) -> np.ndarray:
+    """Least x with -x I <= W - 11'/n <= x I over the weights of the edges, W = I - sum_e v_e (1_s - 1_t)(1_s - 1_t)'.
+
+    Solved by SCS, which is quiet and fast here. Whatever it returns is made a valid W, never slower than Metropolis.
+    """
+    cp = _cvxpy()
+    adjacency = np.frombuffer(graph, dtype=bool).reshape(n, n)
+    s, t = np.nonzero(np.triu(adjacency))
+    entries = np.concatenate((s * n + t, t * n + s, s * n + s, t * n + t))  # those of a flat W that an edge changes
+    signs = np.repeat((1.0, 1.0, -1.0, -1.0), len(s))
+    change = sparse.csr_matrix((signs, (entries, np.tile(np.arange(len(s)), 4))), shape=(n * n, len(s)))
+    v, x = cp.Variable(len(s), nonneg=True), cp.Variable()
+    centred = np.eye(n) - 1 / n + cp.reshape(change @ v, (n, n), order="C")  # W - 11'/n
+    bounds = [x * np.eye(n) - centred >> 0, x * np.eye(n) + centred >> 0]
+    problem = cp.Problem(cp.Minimize(x), [change[:: n + 1] @ v >= -1, *bounds])  # the diagonal of W stays >= 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # cvxpy's own about accuracy; ours follows
+        try:
+            problem.solve(solver=cp.SCS, eps_abs=1e-6, eps_rel=1e-6, max_iters=5000)
+        except cp.SolverError as error:
+            raise UserError(f"{_KEY}.weights=fmmc: the solver failed ({error}): use metropolis") from error
+    require(v.value is not None, f"{_KEY}.weights=fmmc: the solver found nothing ({problem.status}): use metropolis")
+    if problem.status != cp.OPTIMAL:
+        warnings.warn(f"{_KEY}.weights=fmmc: near the optimum only, for a graph of {n} clients", stacklevel=2)
+    w = np.zeros((n, n))
+    w[s, t] = w[t, s] = v.value
+    w = max(_with_diagonal(w), _metropolis(adjacency), key=spectral_gap)
+    w.flags.writeable = False  # the cache hands it out again
+    return w
+
+
+def check_mixing_matrix(w: np.ndarray, adjacency: np.ndarray) -> None:
+    """Raises UserError unless `w` [T, T] is symmetric, doubly stochastic (to 1e-8) and zero off the graph [T, T]."""
+    require(w.shape == adjacency.shape, f"mixing matrix: expected {list(adjacency.shape)}, got {list(w.shape)}")
+    require(bool(np.isfinite(w).all()), "mixing matrix: expected finite weights")
+    require(bool((w >= 0).all()), f"mixing matrix: expected no negative weight, got {w.min(initial=0):g}")
+    require(np.allclose(w, w.T, rtol=0, atol=_TOLERANCE), "mixing matrix: expected a symmetric one")
+    sums = np.allclose(w.sum(axis=1), 1, rtol=0, atol=_TOLERANCE)
+    require(sums, "mixing matrix: expected rows and columns that sum to 1")
+    off_graph = ~adjacency & ~np.eye(len(w), dtype=bool)
+    require(not w[off_graph].any(), "mixing matrix: expected weights on the graph's edges and the diagonal only")
+
+
+def spectral_gap(w: np.ndarray) -> float:
+    """1 - SLEM, the second largest eigenvalue modulus of `w` [T, T]: 0 never mixes, 1 averages at once (or T = 1)."""
+    if len(w) == 1:
+        return 1.0
+    return float(np.clip(1 - np.sort(np.abs(np.linalg.eigvalsh(w)))[-2], 0, 1))
+
+
+def _require_weights(weights: str) -> None:
+    require(weights in WEIGHTS, f"{_KEY}.weights: expected one of {', '.join(WEIGHTS)}, got {weights}")
+
+
+def _cvxpy() -> ModuleType:
+    try:
+        import cvxpy
+    except ImportError as error:
+        message = f"{_KEY}.weights=fmmc needs cvxpy: pip install 'fedem-lightning[fmmc]'"
+        raise UserError(message) from error
+    return cvxpy

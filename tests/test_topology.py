@@ -1,0 +1,259 @@
+"""Graphs and mixing matrices: their contract, known optima, determinism, what a user may get wrong."""
+
+import sys
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fedem_lightning import UserError
+from fedem_lightning.topology import (
+    GRAPHS,
+    WEIGHTS,
+    Topology,
+    check_mixing_matrix,
+    mixing_matrix,
+    spectral_gap,
+)
+
+
+def of_edges(n: int, *edges: tuple[int, int]) -> np.ndarray:
+    adjacency = np.zeros((n, n), dtype=bool)
+    for s, t in edges:
+        adjacency[s, t] = adjacency[t, s] = True
+    return adjacency
+
+
+def path(n: int) -> np.ndarray:
+    return of_edges(n, *pairwise(range(n)))
+
+
+def fixed(graph: str, n: int) -> np.ndarray:
+    return Topology(graph).adjacency(n, 0, 0)
+
+
+def topology(graph: str = "erdos_renyi", weights: str = "metropolis", **options: object) -> Topology:
+    if weights == "fmmc":
+        pytest.importorskip("cvxpy")
+    return Topology(graph, weights=weights, **options)  # type: ignore[arg-type]
+
+
+# The figures: SLEM with fastest mixing and with Metropolis weights, and the fastest W where it is told
+KNOWN = {
+    "path of 2": (path(2), 0, 0, np.full((2, 2), 1 / 2)),
+    "path of 3": (path(3), 1 / 2, 2 / 3, np.array([[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]])),
+    "ring of 4": (fixed("ring", 4), 1 / 3, 1 / 3, (fixed("ring", 4) + np.eye(4)) / 3),
+    "ring of 5": (fixed("ring", 5), 0.4472, 0.5393, 0.4 * fixed("ring", 5) + 0.2 * np.eye(5)),
+    "star of 5": (fixed("star", 5), 3 / 4, 4 / 5, fixed("star", 5) / 4 + np.diag([0, 0.75, 0.75, 0.75, 0.75])),
+    "complete": (fixed("complete", 7), 0, 0, np.full((7, 7), 1 / 7)),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_optima(name: str) -> None:
+    pytest.importorskip("cvxpy")
+    adjacency, slem, _, expected = KNOWN[name]
+    w = mixing_matrix(adjacency, "fmmc")
+    assert 1 - spectral_gap(w) == pytest.approx(slem, abs=1e-4)
+    np.testing.assert_allclose(w, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_metropolis_figures(name: str) -> None:
+    adjacency, _, slem, _ = KNOWN[name]
+    assert 1 - spectral_gap(mixing_matrix(adjacency, "metropolis")) == pytest.approx(slem, abs=1e-4)
+
+
+def test_metropolis_by_hand() -> None:
+    w = mixing_matrix(of_edges(4, (0, 1), (1, 2)), "metropolis")  # degrees 1, 2, 1, 0
+    np.testing.assert_allclose(3 * w, [[2, 1, 0, 0], [1, 1, 1, 0], [0, 1, 2, 0], [0, 0, 0, 3]], atol=1e-12)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(("graph", "n"), [(g, n) for g in GRAPHS for n in (1, 2, 4, 6, 25) if (g, n) != ("torus", 2)])
+def test_every_graph_mixes(graph: str, n: int, weights: str) -> None:
+    chosen = topology(graph, weights)
+    adjacency = chosen.adjacency(n, 3, 0)
+    assert adjacency.shape == (n, n)
+    assert adjacency.dtype == bool
+    assert not adjacency.diagonal().any()
+    w = chosen.mixing(n, np.ones(n, dtype=bool), 3, 0)
+    assert w.dtype == np.float64
+    np.testing.assert_array_equal(w, w.T)
+    np.testing.assert_allclose(w.sum(axis=0), 1, atol=1e-12)
+    assert (w >= 0).all()
+    assert not w[~adjacency & ~np.eye(n, dtype=bool)].any()
+    slem = np.linalg.norm(w - 1 / n, 2)
+    assert 1 - spectral_gap(w) == pytest.approx(slem, abs=1e-9)
+    assert slem < 1
+
+
+@pytest.mark.parametrize(
+    ("graph", "n", "degrees"),
+    [
+        ("ring", 1, {0}),
+        ("ring", 2, {1}),
+        ("ring", 7, {2}),
+        ("torus", 1, {0}),
+        ("torus", 4, {2}),  # 2 x 2: the ring of 4
+        ("torus", 6, {3}),  # 2 x 3
+        ("torus", 12, {4}),  # 3 x 4, not 2 x 6
+        ("complete", 5, {4}),
+        ("star", 5, {1, 4}),
+    ],
+)
+def test_degrees(graph: str, n: int, degrees: set[int]) -> None:
+    assert set(fixed(graph, n).sum(axis=0).tolist()) == degrees
+
+
+def test_erdos_renyi_has_p_of_the_edges() -> None:
+    assert Topology(p=0.3).adjacency(200, 0, 0).sum() / (200 * 199) == pytest.approx(0.3, abs=0.02)
+    np.testing.assert_array_equal(Topology(p=1).adjacency(9, 0, 0), fixed("complete", 9))
+
+
+def test_a_seed_means_one_graph() -> None:
+    first = Topology().adjacency(20, 5, 0)
+    np.testing.assert_array_equal(first, Topology().adjacency(20, 5, 7))  # whatever the round
+    assert (first != Topology().adjacency(20, 6, 0)).any()
+
+
+def test_a_time_varying_graph_is_a_function_of_seed_and_round() -> None:
+    varying = Topology(time_varying=True)
+    np.testing.assert_array_equal(varying.adjacency(20, 5, 3), varying.adjacency(20, 5, 3))
+    assert (varying.adjacency(20, 5, 3) != varying.adjacency(20, 5, 4)).any()
+    assert (varying.adjacency(20, 5, 3) != varying.adjacency(20, 6, 3)).any()
+
+
+def test_graphs_in_pieces_are_drawn_anew_unless_they_vary() -> None:
+    active = np.ones(12, dtype=bool)
+    fixed_gaps = [spectral_gap(Topology(p=0.2).mixing(12, active, seed, 0)) for seed in range(20)]
+    assert min(fixed_gaps) > 1e-3
+    varying = Topology(p=0.2, time_varying=True)
+    draws = [varying.mixing(12, active, 0, r) for r in range(20)]
+    assert min(spectral_gap(w) for w in draws) < 1e-9
+    assert spectral_gap(np.mean(draws, axis=0)) > 0.1  # together they mix
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_clients_that_are_not_active_are_isolated(weights: str) -> None:
+    active = np.arange(12) % 4 != 0
+    chosen = topology(weights=weights)
+    w = chosen.mixing(12, active, 1, 0)
+    np.testing.assert_array_equal(w[~active], np.eye(12)[~active])
+    induced = chosen.adjacency(12, 1, 0)[np.ix_(active, active)]
+    np.testing.assert_allclose(w[np.ix_(active, active)], mixing_matrix(induced, weights), atol=1e-12)
+    np.testing.assert_array_equal(chosen.mixing(12, np.zeros(12, dtype=bool), 1, 0), np.eye(12))
+
+
+def test_pieces_mix_fastest_each_by_itself() -> None:
+    pytest.importorskip("cvxpy")
+    w = mixing_matrix(of_edges(6, (0, 2), (2, 4), (1, 3)), "fmmc")  # path 0-2-4, pair 1-3, 5 alone
+    np.testing.assert_allclose(w[np.ix_([0, 2, 4], [0, 2, 4])], KNOWN["path of 3"][3], atol=1e-4)
+    np.testing.assert_array_equal(w[np.ix_([1, 3, 5], [1, 3, 5])], [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
+    w[:] = 0  # the caller's own: what is remembered stays as it was
+    assert mixing_matrix(path(3), "fmmc")[0, 1] == pytest.approx(0.5, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fmmc_mixes_faster_than_metropolis(seed: int) -> None:
+    pytest.importorskip("cvxpy")
+    adjacency = Topology().adjacency(20, seed, 0)
+    fast = mixing_matrix(adjacency, "fmmc")
+    np.testing.assert_array_equal(fast, mixing_matrix(adjacency, "fmmc"))
+    assert spectral_gap(fast) > spectral_gap(mixing_matrix(adjacency, "metropolis")) + 0.05
+    for step in np.random.default_rng(seed).normal(size=(20, len(fast), len(fast))) * 1e-3:  # nearby W are no faster
+        other = np.abs(fast + (step + step.T)) * adjacency
+        np.fill_diagonal(other, 1 - other.sum(axis=0))
+        assert np.linalg.norm(other - 1 / 20, 2) > 1 - spectral_gap(fast) - 1e-5
+
+
+def test_fmmc_says_when_it_stops_before_the_optimum() -> None:
+    pytest.importorskip("cvxpy")
+    with pytest.warns(UserWarning, match=r"^algorithm.topology.weights=fmmc: near the optimum only"):
+        w = mixing_matrix(path(30), "fmmc")
+    assert spectral_gap(w) > spectral_gap(mixing_matrix(path(30), "metropolis"))
+
+
+def test_fmmc_without_cvxpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cvxpy", None)
+    with pytest.raises(UserError, match=r"^algorithm.topology.weights=fmmc needs cvxpy: pip install 'fedem-l"):
+        Topology(weights="fmmc")
+    Topology().mixing(5, np.ones(5, dtype=bool), 0, 0)
+
+
+def test_spectral_gap() -> None:
+    assert spectral_gap(np.ones((1, 1))) == 1
+    assert spectral_gap(np.eye(3)) == 0
+    assert spectral_gap(np.array([[0.0, 1.0], [1.0, 0.0]])) == 0  # the modulus: swapping never mixes
+    assert spectral_gap(np.array([[0.9, 0.1], [0.1, 0.9]])) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"graph": "x"}, "algorithm.topology.graph: expected one of erdos_renyi, ring, torus, complete, star, got x"),
+        ({"p": 0}, "algorithm.topology.p: expected a number above 0, got 0"),
+        ({"p": 1.5}, "algorithm.topology.p: expected a probability, at most 1, got 1.5"),
+        ({"weights": "equal"}, "algorithm.topology.weights: expected one of metropolis, fmmc, got equal"),
+        (
+            {"graph": "ring", "time_varying": True},
+            "algorithm.topology.time_varying: only graph=erdos_renyi can be drawn anew each round, got graph=ring",
+        ),
+    ],
+)
+def test_wrong_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        Topology(**options)  # type: ignore[arg-type]
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("chosen", "n", "message"),
+    [
+        (Topology("torus"), 13, "algorithm.topology.graph: a torus needs .* 13 clients is a prime number: use ring"),
+        (Topology(p=0.001), 50, "algorithm.topology.p: no connected .* 50 clients in 100 draws with p=0.001: use a l"),
+        (Topology(), 0, "dataset.n_clients: expected a whole number of at least 1, got 0"),
+    ],
+)
+def test_impossible_graphs(chosen: Topology, n: int, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}") as raised:
+        chosen.adjacency(n, 0, 0)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("active", [np.ones(4, dtype=bool), np.ones(5)])
+def test_wrong_active(active: np.ndarray) -> None:
+    with pytest.raises(UserError, match=r"^active: expected bool \[5\], got "):
+        Topology().mixing(5, active, 0, 0)
+
+
+@pytest.mark.parametrize("adjacency", [np.ones((3, 3), dtype=bool), np.zeros((2, 3), dtype=bool), np.zeros((3, 3))])
+def test_wrong_adjacency(adjacency: np.ndarray) -> None:
+    with pytest.raises(UserError, match=r"^adjacency: expected bool \[T, T\]"):
+        mixing_matrix(adjacency, "metropolis")
+
+
+@pytest.mark.parametrize(
+    ("w", "message"),
+    [
+        (np.eye(2), r"expected \[3, 3\], got \[2, 2\]"),
+        (np.full((3, 3), np.nan), "expected finite"),
+        ([[1.1, -0.1, 0], [-0.1, 1.1, 0], [0, 0, 1]], "expected no negative weight, got -0.1"),
+        ([[0.5, 0.5, 0], [0.4, 0.6, 0], [0.1, 0, 0.9]], "expected a symmetric one"),
+        ([[0.5, 0.4, 0], [0.4, 0.6, 0], [0, 0, 1]], "expected rows and columns that sum to 1"),
+        (np.full((3, 3), 1 / 3), "expected weights on the graph's edges and the diagonal only"),
+    ],
+)
+def test_wrong_mixing_matrices(w: np.ndarray, message: str) -> None:
+    check_mixing_matrix(np.eye(3), path(3))
+    with pytest.raises(UserError, match=f"^mixing matrix: {message}"):
+        check_mixing_matrix(np.array(w), path(3))
+
+
+def test_the_solver_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cvxpy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mixing_matrix(fixed("ring", 9), "fmmc")
+    assert capfd.readouterr() == ("", "")
