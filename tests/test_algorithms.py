@@ -18,11 +18,10 @@ from fedem_lightning import (
     DecentralizedSurrogateOptimization,
     DFedEM,
     FedAvg,
+    FedEM,
     FederatedAlgorithm,
     FederatedDataModule,
-    FedEM,
     FedProx,
-    Finetune,
     Linear,
     Local,
     MixtureSurrogate,
@@ -73,6 +72,8 @@ ROWS = [
         options={"surrogate": MoreauSurrogate(2.0, 3, 0.1), "topology": COMPLETE},
     ),
 ]
+
+
 def own_rows(model: FederatedAlgorithm, name: str) -> torch.Tensor:
     """Each client's private numbers, float64 [T, ...]."""
     kept = getattr(model, name)

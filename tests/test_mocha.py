@@ -44,7 +44,7 @@ class History(pl.Callback):
         self.metrics.append(pl_module.round_metrics.means())
         expected = pl_module.b.T @ pl_module.sigma / pl_module.penalty
         torch.testing.assert_close(pl_module.w, expected.T, rtol=1e-12, atol=1e-14)
-        torch.testing.assert_close(pl_module.sigma.trace(), torch.tensor(1.0).double(), rtol=1e-12, atol=0)
+        torch.testing.assert_close(pl_module.sigma.trace(), torch.tensor(1.0).double(), rtol=0, atol=1e-7)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return np.array([metrics[name] for metrics in self.metrics])
@@ -137,10 +137,10 @@ def test_rounds_equal_plain_loops(loss: str, work: float) -> None:
 def test_the_duality_gap_closes_when_sigma_is_fixed(loss: str, relations: str) -> None:
     """And the hinge dual never falls: sigma' keeps the clients' simultaneous steps safe, and each step is the best."""
     data, history = binary(), History()
-    model = make_model(MOCHA, data, penalty=0.1, loss=loss, work=1.0, **FIXED)
+    model = make_model(MOCHA, data, penalty=0.3, loss=loss, work=1.0, **FIXED)
     if relations == "coupled":
         with_sigma(model, coupled(4))
-    train(model, data, 300, callbacks=[history])
+    train(model, data, 40, callbacks=[history])
     gap = history["duality_gap"]
     assert (gap > -1e-14).all()
     np.testing.assert_allclose(gap, history["primal"] - history["dual"], atol=1e-12)
@@ -151,13 +151,14 @@ def test_the_duality_gap_closes_when_sigma_is_fixed(loss: str, relations: str) -
 
 
 def test_identity_relations_are_separate_svms() -> None:
-    """Sigma = I/T: min (1/n_t) sum_i phi + (lambda T / 2) |w_t|^2. The dual gap g bounds |w - w*|^2 by 2 g / (lambda T).
+    """Sigma = I/T: min (1/n_t) sum_i phi + (lambda T / 2) |w_t|^2.
 
-    The clients' gaps are summed in T times the logged mean; each is at least 0.
+    That is lambda T strongly convex, so a client's duality gap g bounds |w - w*|^2 by 2 g / (lambda T); no client's gap
+    exceeds their sum, T times the logged mean.
     """
-    data, history, penalty = binary(), History(), 0.1
+    data, history, penalty = binary(), History(), 0.3
     model = make_model(MOCHA, data, penalty=penalty, work=1.0, **FIXED)
-    train(model, data, 600, callbacks=[history])
+    train(model, data, 60, callbacks=[history])
     tolerance = np.sqrt(2 * 4 * max(history["duality_gap"][-1], 1e-14) / (4 * penalty))
     assert tolerance < 1e-3
     for t in range(4):
@@ -169,10 +170,10 @@ def test_identity_relations_are_separate_svms() -> None:
 
 def test_identity_relations_are_separate_logistic_regressions() -> None:
     data = binary()
-    model = train(make_model(MOCHA, data, penalty=0.1, loss="logistic", work=1.0, **FIXED), data, 200)
+    model = train(make_model(MOCHA, data, penalty=0.3, loss="logistic", work=1.0, **FIXED), data, 25)
     for t in range(4):
         x, y = samples(data, t)
-        alone = LogisticRegression(fit_intercept=False, C=1 / (0.1 * 4 * len(y)), tol=1e-10, max_iter=10**4).fit(x, y)
+        alone = LogisticRegression(fit_intercept=False, C=1 / (0.3 * 4 * len(y)), tol=1e-10, max_iter=10**4).fit(x, y)
         np.testing.assert_allclose(model.w[t], alone.coef_[0], atol=1e-6)
 
 
@@ -204,8 +205,8 @@ def test_relations_are_recovered_and_help() -> None:
     data = SyntheticMixture(n_clients=12, n_components=2, dimension=20, noise=0.0, test_size=200, one_hot=True)
     accuracy = []
     for options in ({"inner_rounds": 5}, FIXED):
-        model = MOCHA(Linear((20,), 1), 12, loss="logistic", **options)
-        train(model, data, 30, precision="32-true")
+        model = MOCHA(Linear((20,), 1), 12, loss="logistic", work=0.1, **options)
+        train(model, data, 15, precision="32-true")
         make_trainer(0, "32-true").test(model, data, verbose=False)
         accuracy.append(model.clients.test_accuracy.mean())
         if options is not FIXED:
@@ -242,7 +243,7 @@ def test_sampling_leaves_the_other_clients_alone() -> None:
 
 def test_stragglers_do_less_work() -> None:
     data = binary(sizes=(40, 40, 40, 40))
-    model = make_model(MOCHA, data, stragglers=0.25)
+    model = make_model(MOCHA, data, loss="logistic", stragglers=0.25)
     block = data.federation.block(torch.arange(4), "train")
     steps = torch.stack([model.local_steps_of(block, k) for k in range(50)])
     assert steps.min() >= 10
@@ -252,7 +253,7 @@ def test_stragglers_do_less_work() -> None:
     turned = data.federation.block(torch.tensor([2, 0]), "train")
     assert torch.equal(model.local_steps_of(turned, 7), steps[7, [2, 0]])
     train(model, data, 1)
-    assert torch.equal((model.alpha != 0).sum(dim=1), steps[0])  # the first step of a coordinate always moves it
+    assert torch.equal((model.alpha != 0).sum(dim=1), steps[0])  # a logistic step away from 0 always moves
 
 
 def test_work_is_a_fraction_of_the_samples() -> None:

@@ -1,0 +1,11 @@
+"""`python -m fedem_lightning.report DIR...`: tables and figures over many runs, beside the papers' numbers.
+
+In reading order: `collect` finds the runs, `groups` puts seeds together, `papers` has what was published, `tables`,
+`components` and `equal_communication` make the tables, `figures` the figures, `writing` shows and saves them.
+"""
+
+from fedem_lightning.report.collect import Run, Skipped, find_runs
+from fedem_lightning.report.groups import Group, Setting, group_runs
+from fedem_lightning.report.papers import Papers
+
+__all__ = ["Group", "Papers", "Run", "Setting", "Skipped", "find_runs", "group_runs"]

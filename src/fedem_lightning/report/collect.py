@@ -1,0 +1,185 @@
+"""Finding runs and reading what they left behind."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+import fedem_lightning.cli  # noqa: F401  registers the resolvers that configurations use
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.run_folder import flatten
+from fedem_lightning.tasks import headline
+
+SUMS = ("weighted", "pooled", "mean", "bottom_decile", "worst")
+_REQUIRED: dict[str, type] = {
+    "algorithm": str,
+    "dataset": str,
+    "backbone": str,
+    "seed": int,
+    "rounds": int,
+    "n_clients": int,
+    "train": dict,
+    "test": dict,
+    "seconds": dict,
+    "communication": dict,
+}
+_NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}
+"""Put into a configuration before it is resolved: what is derived from them (dataset.seed) must not differ either."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One complete run.
+
+    Args:
+        folder: the run's folder.
+        results: what its results.json holds, see docs/results.md.
+        config: the resolved configuration with dotted keys; seed, data_dir and run_dir have neutral values.
+
+    """
+
+    folder: Path
+    results: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name, with "+NAME" for an adaptation after it."""
+        name: str = self.results["algorithm"]
+        adaptation = self.results.get("adaptation") or str(self.config.get("adaptation._target_", "")).split(".")[-1]
+        adaptation = str(adaptation).lower()
+        if adaptation in ("", "none", "noadaptation") or (name, adaptation) == ("fedavg_plus", "finetune"):
+            return name
+        return f"{name}+{adaptation}"
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.results["seed"])
+
+    @property
+    def measure(self) -> tuple[str, float]:
+        """The score that tables show, and the factor to show it with; a density's only score is its loss."""
+        scores = self.results["test"] or self.results["train"]
+        name, factor, _ = headline(scores)
+        return (name, factor) if name in scores else ("loss", 1.0)
+
+    @property
+    def participation(self) -> float:
+        """The fraction of the clients in a round."""
+        share = float(self.config.get("algorithm.participation", 1.0))
+        return share if share <= 1 else min(1.0, share / self.results["n_clients"])
+
+    @property
+    def date(self) -> tuple[str, float]:
+        """When the run ended, for sorting; runs without a date in results.json count as older."""
+        date = self.results.get("environment", {}).get("date") or ""
+        return str(date), (self.folder / "results.json").stat().st_mtime
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame | None:
+        """metrics.csv, numbers or NaN; None where it is missing or unreadable."""
+        try:
+            return pd.read_csv(self.folder / "metrics.csv").apply(pd.to_numeric, errors="coerce")
+        except (OSError, ValueError):  # pandas' own errors are ValueErrors
+            return None
+
+    @cached_property
+    def clients(self) -> pd.DataFrame | None:
+        """clients.parquet; None where it is missing or unreadable."""
+        try:
+            return pd.read_parquet(self.folder / "clients.parquet")
+        except (OSError, ValueError):
+            return None
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A run that tables leave out, and why."""
+
+    folder: Path
+    reason: str
+
+
+def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[Skipped]]:
+    """All runs at any depth below `folders`, complete ones and the others, each once and sorted by path.
+
+    Raises:
+        UserError: a folder is missing, or there is no run in it.
+
+    """
+    places: dict[Path, Path] = {}
+    for folder in map(Path, folders):
+        require(folder.is_dir(), f"{folder}: no such folder")
+        found = sorted(p.parent.parent for p in folder.rglob("config.yaml") if p.parent.name == ".hydra")
+        require(bool(found), f"{folder}: no run in it or below (a run is a folder with .hydra/config.yaml)")
+        for place in found:
+            places.setdefault(place.resolve(), place)
+    runs, skipped = [], []
+    for place in places.values():
+        try:
+            runs.append(read_run(place))
+        except UserError as error:
+            skipped.append(Skipped(place, str(error)))
+    return runs, skipped
+
+
+def read_run(folder: Path) -> Run:
+    """Reads one run.
+
+    Raises:
+        UserError: the run is unfinished or broken; the message says which, without the folder.
+
+    """
+    path = folder / "results.json"
+    require(path.is_file(), "unfinished: no results.json")
+    try:
+        results = json.loads(path.read_text())
+        missing = _first_missing(results)
+    except (OSError, ValueError) as error:
+        raise UserError("broken: results.json is unreadable") from error
+    except (AttributeError, TypeError) as error:
+        raise UserError("broken: results.json holds something else than scores") from error
+    require(missing is None, f"broken: results.json has no {missing}")
+    return Run(folder, results, read_config(folder / ".hydra" / "config.yaml"))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A run's configuration, resolved as if its seed were 0, with dotted keys.
+
+    Raises:
+        UserError: it is unreadable.
+
+    """
+    try:
+        config = OmegaConf.load(path)
+        assert isinstance(config, DictConfig)
+        with open_dict(config):
+            config.update(_NEUTRAL)
+        return flatten(OmegaConf.to_container(config, resolve=True))
+    except Exception as error:  # YAML, interpolations, a list instead of keys, ...
+        raise UserError(f"broken: .hydra/config.yaml is unreadable ({type(error).__name__})") from error
+
+
+def _first_missing(results: Any) -> str | None:
+    """The first key that a table would miss in results.json."""
+    if not isinstance(results, dict):
+        return "keys"
+    for key, kind in _REQUIRED.items():
+        if not isinstance(results.get(key), kind):
+            return key
+    for key in ("up_bytes", "down_bytes"):
+        if key not in results["communication"]:
+            return f"communication.{key}"
+    unseen = (results.get("unseen") or {}).get("test") or {}
+    for place, scores in (("train", results["train"]), ("test", results["test"]), ("unseen.test", unseen)):
+        for measure, sums in scores.items():
+            for name in SUMS:
+                if name not in sums:
+                    return f"{place}.{measure}.{name}"
+    return None

@@ -1,0 +1,113 @@
+"""The table of mixture components: how pure clients are, whether the truth was found, which components are dead."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from fedem_lightning.report.collect import Run
+from fedem_lightning.report.groups import Setting
+from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers
+from fedem_lightning.report.tables import Cell, Column, Table, cell
+
+DEAD = 0.01
+"""A component is dead if its mean weight is below this share of 1 / M, what it has when all are used alike."""
+
+_COLUMNS = {
+    "seeds": Column("seeds", ".0f"),
+    "components": Column("components", ".0f"),
+    "pi_cosine_distance": Column("weights' distance", ".2g", ".1g"),
+    "theta_cosine_distance": Column("components' distance", ".2g", ".1g"),
+    "group_accuracy": Column("clients in their group, %", ".1f", ".2f"),
+    "entropy": Column("entropy", ".2f", ".2f"),
+    "paper_entropy": Column("paper entropy", ".2f"),
+    "unseen_entropy": Column("unseen entropy", ".2f", ".2f"),
+    "paper_unseen_entropy": Column("paper unseen entropy", ".2f"),
+    "smallest": Column("smallest mean weight", ".2g", ".1g"),
+    "dead": Column("dead components", ".2g"),
+}
+
+
+@dataclass(frozen=True)
+class MixtureWeights:
+    """A run's mixture weights.
+
+    Args:
+        seen: of the clients that trained, [T, M].
+        unseen: of the held-out clients, [U, M].
+
+    """
+
+    seen: np.ndarray
+    unseen: np.ndarray
+
+    def dead(self) -> list[int]:
+        """Components that hardly any client uses."""
+        n_components = self.seen.shape[1]
+        return [] if not len(self.seen) else np.flatnonzero(self.seen.mean(axis=0) < DEAD / n_components).tolist()
+
+
+def mixture_weights(run: Run) -> MixtureWeights | None:
+    """The columns pi_0, pi_1, ... of clients.parquet; None where there are not even two."""
+    clients = run.clients if run.clients is not None else pd.DataFrame()
+    names = sorted((str(c) for c in clients if re.fullmatch(r"pi_\d+", str(c))), key=lambda name: int(name[3:]))
+    if len(names) < 2:
+        return None
+    seen = (clients["population"] == "seen").to_numpy()
+    pi = clients[names].to_numpy(dtype=float)
+    return MixtureWeights(pi[seen], pi[~seen])
+
+
+def entropy(pi: np.ndarray) -> float:
+    """Mean over clients of -sum_m pi_m ln pi_m, in nats (at most ln M); pi [T, M]. NaN without clients."""
+    if not len(pi):
+        return float("nan")
+    logs = np.log(pi, out=np.zeros_like(pi), where=pi > 0)  # 0 ln 0 = 0
+    return float(-(pi * logs).sum(axis=1).mean())
+
+
+def components_table(setting: Setting, papers: Papers) -> Table | None:
+    """Entropy of pi, distances from the truth and dead components; None where no run has any of it.
+
+    Args:
+        setting: what to compare.
+        papers: FedEM's Appendix J.3 gives two entropies.
+
+    """
+    table = Table("components", f"{setting.title}: components after the last round", setting, "", dict(_COLUMNS))
+    for group in setting.groups:
+        runs = [_measures(run, table.notes) for run in group.runs]
+        if not all(runs):
+            continue
+        cells = {key: found for key in runs[0] if (found := cell(r.get(key) for r in runs)) is not None}
+        for key in ("entropy", "unseen_entropy"):
+            published = papers.find(group.runs[0], key, (COMPONENTS_TABLE,)) if key in cells else None
+            if published is not None:
+                cells[f"paper_{key}"] = Cell(published.value, published.std, 0, published.source, published.note)
+        table.rows.append((group, {"seeds": Cell(len(runs)), **cells}))
+    table.add_sources()
+    return table if table.rows else None
+
+
+def _measures(run: Run, notes: list[str]) -> dict[str, float]:
+    measures: dict[str, float] = {}
+    weights = mixture_weights(run)
+    if weights is not None:
+        dead = weights.dead()
+        measures["components"] = weights.seen.shape[1]
+        measures["entropy"] = entropy(weights.seen)
+        if len(weights.unseen):
+            measures["unseen_entropy"] = entropy(weights.unseen)
+        if len(weights.seen):
+            measures["smallest"] = float(weights.seen.mean(axis=0).min())
+        measures["dead"] = len(dead)
+        if dead:
+            which = f"component{'s' * (len(dead) > 1)} {', '.join(map(str, dead))}"
+            below = f"below {DEAD:g} / {weights.seen.shape[1]}"
+            notes.append(f"dead: {run.algorithm}, seed {run.seed}, {which} (mean weight {below}) in {run.folder}")
+    recovery = run.results.get("recovery") or {}
+    for key, factor in (("pi_cosine_distance", 1), ("theta_cosine_distance", 1), ("group_accuracy", 100)):
+        if recovery.get(key) is not None:
+            measures[key] = factor * recovery[key]
+    return measures

@@ -1,0 +1,203 @@
+"""Figures over several runs: learning curves, fairness, mixture weights, sweeps."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedem_lightning.report.collect import Run
+from fedem_lightning.report.components import mixture_weights
+from fedem_lightning.report.equal_communication import curve
+from fedem_lightning.report.groups import Group, Setting, file_name, short, show
+from fedem_lightning.report.tables import scores_of
+
+PERCENTILES = np.arange(1, 101)
+SWEEPS = {"participation": "weighted", "n_components": "weighted", "personalize_fraction": "unseen"}
+"""Keys of `algorithm` that get a figure where they are varied, and the score to show (FedEM, Fig. 1 and 2)."""
+
+
+def report_figures(settings: Iterable[Setting]) -> dict[str, Figure]:
+    """Every figure that the runs have something for, by the name of its file without ".png"."""
+    figures: dict[str, Figure] = {}
+
+    def keep(name: str, figure: Figure | None) -> None:
+        if figure is not None:
+            name = file_name(name)
+            while name in figures:  # titles that differ only in signs that no file name should have
+                name += "-"
+            figures[name] = figure
+
+    for setting in settings:
+        keep(f"{setting.title}_by_round", curves(setting, "round", "communication round"))
+        keep(f"{setting.title}_by_megabytes", curves(setting, "megabytes", "megabytes a client, up and down"))
+        keep(f"{setting.title}_fairness", fairness(setting))
+        for group in setting.groups:
+            keep(f"{setting.title}_{group.label}_weights", weights_map(setting, group))
+        for key, score in SWEEPS.items():
+            keep(f"{setting.title}_by_{key}", sweep(setting, f"algorithm.{key}", score))
+    return figures
+
+
+def _axes(setting: Setting, title: str, n: int = 1) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(2 + 5 * n, 4.5), layout="constrained")
+    figure.suptitle(f"{setting.title}: {title}")
+    axes = figure.subplots(1, n, squeeze=False, sharey=True)[0]
+    for one in axes:
+        one.grid(alpha=0.3)
+    return figure, list(axes)
+
+
+def _unit(setting: Setting) -> str:
+    return {"accuracy": "accuracy, %", "mse": "squared error", "loss": "loss, nats"}[setting.measure[0]]
+
+
+def _colours() -> Iterable[str]:
+    return cycle([f"C{i}" for i in range(10)])
+
+
+def curves(setting: Setting, x: str, xlabel: str) -> Figure | None:
+    """Scores during training: the mean over seeds as a line, from the least to the largest as a band.
+
+    Args:
+        setting: what to compare.
+        x: a column of metrics.csv, or "megabytes" for those of a client.
+        xlabel: its name.
+
+    """
+    measure, factor = setting.measure
+    drawn = {group.label: [c for run in group.runs if (c := curve(run)) is not None] for group in setting.groups}
+    columns = [f"{split}/{measure}" for split in ("val", "test")]
+    columns = [name for name in columns if any(name in c for found in drawn.values() for c in found)]
+    if not columns:
+        return None
+    figure, panels = _axes(setting, "mean over seeds, band from least to largest", len(columns))
+    for axes, column in zip(panels, columns, strict=True):
+        for (label, found), colour in zip(drawn.items(), _colours(), strict=False):
+            points = _over_seeds([c for c in found if column in c], x, column)
+            if points is None:
+                continue
+            if x == "megabytes" and not points["x"].any():  # Local sends nothing: its last score as a level
+                axes.axhline(factor * points["mean"].iloc[-1], color=colour, linestyle="--", label=f"{label}, 0 MB")
+                continue
+            axes.plot(points["x"], factor * points["mean"], color=colour, label=label)
+            axes.fill_between(points["x"], factor * points["min"], factor * points["max"], color=colour, alpha=0.2)
+        axes.set(xlabel=xlabel, ylabel=f"{column.split('/')[0]} {_unit(setting)}, weighted")
+        axes.legend()
+    return figure
+
+
+def _over_seeds(found: list[pd.DataFrame], x: str, column: str) -> pd.DataFrame | None:
+    """One row a round that every seed evaluated: x, mean, min, max."""
+    rows = [c.loc[c[column].notna(), list(dict.fromkeys(("round", x, column)))] for c in found]
+    if not rows or not all(len(r) for r in rows):
+        return None
+    by_round = pd.concat(rows).groupby(pd.concat(rows)["round"].to_numpy())
+    points = by_round[column].agg(["mean", "min", "max"]).assign(x=by_round[x].mean())
+    return points[by_round[column].size() == len(rows)]
+
+
+def fairness(setting: Setting) -> Figure | None:
+    """Test scores of the clients that train, worst to best, by percentile; band over seeds."""
+    measure, factor = setting.measure
+    figure, (axes,) = _axes(setting, "test scores over clients")
+    for group, colour in zip(setting.groups, _colours(), strict=False):
+        quantiles = [q for run in group.runs if (q := _quantiles(run, f"test_{measure}")) is not None]
+        if quantiles:
+            values = factor * np.stack(quantiles)
+            axes.plot(PERCENTILES, values.mean(axis=0), color=colour, label=group.label)
+            axes.fill_between(PERCENTILES, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2)
+    if not axes.lines:
+        return None
+    axes.set(xlabel="percentile of clients, lowest score first", ylabel=f"a client's test {_unit(setting)}")
+    axes.legend()
+    return figure
+
+
+def _quantiles(run: Run, column: str) -> np.ndarray | None:
+    clients = run.clients
+    if clients is None or column not in clients:
+        return None
+    scores = clients.loc[clients["population"] == "seen", column].dropna().to_numpy(dtype=float)
+    return np.quantile(scores, PERCENTILES / 100, method="inverted_cdf") if len(scores) else None
+
+
+def weights_map(setting: Setting, group: Group) -> Figure | None:
+    """Heat map of the mixture weights of a group's first seed."""
+    run = group.runs[0]
+    weights = mixture_weights(run)
+    if weights is None or not len(weights.seen):
+        return None
+    pi = weights.seen
+    order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))  # by largest component, the purest clients first
+    figure = Figure(figsize=(8, 1.6 + 0.35 * pi.shape[1]), layout="constrained")
+    figure.suptitle(f"{setting.title}: {group.label}, seed {run.seed}")
+    axes = figure.subplots()
+    image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
+    axes.set(xlabel="clients, sorted by their largest component", ylabel="component", yticks=range(pi.shape[1]))
+    figure.colorbar(image, label="mixture weight")
+    return figure
+
+
+def sweep(setting: Setting, key: str, score: str) -> Figure | None:
+    """A score against a varied key, a line for all runs that agree otherwise; None where nothing varies it.
+
+    Args:
+        setting: what to compare.
+        key: of the configuration.
+        score: a column of the table of scores.
+
+    """
+    lines: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in setting.groups:
+        if isinstance(group.config.get(key), (int, float)):
+            others = {k: v for k, v in group.config.items() if k != key}
+            lines[group.algorithm, json.dumps(others, sort_keys=True, default=str)].append(group)
+    figure, (axes,) = _axes(setting, f"by {key}")
+    for (algorithm, rest), groups in lines.items():
+        points = _sweep_points(groups, key, lambda run: scores_of(run).get(score))
+        if len(points) > 1:
+            alike = [r for a, r in lines if a == algorithm and len(_values(lines[a, r], key)) > 1]
+            x, y, spread = np.array(sorted(points)).T
+            axes.errorbar(x, y, spread, marker="o", capsize=3, label=_line_label(algorithm, rest, alike))
+    if not axes.containers:
+        return None
+    where = "unseen" if score == "unseen" else "seen"
+    axes.set(xlabel=key, ylabel=f"test {_unit(setting)}, {where} clients, weighted")
+    axes.legend()
+    return figure
+
+
+def _values(groups: list[Group], key: str) -> set[float]:
+    return {_x(group, key) for group in groups}
+
+
+def _x(group: Group, key: str) -> float:
+    return group.runs[0].participation if key == "algorithm.participation" else float(group.config[key])
+
+
+def _sweep_points(
+    groups: list[Group], key: str, score: Callable[[Run], float | None]
+) -> list[tuple[float, float, float]]:
+    """(value of the key, mean over seeds, standard deviation) of every group that has the score."""
+    points = []
+    for group in groups:
+        values = [v for run in group.runs if (v := score(run)) is not None]
+        if values:
+            spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+            points.append((_x(group, key), float(np.mean(values)), spread))
+    return points
+
+
+def _line_label(algorithm: str, rest: str, alike: list[str]) -> str:
+    """The algorithm, with what tells its lines apart."""
+    configs: list[dict[str, Any]] = [json.loads(text) for text in alike]
+    mine = json.loads(rest)
+    keys = [key for key in mine if any(config.get(key) != mine[key] for config in configs)]
+    details = ", ".join(f"{short(key, mine)}={show(mine[key])}" for key in keys)
+    return f"{algorithm} ({details})" if details else algorithm

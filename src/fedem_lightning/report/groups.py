@@ -1,0 +1,201 @@
+"""Which runs are repetitions of one another (seeds), and which belong into one table (settings)."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fedem_lightning.report.collect import Run
+
+ALGORITHMS = [
+    "local",
+    "fedavg",
+    "fedprox",
+    "fedavg_plus",
+    "clustered",
+    "pfedme",
+    "apfl",
+    "l2sgd",
+    "afl",
+    "qffl",
+    "mocha",
+]
+ALGORITHMS += ["fedem", "d_fedem"]
+DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthetic"]
+"""The order of FedEM's tables; other names follow alphabetically."""
+
+WITHOUT_EFFECT = ("seed", "run_dir", "ckpt_path", "data_dir", "logger", "callbacks", "engine", "learning_rates")
+"""Parts of the configuration in which repetitions may differ. The learning rate itself stands in the algorithm."""
+WITHOUT_EFFECT_KEYS = [
+    "dataset.data_dir",
+    "dataset.mmap",
+    "trainer.accelerator",
+    "trainer.devices",
+    "trainer.num_nodes",
+]
+WITHOUT_EFFECT_KEYS += ["trainer.strategy", "trainer.deterministic", "trainer.benchmark", "trainer.profiler"]
+WITHOUT_EFFECT_KEYS += ["trainer.check_val_every_n_epoch", "trainer.log_every_n_steps", "trainer.num_sanity_val_steps"]
+WITHOUT_EFFECT_KEYS += ["trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.enable_checkpointing"]
+WITHOUT_EFFECT_KEYS += ["trainer.inference_mode", "trainer.use_distributed_sampler", "trainer.default_root_dir"]
+COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs", "algorithm.batch_size")
+"""Shown wherever they differ within a table; other keys only where they tell groups of one algorithm apart."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed alone, sorted by it.
+
+    Args:
+        algorithm: its name.
+        label: the name, and what tells it apart from other groups of the same table.
+        runs: one a seed.
+
+    """
+
+    algorithm: str
+    label: str
+    runs: list[Run]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the runs share."""
+        return relevant(self.runs[0].config)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Groups that one table compares: same data, same backbone.
+
+    Args:
+        dataset: its name.
+        backbone: its name.
+        title: the data set, and what tells it apart from other settings of the same data set.
+        groups: in the order of the table.
+
+    """
+
+    dataset: str
+    backbone: str
+    title: str
+    groups: list[Group]
+
+    @property
+    def measure(self) -> tuple[str, float]:
+        """The score to show, and the factor to show it with."""
+        return self.groups[0].runs[0].measure
+
+
+def relevant(config: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a configuration that repetitions must share."""
+    return {k: v for k, v in config.items() if k.split(".")[0] not in WITHOUT_EFFECT and k not in WITHOUT_EFFECT_KEYS}
+
+
+def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
+    """Sorts runs into settings and groups.
+
+    Returns:
+        The settings, and a line for every run that is left out because a newer one has the same seed.
+
+    """
+    tree: dict[tuple[str, str, str], dict[tuple[str, str], list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        shared = _setting_part(run)
+        own = {k: v for k, v in relevant(run.config).items() if k not in shared}
+        key = (run.results["dataset"], run.results["backbone"], _text(shared))
+        tree[key][run.algorithm, _text(own)].append(run)
+    notes: list[str] = []
+    kept = {key: [_one_a_seed(g, notes) for g in groups.values()] for key, groups in tree.items()}
+    examples = {key: groups[0][0] for key, groups in kept.items()}
+    settings = [
+        Setting(key[0], key[1], _setting_title(examples[key], list(examples.values())), _labelled(groups))
+        for key, groups in kept.items()
+    ]
+    return sorted(settings, key=lambda s: (*_rank(s.dataset, DATASETS), s.title)), notes
+
+
+def _text(config: dict[str, Any]) -> str:
+    """Something to compare by: 1 and 1.0 are the same value, a key that an older run did not have is null."""
+    numbers = {k: float(v) for k, v in config.items() if isinstance(v, int) and not isinstance(v, bool)}
+    given = {k: v for k, v in (config | numbers).items() if v is not None}
+    return json.dumps(given, sort_keys=True, default=str)
+
+
+def _rank(name: str, order: list[str]) -> tuple[int, str]:
+    """A sorting key: the names of `order` first, then the others alphabetically."""
+    base = name.split("+")[0]
+    return (order.index(base) if base in order else len(order), name)
+
+
+def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
+    """The newest run of every seed; older ones are noted."""
+    newest: dict[int, Run] = {}
+    for run in sorted(runs, key=lambda r: r.date):
+        if run.seed in newest:
+            older = newest[run.seed].folder
+            notes.append(f"{older}: left out, {run.folder} repeats {run.algorithm}, seed {run.seed}, and is newer")
+        newest[run.seed] = run
+    return [newest[seed] for seed in sorted(newest)]
+
+
+def _labelled(groups: list[list[Run]]) -> list[Group]:
+    """Groups with labels, in the order of FedEM's tables."""
+    configs = [relevant(runs[0].config) for runs in groups]
+    common = [key for key in COMMON_KEYS if key in differing_keys([c for c in configs if key in c])]
+    labelled = []
+    for runs, config in zip(groups, configs, strict=True):
+        name = runs[0].algorithm
+        rivals = [c for c, others in zip(configs, groups, strict=True) if others[0].algorithm == name]
+        keys = [key for key in common if key in config]
+        keys += [key for key in differing_keys(rivals) if key not in keys]
+        details = ", ".join(f"{short(key, config)}={show(config.get(key))}" for key in keys)
+        labelled.append((Group(name, f"{name} ({details})" if details else name, runs), [config.get(k) for k in keys]))
+    ordered = sorted(labelled, key=lambda pair: (_rank(pair[0].algorithm, ALGORITHMS), [_sortable(v) for v in pair[1]]))
+    return [group for group, _ in ordered]
+
+
+def differing_keys(configs: list[dict[str, Any]]) -> list[str]:
+    """The keys in which configurations differ, in their order of appearance."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return [key for key in keys if len({_text({key: c.get(key)}) for c in configs}) > 1]
+
+
+def short(key: str, config: dict[str, Any]) -> str:
+    """The shortest ending of a dotted key that no other key of `config` has."""
+    parts = key.split(".")
+    for n in range(1, len(parts)):
+        ending = ".".join(parts[-n:])
+        if not any(other != key and f".{other}".endswith(f".{ending}") for other in config):
+            return ending
+    return key
+
+
+def show(value: Any) -> str:
+    """A configuration's value as one would type it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _sortable(value: Any) -> tuple[int, float, str]:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return (0, float(value), "") if number else (1, 0.0, str(value))
+
+
+def _setting_title(run: Run, rivals: list[Run]) -> str:
+    """The data set's name with what differs from its other settings, each given by one of its runs."""
+    rivals = [r for r in rivals if r.results["dataset"] == run.results["dataset"]]
+    backbone = run.results["backbone"]
+    details = [backbone] if len({r.results["backbone"] for r in rivals}) > 1 else []
+    config = _setting_part(run)
+    keys = differing_keys([_setting_part(r) for r in rivals if r.results["backbone"] == backbone])
+    details += [f"{short(key, config)}={show(config.get(key))}" for key in keys]
+    return ", ".join([run.results["dataset"], *details])
+
+
+def _setting_part(run: Run) -> dict[str, Any]:
+    return {k: v for k, v in relevant(run.config).items() if k.split(".")[0] in ("dataset", "backbone", "fidelity")}
+
+
+def file_name(title: str) -> str:
+    """A title as part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9_.=]+", "-", title).strip("-")[:80]

@@ -1,0 +1,108 @@
+"""The papers' published numbers, from the .csv files in `papers/`.
+
+Columns: paper and table (together the name that --table takes), dataset, algorithm, `when` (a key and value that the
+run's configuration must have, or nothing), column (which score), value and std as printed there (accuracies in percent,
+losses and entropies in nats), note. `algorithm+name` is an adaptation after an algorithm.
+"""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from importlib.resources import files
+from io import StringIO
+from typing import Any
+
+import pandas as pd
+
+from fedem_lightning.errors import UserError
+from fedem_lightning.report.collect import Run
+from fedem_lightning.report.groups import show
+
+_FILES = ("fedem", "three_approaches", "user_centric")
+_TITLES = {"fedem": "FedEM", "three-approaches": "Three approaches", "user-centric": "User-centric"}
+_SAME = {"fedavg_plus": "fedavg+finetune", "fedavg+finetune": "fedavg_plus", "mapper": "fedavg+mapper"}
+"""Two names of one method in different papers."""
+
+COMPONENTS_TABLE = "fedem-appendix-j3"
+
+
+@dataclass(frozen=True)
+class Published:
+    """One number of a paper.
+
+    Args:
+        value: in percent, or nats.
+        std: its standard deviation; None where the paper gives none.
+        source: paper and table.
+        note: what to know about it.
+
+    """
+
+    value: float
+    std: float | None
+    source: str
+    note: str
+
+
+class Papers:
+    """The published numbers.
+
+    Args:
+        table: the one table to compare with, by the name that `names` lists; None: whichever fits a run.
+
+    Raises:
+        UserError: there is no such table.
+
+    """
+
+    def __init__(self, table: str | None = None) -> None:
+        texts = [(files(__package__) / "papers" / f"{name}.csv").read_text() for name in _FILES]
+        frames = [pd.read_csv(StringIO(text), dtype={"note": str, "when": str}) for text in texts]
+        self.numbers = pd.concat(frames, ignore_index=True).fillna({"note": "", "when": ""})
+        self.numbers["name"] = self.numbers.paper + "-" + self.numbers.table
+        if table is not None and table not in self.names:
+            raise UserError(f"--table: there is no {table}; expected one of {', '.join(self.names)}")
+        self.table = table
+        self._index: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+        for row in self.numbers.to_dict("records"):
+            self._index[row["name"], row["dataset"], row["algorithm"], row["column"]].append(
+                {str(key): value for key, value in row.items()}
+            )
+
+    @property
+    def names(self) -> list[str]:
+        """The tables, as --table takes them."""
+        return list(dict.fromkeys(self.numbers.name))
+
+    def find(self, run: Run, column: str, tables: tuple[str, ...]) -> Published | None:
+        """A run's counterpart in the first of `tables` that has one; the table that was asked for comes instead."""
+        for name in (self.table,) if self.table else tables:
+            for algorithm in (run.algorithm, _SAME.get(run.algorithm)):
+                rows = self._index.get((name, run.results["dataset"], algorithm, column), [])
+                for row in rows:
+                    if _holds(row["when"], run):
+                        std = None if math.isnan(row["std"]) else row["std"]
+                        return Published(row["value"], std, title(name), row["note"])
+        return None
+
+
+def tables_for(run: Run, equal_communication: bool = False) -> tuple[str, ...]:
+    """The tables to compare a run with, the first one first: by client sampling and unseen clients."""
+    sampled = run.participation < 1
+    if run.results.get("unseen"):
+        return (COMPONENTS_TABLE,) if sampled else ("fedem-table-3",)
+    if sampled:
+        return ("fedem-table-8",)
+    # Table 7 gives FedEM 1 / M of the others' rounds, which is the same number of messages
+    return ("fedem-table-7",) if equal_communication else ("fedem-table-2", "fedem-table-6", "fedem-appendix-j2")
+
+
+def title(name: str) -> str:
+    """A table's name for reading: fedem-table-2 -> FedEM, table 2."""
+    paper, place, number = name.rsplit("-", 2)
+    return f"{_TITLES[paper]}, {place} {number.upper().replace('J', 'J.')}"
+
+
+def _holds(when: str, run: Run) -> bool:
+    key, _, value = when.partition("=")
+    return not when or (key in run.config and show(run.config[key]) == value)

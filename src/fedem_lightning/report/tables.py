@@ -1,0 +1,259 @@
+"""The table of scores: one row a group of runs, mean and standard deviation over its seeds, the paper's beside them."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedem_lightning.report.collect import Run
+from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.papers import Papers, tables_for
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table.
+
+    Args:
+        value: a mean over seeds, or a paper's number.
+        std: standard deviation over seeds (ddof 1); None for one seed.
+        n: seeds, 0 for a paper's number.
+        source: of a paper's number.
+        note: what to know about a paper's number.
+
+    """
+
+    value: float
+    std: float | None = None
+    n: int = 0
+    source: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column is headed and printed.
+
+    Args:
+        header: its head.
+        form: format of the mean.
+        std_form: format of the standard deviation; empty: not shown (report.csv has it).
+
+    """
+
+    header: str
+    form: str = ".3g"
+    std_form: str = ""
+
+    def show(self, cell: Cell | None) -> str:
+        """A cell as text; "-" for none and for what is not finite."""
+        if cell is None or not math.isfinite(cell.value):
+            return "-"
+        value = "{:,.0f}" if self.form == ".3g" and abs(cell.value) >= 1000 else f"{{:{self.form}}}"
+        text = value.format(cell.value)
+        return f"{text} ± {cell.std:{self.std_form}}" if cell.std is not None and self.std_form else text
+
+
+@dataclass
+class Table:
+    """A table, whatever it is written as.
+
+    Args:
+        name: scores or components.
+        title: for readers.
+        setting: what is compared.
+        unit: of the scores.
+        columns: by key, in their order.
+        rows: group -> cells by key of the column.
+        notes: lines below.
+
+    """
+
+    name: str
+    title: str
+    setting: Setting
+    unit: str
+    columns: dict[str, Column]
+    rows: list[tuple[Group, dict[str, Cell]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def filled(self) -> dict[str, Column]:
+        """The columns in which any row has something."""
+        return {key: column for key, column in self.columns.items() if any(key in cells for _, cells in self.rows)}
+
+    def add_sources(self) -> None:
+        """Says below the table where the papers' numbers come from."""
+        sources: dict[str, dict[str, str]] = {}  # source -> label -> algorithm
+        for group, cells in self.rows:
+            for cell in cells.values():
+                if cell.source:
+                    note = f" ({cell.note})" if cell.note else ""
+                    sources.setdefault(cell.source + note, {})[group.label] = group.algorithm
+        for source, labels in sources.items():
+            elsewhere = {group.algorithm for group, _ in self.rows if group.label not in labels}
+            names = dict.fromkeys(label if name in elsewhere else name for label, name in labels.items())
+            self.notes.append(f"paper: {source}, beside {', '.join(names)}")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A measured column and its published counterpart.
+
+    Args:
+        key: of the column.
+        header: its head.
+        published: the papers' column that it is compared with.
+        difference: whether to show the difference.
+        only_beside: leave it out unless a paper has a number for it.
+
+    """
+
+    key: str
+    header: str
+    published: str = ""
+    difference: bool = False
+    only_beside: bool = False
+
+
+SCORES = (
+    Score("weighted", "test, weighted", "average", difference=True),
+    Score("pooled", "pooled"),
+    Score("mean", "mean", "mean", difference=True),
+    Score("bottom_decile", "bottom decile", "bottom_decile"),
+    Score("worst", "worst", "worst", difference=True, only_beside=True),
+    Score("train", "train", "train"),
+    Score("unseen", "unseen test", "unseen_average", difference=True),
+    Score("unseen_mean", "unseen mean", "unseen_mean", difference=True, only_beside=True),
+    Score("unseen_train", "unseen train", "unseen_train"),
+)
+_SEEN_TEST = ("weighted", "pooled", "mean", "bottom_decile", "worst")
+
+
+def cell(values: Iterable[float | None]) -> Cell | None:
+    """Mean and standard deviation over seeds; None if no seed has a value, NaN if one has none or is not finite.
+
+    Such a seed is not skipped: a mean over the seeds that went well would flatter the method.
+    """
+    given = list(values)
+    numbers = [math.nan if v is None else float(v) for v in given]
+    if all(v is None for v in given):
+        return None
+    std = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None
+    return Cell(float(np.mean(numbers)), std, len(numbers))
+
+
+def scores_of(run: Run) -> dict[str, float | None]:
+    """The last round's scores of a run, in the table's unit, as far as it has them."""
+    measure, factor = run.measure
+    results = run.results
+    unseen = results.get("unseen") or {}
+    found = {key: _sum(results["test"], measure, key) for key in _SEEN_TEST}
+    found["train"] = _sum(results["train"], measure, "weighted")
+    found["unseen"] = _sum(unseen.get("test"), measure, "weighted")
+    found["unseen_mean"] = _sum(unseen.get("test"), measure, "mean")
+    found["unseen_train"] = _sum(unseen.get("train"), measure, "weighted")
+    scaled = {key: value and factor * value for key, value in found.items()}
+    sent = results["communication"]
+    return {
+        **{key: value for key, value in scaled.items() if value is not None},
+        "megabytes": (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / max(1, results["n_clients"]),
+        "seconds": results["seconds"].get("per_round"),
+        "rounds": results["rounds"],
+    }
+
+
+def _sum(scores: dict[str, dict[str, float | None]] | None, measure: str, name: str) -> float | None:
+    """None where there is no such score; NaN where it was not finite, which results.json writes as null."""
+    if not scores or measure not in scores or name not in scores[measure]:
+        return None
+    value = scores[measure][name]
+    return math.nan if value is None else value
+
+
+def columns_of(percent: bool) -> dict[str, Column]:
+    """All columns of the table of scores, in their order; `filled` leaves out the empty ones."""
+    form, std = (".1f", ".2f") if percent else (".4g", ".2g")
+    signed = "+" + form
+    columns = {"seeds": Column("seeds", ".0f"), "rounds": Column("rounds", ".0f")}
+    seen, others = [s for s in SCORES if s.key in _SEEN_TEST], [s for s in SCORES if s.key not in _SEEN_TEST]
+    columns |= {score.key: Column(score.header, form, std) for score in seen}
+    for score in seen:
+        columns |= _beside(score, form, std, signed)
+    for score in others:
+        columns |= {score.key: Column(score.header, form, std), **_beside(score, form, std, signed)}
+    return columns | {"megabytes": Column("MB a client"), "seconds": Column("s a round")}
+
+
+def _beside(score: Score, form: str, std: str, signed: str) -> dict[str, Column]:
+    name = {"weighted": "average", "worst": "worst"}.get(score.key, score.header)
+    prefix = "" if score.key == "weighted" else f"{score.header} "
+    columns = {f"paper_{score.key}": Column(f"paper {name}", form, std)} if score.published else {}
+    return columns | ({f"difference_{score.key}": Column(f"{prefix}difference", signed)} if score.difference else {})
+
+
+def scores_table(setting: Setting, papers: Papers) -> Table:
+    """Scores after each run's last round.
+
+    Args:
+        setting: what to compare.
+        papers: what to compare it with.
+
+    """
+    return build(setting, papers, "scores after the last round", scores_of)
+
+
+def build(
+    setting: Setting,
+    papers: Papers,
+    what: str,
+    scores: Callable[[Run], dict[str, float | None] | None],
+    equal_communication: bool = False,
+) -> Table:
+    """The table of scores that `scores` gives for every run (None: nothing for this run).
+
+    Args:
+        setting: what to compare.
+        papers: what to compare it with.
+        what: describes the scores in the title.
+        scores: by key of the column.
+        equal_communication: which of the papers' tables fit.
+
+    """
+    measure, factor = setting.measure
+    unit = {"accuracy": "accuracy in %", "mse": "squared error", "loss": "loss in nats"}[measure]
+    table = Table("scores", f"{setting.title}: {what}, {unit}", setting, unit, columns_of(factor == 100))
+    for group in setting.groups:
+        cells = _measured([scores(run) for run in group.runs])
+        _compare(cells, group.runs[0], papers, tables_for(group.runs[0], equal_communication), measure)
+        table.rows.append((group, cells))
+    beside = {key for _, cells in table.rows for key in cells if key.startswith("paper_")}
+    for score in SCORES:
+        if score.only_beside and f"paper_{score.key}" not in beside:
+            del table.columns[score.key]
+    table.add_sources()
+    return table
+
+
+def _measured(seeds: Sequence[dict[str, float | None] | None]) -> dict[str, Cell]:
+    cells = {"seeds": Cell(len(seeds))}
+    if any(scores is None for scores in seeds):
+        return cells
+    known = [scores for scores in seeds if scores is not None]
+    for key in known[0]:
+        found = cell(scores.get(key) for scores in known)
+        if found is not None:
+            cells[key] = found
+    return cells
+
+
+def _compare(cells: dict[str, Cell], run: Run, papers: Papers, tables: tuple[str, ...], measure: str) -> None:
+    """Adds the papers' numbers and the differences to a row."""
+    suffix = "" if measure == "accuracy" else f"_{measure}"
+    for score in SCORES:
+        found = papers.find(run, score.published + suffix, tables) if score.published else None
+        if found is None or score.key not in cells:
+            continue
+        cells[f"paper_{score.key}"] = Cell(found.value, found.std, 0, found.source, found.note)
+        if score.difference:
+            cells[f"difference_{score.key}"] = Cell(cells[score.key].value - found.value)

@@ -1,0 +1,396 @@
+"""Each method against its equations, written out in NumPy for two or three clients, and its degenerate cases."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_data, make_model, make_trainer, parameters, train
+from fedem_lightning import (
+    AFL,
+    APFL,
+    L2SGD,
+    QFFL,
+    ClientSGD,
+    FedAvg,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    FedProx,
+    Finetune,
+    Local,
+    PFedMe,
+)
+from fedem_lightning.algorithms.afl import project_on_simplex
+from reference import gradient, probabilities
+
+FULL: dict[str, Any] = {"batch_size": 1000}
+Clients = list[tuple[np.ndarray, np.ndarray]]
+
+
+class Example:
+    """Two clients, full batches, plain SGD; a model is one vector [w, b]."""
+
+    def __init__(self, kind: type[FederatedAlgorithm], rounds: int, lr: float = 0.3, **options: Any) -> None:
+        self.data = make_data(sizes=(6, 11), fractions=(1.0, 0.0, 0.0))
+        federation = self.data.federation
+        blocks = [federation.block(torch.tensor([t]), "train") for t in range(2)]
+        self.clients: Clients = [(b.x(torch.float64).numpy(), b.y().numpy()) for b in blocks]
+        self.n = np.array([len(y) for _, y in self.clients])
+        model = make_model(kind, self.data, client_optimizer=ClientSGD(lr=lr), **{**FULL, **options}).double()
+        self.start = vector(model.components[0])
+        self.model = train(model, self.data, rounds)
+
+    def loss(self, theta: np.ndarray, t: int) -> float:
+        x, y = self.clients[t]
+        w, b = theta[:12].reshape(3, 4), theta[12:]
+        return float(np.mean([-np.log(probabilities(w, b, x[i])[y[i]]) for i in range(len(y))]))
+
+    def gradient(self, theta: np.ndarray, t: int) -> np.ndarray:
+        x, y = self.clients[t]
+        d_w, d_b = gradient(theta[:12].reshape(3, 4), theta[12:], x, y, np.ones(len(y)))
+        return np.concatenate([d_w.ravel(), d_b])
+
+    def mean(self, models: list[np.ndarray]) -> np.ndarray:
+        return np.average(models, axis=0, weights=self.n)
+
+    def shared(self) -> np.ndarray:
+        return vector(self.model.components[0])
+
+    def served(self, t: int) -> np.ndarray:
+        return np.concatenate([rows[0, 0].numpy().ravel() for rows in self.model.serving(torch.tensor([t])).values()])
+
+
+def vector(module: torch.nn.Module) -> np.ndarray:
+    return np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
+
+
+def agree(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+# --- FedProx ----------------------------------------------------------------------------------------------------------
+
+
+def test_fedprox_agrees_with_numpy() -> None:
+    example = Example(FedProx, 2, local_epochs=3, mu=0.7)
+    theta = example.start
+    for _ in range(2):
+        locals_ = [theta.copy(), theta.copy()]
+        for t in range(2):
+            for _ in range(3):
+                locals_[t] = locals_[t] - 0.3 * (example.gradient(locals_[t], t) + 0.7 * (locals_[t] - theta))
+        theta = example.mean(locals_)
+    agree(example.shared(), theta)
+
+
+def test_fedprox_without_its_term_is_fedavg_bit_for_bit() -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.5, momentum=0.9, weight_decay=0.01)
+    options: dict[str, Any] = {"client_optimizer": sgd, "participation": 0.75, "local_epochs": 2}
+    for precision in ("64-true", "32-true"):
+        prox = train(make_model(FedProx, data, mu=0.0, **options), data, 4, precision=precision)
+        plain = train(make_model(FedAvg, data, **options), data, 4, precision=precision)
+        assert torch.equal(parameters(prox.components), parameters(plain.components))
+
+
+def test_fedprox_with_a_stiff_term_stays() -> None:
+    data = make_data()
+    model = make_model(FedProx, data, mu=1e6, client_optimizer=ClientSGD(lr=9e-7))
+    start = parameters(model.components)
+    torch.testing.assert_close(parameters(train(model, data, 3).components), start, rtol=0, atol=1e-4)
+
+
+# --- FedAvg+ ----------------------------------------------------------------------------------------------------------
+
+
+def test_tuning_starts_at_the_global_model_and_never_feeds_back() -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.2)
+    plain = train(make_model(FedAvg, data, client_optimizer=sgd, **FULL), data, 3)
+    plus = make_model(FedAvg, data, client_optimizer=sgd, adaptation=Finetune(1, ClientSGD(lr=0.1)), **FULL)
+    trainer = make_trainer(3, limit_val_batches=1)
+    trainer.fit(plus, data)
+    assert torch.equal(parameters(plus.components), parameters(plain.components))
+    trainer.test(plus, data, verbose=False)
+    once = plus.clients
+    trainer.test(plus, data, verbose=False)
+    assert once.equals(plus.clients)
+    # one full batch: theta - lr grad F_t(theta)
+    block = data.federation.block(torch.tensor([1]), "train")
+    tuned = plus.adaptation.adapt(plus, block).models  # type: ignore[union-attr]
+    component = plus.components[0]
+    loss = data.federation.task.losses(component(block.x(torch.float64)), block.y()).mean()
+    for (name, parameter), g in zip(
+        component.named_parameters(), torch.autograd.grad(loss, list(component.parameters())), strict=True
+    ):
+        torch.testing.assert_close(tuned[name][0, 0], parameter.detach() - 0.1 * g, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("inference_mode", [True, False])
+def test_no_epochs_of_tuning_is_no_tuning(inference_mode: bool) -> None:
+    data = make_data(unseen_fraction=0.25)
+    tables = []
+    for adaptation in (None, Finetune(0)):
+        model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.2), adaptation=adaptation)
+        trainer = make_trainer(2, inference_mode=inference_mode)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        tables.append(model.clients)
+    columns = [c for c in tables[0] if str(c).endswith(("loss", "accuracy"))]
+    np.testing.assert_allclose(tables[1][columns], tables[0][columns], rtol=1e-9)
+
+
+def test_tuning_improves_the_training_loss_of_every_method_it_follows() -> None:
+    from fedem_lightning import FedEM
+
+    data = make_data(sizes=(40, 40, 40), unseen_fraction=1 / 3)
+    for kind in (FedAvg, FedEM, Local, PFedMe, APFL):
+        losses = []
+        for adaptation in (None, Finetune(3, ClientSGD(lr=0.05))):
+            model = make_model(kind, data, client_optimizer=ClientSGD(lr=0.1), adaptation=adaptation)
+            trainer = make_trainer(2)
+            trainer.fit(model, data)
+            trainer.test(model, data, verbose=False)
+            losses.append(model.clients.train_loss)
+        assert (losses[1] < losses[0]).all(), kind
+
+
+# --- pFedMe -----------------------------------------------------------------------------------------------------------
+
+
+def test_pfedme_agrees_with_numpy() -> None:
+    penalty, eta, beta = 2.0, 0.2, 0.5
+    example = Example(
+        PFedMe,
+        2,
+        lr=0.1,
+        penalty=penalty,
+        outer_lr=eta,
+        inner_steps=3,
+        local_steps=2,
+        server_optimizer=lambda p: torch.optim.SGD(p, lr=beta),
+    )
+    glob, theta = example.start, [np.zeros(15), np.zeros(15)]
+    for _ in range(2):
+        w = [glob.copy(), glob.copy()]
+        for t in range(2):
+            theta[t] = glob.copy()
+            for _ in range(2):
+                for _ in range(3):
+                    theta[t] = theta[t] - 0.1 * (example.gradient(theta[t], t) + penalty * (theta[t] - w[t]))
+                w[t] = w[t] - eta * penalty * (w[t] - theta[t])
+        glob = (1 - beta) * glob + beta * example.mean(w)
+    agree(example.shared(), glob)
+    for t in range(2):
+        agree(example.served(t), theta[t])
+
+
+def test_pfedme_without_penalty_or_server_stays() -> None:
+    data = make_data()
+    model = make_model(PFedMe, data, penalty=0.0, client_optimizer=ClientSGD(lr=0.1))
+    start = parameters(model.components)
+    train(model, data, 3)
+    assert torch.equal(parameters(model.components), start)
+    assert not torch.equal(parameters(model.models), parameters(make_model(PFedMe, data).double().models))
+    frozen = make_model(PFedMe, data, server_optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    assert torch.equal(parameters(train(frozen, data, 2).components), start)
+
+
+def test_pfedme_with_a_stiff_and_exact_prox_is_sgd() -> None:
+    """lambda (w - theta) -> grad f(w) as lambda grows: one round with one full batch is w - eta grad F."""
+    example = Example(PFedMe, 1, lr=9e-6, penalty=1e5, outer_lr=0.1, inner_steps=60)
+    expected = example.mean([example.start - 0.1 * example.gradient(example.start, t) for t in range(2)])
+    np.testing.assert_allclose(example.shared(), expected, atol=1e-5)
+
+
+# --- APFL -------------------------------------------------------------------------------------------------------------
+
+
+def test_apfl_agrees_with_numpy() -> None:
+    lr = 0.3
+    example = Example(APFL, 3, lr=lr, local_epochs=2, alpha=0.375)
+    glob, v, alpha = example.start, [example.start.copy() for _ in range(2)], [0.375, 0.375]
+    for _ in range(3):
+        w = [glob.copy(), glob.copy()]
+        for t in range(2):
+            for j in range(2):
+                mixed = alpha[t] * v[t] + (1 - alpha[t]) * w[t]
+                g_w, g_mixed = example.gradient(w[t], t), example.gradient(mixed, t)
+                slope = float((v[t] - w[t]) @ g_mixed)
+                w[t], v[t] = w[t] - lr * g_w, v[t] - lr * alpha[t] * g_mixed
+                if j == 0:
+                    alpha[t] = float(np.clip(alpha[t] - lr * slope, 0, 1))
+        glob = example.mean(w)
+    agree(example.shared(), glob)
+    agree(example.model.alpha.numpy(), np.array(alpha))
+    assert min(abs(a - 0.375) for a in alpha) > 1e-6
+    for t in range(2):
+        agree(example.served(t), alpha[t] * v[t] + (1 - alpha[t]) * glob)
+
+
+def test_the_slope_of_alpha_is_the_derivative_of_the_loss() -> None:
+    example = Example(APFL, 0)
+    rng = np.random.default_rng(0)
+    v, w, a, step = rng.normal(size=15), rng.normal(size=15), 0.3, 1e-6
+    slope = (v - w) @ example.gradient(a * v + (1 - a) * w, 0)
+    up, down = (example.loss(b * v + (1 - b) * w, 0) for b in (a + step, a - step))
+    assert slope == pytest.approx((up - down) / (2 * step), rel=1e-6)
+
+
+def test_apfl_at_the_ends_is_fedavg_and_local() -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.5, momentum=0.9)
+    options: dict[str, Any] = {"client_optimizer": sgd, "local_epochs": 2}
+    fedavg = train(make_model(FedAvg, data, **options), data, 4)
+    local = train(make_model(Local, data, **options), data, 4)
+    everybody = torch.arange(4)
+    for alpha, expected in ((0.0, fedavg), (1.0, local)):
+        apfl = train(make_model(APFL, data, alpha=alpha, adaptive=False, **options), data, 4)
+        assert torch.equal(parameters(apfl.components), parameters(fedavg.components))
+        for name, rows in expected.serving(everybody).items():
+            torch.testing.assert_close(apfl.serving(everybody)[name], rows, rtol=1e-12, atol=1e-12)
+
+
+# --- L2SGD ------------------------------------------------------------------------------------------------------------
+
+
+def test_l2sgd_agrees_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [2, 0, 3]
+    monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: steps[round_])
+    example = Example(L2SGD, 3, lr=0.2, pull=0.3)
+    x = [example.start.copy(), example.start.copy()]
+    for n_steps in steps:
+        for t in range(2):
+            for _ in range(n_steps):
+                x[t] = x[t] - 0.2 * example.gradient(x[t], t)
+        mean = (x[0] + x[1]) / 2
+        x = [0.7 * x[t] + 0.3 * mean for t in range(2)]
+        np.testing.assert_allclose((x[0] + x[1]) / 2, mean)  # a step towards the mean leaves it
+    for t in range(2):
+        agree(example.served(t), x[t])
+    agree(example.shared(), (x[0] + x[1]) / 2)
+
+
+def test_l2sgd_without_pull_is_local_and_with_all_of_it_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: 3)
+    data, everybody = make_data(), torch.arange(4)
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.2), "local_steps": 3}
+    local = train(make_model(Local, data, **options), data, 3).serving(everybody)
+    free = train(make_model(L2SGD, data, pull=0.0, **options), data, 3).serving(everybody)
+    tied = train(make_model(L2SGD, data, pull=1.0, **options), data, 3).serving(everybody)
+    for name, rows in local.items():
+        torch.testing.assert_close(free[name], rows, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(tied[name], tied[name][:1].expand_as(tied[name]), rtol=1e-12, atol=1e-12)
+
+
+def test_l2sgd_takes_an_epochs_steps_on_average() -> None:
+    data = make_data(sizes=(20, 40, 60), fractions=(1.0, 0.0, 0.0))
+    model = make_model(L2SGD, data, batch_size=10)
+    steps = [model.local_steps_of(data.federation, k) for k in range(3000)]
+    assert min(steps) == 0
+    assert np.mean(steps) == pytest.approx(4.0, abs=0.3)  # geometric, standard deviation sqrt(20); (2 + 4 + 6) / 3
+
+
+# --- AFL --------------------------------------------------------------------------------------------------------------
+
+
+def test_afl_agrees_with_numpy() -> None:
+    example = Example(AFL, 3, lr=0.4, weights_lr=0.2)
+    w, weights, averaged = example.start, np.array([0.5, 0.5]), []
+    for _ in range(3):
+        losses = np.array([example.loss(w, t) for t in range(2)])
+        w = w - 0.4 * sum(weights[t] * example.gradient(w, t) for t in range(2))
+        weights = project_on_simplex(torch.tensor(weights + 0.2 * losses)).numpy()
+        averaged.append(w)
+    agree(example.shared(), w)
+    agree(example.model.weights.numpy(), weights)
+    agree(example.served(0), np.mean(averaged, axis=0))
+    assert weights[np.argmax(losses)] > 0.5
+
+
+def test_afl_with_fixed_weights_is_full_batch_descent() -> None:
+    example = Example(AFL, 4, lr=0.4, weights_lr=0.0)
+    w = example.start
+    for _ in range(4):
+        w = w - 0.4 * (example.gradient(w, 0) + example.gradient(w, 1)) / 2
+    agree(example.shared(), w)
+
+
+def test_projection_on_the_simplex() -> None:
+    for v, expected in (((0.6, 0.5, 0.5), (0.4, 0.3, 0.3)), ((1.2, 0.1, -0.3), (1.0, 0.0, 0.0)), ((0.3,), (1.0,))):
+        found = project_on_simplex(torch.tensor(v, dtype=torch.float64))
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+# --- q-FFL ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 2.0])
+def test_qffl_agrees_with_numpy(q: float) -> None:
+    example = Example(QFFL, 2, lr=0.2, local_epochs=2, q=q)
+    w, smoothness = example.start, 5.0
+    for _ in range(2):
+        delta, h = np.zeros(15), 0.0
+        for t in range(2):
+            local, loss = w.copy(), example.loss(w, t) + 1e-10
+            for _ in range(2):
+                local = local - 0.2 * example.gradient(local, t)
+            dw = smoothness * (w - local)
+            delta += loss**q * dw
+            h += q * loss ** (q - 1) * (dw @ dw) + smoothness * loss**q
+        w = w - delta / h
+    agree(example.shared(), w)
+
+
+def test_the_figures_of_q_fedavg() -> None:
+    """F = (1, 4), w - w_t = ((0.1, 0), (0, 0.2)), lr 0.1, q = 1: h = (11, 44), step (0.01818182, 0.14545455)."""
+    loss, moved, smoothness = np.array([1.0, 4.0]), np.array([[0.1, 0.0], [0.0, 0.2]]), 10.0
+    dw = smoothness * moved
+    h = (dw**2).sum(axis=1) + smoothness * loss
+    np.testing.assert_allclose(h, [11, 44])
+    np.testing.assert_allclose((loss[:, None] * dw).sum(axis=0) / h.sum(), [0.01818182, 0.14545455], atol=1e-8)
+
+
+def test_qffl_draws_large_clients_more_often() -> None:
+    data = make_data(sizes=(5, 5, 90))
+    drawn = {
+        sampling: [
+            int(make_model(QFFL, data, sampling=sampling, participation=0.3).cohort(data.federation, k)[0])
+            for k in range(60)
+        ]
+        for sampling in ("by_size", "uniform")
+    }
+    assert drawn["by_size"].count(2) > 45
+    assert drawn["uniform"].count(2) < 35
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_a_number_of_local_steps(engine: str) -> None:
+    """Five steps of a client with two batches are two and a half passes."""
+    data = make_data(sizes=(7, 2, 16), fractions=(1.0, 0.0, 0.0))
+    sgd = ClientSGD(lr=0.1, momentum=0.9)
+    model = train(make_model(Local, data, local_steps=5, client_optimizer=sgd, engine=engine), data, 1)
+    from fedem_lightning.local_solver import shuffled_batches
+
+    for t in range(3):
+        block = data.federation.block(torch.tensor([t]), "train")
+        batches = shuffled_batches(block, 4, 0, seed=0, round_=0, steps=5)
+        net = make_model(Local, data).double().components[0]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        rows = [part for order in batches.order for part in order.split(4)][:5]
+        assert len(rows) == 5
+        for part in rows:
+            optimizer.zero_grad()
+            loss = data.federation.task.losses(net(block.x(torch.float64)[part]), block.y()[part]).mean()
+            loss.backward()
+            optimizer.step()
+        served = model.serving(torch.tensor([t]))
+        for name, parameter in net.named_parameters():
+            torch.testing.assert_close(served[name][0, 0], parameter.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_capabilities_are_checked_before_a_round() -> None:
+    data: FederatedDataModule = make_data()
+    with pytest.raises(ValueError, match="participation: AFL needs every client in every round"):
+        train(make_model(AFL, data, participation=2), data, 1)
