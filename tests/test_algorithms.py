@@ -257,7 +257,7 @@ def test_wrong_values_are_named(row: Row) -> None:
         with pytest.raises(UserError, match="participation: 9 clients a round, but only 4 train"):
             train(row.model(data, participation=9), data, 1)
     else:
-        with pytest.raises(UserError, match="participation: .* needs every client in every round, got 0.5"):
+        with pytest.raises(UserError, match=r"participation: .* needs every client in every round, got 0.5"):
             train(row.model(data, participation=0.5), data, 1)
     with pytest.raises(UserError, match="made for 3 clients, the data has 4"):
         train(row.kind(Linear((4,), 3), n_clients=3, **row.options), data, 1)

@@ -200,6 +200,16 @@ def test_blocks_do_not_change_the_result() -> None:
     torch.testing.assert_close(parameters(cut), parameters(whole), rtol=1e-11, atol=1e-13)
 
 
+def test_low_precision_leaves_the_models_as_they_are() -> None:
+    """There is no forward pass to speed up, and sums of alpha x must stay exact."""
+    data = binary()
+    single, mixed = (
+        train(make_model(MOCHA, data, inner_rounds=2), data, 4, precision=p) for p in ("32-true", "bf16-mixed")
+    )
+    assert mixed.w.dtype == torch.float32
+    assert torch.equal(parameters(mixed), parameters(single))
+
+
 def test_relations_are_recovered_and_help() -> None:
     """Clients of two kinds: Sigma couples those of one kind, and they predict better than alone."""
     data = SyntheticMixture(n_clients=12, n_components=2, dimension=20, noise=0.0, test_size=200, one_hot=True)

@@ -106,7 +106,8 @@ class ClientStore(nn.Module):
             self.write(new, self.read(new))
         spread = 0.0
         for i in range(len(self._names)):
-            rows = self.get_buffer(f"rows_{i}").flatten(1)  # [T, D], a view
+            rows = self.get_buffer(f"rows_{i}")
+            rows = rows.view(len(rows), -1)  # [T, D]
             where, weights = clients.to(rows.device), w.T.to(rows)
             for start in range(0, rows.shape[1] if rows.is_floating_point() else 0, CHUNK):
                 columns = rows[:, start : start + CHUNK]

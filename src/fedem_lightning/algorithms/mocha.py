@@ -1,0 +1,249 @@
+"""MOCHA: federated multi-task learning of linear models by dual coordinate ascent.
+
+Smith, Chiang, Sanjabi, Talwalkar: "Federated Multi-Task Learning", NeurIPS 2017, arXiv 1705.10467. Algorithm 1, with
+their probabilistic prior for the relations of clients. With labels y = -1, +1 and margins m = y x^T w_t,
+
+    primal:  P(W) = sum_t (1/n_t) sum_i phi(m_ti) + (lambda / 2) tr(W Omega W^T),  Omega = Sigma^-1, tr Sigma = 1
+    dual:    D(alpha) = sum_t (1/n_t) sum_i -phi*(-y_ti alpha_ti) - (lambda / 2) tr(W Omega W^T)
+    where    W = (1/lambda) B Sigma,  B = [b_1 .. b_T],  b_t = (1/n_t) X_t^T alpha_t
+
+so that (lambda / 2) tr(W Omega W^T) = (1/2) sum_t w_t^T b_t. A bias is the weight of a feature that is always 1.
+Clients are rows here: W and B are [T, d].
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedem_lightning.aggregation import Means, Models, all_finite
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import UserError, require, require_number, require_whole
+from fedem_lightning.local_solver import shuffled_batches
+from fedem_lightning.randomness import Purpose, fold
+from fedem_lightning.round import Round
+from fedem_lightning.tasks import BinaryClassification
+
+
+class Loss(NamedTuple):
+    """A loss of the margin m and its conjugate, in a = y alpha, which lies in [0, 1]."""
+
+    primal: Callable[[Tensor], Tensor]  # phi(m)
+    dual: Callable[[Tensor], Tensor]  # -phi*(-a)
+    ascend: Callable[[Tensor, Tensor, Tensor], Tensor]  # a, m, curvature c -> the new a of a coordinate step
+
+
+LOSSES = {
+    "hinge": Loss(
+        lambda m: (1 - m).clamp(min=0),
+        lambda a: a,
+        lambda a, m, c: ((1 - m) / c + a).clamp(0, 1),  # the best a
+    ),
+    "logistic": Loss(
+        lambda m: F.softplus(-m),
+        lambda a: torch.special.entr(a) + torch.special.entr(1 - a),
+        lambda a, m, c: a + (torch.sigmoid(-m) - a) / (c + 1 / 4).clamp(min=1),  # Shalev-Shwartz and Zhang 2013
+    ),
+}
+
+
+class MOCHA(FederatedAlgorithm):
+    """Clients keep alpha_t and ascend the dual; the server couples their models through Sigma, and learns Sigma.
+
+    Two classes and one linear layer only. A round is an inner iteration: one message up, delta b_t, and one down, w_t.
+    Clients outside the cohort take no steps, but Sigma moves their w_t. The server needs T^2 numbers, and T^3 time for
+    a new Sigma.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`. Local epochs, batches and both optimisers take no part.
+        penalty: lambda.
+        loss: phi, "hinge" or "logistic".
+        inner_rounds: rounds from one update of Sigma to the next.
+        work: H_t / n_t, in (0, 1]: coordinate steps of a client in a round, at least one.
+        stragglers: s in (0, 1]: H_t / n_t is drawn from [s, 1] for each client and round instead; None: it is `work`.
+
+    """
+
+    shares_models = False
+    serves_unseen = False  # they have no row in Sigma
+    sized_by_data = ("alpha",)
+
+    alpha: Tensor  # dual variables [T, max_t n_t], padded with zeros; [T, 0] before the first round
+    b: Tensor  # (1/n_t) X_t^T alpha_t  [T, d]
+    w: Tensor  # the clients' models [T, d]; the bias comes last
+    sigma: Tensor  # the clients' relations [T, T]; symmetric, positive definite, trace 1
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        penalty: float = 0.01,
+        loss: str = "hinge",
+        inner_rounds: int = 20,
+        work: float = 0.5,
+        stragglers: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        require_number("algorithm.penalty", penalty, above=0)
+        require(loss in LOSSES, f"algorithm.loss: expected one of {', '.join(LOSSES)}, got {loss}")
+        require_whole("algorithm.inner_rounds", inner_rounds, at_least=1)
+        for key, share in (("work", work), ("stragglers", 1.0 if stragglers is None else stragglers)):
+            require_number(f"algorithm.{key}", share, above=0)
+            require(share <= 1, f"algorithm.{key}: expected a fraction up to 1, got {share}")
+        self.penalty, self.loss, self.inner_rounds = penalty, LOSSES[loss], inner_rounds
+        self.work, self.stragglers = work, stragglers
+        layer = linear_layer(self.components[0])
+        self.n_features = layer.in_features
+        d = self.n_features + (layer.bias is not None)
+        self.register_buffer("alpha", torch.zeros(n_clients, 0))
+        self.register_buffer("b", torch.zeros(n_clients, d))
+        self.register_buffer("w", torch.zeros(n_clients, d))
+        self.register_buffer("sigma", torch.eye(n_clients) / n_clients)
+        self.register_load_state_dict_pre_hook(_size_as_saved)
+
+    def client_update(self, block: Block, round_: int) -> None:
+        """H_t coordinate steps of every client; b_t and alpha_t move. An update that is not finite is rejected."""
+        if not self.alpha.shape[1]:
+            n_max = int(block.federation.splits["train"].counts().max())
+            self.alpha = self.alpha.new_zeros(self.n_clients, n_max)
+        steps = self.local_steps_of(block, round_)  # H_t
+        order = steps.argsort(descending=True, stable=True)  # the clients that still take steps are always the first
+        steps, block = steps[order], block.federation.block(block.clients[order], "train")
+        t, owner, n = block.clients, block.owner, block.counts()
+        turn = torch.arange(len(owner), device=owner.device) - (n.cumsum(0) - n)[owner]  # within its client  [n]
+
+        y = 2 * block.y().to(self.parameter_dtype) - 1  # -1, +1  [n]
+        z = self.features(block).mul_(y.unsqueeze(1))  # y x  [n, d]
+        a = y * self.alpha[t[owner], turn]  # [n]
+        margins = ((part * w).sum(dim=1) for part, w in zip(z.split(n.tolist()), self.w[t], strict=True))
+        m = torch.cat(list(margins))  # y x^T w_t  [n]
+        self.measure(block, a, m)
+
+        shuffled = shuffled_batches(block, 1, 1, self.seed, round_).order[0]  # client after client
+        taken = turn < steps[owner]
+        visits = shuffled[taken][turn[taken].argsort(stable=True)]  # everybody's first step, everybody's second, ...
+        scale = self.safety * self.sigma.diagonal()[t] / self.penalty  # sigma' Sigma_tt / lambda  [C]
+        c = (scale / n)[owner] * torch.linalg.vector_norm(z, dim=1) ** 2  # sigma' Sigma_tt |x|^2 / (lambda n_t)  [n]
+        active = torch.bincount(turn[taken]).tolist()  # clients that take a first step, a second, ...
+        a[visits], delta_b = ascend(self.loss, z[visits], a[visits], m[visits], c[visits], scale, n, active)
+        finite = all_finite({"b": delta_b})  # [C]
+        self.round_metrics.rejected += int((~finite).sum())
+        kept = finite[owner]
+        self.b[t[finite]] += delta_b[finite]
+        self.alpha[t[owner[kept]], turn[kept]] = (y * a)[kept]
+        self.observer.clients_done(len(t))
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """W <- (1/lambda) B Sigma; after `inner_rounds` rounds Sigma <- (W^T W)^1/2 / tr, and W is taken anew."""
+        self.w = self.primal_models()
+        if (round_.number + 1) % self.inner_rounds == 0:
+            self.sigma = relations(self.w)
+            self.w = self.primal_models()  # the old W would no longer belong to alpha, and the gap would never close
+        self.server_step(None)
+
+    def primal_models(self) -> Tensor:
+        """W(alpha) = (1/lambda) B Sigma: [T, d]."""
+        return (self.sigma.double() @ self.b.double() / self.penalty).to(self.b)  # autocast leaves float64 alone
+
+    @property
+    def safety(self) -> Tensor:
+        """Sigma' = max_t sum_s |Sigma_ts| / Sigma_tt, [], 1 at first: so clients' steps at once do not overshoot."""
+        return (self.sigma.abs().sum(dim=1) / self.sigma.diagonal()).max()
+
+    def local_steps_of(self, block: Block, round_: int) -> Tensor:
+        """H_t, int64 [C]; a function of (seed, round, client)."""
+        share: Tensor | float = self.work
+        if self.stragglers is not None:
+            uniform = fold(self.seed, Purpose.STRAGGLERS, round_, block.clients).double() / 2**32
+            share = self.stragglers + (1 - self.stragglers) * uniform  # [C]
+        return (share * block.counts().double()).long().clamp(min=1)
+
+    def features(self, block: Block) -> Tensor:
+        """A copy of X, with a last column of ones if there is a bias: [n, d]."""
+        x = self.w.new_ones(len(block.index), self.w.shape[1])
+        x[:, : self.n_features] = block.x(self.parameter_dtype).flatten(1)
+        return x
+
+    def measure(self, block: Block, a: Tensor, m: Tensor) -> None:
+        """Logs P / T, D / T and their difference at the start of the round, as means over the cohort's clients."""
+        t, owner = block.clients, block.owner
+        half = (self.w[t] * self.b[t]).sum(dim=1) / 2  # its part of (lambda / 2) tr(W Omega W^T)  [C]
+        empty = half.new_zeros(len(t))
+        primal = empty.index_add(0, owner, self.loss.primal(m)) / block.counts() + half
+        dual = empty.index_add(0, owner, self.loss.dual(a)) / block.counts() - half
+        for name, values in (("primal", primal), ("dual", dual), ("duality_gap", primal - dual)):
+            self.round_metrics.add(name, values[values.isfinite()])
+
+    def serving(self, clients: Tensor) -> Models:
+        """w_t as the backbone's weight and bias, [C, 1, ...]."""
+        parameters = dict(self.components[0].named_parameters())  # weight, then bias
+        parts = self.w[clients].split([p.numel() for p in parameters.values()], dim=1)
+        return {n: w.view(-1, 1, *p.shape) for (n, p), w in zip(parameters.items(), parts, strict=True)}
+
+    def client_state(self) -> Iterator[Tensor]:
+        """The dual variables and b_t; w_t and Sigma are the server's, which every process computes."""
+        yield from (self.alpha, self.b)
+        yield from super().client_state()
+
+    def check_federation(self, federation: Federation) -> None:
+        """Raises UserError unless there are two classes and every client trains."""
+        super().check_federation(federation)
+        task, found, needed = federation.task, self.n_features, math.prod(federation.in_shape)
+        expected = "algorithm: MOCHA is defined for two classes and one logit (a binary task)"
+        require(isinstance(task, BinaryClassification), f"{expected}, the data is a {type(task).__name__}")
+        require(found == needed, f"backbone: expected a linear layer of {needed} features, got {found}")
+
+
+def ascend(
+    loss: Loss, z: Tensor, a: Tensor, m: Tensor, c: Tensor, scale: Tensor, n: Tensor, active: list[int]
+) -> tuple[Tensor, Tensor]:
+    """The local solver: coordinate steps, one after the other, of all clients at once.
+
+    With delta w = Sigma_tt delta b / lambda, a client's model for its own steps is w_t + sigma' delta w.
+
+    Args:
+        loss: phi.
+        z, a, m, c: y x [V, d], y alpha, y x^T w_t and curvature [V] of the visited samples, step after step.
+        scale: sigma' Sigma_tt / lambda [C]; clients with more steps come first.
+        n: their numbers of samples [C].
+        active: how many clients take step 0, 1, ...; the sum is V.
+
+    Returns:
+        The new a [V] and delta b [C, d].
+
+    """
+    new_a, delta_b, start = a.clone(), z.new_zeros(len(n), z.shape[1]), 0
+    for n_active in active:
+        now, start = slice(start, start + n_active), start + n_active
+        delta = delta_b[:n_active]  # a view: of those that take this step
+        margin = m[now] + scale[:n_active] * (z[now] * delta).sum(dim=1)  # y x^T (w_t + sigma' delta w)
+        new_a[now] = loss.ascend(a[now], margin, c[now])
+        delta.addcmul_(z[now], ((new_a[now] - a[now]) / n[:n_active]).unsqueeze(1))
+    return new_a, delta_b
+
+
+def relations(w: Tensor) -> Tensor:
+    """Sigma = (W^T W)^1/2 / tr (W^T W)^1/2, eigenvalues of W^T W at least 1e-7: w [T, d] -> [T, T]."""
+    values, vectors = torch.linalg.eigh(w.double() @ w.double().T)
+    root = (vectors * values.clamp(min=1e-7).sqrt()) @ vectors.T
+    return (root / root.trace()).to(w)
+
+
+def linear_layer(backbone: nn.Module) -> nn.Linear:
+    """The only layer of a linear backbone with one output; UserError if it is another backbone."""
+    leaves = [m for m in backbone.modules() if not list(m.children()) and not isinstance(m, nn.Flatten | nn.Identity)]
+    match leaves:
+        case [nn.Linear(out_features=1) as layer] if len(list(backbone.parameters())) == len(list(layer.parameters())):
+            return layer
+    raise UserError("backbone: MOCHA needs one linear layer with one output (backbone=linear and a binary task)")
+
+
+def _size_as_saved(model: MOCHA, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    if f"{prefix}alpha" in state:
+        model.alpha = model.alpha.new_zeros(state[f"{prefix}alpha"].shape)
