@@ -25,9 +25,10 @@ class Purpose(IntEnum):
     AUGMENT = 9
     SUBSAMPLE = 10
     SCORED = 11
-    LOCAL_STEPS = 14
     TOPOLOGY = 12
     STRAGGLERS = 13
+    LOCAL_STEPS = 14
+    INITIAL = 15
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

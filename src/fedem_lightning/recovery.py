@@ -1,4 +1,6 @@
-"""How well FedEM found the truth of generated data (FedEM, Appendix J.4)."""
+"""What became of a mixture's components: whether they found the truth of generated data (FedEM, Appendix J.4), and
+whether any of them collapsed.
+"""
 
 from typing import Any
 
@@ -46,3 +48,37 @@ def recovery_scores(
         found = match[pi[seen].argmax(axis=1)]
         scores["group_accuracy"] = float((found == truth["group"][seen]).mean())
     return scores
+
+
+DEAD = 0.05
+"""A component with less than this share of its fair share 1 / M of the clients' weights is dead."""
+
+TWINS = 0.05
+"""Two components nearer than this, relative to the longer one, are twins: EM can hardly part them again."""
+
+
+def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, list[Any]]:
+    """Which components nobody uses, and which are the same.
+
+    Twins are found by their parameters; networks that compute the same from permuted units are not.
+
+    Args:
+        pi: mixture weights of the clients [T, M]; components: their parameters [M, D].
+
+    Returns:
+        mean_weights: of each component over clients; dead: components; twins: pairs of components.
+
+    """
+    n_components, norms = len(components), np.linalg.norm(components, axis=1)
+    mean = pi.mean(axis=0)
+    twins = [
+        [a, b]
+        for a in range(n_components)
+        for b in range(a + 1, n_components)
+        if np.linalg.norm(components[a] - components[b]) < TWINS * max(norms[a], norms[b], np.finfo(float).tiny)
+    ]
+    return {
+        "mean_weights": mean.tolist(),
+        "dead": np.flatnonzero(mean < DEAD / n_components).tolist(),
+        "twins": twins,
+    }

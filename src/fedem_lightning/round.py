@@ -98,6 +98,8 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
     start = time.perf_counter()
     round_, statistics = algorithm.current_epoch, algorithm.statistics
     processes = Processes.of(algorithm.trainer)
+    if round_ == 0:
+        algorithm.initialize(federation)
     cohort = algorithm.cohort(federation, round_)
     shares = processes.deal(cohort, federation.splits["train"].counts(cohort))
     mine = shares[processes.rank]

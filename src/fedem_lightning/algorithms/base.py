@@ -170,6 +170,9 @@ class FederatedAlgorithm(pl.LightningModule):
         """What each client keeps of its own beyond a few numbers, by name."""
         return {name: module for name, module in self.named_modules() if isinstance(module, ClientStore)}
 
+    def initialize(self, federation: Federation) -> None:
+        """Before the first round, with the data at hand. Default: nothing."""
+
     def client_columns(self) -> dict[str, np.ndarray]:
         """Private state worth a column in the clients' table, each [T]."""
         return {}
@@ -299,6 +302,10 @@ class FederatedAlgorithm(pl.LightningModule):
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)  # configure_optimizers gives one
         optimizer.step()
+
+    def mean_models(self, federation: Federation) -> Models:
+        """The M models that stand for the federation, [M, ...]. Default: those served by everybody."""
+        return {name: tensor[0] for name, tensor in self.serving(federation.clients()[:1]).items()}
 
     def params_of(self, models: Models) -> Models:
         """Without buffers."""

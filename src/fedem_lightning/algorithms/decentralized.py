@@ -105,6 +105,10 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         g = self.surrogate.majorize(self, block, self.models.read(clients), self.private[clients])
         self.private[clients] = g.private
 
+    def mean_models(self, federation: Federation) -> Models:
+        """The mean of all u_t, [M, ...]."""
+        return self.models.mean(federation.clients())
+
     @property
     def messages(self) -> tuple[float, float]:
         """M models to and from each neighbour of the last round's graph."""

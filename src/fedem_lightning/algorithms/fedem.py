@@ -16,6 +16,8 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
+from fedem_lightning.errors import require
+from fedem_lightning.initialization import farthest_models
 
 
 class FedEM(FederatedAlgorithm):
@@ -27,15 +29,36 @@ class FedEM(FederatedAlgorithm):
         backbone: see `FederatedAlgorithm`.
         n_clients: T, the unseen clients included.
         n_components: M.
+        initialization: "random", each component from its own seed, or "farthest": models trained on single clients
+            that are badly served by one another (`fedem_lightning.initialization`), which keeps components apart.
         options: see `FederatedAlgorithm`.
 
     """
 
     pi: Tensor  # mixture weights [T, M]; rows sum to 1
 
-    def __init__(self, backbone: Backbone, n_clients: int, n_components: int = 3, **options: Any) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        n_components: int = 3,
+        initialization: str = "random",
+        **options: Any,
+    ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
+        require(
+            initialization in ("random", "farthest"),
+            f"algorithm.initialization: expected random or farthest, got {initialization}",
+        )
+        self.initialization = initialization
         self.register_buffer("pi", torch.full((n_clients, n_components), 1.0 / n_components))
+
+    def initialize(self, federation: Federation) -> None:
+        """The components' starting points, if they come from the data."""
+        if self.initialization == "farthest":
+            models = farthest_models(self, federation, n_candidates=10 * len(self.components), epochs=5)
+            for m, component in enumerate(self.components):
+                component.load_state_dict({name: t[m] for name, t in models.items()}, strict=False)
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""

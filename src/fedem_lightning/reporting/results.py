@@ -22,7 +22,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation import summarize, summarize_table
 from fedem_lightning.files import write_atomically
-from fedem_lightning.recovery import recovery_scores
+from fedem_lightning.recovery import component_health, recovery_scores
 
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         **{split: summarize_table(seen, split) for split in SPLITS},
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
         "reference": _reference(seen),
-        "recovery": _recovery(algorithm, federation),
+        **_mixture(algorithm, federation),
         "seconds": {
             "training": statistics.training_seconds,
             "per_round": median(seconds) if seconds else None,
@@ -70,13 +70,20 @@ def _reference(seen: pd.DataFrame) -> dict[str, float]:
     return {names.get(name, f"bayes_accuracy_{name}"): value for name, value in sums.items()}
 
 
-def _recovery(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
+def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
+    """What became of a mixture's components."""
     pi = getattr(algorithm, "pi", None)
     if pi is None:
-        return {}
-    linear = [c.linear.weight.detach().cpu().numpy() for c in algorithm.components if isinstance(c, Linear)]
-    theta = np.concatenate(linear) if linear and len(linear[0]) == 1 else None  # [M, d]
-    return recovery_scores(pi.cpu().numpy(), theta, federation.truth, federation.seen.cpu().numpy())
+        return {"recovery": {}, "components": {}}
+    weights, seen = pi.cpu().numpy(), federation.seen.cpu().numpy()
+    models = algorithm.params_of(algorithm.mean_models(federation))  # [M, ...]
+    parameters = np.concatenate([p.flatten(1).double().cpu().numpy() for p in models.values()], axis=1)  # [M, D]
+    linear = models.get("linear.weight") if isinstance(algorithm.components[0], Linear) else None
+    theta = linear[:, 0].cpu().numpy() if linear is not None and linear.shape[1] == 1 else None  # [M, d]
+    return {
+        "recovery": recovery_scores(weights, theta, federation.truth, seen),
+        "components": component_health(weights[seen], parameters),
+    }
 
 
 def _peak_memory(device: torch.device) -> int:

@@ -35,6 +35,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
     seconds, sent, engine = results["seconds"], results["communication"], results["engine"]["name"]
     lines = [
         *_recovery_lines(results["recovery"]),
+        *_component_lines(results.get("components", {})),
         f"training {seconds['training']:.1f} s ({_per_round(seconds['per_round'])}, engine {engine}), "
         f"in all {seconds['total']:.1f} s",
         f"sent {sent['up_bytes'] / 1e6:.1f} MB up, {sent['down_bytes'] / 1e6:.1f} MB down",
@@ -59,3 +60,12 @@ def _recovery_lines(recovery: dict[str, Any]) -> list[str]:
     }
     parts = [text.format(recovery[key]) for key, text in shown.items() if key in recovery]
     return ["truth recovered: " + ", ".join(parts)] if parts else []
+
+
+def _component_lines(components: dict[str, Any]) -> list[str]:
+    """Only what is wrong with them."""
+    lines = [f"component {m} is dead: hardly a client gives it weight" for m in components.get("dead", [])]
+    lines += [f"components {a} and {b} are twins: almost the same model" for a, b in components.get("twins", [])]
+    if lines:
+        lines.append("algorithm.initialization=farthest, another learning rate or fewer components may help")
+    return lines

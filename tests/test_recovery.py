@@ -1,0 +1,77 @@
+"""Collapsed components are found, and farthest initialisation keeps them apart."""
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_data, make_model, make_trainer, train
+from fedem_lightning import ClientSGD, FedEM, Linear, SyntheticMixture, UserError
+from fedem_lightning.initialization import farthest_models
+from fedem_lightning.recovery import component_health
+from fedem_lightning.reporting import run_results
+
+
+def test_dead_and_twin_components_are_named() -> None:
+    pi = np.array([[0.5, 0.495, 0.005], [0.4, 0.595, 0.005]])
+    found = component_health(pi, np.array([[1.0, 2.0], [1.0, 2.01], [-3.0, 0.0]]))
+    assert found["dead"] == [2]
+    assert found["twins"] == [[0, 1]]
+    np.testing.assert_allclose(found["mean_weights"], [0.45, 0.545, 0.005])
+    healthy = component_health(np.full((4, 2), 0.5), np.array([[1.0, 0.0], [0.0, 1.0]]))
+    assert healthy["dead"] == healthy["twins"] == []
+
+
+def test_equal_components_are_reported_as_twins(capsys: pytest.CaptureFixture[str]) -> None:
+    from fedem_lightning.reporting import print_summary
+
+    data = make_data()
+    model = make_model(FedEM, data, n_components=2, client_optimizer=ClientSGD(lr=0.1))
+    model.components[1].load_state_dict(model.components[0].state_dict())
+    trainer = make_trainer(2)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    results = run_results(model, data.federation)
+    assert results["components"]["twins"] == [[0, 1]]
+    named = {"algorithm": "fedem", "dataset": "own", "backbone": "linear", "seed": 0}
+    results["seconds"]["total"] = 1.0
+    print_summary({**results, **named})
+    assert "components 0 and 1 are twins" in capsys.readouterr().out
+
+
+def test_farthest_models_come_from_different_clusters() -> None:
+    data = SyntheticMixture(n_clients=24, n_components=3, dimension=20, noise=0.0, test_size=10, one_hot=True)
+    model = FedEM(Linear((20,), 1), 24, 3, client_optimizer=ClientSGD(lr=1.0, momentum=0.9), batch_size=16)
+    models = farthest_models(model, data.federation, n_candidates=24, epochs=20)["linear.weight"][:, 0]  # [3, d]
+    theta = torch.from_numpy(data.federation.truth["theta"]).float()
+    nearest = torch.nn.functional.cosine_similarity(models.unsqueeze(1), theta, dim=2).argmax(dim=1)
+    assert sorted(nearest.tolist()) == [0, 1, 2]
+
+
+def test_farthest_initialization_is_a_function_of_the_seed_and_sets_the_components() -> None:
+    data = make_data(sizes=(20, 20, 20, 20, 20))
+    starts = []
+    for seed in (0, 0, 1):
+        model = make_model(FedEM, data, initialization="farthest", seed=seed, client_optimizer=ClientSGD(lr=1e-12))
+        train(model, data, 1)
+        starts.append(torch.stack([c.linear.weight.detach() for c in model.components]))
+    assert torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[2])
+    model = make_model(FedEM, data, initialization="farthest", client_optimizer=ClientSGD(lr=0.5))
+    model = train(model, data, 1)
+    assert not torch.allclose(model.components[0].linear.weight, model.components[1].linear.weight)
+    with pytest.raises(UserError, match=r"algorithm.initialization: expected random or farthest, got near"):
+        make_model(FedEM, data, initialization="near")
+
+
+@pytest.mark.parametrize("n_components", [2, 3])
+def test_true_clusters_are_recovered(n_components: int) -> None:
+    """Appendix J.4, smaller: every client in its cluster."""
+    data = SyntheticMixture(n_clients=60, n_components=n_components, dimension=30, test_size=1, one_hot=True)
+    model = FedEM(Linear((30,), 1), 60, n_components, client_optimizer=ClientSGD(lr=1.0, momentum=0.9))
+    trainer = make_trainer(80, precision="32-true")
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    results = run_results(model, data.federation)
+    assert results["recovery"]["group_accuracy"] == 1.0
+    assert results["recovery"]["pi_cosine_distance"] < 1e-2
+    assert results["components"]["dead"] == results["components"]["twins"] == []
