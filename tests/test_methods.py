@@ -394,3 +394,39 @@ def test_capabilities_are_checked_before_a_round() -> None:
     data: FederatedDataModule = make_data()
     with pytest.raises(ValueError, match="participation: AFL needs every client in every round"):
         train(make_model(AFL, data, participation=2), data, 1)
+
+
+# --- how much of its data an unseen client may use --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.0, [0, 0]), (0.5, [4, 9]), (1.0, [9, 18])])
+def test_an_unseen_client_uses_a_part_of_its_samples(fraction: float, expected: list[int]) -> None:
+    data = make_data(sizes=(9, 18, 30, 30), fractions=(1.0, 0.0, 0.0))
+    federation = data.federation
+    part = federation.with_part(torch.tensor([0, 1]), fraction, seed=0)
+    assert part.splits["train"].counts().tolist() == [*expected, 0, 0]
+    for t in (0, 1):
+        few, all_ = (set(f.block(torch.tensor([t]), "train").index.tolist()) for f in (part, federation))
+        assert few <= all_
+    assert torch.equal(
+        federation.with_part(torch.tensor([1]), 0.5, seed=0).block(torch.tensor([1]), "train").index.sort().values,
+        federation.with_part(torch.tensor([0, 1]), 0.5, seed=0).block(torch.tensor([1]), "train").index.sort().values,
+    )
+
+
+def test_without_data_an_unseen_clients_weights_stay_uniform() -> None:
+    from fedem_lightning import FedEM
+
+    data = make_data(sizes=(30,) * 4, unseen_fraction=0.5)
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.5), "n_components": 3}
+    pi = []
+    for fraction in (0.0, 0.3, 1.0):
+        model = make_model(FedEM, data, personalize_fraction=fraction, **options)
+        trainer = make_trainer(3)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        pi.append(model.pi[data.federation.clients(seen=False)])
+    torch.testing.assert_close(pi[0], torch.full_like(pi[0], 1 / 3))
+    assert not torch.allclose(pi[1], pi[2])
+    with pytest.raises(ValueError, match=r"algorithm.personalize_fraction: expected a number up to 1, got 2"):
+        make_model(FedEM, data, personalize_fraction=2)

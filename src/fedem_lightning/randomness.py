@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     STRAGGLERS = 13
     LOCAL_STEPS = 14
     INITIAL = 15
+    THINNED = 16
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.checks import check_share
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require, require_number
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 
 
@@ -79,8 +79,7 @@ class APFL(FederatedAlgorithm):
         self, backbone: Backbone, n_clients: int, alpha: float = 0.5, adaptive: bool = True, **options: Any
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        require_number("algorithm.alpha", alpha, at_least=0)
-        require(alpha <= 1, f"algorithm.alpha: expected a number up to 1, got {alpha}")
+        check_share("alpha", alpha)
         self.initial_alpha, self.adaptive = alpha, adaptive
         self.register_buffer("alpha", torch.full((n_clients,), float(alpha)))
         self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.aggregation import Means, Models, Sent, all_finite
-from fedem_lightning.algorithms.checks import check_capabilities, check_options
+from fedem_lightning.algorithms.checks import check_capabilities, check_options, check_share
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone, channels_last, make_components, model_state
 from fedem_lightning.data.federation import Block, Federation
@@ -48,6 +48,7 @@ class FederatedAlgorithm(pl.LightningModule):
         batch_size: B.
         participation: up to 1: the fraction of the clients in a round's cohort; from 2 on: their number.
         scored_clients: up to 1: the fraction of the clients that evaluation scores; from 2 on: their number at most.
+        personalize_fraction: share of an unseen client's training samples that it may use, in [0, 1] (FedEM, Fig. 2).
         adaptation: what a client does with its models before it is scored; None: nothing.
         engine: "auto", "loop", "vmap", or an Engine.
         seed: of cohorts, shuffling, dropout, and of components 1..M-1.
@@ -72,12 +73,14 @@ class FederatedAlgorithm(pl.LightningModule):
         batch_size: int = 128,
         participation: float | int = 1.0,
         scored_clients: float | int = 1.0,
+        personalize_fraction: float = 1.0,
         adaptation: Adaptation | None = None,
         engine: Engine | AutoEngine | str = "auto",
         seed: int = 0,
     ) -> None:
         super().__init__()
         check_options(n_clients, local_epochs, local_steps, batch_size, participation, scored_clients, seed)
+        check_share("personalize_fraction", personalize_fraction)
         self.save_hyperparameters(
             {
                 "n_clients": n_clients,
@@ -87,6 +90,7 @@ class FederatedAlgorithm(pl.LightningModule):
                 "batch_size": batch_size,
                 "participation": participation,
                 "scored_clients": scored_clients,
+                "personalize_fraction": personalize_fraction,
                 "seed": seed,
             }
         )
@@ -94,7 +98,7 @@ class FederatedAlgorithm(pl.LightningModule):
         self.n_clients, self.seed = n_clients, seed
         self.participation, self.scored_clients = participation, scored_clients
         self.local_epochs, self.local_steps, self.batch_size = local_epochs, local_steps, batch_size
-        self.adaptation = adaptation
+        self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
         self.client_optimizer = client_optimizer or ClientSGD()
         self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
         self.components = make_components(backbone, n_components, seed)
@@ -376,8 +380,9 @@ class FederatedAlgorithm(pl.LightningModule):
         if len(unseen):
             shares = [unseen[rank :: processes.size] for rank in range(processes.size)]
             with torch.inference_mode(False), torch.no_grad():
-                if len(shares[processes.rank]):
-                    self.personalize(batch, shares[processes.rank])
+                if len(mine := shares[processes.rank]):
+                    part = self.personalize_fraction
+                    self.personalize(batch if part == 1 else batch.with_part(mine, part, self.seed), mine)
                 processes.exchange_rows(self.client_state(), shares)
         self.clients = client_table(self, batch)
 

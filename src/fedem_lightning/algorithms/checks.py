@@ -34,6 +34,12 @@ def check_options(
     require_whole("seed", seed, at_least=0, below=2**32)
 
 
+def check_share(key: str, value: float) -> None:
+    """Raises UserError unless algorithm.KEY is in [0, 1]."""
+    require_number(f"algorithm.{key}", value, at_least=0)
+    require(value <= 1, f"algorithm.{key}: expected a number up to 1, got {value}")
+
+
 def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if the federation has other clients than the model, or asks for what the method cannot do."""
     name, n_seen = type(algorithm).__name__, len(federation.clients())

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.checks import check_share
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require, require_number
+from fedem_lightning.errors import require_number
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.round import Round
 
@@ -47,11 +48,10 @@ class L2SGD(FederatedAlgorithm):
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        require_number("algorithm.pull", pull, at_least=0)
-        require(pull <= 1, f"algorithm.pull: expected a number up to 1, got {pull}")
+        check_share("pull", pull)
         if probability is not None:
             require_number("algorithm.probability", probability, above=0)
-            require(probability <= 1, f"algorithm.probability: expected a number up to 1, got {probability}")
+            check_share("probability", probability)
         self.pull, self.probability = pull, probability
         self.models = ClientStore.of_components(n_clients, self.components)  # x_t, rows [1, ...]
 

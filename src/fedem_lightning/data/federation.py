@@ -113,6 +113,19 @@ class Split:
         within = torch.arange(len(owner), device=clients.device) - (counts.cumsum(0) - counts)[owner]
         return self.index[self.offsets[clients][owner] + within], owner
 
+    def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Split":
+        """A part of the clients' samples, drawn at random: max(round(fraction n_t), 0) of each; nobody else's."""
+        index, owner = self.positions(clients)
+        draw = fold(seed, Purpose.THINNED, clients[owner], torch.arange(len(owner), device=owner.device))  # [n]
+        order = torch.argsort((owner << 32) | draw, stable=True)
+        counts = self.counts(clients)
+        rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
+        kept = order[rank < (fraction * counts).round().long()[owner]]  # sorted by client still
+        sizes = torch.zeros(len(self.offsets) - 1, dtype=torch.int64, device=owner.device)
+        sizes[clients] = torch.bincount(owner[kept], minlength=len(clients))
+        zero = sizes.new_zeros(1)
+        return Split(index[kept], torch.cat([zero, sizes.cumsum(0)]))
+
     def to(self, device: torch.device | str) -> "Split":
         """The same split on another device."""
         return Split(self.index.to(device), self.offsets.to(device))
@@ -239,6 +252,15 @@ class Federation:
         splits = {name: split.to(device) for name, split in self.splits.items()}
         more = (self.task, self.truth, self.augmentation, self.notes)
         return Federation(self.samples.to(device), splits, self.names, self.seen.to(device), *more)
+
+    def with_part(self, clients: Tensor, fraction: float, seed: int) -> "Federation":
+        """The federation in which `clients` (ascending) have a part of their training samples, and nobody else any."""
+        split = self.splits["train"]
+        require(isinstance(split, Split), "algorithm.personalize_fraction: generated populations have no parts")
+        assert isinstance(split, Split)
+        splits = {**self.splits, "train": split.thinned(clients, fraction, seed)}
+        more = (self.task, self.truth, self.augmentation, self.notes)
+        return Federation(self.samples, splits, self.names, self.seen, *more)
 
     def digest(self) -> str:
         """SHA-256 over labels, owners, splits, who is seen, and true groups: equal digests, equal federation."""
