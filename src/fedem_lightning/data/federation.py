@@ -116,7 +116,7 @@ class Split:
     def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Split":
         """A part of the clients' samples, drawn at random: max(round(fraction n_t), 0) of each; nobody else's."""
         index, owner = self.positions(clients)
-        draw = fold(seed, Purpose.THINNED, clients[owner], torch.arange(len(owner), device=owner.device))  # [n]
+        draw = fold(seed, Purpose.THINNED, index)  # [n]
         order = torch.argsort((owner << 32) | draw, stable=True)
         counts = self.counts(clients)
         rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
