@@ -17,6 +17,7 @@ from fedem_lightning import (
     Clustered,
     DecentralizedSurrogateOptimization,
     DFedEM,
+    Dropout,
     FedAvg,
     FedEM,
     FederatedAlgorithm,
@@ -24,6 +25,7 @@ from fedem_lightning import (
     FedProx,
     Linear,
     Local,
+    LoopEngine,
     MixtureSurrogate,
     MoreauSurrogate,
     PFedMe,
@@ -31,6 +33,7 @@ from fedem_lightning import (
     SyntheticMixture,
     Topology,
     UserError,
+    VmapEngine,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.client_store import ClientStore
@@ -138,6 +141,36 @@ def test_permuting_clients_permutes_the_result(row: Row) -> None:
     torch.testing.assert_close(b.mixture(everybody), a.mixture(everybody)[order], rtol=1e-9, atol=1e-12)
     for name in row.private:
         torch.testing.assert_close(own_rows(b, name), own_rows(a, name)[order], rtol=1e-9, atol=1e-12)
+
+
+class Noisy(torch.nn.Module):
+    """BatchNorm with its counters, and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.norm = torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6)
+        self.dropout, self.out = Dropout(0.3), torch.nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.dropout(self.norm(self.hidden(x)).relu()))
+
+
+@EVERY
+@pytest.mark.parametrize("backbone", ["linear", "noisy"])
+def test_engines_and_blocks_agree(row: Row, backbone: str) -> None:
+    data = make_data(sizes=(9, 17, 6, 13))
+    served = []
+    for engine in (LoopEngine(), VmapEngine(), VmapEngine(block_size=2), LoopEngine(block_size=1)):
+        torch.manual_seed(0)
+        net = Linear(data.in_shape, data.n_outputs) if backbone == "linear" else Noisy()
+        options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.2, momentum=0.9), "local_epochs": 2}
+        model = row.kind(net, n_clients=4, batch_size=4, engine=engine, **options, **row.options)
+        train(model, data, 3)
+        assert model.engine.name == engine.name
+        served.append(model.serving(torch.arange(4)) | {"pi": model.mixture(torch.arange(4))})
+    for other in served[1:]:
+        for name, rows in served[0].items():
+            torch.testing.assert_close(other[name], rows, rtol=1e-7, atol=1e-9)
 
 
 @EVERY

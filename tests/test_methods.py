@@ -13,15 +13,21 @@ from fedem_lightning import (
     L2SGD,
     QFFL,
     ClientSGD,
+    Clustered,
+    DFedEM,
     FedAvg,
+    FedEM,
     FederatedAlgorithm,
     FederatedDataModule,
     FedProx,
     Finetune,
     Local,
+    MixtureSurrogate,
     PFedMe,
+    SurrogateOptimization,
 )
 from fedem_lightning.algorithms.afl import project_on_simplex
+from fedem_lightning.local_solver import shuffled_batches
 from reference import gradient, probabilities
 
 FULL: dict[str, Any] = {"batch_size": 1000}
@@ -140,8 +146,6 @@ def test_no_epochs_of_tuning_is_no_tuning(inference_mode: bool) -> None:
 
 
 def test_tuning_improves_the_training_loss_of_every_method_it_follows() -> None:
-    from fedem_lightning import FedEM
-
     data = make_data(sizes=(40, 40, 40), unseen_fraction=1 / 3)
     for kind in (FedAvg, FedEM, Local, PFedMe, APFL):
         losses = []
@@ -371,8 +375,6 @@ def test_a_number_of_local_steps(engine: str) -> None:
     data = make_data(sizes=(7, 2, 16), fractions=(1.0, 0.0, 0.0))
     sgd = ClientSGD(lr=0.1, momentum=0.9)
     model = train(make_model(Local, data, local_steps=5, client_optimizer=sgd, engine=engine), data, 1)
-    from fedem_lightning.local_solver import shuffled_batches
-
     for t in range(3):
         block = data.federation.block(torch.tensor([t]), "train")
         batches = shuffled_batches(block, 4, 0, seed=0, round_=0, steps=5)
@@ -415,8 +417,6 @@ def test_an_unseen_client_uses_a_part_of_its_samples(fraction: float, expected: 
 
 
 def test_without_data_an_unseen_clients_weights_stay_uniform() -> None:
-    from fedem_lightning import FedEM
-
     data = make_data(sizes=(30,) * 4, unseen_fraction=0.5)
     options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.5), "n_components": 3}
     pi = []
@@ -430,3 +430,24 @@ def test_without_data_an_unseen_clients_weights_stay_uniform() -> None:
     assert not torch.allclose(pi[1], pi[2])
     with pytest.raises(ValueError, match=r"algorithm.personalize_fraction: expected a number up to 1, got 2"):
         make_model(FedEM, data, personalize_fraction=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (FedAvg, {}),
+        (FedProx, {"mu": 0.0}),
+        (Clustered, {}),
+        (QFFL, {"q": 0.0}),
+        (DFedEM, {"n_components": 1}),
+        (FedEM, {"n_components": 1}),
+        (APFL, {"alpha": 1.0, "adaptive": False}),
+        (SurrogateOptimization, {"surrogate": MixtureSurrogate()}),
+    ],
+)
+def test_one_client_is_centralised_training(kind: type[FederatedAlgorithm], options: dict[str, Any]) -> None:
+    data, sgd = make_data(sizes=(23,)), ClientSGD(lr=0.3, momentum=0.9)
+    alone = train(make_model(Local, data, client_optimizer=sgd), data, 4).serving(torch.tensor([0]))
+    served = train(make_model(kind, data, client_optimizer=sgd, **options), data, 4).serving(torch.tensor([0]))
+    for name, rows in alone.items():
+        torch.testing.assert_close(served[name], rows, rtol=1e-9, atol=1e-12)
