@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
-from fedem_lightning.aggregation import Means, Models, Sent, all_finite
+from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.algorithms import predicting, solving
 from fedem_lightning.algorithms.checks import check_capabilities, check_options, check_share
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone, channels_last, make_components, model_state
@@ -20,8 +21,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation import client_table, curve_metrics, scored_clients
-from fedem_lightning.local_solver import ClientSGD, Learner, LocalStep, shuffled_batches
-from fedem_lightning.personal import Personal
+from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.processes import Processes, require_ddp
 from fedem_lightning.round import Round, RoundMetrics, RoundObserver, Statistics, run_round, sample_cohort
 
@@ -183,129 +183,10 @@ class FederatedAlgorithm(pl.LightningModule):
 
     # --- what algorithms are made of --------------------------------------------------------------------------------
 
-    def predict(self, block: Block) -> Tensor:
-        """The clients' personal predictions, Eq. 5: sum_m pi[t, m] h_m(x), as `Task.predict` gives them, [n, ...].
-
-        A mixture of probabilities (or of means): neither of logits nor of parameters.
-        """
-        if not self.shares_models:
-            return Personal(self.serving(block.clients), self.mixture(block.clients)).predict(self.components[0], block)
-        task = block.federation.task
-        predictions = [task.predict(outputs) for outputs in self.outputs(block, self.served_components)]  # M x [n, ...]
-        if len(predictions) == 1:
-            return predictions[0]
-        return task.mix(torch.stack(predictions), self.mixture(block.clients)[block.owner])
-
-    @torch.no_grad()
-    def outputs(self, block: Block, components: nn.ModuleList | None = None) -> list[Tensor]:
-        """Every component's outputs for the block's samples, in eval mode: M x [n, n_outputs]."""
-        components = (self.components if components is None else components).eval()
-        x = block.x(self.parameter_dtype)
-        return [component(x) for component in components]
-
-    def losses(self, block: Block) -> Tensor:
-        """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]. Shared components need no stacking."""
-        task = block.federation.task
-        pieces = []
-        for piece in block.pieces():
-            y = piece.y()
-            pieces.append(torch.stack([task.losses(outputs, y) for outputs in self.outputs(piece)]))  # [M, piece]
-        return torch.cat(pieces, dim=1).T
-
-    def mean_losses(self, block: Block) -> Tensor:
-        """F_t of component 0: the mean loss of each client's samples, in eval mode, [C]; 0 without samples."""
-        sums = torch.zeros(len(block.clients), dtype=self.parameter_dtype, device=block.owner.device)
-        return sums.index_add_(0, block.owner, self.losses(block)[:, 0]) / block.counts().clamp(min=1)
-
-    def broadcast(self, clients: Tensor, components: nn.ModuleList | None = None) -> Models:
-        """The shared components as each of the clients [C] receives them: views [C, M, ...]."""
-        states = [model_state(component) for component in (self.components if components is None else components)]
-        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}  # [M, ...]
-        return {name: tensor.expand(len(clients), *tensor.shape) for name, tensor in stacked.items()}
-
-    def local_solver(
-        self, models: Models, block: Block, round_: int, weights: Tensor | None = None, **options: Any
-    ) -> Models:
-        """Weighted SGD over each client's training samples (Alg. 2, LocalSolver): `solve`, params and buffers only."""
-        trained = self.solve(models, block, round_, weights, **options)
-        return trained["params"] | trained["buffers"]
-
-    def solve(
-        self,
-        models: Models,
-        block: Block,
-        round_: int,
-        weights: Tensor | None = None,
-        *,
-        step: LocalStep | None = None,
-        extra: Learner | None = None,
-        epochs: int | None = None,
-        steps: int | None = None,
-        keep_momentum: bool = True,
-    ) -> Learner:
-        """The local solver: `epochs` passes, or `steps` steps, over each client's training samples.
-
-        Args:
-            models: where each client starts, [C, M, ...].
-            block: the clients and their samples.
-            round_: number of the round, from 0; it sets shuffling and learning rate.
-            weights: of the samples in each model's loss, [n, M]; None: 1.
-            step: default: that of `local_step`.
-            extra: what the step needs beyond "params", "buffers" and "momentum", each tensor [C, M, ...].
-            epochs, steps: default: the algorithm's.
-            keep_momentum: whether kept momentum (`client_optimizer.state`) is used and moved on.
-
-        Returns:
-            The learners after the local steps, each tensor [C, M, ...].
-
-        """
-        step = step or self.local_step(block, round_)
-        params = [name for name, _ in self.components[0].named_parameters()]
-        kept = self.kept_momentum if keep_momentum and hasattr(self, "kept_momentum") else None
-        restart = {name: torch.zeros_like(models[name]) for name in params if step.optimizer.momentum}
-        learners = {
-            "params": {name: models[name] for name in params},
-            "buffers": {name: tensor for name, tensor in models.items() if name not in params},
-            "momentum": restart if kept is None else kept.read(block.clients),
-            **(extra or {}),
-        }
-        steps = self.local_steps if epochs is None and steps is None else steps
-        epochs = self.local_epochs if epochs is None else epochs
-        batches = shuffled_batches(block, self.batch_size, epochs, self.seed, round_, steps)
-        self.components[0].train()
-        trained = self.engine.run(step, learners, block, batches, weights, self.observer.clients_done)
-        if kept is not None:
-            finite = all_finite(trained["momentum"])  # a client that diverged once starts again from what it had
-            kept.write(block.clients[finite], {name: t[finite] for name, t in trained["momentum"].items()})
-        return trained
-
-    def local_step(self, block: Block, round_: int, kind: type[LocalStep] = LocalStep, **options: Any) -> LocalStep:
-        """A local step of the given kind, at the round's learning rate."""
-        backbone, task = self.components[0], block.federation.task
-        return kind(backbone, task, self.client_optimizer, self.lr_at(round_), **options)
-
-    def pseudo_gradient(self, means: Means) -> list[Models | None]:
-        """Theta - mean of each component, None where nobody sent one; its buffers become their mean."""
-        gradients: list[Models | None] = []
-        for m, component in enumerate(self.components):
-            if not means.heard[m]:
-                gradients.append(None)
-                continue
-            gradients.append({name: p.detach() - means.models[name][m] for name, p in component.named_parameters()})
-            for name, buffer in component.named_buffers():
-                if name in means.models:
-                    buffer.copy_(means.models[name][m])
-        return gradients
-
-    def server_step(self, gradients: list[Models | None] | None) -> None:
-        """One step of the server optimiser; None leaves a component (or all) as it is. It counts the round."""
-        for m, component in enumerate(self.components):
-            gradient = None if gradients is None else gradients[m]
-            for name, parameter in component.named_parameters():
-                parameter.grad = None if gradient is None else gradient[name]
-        optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)  # configure_optimizers gives one
-        optimizer.step()
+    predict, outputs, broadcast = predicting.predict, predicting.outputs, predicting.broadcast
+    losses, mean_losses = predicting.losses, predicting.mean_losses
+    local_solver, solve, local_step = solving.local_solver, solving.solve, solving.local_step
+    pseudo_gradient, server_step = solving.pseudo_gradient, solving.server_step
 
     def mean_models(self, federation: Federation) -> Models:
         """The M models that stand for the federation, [M, ...]. Default: those served by everybody."""

@@ -1,0 +1,109 @@
+"""Methods of `FederatedAlgorithm`: the clients' local solver, and the server's step."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Models, all_finite
+from fedem_lightning.data.federation import Block
+from fedem_lightning.local_solver import Learner, LocalStep, shuffled_batches
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+def local_solver(
+    algorithm: "FederatedAlgorithm",
+    models: Models,
+    block: Block,
+    round_: int,
+    weights: Tensor | None = None,
+    **options: Any,
+) -> Models:
+    """Weighted SGD over each client's training samples (Alg. 2, LocalSolver): `solve`, params and buffers only."""
+    trained = algorithm.solve(models, block, round_, weights, **options)
+    return trained["params"] | trained["buffers"]
+
+
+def solve(
+    algorithm: "FederatedAlgorithm",
+    models: Models,
+    block: Block,
+    round_: int,
+    weights: Tensor | None = None,
+    *,
+    step: LocalStep | None = None,
+    extra: Learner | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    keep_momentum: bool = True,
+) -> Learner:
+    """The local solver: `epochs` passes, or `steps` steps, over each client's training samples.
+
+    Args:
+        models: where each client starts, [C, M, ...].
+        block: the clients and their samples.
+        round_: number of the round, from 0; it sets shuffling and learning rate.
+        weights: of the samples in each model's loss, [n, M]; None: 1.
+        step: default: that of `local_step`.
+        extra: what the step needs beyond "params", "buffers" and "momentum", each tensor [C, M, ...].
+        epochs, steps: default: the algorithm's.
+        keep_momentum: whether kept momentum (`client_optimizer.state`) is used and moved on.
+
+    Returns:
+        The learners after the local steps, each tensor [C, M, ...].
+
+    """
+    step = step or algorithm.local_step(block, round_)
+    params = [name for name, _ in algorithm.components[0].named_parameters()]
+    kept = algorithm.kept_momentum if keep_momentum and hasattr(algorithm, "kept_momentum") else None
+    restart = {name: torch.zeros_like(models[name]) for name in params if step.optimizer.momentum}
+    learners = {
+        "params": {name: models[name] for name in params},
+        "buffers": {name: tensor for name, tensor in models.items() if name not in params},
+        "momentum": restart if kept is None else kept.read(block.clients),
+        **(extra or {}),
+    }
+    steps = algorithm.local_steps if epochs is None and steps is None else steps
+    epochs = algorithm.local_epochs if epochs is None else epochs
+    batches = shuffled_batches(block, algorithm.batch_size, epochs, algorithm.seed, round_, steps)
+    algorithm.components[0].train()
+    trained = algorithm.engine.run(step, learners, block, batches, weights, algorithm.observer.clients_done)
+    if kept is not None:
+        finite = all_finite(trained["momentum"])  # a client that diverged once starts again from what it had
+        kept.write(block.clients[finite], {name: t[finite] for name, t in trained["momentum"].items()})
+    return trained
+
+
+def local_step(
+    algorithm: "FederatedAlgorithm", block: Block, round_: int, kind: type[LocalStep] = LocalStep, **options: Any
+) -> LocalStep:
+    """A local step of the given kind, at the round's learning rate."""
+    backbone, task = algorithm.components[0], block.federation.task
+    return kind(backbone, task, algorithm.client_optimizer, algorithm.lr_at(round_), **options)
+
+
+def pseudo_gradient(algorithm: "FederatedAlgorithm", means: Means) -> list[Models | None]:
+    """Theta - mean of each component, None where nobody sent one; its buffers become their mean."""
+    gradients: list[Models | None] = []
+    for m, component in enumerate(algorithm.components):
+        if not means.heard[m]:
+            gradients.append(None)
+            continue
+        gradients.append({name: p.detach() - means.models[name][m] for name, p in component.named_parameters()})
+        for name, buffer in component.named_buffers():
+            if name in means.models:
+                buffer.copy_(means.models[name][m])
+    return gradients
+
+
+def server_step(algorithm: "FederatedAlgorithm", gradients: list[Models | None] | None) -> None:
+    """One step of the server optimiser; None leaves a component (or all) as it is. It counts the round."""
+    for m, component in enumerate(algorithm.components):
+        gradient = None if gradients is None else gradients[m]
+        for name, parameter in component.named_parameters():
+            parameter.grad = None if gradient is None else gradient[name]
+    optimizer = algorithm.optimizers()
+    assert not isinstance(optimizer, list)  # configure_optimizers gives one
+    optimizer.step()
