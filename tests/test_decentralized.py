@@ -14,6 +14,7 @@ from fedem_lightning import (
     FedAvg,
     FedEM,
     FederatedAlgorithm,
+    Finetune,
     MixtureSurrogate,
     MoreauSurrogate,
     PFedMe,
@@ -142,6 +143,7 @@ def test_integers_and_unwritten_rows_in_a_store() -> None:
 def test_fedem_is_an_instance_bit_for_bit() -> None:
     data, sgd = make_data(unseen_fraction=0.25), ClientSGD(lr=0.5, momentum=0.9)
     options: dict[str, Any] = {"n_components": 3, "client_optimizer": sgd, "participation": 0.7}
+    options["adaptation"] = Finetune(1, ClientSGD(lr=0.1))
     fedem = make_model(FedEM, data, **options)
     general = make_model(SurrogateOptimization, data, surrogate=MixtureSurrogate(), **options)
     for model in (fedem, general):
@@ -207,7 +209,9 @@ def test_a_users_own_surrogate_runs_with_and_without_a_server() -> None:
     class Proximal(Surrogate):
         """F_t(u) + (mu / 2) |u - u^{k-1}|^2 lies above F_t and touches it: FedProx."""
 
-        def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Any, v: torch.Tensor) -> Majorizer:
+        def majorize(
+            self, algorithm: FederatedAlgorithm, block: Block, u: Any, v: torch.Tensor, round_: int
+        ) -> Majorizer:
             return Majorizer(v, anchor=algorithm.params_of(u), pull=0.7)
 
     from fedem_lightning import FedProx
@@ -226,3 +230,16 @@ def test_a_users_own_surrogate_runs_with_and_without_a_server() -> None:
     for model in served:
         for name, rows in model.serving(EVERYBODY).items():
             torch.testing.assert_close(rows, fedprox[name], rtol=1e-9, atol=1e-12)
+
+
+def test_tuning_after_a_surrogate_with_an_anchor_uses_the_samples() -> None:
+    data = make_data(sizes=(20, 20, 20, 20))
+    losses = []
+    for adaptation in (None, Finetune(3, ClientSGD(lr=0.1))):
+        options: dict[str, Any] = {"surrogate": MoreauSurrogate(2.0, 3, 0.1), "adaptation": adaptation}
+        model = make_model(DecentralizedSurrogateOptimization, data, topology=COMPLETE, **options)
+        trainer = make_trainer(2)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        losses.append(model.clients.train_loss)
+    assert (losses[1] < losses[0]).all()

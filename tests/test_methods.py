@@ -276,8 +276,8 @@ def test_l2sgd_agrees_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_l2sgd_without_pull_is_local_and_with_all_of_it_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: 3)
     data, everybody = make_data(), torch.arange(4)
-    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.2), "local_steps": 3}
-    local = train(make_model(Local, data, **options), data, 3).serving(everybody)
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.2)}
+    local = train(make_model(Local, data, local_steps=3, **options), data, 3).serving(everybody)
     free = train(make_model(L2SGD, data, pull=0.0, **options), data, 3).serving(everybody)
     tied = train(make_model(L2SGD, data, pull=1.0, **options), data, 3).serving(everybody)
     for name, rows in local.items():
@@ -308,6 +308,21 @@ def test_afl_agrees_with_numpy() -> None:
     agree(example.model.weights.numpy(), weights)
     agree(example.served(0), np.mean(averaged, axis=0))
     assert weights[np.argmax(losses)] > 0.5
+
+
+def test_afl_survives_a_client_that_explodes() -> None:
+    data = make_data(sizes=(9, 9, 9))
+    data.federation.samples.x[data.federation.splits["train"].index[:1]] = 1e300  # client 0 overflows
+    model = train(make_model(AFL, data, weights_lr=0.1, client_optimizer=ClientSGD(lr=10.0)), data, 3)
+    assert float(model.weights.sum()) == pytest.approx(1.0)
+    assert parameters(model.components).isfinite().all()
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "multistep"])
+def test_unseen_clients_train_at_the_first_rounds_rate(schedule: str) -> None:
+    sgd = ClientSGD(lr=0.4, schedule=schedule)
+    assert [sgd.lr_at(k, 4) for k in (0, 4)] == [0.4, 0.4]
+    assert sgd.lr_at(3, 4) < 0.4
 
 
 def test_afl_with_fixed_weights_is_full_batch_descent() -> None:

@@ -58,8 +58,9 @@ class ClientSGD:
         )
 
     def lr_at(self, round_: int, n_rounds: int) -> float:
-        """Learning rate of round `round_` (from 0) of `n_rounds`."""
-        return self.lr * SCHEDULES[self.schedule](round_ / max(1, n_rounds))
+        """Learning rate of round `round_` (from 0) of `n_rounds`; after them, where unseen clients train, the first."""
+        done = round_ / n_rounds if round_ < n_rounds else 0.0
+        return self.lr * SCHEDULES[self.schedule](done)
 
     def descend(self, learner: Learner, grads: list[Tensor], lr: float) -> None:
         """One step in place, element by element: alike for one learner and for a stack of them.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.surrogate import Surrogate, descend_surrogate
+from fedem_lightning.algorithms.surrogate import Surrogate, descend_surrogate, majorized
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
@@ -57,7 +57,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> None:
         """Alg. 5: surrogate and private variable at its own u_t, local steps to u_t^{k-1/2}."""
         t, u = block.clients, self.models.read(block.clients)
-        g = self.surrogate.majorize(self, block, u, self.private[t])
+        g = self.surrogate.majorize(self, block, u, self.private[t], round_)
         self.private[t] = g.private
         counts = block.federation.splits["train"].counts(block.federation.clients())
         scale = block.counts() * (len(counts) / counts.sum())  # T n_t / n  [C]
@@ -72,7 +72,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         self._neighbours = float(((w > 0).sum() - (w.diagonal() > 0).sum()) / active.sum())
         spread = self.models.mix(clients, torch.from_numpy(w))
         if self._gap is None or not np.array_equal(w, self._gap[0]):
-            self._gap = (w, spectral_gap(w))
+            self._gap = (w, spectral_gap(w[np.ix_(active, active)]))  # of those who talk
         for name, value in (("consensus_error", spread), ("spectral_gap", self._gap[1])):
             self.round_metrics.add(name, torch.tensor([value], dtype=torch.float64))
         self.server_step(None)
@@ -91,19 +91,16 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         return self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
 
     def sample_weights(self, block: Block) -> Tensor | None:
-        """Those of the surrogate."""
-        return self.surrogate.majorize(
-            self, block, self.models.read(block.clients), self.private[block.clients]
-        ).weights
+        """Those of the surrogate, if it is made of the samples' losses."""
+        g = majorized(self, block)
+        return g.weights if g.anchor is None else None
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """From the mean of all u_t and the initial v, one argmin of the surrogate."""
         mean = self.models.mean(federation.clients())
         self.models.write(clients, {name: row.expand(len(clients), *row.shape) for name, row in mean.items()})
         self.private[clients] = self.surrogate.private(len(clients), len(self.components)).to(self.private)
-        block = federation.block(clients, "train")
-        g = self.surrogate.majorize(self, block, self.models.read(clients), self.private[clients])
-        self.private[clients] = g.private
+        self.private[clients] = majorized(self, federation.block(clients, "train")).private
 
     def mean_models(self, federation: Federation) -> Models:
         """The mean of all u_t, [M, ...]."""

@@ -18,7 +18,7 @@ from fedem_lightning.algorithms.checks import check_share
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require_number
+from fedem_lightning.errors import require, require_number
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.round import Round
 
@@ -52,6 +52,7 @@ class L2SGD(FederatedAlgorithm):
         if probability is not None:
             require_number("algorithm.probability", probability, above=0)
             check_share("probability", probability)
+        require(self.local_steps is None, "algorithm.local_steps: L2SGD draws them; set algorithm.probability instead")
         self.pull, self.probability = pull, probability
         self.models = ClientStore.of_components(n_clients, self.components)  # x_t, rows [1, ...]
 

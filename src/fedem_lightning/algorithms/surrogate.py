@@ -9,7 +9,7 @@ clients, v_t private. State a `Surrogate`, and either algorithm runs it.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization
 
 
 class Majorizer(NamedTuple):
@@ -46,7 +49,7 @@ class Surrogate(ABC):
         return torch.zeros(n_clients, 0)
 
     @abstractmethod
-    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor) -> Majorizer:
+    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """g_t of the block's clients, and the v that minimises it.
 
         Args:
@@ -54,6 +57,7 @@ class Surrogate(ABC):
             block: the clients and their samples.
             u: where each client stands, [C, M, ...].
             v: their private variables, [C, ...].
+            round_: number of the round, from 0; it sets the order of samples where local steps are taken.
 
         """
 
@@ -69,7 +73,7 @@ class MixtureSurrogate(Surrogate):
         """pi, uniform, [T, M]."""
         return torch.full((n_clients, n_components), 1.0 / n_components)
 
-    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor) -> Majorizer:
+    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """E-step (Eq. 8) and mixture weights (Eq. 9)."""
         losses = algorithm.losses(block)  # [n, M]
         algorithm.round_metrics.add("objective", mixture_losses(v, losses, block.owner))
@@ -99,12 +103,12 @@ class MoreauSurrogate(Surrogate):
         require_number("algorithm.surrogate.inner_lr", inner_lr, above=0)
         self.penalty, self.inner_steps, self.inner_lr = penalty, inner_steps, inner_lr
 
-    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor) -> Majorizer:
+    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """Theta = prox(u), by gradient steps on the client's batches."""
         backbone, task, params = algorithm.components[0], block.federation.task, algorithm.params_of(u)
         step = PulledStep(backbone, task, ClientSGD(lr=self.inner_lr), self.inner_lr)
         extra = pulled(params, torch.full(v.shape[:1], self.penalty, device=v.device), len(algorithm.components))
-        theta = algorithm.solve(u, block, 0, step=step, extra=extra, steps=self.inner_steps, keep_momentum=False)
+        theta = algorithm.solve(u, block, round_, step=step, extra=extra, steps=self.inner_steps, keep_momentum=False)
         none = torch.zeros(len(block.index), len(algorithm.components), dtype=algorithm.parameter_dtype)
         return Majorizer(v, none.to(v.device), theta["params"], self.penalty)
 
@@ -150,6 +154,12 @@ def descend_surrogate(
     return algorithm.local_solver(u, block, round_, weights, **options)
 
 
+def majorized(algorithm: "SurrogateOptimization | DecentralizedSurrogateOptimization", block: Block) -> Majorizer:
+    """The clients' surrogates where they stand after the rounds done."""
+    u, v = algorithm.serving(block.clients), algorithm.private[block.clients]
+    return algorithm.surrogate.majorize(algorithm, block, u, v, len(algorithm.statistics.round_seconds))
+
+
 class SurrogateOptimization(FederatedAlgorithm):
     """Client-server federated surrogate optimisation, Alg. 3. With `MixtureSurrogate` it is FedEM, bit for bit.
 
@@ -171,7 +181,7 @@ class SurrogateOptimization(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """Alg. 3: surrogate, private variable, local solver; the server averages u_t with weights n_t."""
         t, u = block.clients, self.broadcast(block.clients)
-        g = self.surrogate.majorize(self, block, u, self.private[t])
+        g = self.surrogate.majorize(self, block, u, self.private[t], round_)
         self.private[t] = g.private
         return Sent(descend_surrogate(self, g, u, block, round_), block.counts())
 
@@ -179,12 +189,16 @@ class SurrogateOptimization(FederatedAlgorithm):
         """As the surrogate says."""
         return self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
 
+    def sample_weights(self, block: Block) -> Tensor | None:
+        """Those of the surrogate, if it is made of the samples' losses."""
+        g = majorized(self, block)
+        return g.weights if g.anchor is None else None
+
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """From the initial v, one argmin of the surrogate."""
         block = federation.block(clients, "train")
         self.private[clients] = self.surrogate.private(len(clients), len(self.components)).to(self.private)
-        g = self.surrogate.majorize(self, block, self.broadcast(clients), self.private[clients])
-        self.private[clients] = g.private
+        self.private[clients] = majorized(self, block).private
 
     def client_state(self) -> Iterator[Tensor]:
         """V."""

@@ -67,5 +67,5 @@ def _component_lines(components: dict[str, Any]) -> list[str]:
     lines = [f"component {m} is dead: hardly a client gives it weight" for m in components.get("dead", [])]
     lines += [f"components {a} and {b} are twins: almost the same model" for a, b in components.get("twins", [])]
     if lines:
-        lines.append("algorithm.initialization=farthest, another learning rate or fewer components may help")
+        lines.append("another learning rate, fewer components or FedEM's algorithm.initialization=farthest may help")
     return lines
