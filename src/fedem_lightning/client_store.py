@@ -66,14 +66,20 @@ class ClientStore(nn.Module):
         """Everything that has a row for each client, [T, ...]."""
         return [self.written, *(self.get_buffer(f"rows_{i}") for i in range(len(self._names)))]
 
-    def read(self, clients: Tensor) -> Models:
-        """The clients' rows, each [C, ...] or, for a single client without an axis, [...] (copies)."""
+    def read(self, clients: Tensor, otherwise: Models | None = None) -> Models:
+        """The clients' rows, each [C, ...] or, for a single client without an axis, [...] (copies).
+
+        Args:
+            clients: int64 [C], or one.
+            otherwise: what stands for rows that were never written, [C, ...]; None: the initial row.
+
+        """
         written, models = self.written[clients], {}
         for i, name in enumerate(self._names):
             initial, rows = self.get_buffer(f"initial_{i}"), self.get_buffer(f"rows_{i}")
             own = rows[clients.to(rows.device)].to(initial.device)
             has = written.view(*written.shape, *[1] * initial.ndim)
-            models[name] = torch.where(has, own, initial)
+            models[name] = torch.where(has, own, initial if otherwise is None else otherwise[name])
         return models
 
     @torch.no_grad()
@@ -104,16 +110,8 @@ class ClientStore(nn.Module):
         new = clients[~self.written[clients]]
         if len(new):
             self.write(new, self.read(new))
-        spread = 0.0
-        for i in range(len(self._names)):
-            rows = self.get_buffer(f"rows_{i}")
-            rows = rows.view(len(rows), -1)  # [T, D]
-            where, weights = clients.to(rows.device), w.T.to(rows)
-            for start in range(0, rows.shape[1] if rows.is_floating_point() else 0, CHUNK):
-                columns = rows[:, start : start + CHUNK]
-                mixed = weights @ columns[where]  # [C, columns]
-                columns[where] = mixed
-                spread += float((mixed - mixed.mean(dim=0)).double().square().sum())
+        with torch.autocast(self.written.device.type, enabled=False):  # rounding would stay
+            spread = sum(_mix_rows(self.get_buffer(f"rows_{i}"), clients, w) for i in range(len(self._names)))
         return spread / len(clients)
 
     def mean(self, clients: Tensor) -> Models:
@@ -146,6 +144,20 @@ class ClientStore(nn.Module):
         for part in torch.nonzero(self.written.cpu()).squeeze(1).split(1024):
             new[part] = rows[part].to(dtype)
         return new
+
+
+def _mix_rows(rows: Tensor, clients: Tensor, w: Tensor) -> float:
+    """Mixes rows [T, ...] in place, a few columns at a time; returns the sum of squared distances from their mean."""
+    if not rows.is_floating_point():
+        return 0.0
+    rows, spread = rows.view(len(rows), -1), 0.0  # [T, D]
+    where, weights = clients.to(rows.device), w.T.to(rows)
+    for start in range(0, rows.shape[1], CHUNK):
+        columns = rows[:, start : start + CHUNK]
+        mixed = weights @ columns[where]  # [C, columns]
+        columns[where] = mixed
+        spread += float((mixed - mixed.mean(dim=0)).double().square().sum())
+    return spread
 
 
 def _check_disk(n_bytes: int) -> None:

@@ -30,7 +30,7 @@ def mixture_weights(q: Tensor, owner: Tensor, previous: Tensor) -> Tensor:
     Args:
         q: responsibilities [n, M].
         owner: int64 [n].
-        previous: [C, M], kept by a client that has no sample.
+        previous: [C, M], kept by a client that has no sample, or one with a loss that is no number.
 
     Returns:
         pi [C, M].
@@ -38,7 +38,8 @@ def mixture_weights(q: Tensor, owner: Tensor, previous: Tensor) -> Tensor:
     """
     sums = torch.zeros_like(previous).index_add_(0, owner, q.to(previous.dtype))  # [C, M]
     counts = torch.bincount(owner, minlength=len(previous)).unsqueeze(1)  # [C, 1]
-    return torch.where(counts > 0, sums / counts.clamp(min=1), previous)
+    known = (counts > 0) & sums.isfinite().all(dim=1, keepdim=True)  # a loss may have overflowed
+    return torch.where(known, sums / counts.clamp(min=1), previous)
 
 
 def mixture_losses(pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:

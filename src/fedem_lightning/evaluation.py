@@ -57,22 +57,24 @@ class ClientMetrics(Metric):
         return dict(zip(self.task.measures, self.totals / self.count, strict=True))
 
 
-def score(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> dict[str, dict[str, np.ndarray]]:
+def score(
+    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, own_data: Federation | None = None
+) -> dict[str, dict[str, np.ndarray]]:
     """Every split's measures of `clients` (int64 [C]): split -> measure -> float64 [C]; NaN without samples.
 
-    Each process scores its share; torchmetrics adds them up.
+    Each process scores its share; torchmetrics adds them up. An adaptation tunes on the training samples of `own_data`.
     """
     with torch.inference_mode(False), torch.no_grad():  # an adaptation trains
-        return _score(algorithm, federation, clients)
+        return _score(algorithm, federation, clients, own_data or federation)
 
 
 def _score(
-    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor
+    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, own_data: Federation
 ) -> dict[str, dict[str, np.ndarray]]:
     processes = Processes.of(algorithm.trainer)
     metrics = {split: ClientMetrics(len(clients), federation.task).to(clients.device) for split in SPLITS}
     mine = torch.arange(len(clients), device=clients.device)[processes.rank :: processes.size]
-    for rows, predict in _predictors(algorithm, federation, clients, mine):
+    for rows, predict in _predictors(algorithm, own_data, clients, mine):
         for split, metric in metrics.items():
             block = federation.block(clients[rows], split)
             for piece in block.pieces() if len(block.index) else ():
@@ -96,7 +98,7 @@ def _predictors(
         yield mine, algorithm.predict
         return
     start, backbone = 0, algorithm.components[0]
-    for block in algorithm.blocks(federation, clients[mine]):
+    for block in algorithm.blocks(federation, clients[mine]) if len(mine) else ():
         if algorithm.adaptation is None:
             personal = Personal(algorithm.serving(block.clients), algorithm.mixture(block.clients))
         else:
@@ -133,7 +135,7 @@ def summarize(
     from_worst = np.sort(values if higher_is_better else -values)
     sign = 1.0 if higher_is_better else -1.0
     return {
-        "weighted": float(np.average(values, weights=n_train)),
+        "weighted": float(np.average(values, weights=n_train)) if n_train.any() else math.nan,
         "pooled": float(np.average(values, weights=n_scored)),
         "mean": float(values.mean()),
         "bottom_decile": float(sign * from_worst[math.ceil(len(values) / 10) - 1]),
@@ -157,8 +159,10 @@ def curve_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> di
     return metrics
 
 
-def client_table(algorithm: "FederatedAlgorithm", federation: Federation) -> pd.DataFrame:
-    """One row a scored client: id, population, sizes, every measure on each split, private state."""
+def client_table(
+    algorithm: "FederatedAlgorithm", federation: Federation, own_data: Federation | None = None
+) -> pd.DataFrame:
+    """One row a scored client: id, population, sizes, every measure on each split, private state; see `score`."""
     clients = torch.cat([scored_clients(algorithm, federation, seen) for seen in (True, False)]).sort().values
     rows = clients.cpu().numpy()
     table = pd.DataFrame(
@@ -168,7 +172,7 @@ def client_table(algorithm: "FederatedAlgorithm", federation: Federation) -> pd.
             **{f"n_{split}": federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS},
         }
     )
-    for split, measures in score(algorithm, federation, clients).items():
+    for split, measures in score(algorithm, federation, clients, own_data).items():
         for measure, scores in measures.items():
             table[f"{split}_{measure}"] = scores
     for name, values in {**algorithm.client_columns(), **_truth_columns(federation)}.items():

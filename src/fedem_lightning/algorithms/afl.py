@@ -86,6 +86,7 @@ class AFL(FederatedAlgorithm):
 
 def project_on_simplex(v: Tensor) -> Tensor:
     """The point of {lambda >= 0, sum lambda = 1} nearest to v [T] (Duchi et al. 2008, Fig. 1)."""
+    v = v - v.max()  # the same point, without large numbers
     u = v.sort(descending=True).values
     excess = (u.cumsum(0) - 1) / torch.arange(1, len(v) + 1, device=v.device)  # [T]
     threshold = excess[int((u > excess).sum()) - 1]

@@ -83,6 +83,8 @@ class APFL(FederatedAlgorithm):
         self.initial_alpha, self.adaptive = alpha, adaptive
         self.register_buffer("alpha", torch.full((n_clients,), float(alpha)))
         self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
+        if hasattr(self, "kept_momentum"):
+            self.own_momentum = ClientStore(n_clients, self.kept_momentum.read(torch.tensor(0)))  # of v_t
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Local steps of w and v together; keeps v and alpha, sends w."""
@@ -92,20 +94,28 @@ class APFL(FederatedAlgorithm):
         extra = {
             "own": own,
             "own_buffers": {name: tensor for name, tensor in v.items() if name not in own},
-            "own_momentum": {n: torch.zeros_like(v) for n, v in own.items() if self.client_optimizer.momentum},
+            "own_momentum": self._momentum_of(t, own),
             "mixing": {"alpha": alpha, "steps": torch.zeros_like(alpha)},
         }
         step = self.local_step(block, round_, InterpolatedStep, adaptive=self.adaptive)
         trained = self.solve(w, block, round_, step=step, extra=extra)
         new_alpha, new_v = trained["mixing"]["alpha"], trained["own"] | trained["own_buffers"]
         finite = all_finite({**new_v, "alpha": new_alpha})  # [C]
+        if hasattr(self, "own_momentum"):
+            self.own_momentum.write(t[finite], {name: rows[finite] for name, rows in trained["own_momentum"].items()})
         self.own.write(t[finite], {name: rows[finite] for name, rows in new_v.items()})
         self.alpha[t[finite]] = new_alpha[finite].squeeze(1)
         return Sent(trained["params"] | trained["buffers"], block.counts())
 
+    def _momentum_of(self, clients: Tensor, own: Models) -> Models:
+        if hasattr(self, "own_momentum"):
+            return self.own_momentum.read(clients)
+        return {name: torch.zeros_like(v) for name, v in own.items() if self.client_optimizer.momentum}
+
     def serving(self, clients: Tensor) -> Models:
-        """v_bar_t with the newest w, [C, 1, ...]."""
-        return interpolate(self.alpha[clients].unsqueeze(1), self.own.read(clients), self.broadcast(clients))
+        """v_bar_t with the newest w, [C, 1, ...]; who never took part has w."""
+        w = self.broadcast(clients)
+        return interpolate(self.alpha[clients].unsqueeze(1), self.own.read(clients, w), w)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """One local round."""

@@ -177,6 +177,10 @@ class FederatedAlgorithm(pl.LightningModule):
     def initialize(self, federation: Federation) -> None:
         """Before the first round, with the data at hand. Default: nothing."""
 
+    def kept_momenta(self) -> list[ClientStore]:
+        """Momentum that stays with clients, if any does."""
+        return [store for name, store in self.client_stores().items() if name.endswith("momentum")]
+
     def client_columns(self) -> dict[str, np.ndarray]:
         """Private state worth a column in the clients' table, each [T]."""
         return {}
@@ -240,6 +244,8 @@ class FederatedAlgorithm(pl.LightningModule):
     def on_fit_start(self) -> None:
         """Checks what only the Trainer knows."""
         require_ddp(self.trainer)
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        require(not scaled, "trainer.precision: expected 32-true, 64-true or bf16-mixed, got 16-mixed")
         if self.device.type == "cpu":
             for parameter in self.components.parameters():
                 parameter.data = channels_last(parameter) if parameter.ndim == 4 else parameter.data
@@ -258,14 +264,17 @@ class FederatedAlgorithm(pl.LightningModule):
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores everybody on every split, and fills `clients`."""
         processes, unseen = Processes.of(self.trainer), scored_clients(self, batch, seen=False)
+        part = self.personalize_fraction
+        own_data = batch if part == 1 else batch.with_part(batch.clients(seen=False), part, self.seed)
         if len(unseen):
             shares = [unseen[rank :: processes.size] for rank in range(processes.size)]
             with torch.inference_mode(False), torch.no_grad():
                 if len(mine := shares[processes.rank]):
-                    part = self.personalize_fraction
-                    self.personalize(batch if part == 1 else batch.with_part(mine, part, self.seed), mine)
+                    for kept in self.kept_momenta():
+                        kept.written[mine] = False  # an earlier test may have left some
+                    self.personalize(own_data, mine)
                 processes.exchange_rows(self.client_state(), shares)
-        self.clients = client_table(self, batch)
+        self.clients = client_table(self, batch, own_data)
 
     def on_train_end(self) -> None:
         """Stops the clock."""

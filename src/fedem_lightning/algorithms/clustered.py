@@ -77,8 +77,10 @@ class Clustered(FederatedAlgorithm):
         self.register_buffer("split", torch.zeros(n_nodes, dtype=torch.bool))
         self.register_buffer("update_norms", torch.zeros(n_clients))
         self.nodes = ClientStore.of_components(n_nodes, self.components)  # a row a node
-        kept_levels = max_depth + 1 if unseen == "tree" else 1  # a client's last update at every node it was in
-        self.updates = ClientStore(kept_levels * n_clients, self.params_of(self.nodes.read(torch.tensor(0))))
+        row = self.params_of(self.nodes.read(torch.tensor(0)))
+        self.updates = ClientStore(n_clients, row)  # Delta_t of the last round
+        if unseen == "tree":
+            self.split_updates = ClientStore(max_depth * n_clients, row)  # at each level's split, client after client
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Delta_t = local_sgd(theta_c) - theta_c."""
@@ -86,7 +88,7 @@ class Clustered(FederatedAlgorithm):
         theta = self.serving(t)  # [C, 1, ...]
         trained = self.local_solver(theta, block, round_)
         delta = {name: trained[name] - theta[name] for name in self.params_of(theta)}
-        self.updates.write_finite(self._rows(t), delta)
+        self.updates.write(t, {name: d.nan_to_num(0.0, 0.0, 0.0) for name, d in delta.items()})
         self.update_norms[t] = sum(d.flatten(1).square().sum(dim=1) for d in delta.values()).sqrt()  # type: ignore[union-attr]
         return Sent(trained, block.counts(), group=torch.searchsorted(self.leaves(block.federation), self.cluster[t]))
 
@@ -103,6 +105,8 @@ class Clustered(FederatedAlgorithm):
             for node in nodes:
                 self.nodes.write(node.view(1), {name: tensor[None, None] for name, tensor in theta.items()})
             if parts is not None:
+                if self.unseen == "tree":
+                    self.split_updates.write(depth(leaf) * self.n_clients + members, self.updates.read(members))
                 self.split[leaf] = True
                 self.cluster[members] = torch.where(parts, nodes[1], nodes[0])
         self.round_metrics.add("clusters", self.leaves(round_.federation).new_tensor([self.n_groups]).double())
@@ -112,13 +116,13 @@ class Clustered(FederatedAlgorithm):
         """Which side each member goes to, bool [c]; None: the cluster stays."""
         old = self.nodes.read(leaf)
         a = sum((theta[name] - old[name][0]).square().sum() for name in self.params_of(old))
-        a, b = float(a) ** 0.5, float(self.update_norms[members].max())
+        a, b = float(a) ** 0.5, float(self.update_norms[members].nan_to_num(0.0, 0.0).max())
         self.round_metrics.add("mean_update_norm", torch.tensor([a]))
         self.round_metrics.add("max_update_norm", torch.tensor([b]))
         deepest = int(leaf) >= len(self.split) // 2
         if not (a < self.eps1 and b > self.eps2 and len(members) > 2 and round_ >= self.min_rounds) or deepest:
             return None
-        similarity = cosine_similarities(self.updates.read(self._rows(members)))  # [c, c]
+        similarity = cosine_similarities(self.updates.read(members))  # [c, c]
         clustering = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=self.linkage)
         side = clustering.fit_predict(1 - similarity).astype(bool)
         across = similarity[side][:, ~side].max()
@@ -154,13 +158,13 @@ class Clustered(FederatedAlgorithm):
         """The child of the client's node with the most similar update among its clients at the split."""
         node = self.cluster[block.clients]  # [1]
         theta, trained_on = self.serving(block.clients), block.federation.clients()
-        trained = self.local_solver(theta, block, len(self.statistics.round_seconds))
+        trained = self.local_solver(theta, block, len(self.statistics.round_seconds), keep_momentum=False)
         own = {name: trained[name] - theta[name] for name in self.params_of(theta)}
         level = depth(node)
         best = []
         for child in (2 * node + 1, 2 * node + 2):
             side = trained_on[ancestor(self.cluster[trained_on], level + 1) == child]
-            known = self.updates.read(level * self.n_clients + side)
+            known = self.split_updates.read(level * self.n_clients + side)
             both = {name: torch.cat([own[name], known[name]]) for name in own}
             best.append(cosine_similarities(both)[0, 1:].max())
         return 2 * node + (1 if best[0] >= best[1] else 2)
@@ -173,16 +177,9 @@ class Clustered(FederatedAlgorithm):
         losses = Personal(models, torch.ones(1, len(leaves))).losses(self.components[0], block)  # [n, leaves]
         return leaves[losses.mean(dim=0).argmin()].view(1)
 
-    def _rows(self, clients: Tensor) -> Tensor:
-        """Where the clients' updates at their present node are kept."""
-        level = depth(self.cluster[clients]).clamp(max=len(self.updates.written) // self.n_clients - 1)
-        return level * self.n_clients + clients
-
     def client_state(self) -> Iterator[Tensor]:
         """What the server needs to know of every client; the nodes are the server's."""
-        yield self.update_norms
-        for rows in self.updates.tensors():
-            yield from rows.unflatten(0, (-1, self.n_clients))
+        yield from (self.cluster, self.update_norms, *self.updates.tensors())
         if hasattr(self, "kept_momentum"):
             yield from self.kept_momentum.tensors()
 

@@ -60,7 +60,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         g = self.surrogate.majorize(self, block, u, self.private[t], round_)
         self.private[t] = g.private
         counts = block.federation.splits["train"].counts(block.federation.clients())
-        scale = block.counts() * (len(counts) / counts.sum())  # T n_t / n  [C]
+        scale = block.counts().double() * (len(counts) / float(counts.sum()))  # T n_t / n  [C]
         half = descend_surrogate(self, g, u, block, round_, scale.to(self.parameter_dtype))
         self.round_metrics.rejected += self.models.write_finite(t, half)
 
@@ -98,9 +98,11 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """From the mean of all u_t and the initial v, one argmin of the surrogate."""
         mean = self.models.mean(federation.clients())
-        self.models.write(clients, {name: row.expand(len(clients), *row.shape) for name, row in mean.items()})
         self.private[clients] = self.surrogate.private(len(clients), len(self.components)).to(self.private)
-        self.private[clients] = majorized(self, federation.block(clients, "train")).private
+        for block in self.blocks(federation, clients):
+            t = block.clients
+            self.models.write(t, {name: row.expand(len(t), *row.shape) for name, row in mean.items()})
+            self.private[t] = majorized(self, block).private
 
     def mean_models(self, federation: Federation) -> Models:
         """The mean of all u_t, [M, ...]."""

@@ -84,8 +84,8 @@ class L2SGD(FederatedAlgorithm):
         return int(generator(self.seed, Purpose.LOCAL_STEPS, round_).geometric(p)) - 1
 
     def serving(self, clients: Tensor) -> Models:
-        """x_t, [C, 1, ...]."""
-        return self.models.read(clients)
+        """x_t, [C, 1, ...]; who never took part has x_bar."""
+        return self.models.read(clients, self.broadcast(clients))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """x_bar."""

@@ -45,5 +45,6 @@ class Local(FederatedAlgorithm):
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """Trains the clients from the common start, round by round."""
         self.models.write(clients, self.broadcast(clients))
-        for round_ in range(len(self.statistics.round_seconds)):
-            self.client_update(federation.block(clients, "train"), round_)
+        for block in self.blocks(federation, clients):
+            for round_ in range(len(self.statistics.round_seconds)):
+                self.client_update(block, round_)

@@ -88,8 +88,8 @@ class PFedMe(FederatedAlgorithm):
         return Sent(trained["anchor"] | trained["buffers"], block.counts())
 
     def serving(self, clients: Tensor) -> Models:
-        """theta_t, [C, 1, ...]."""
-        return self.models.read(clients)
+        """theta_t, [C, 1, ...]; who never took part has the global model."""
+        return self.models.read(clients, self.broadcast(clients))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """One local update from the global model (FedEM, J.3)."""

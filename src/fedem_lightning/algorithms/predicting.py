@@ -50,7 +50,7 @@ def losses(algorithm: "FederatedAlgorithm", block: Block) -> Tensor:
 def mean_losses(algorithm: "FederatedAlgorithm", block: Block) -> Tensor:
     """F_t of component 0: the mean loss of each client's samples, in eval mode, [C]; 0 without samples."""
     sums = torch.zeros(len(block.clients), dtype=algorithm.parameter_dtype, device=block.owner.device)
-    return sums.index_add_(0, block.owner, algorithm.losses(block)[:, 0]) / block.counts().clamp(min=1)
+    return sums.index_add_(0, block.owner, algorithm.losses(block)[:, 0].to(sums)) / block.counts().clamp(min=1)
 
 
 def broadcast(algorithm: "FederatedAlgorithm", clients: Tensor, components: nn.ModuleList | None = None) -> Models:

@@ -26,6 +26,8 @@ class QFFL(FederatedAlgorithm):
 
     """
 
+    reference: Tensor  # [], the clients' mean loss in the last round; F is divided by it, so that F^q stays a number
+
     def __init__(
         self, backbone: Backbone, n_clients: int, q: float = 1.0, sampling: str = "by_size", **options: Any
     ) -> None:
@@ -33,6 +35,7 @@ class QFFL(FederatedAlgorithm):
         require_number("algorithm.q", q, at_least=0)
         require(sampling in ("by_size", "uniform"), f"algorithm.sampling: expected by_size or uniform, got {sampling}")
         self.q, self.sampling = q, sampling
+        self.register_buffer("reference", torch.ones(()))
 
     def cohort(self, federation: Federation, round_: int) -> Tensor:
         """Drawn with odds n_t, or uniformly."""
@@ -43,16 +46,17 @@ class QFFL(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """Delta_t = F_t^q Dw_t and h_t = q F_t^{q-1} |Dw_t|^2 + L F_t^q, where Dw_t = L (w - w_t)."""
         w, smoothness = self.broadcast(block.clients), 1.0 / self.lr_at(round_)  # L
-        loss = self.mean_losses(block) + 1e-10  # F_t(w)  [C]
+        loss = self.mean_losses(block) / block.federation.task.n_targets + 1e-10  # F_t(w)  [C]
         w_t = self.local_solver(w, block, round_)  # [C, 1, ...]
-        power = loss**self.q
+        relative = loss / self.reference
+        power = relative**self.q  # Delta_t and h_t for all t get the same factor, which cancels
         sent, squared_norm = dict(w_t), torch.zeros_like(loss)
         for name, received in self.params_of(w).items():
             dw = smoothness * (received - w_t[name])
             squared_norm += dw.flatten(1).square().sum(dim=1)
             sent[name] = power.view(-1, *[1] * (dw.ndim - 1)) * dw  # Delta_t
-        h = self.q * loss ** (self.q - 1) * squared_norm + smoothness * power
-        return Sent({**sent, "h": h.unsqueeze(1)}, torch.ones_like(loss))
+        h = self.q * relative ** (self.q - 1) / self.reference * squared_norm + smoothness * power
+        return Sent({**sent, "h": h.unsqueeze(1), "loss": loss.unsqueeze(1)}, torch.ones_like(loss))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """W <- w - sum_t Delta_t / sum_t h_t; buffers become their mean."""
@@ -60,6 +64,7 @@ class QFFL(FederatedAlgorithm):
             return self.server_step(None)
         self.pseudo_gradient(means)  # for the buffers
         h = means.models["h"][0]
+        self.reference.copy_(means.models["loss"][0])
         return self.server_step(
             [{name: means.models[name][0] / h for name, _ in self.components[0].named_parameters()}]
         )

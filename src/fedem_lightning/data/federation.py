@@ -114,17 +114,14 @@ class Split:
         return self.index[self.offsets[clients][owner] + within], owner
 
     def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Split":
-        """A part of the clients' samples, drawn at random: max(round(fraction n_t), 0) of each; nobody else's."""
-        index, owner = self.positions(clients)
-        draw = fold(seed, Purpose.THINNED, index)  # [n]
-        order = torch.argsort((owner << 32) | draw, stable=True)
-        counts = self.counts(clients)
-        rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
-        kept = order[rank < (fraction * counts).round().long()[owner]]  # sorted by client still
-        sizes = torch.zeros(len(self.offsets) - 1, dtype=torch.int64, device=owner.device)
-        sizes[clients] = torch.bincount(owner[kept], minlength=len(clients))
-        zero = sizes.new_zeros(1)
-        return Split(index[kept], torch.cat([zero, sizes.cumsum(0)]))
+        """The split with a part of the samples of `clients`, drawn at random: round(fraction n_t) of each."""
+        counts = self.offsets.diff()  # [T]
+        owner = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)  # [n]
+        order = torch.argsort((owner << 32) | fold(seed, Purpose.THINNED, self.index), stable=True)
+        sizes = counts.clone()
+        sizes[clients] = (fraction * counts[clients]).round().long()
+        kept = order[torch.arange(len(owner), device=owner.device) - self.offsets[owner] < sizes[owner]]
+        return Split(self.index[kept.sort().values], torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
 
     def to(self, device: torch.device | str) -> "Split":
         """The same split on another device."""
@@ -254,7 +251,7 @@ class Federation:
         return Federation(self.samples.to(device), splits, self.names, self.seen.to(device), *more)
 
     def with_part(self, clients: Tensor, fraction: float, seed: int) -> "Federation":
-        """The federation in which `clients` (ascending) have a part of their training samples, and nobody else any."""
+        """The federation in which `clients` have only a part of their training samples."""
         split = self.splits["train"]
         require(isinstance(split, Split), "algorithm.personalize_fraction: generated populations have no parts")
         assert isinstance(split, Split)

@@ -72,7 +72,8 @@ class Engine(ABC):
         if size is None:
             budget = 1e9 * (self.memory_gb or self.default_gb)
             sample = math.prod(federation.in_shape) * 4
-            size = max(1, int(budget / (self.copies * learner_bytes + 4 * batch_size * sample)))
+            batch = min(batch_size, int(federation.splits["train"].counts(clients).max())) if len(clients) else 1
+            size = max(1, int(budget / (self.copies * learner_bytes + 4 * batch * sample)))
         for part in clients.split(size):
             yield federation.block(part, "train")
 
