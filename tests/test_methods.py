@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
 import torch
 
 from conftest import make_data, make_model, make_trainer, parameters, train
@@ -27,6 +28,7 @@ from fedem_lightning import (
     SurrogateOptimization,
 )
 from fedem_lightning.algorithms.afl import project_on_simplex
+from fedem_lightning.evaluation import summarize_table
 from fedem_lightning.local_solver import shuffled_batches
 from reference import gradient, probabilities
 
@@ -466,3 +468,109 @@ def test_one_client_is_centralised_training(kind: type[FederatedAlgorithm], opti
     served = train(make_model(kind, data, client_optimizer=sgd, **options), data, 4).serving(torch.tensor([0]))
     for name, rows in alone.items():
         torch.testing.assert_close(served[name], rows, rtol=1e-9, atol=1e-12)
+
+
+# --- found by a review ------------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_the_samples_limits_tuning_too() -> None:
+    data = make_data(sizes=(30,) * 4, unseen_fraction=0.5)
+    seen, losses = data.federation.seen.numpy(), []
+    for fraction in (0.0, 1.0):
+        tuning = Finetune(2, ClientSGD(lr=0.2))
+        model = make_model(FedAvg, data, adaptation=tuning, personalize_fraction=fraction)
+        trainer = make_trainer(2)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        losses.append(model.clients.test_loss.to_numpy())
+        assert (model.clients.n_train > 0).all()
+    np.testing.assert_array_equal(losses[0][seen], losses[1][seen])
+    assert (losses[0][~seen] != losses[1][~seen]).all()
+
+
+@pytest.mark.parametrize("kind", [PFedMe, L2SGD, APFL])
+def test_clients_never_sampled_serve_the_newest_global_model(kind: type[FederatedAlgorithm]) -> None:
+    data = make_data(sizes=(9,) * 5)
+    model = train(make_model(kind, data, participation=0.2, client_optimizer=ClientSGD(lr=0.3)), data, 2)
+    sampled = {int(model.cohort(data.federation, k)) for k in range(2)}
+    never = torch.tensor([t for t in range(5) if t not in sampled])
+    for name, rows in model.broadcast(never).items():
+        torch.testing.assert_close(model.serving(never)[name], rows)
+
+
+def test_testing_twice_with_kept_momentum_is_testing_once() -> None:
+    data = make_data(sizes=(20,) * 4, unseen_fraction=0.5)
+    for kind in (Local, PFedMe, APFL):
+        model = make_model(kind, data, client_optimizer=ClientSGD(lr=0.2, momentum=0.9, state="keep"))
+        trainer = make_trainer(2)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        once = model.clients
+        trainer.test(model, data, verbose=False)
+        assert once.equals(model.clients), kind
+
+
+def test_apfl_keeps_both_momenta() -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.3, momentum=0.9, state="keep")
+    local = train(make_model(Local, data, client_optimizer=sgd), data, 4)
+    apfl = train(make_model(APFL, data, alpha=1.0, adaptive=False, client_optimizer=sgd), data, 4)
+    for name, rows in local.serving(torch.arange(4)).items():
+        torch.testing.assert_close(apfl.serving(torch.arange(4))[name], rows, rtol=1e-12, atol=1e-12)
+
+
+def test_qffl_with_a_large_q_and_small_losses_stays_finite() -> None:
+    x = np.concatenate([np.full((30, 1), -5.0), np.full((30, 1), 5.0)])
+    data = FederatedDataModule.from_arrays(x, (x[:, 0] > 0).astype(int), np.arange(60) % 3, n_classes=2)
+    model = make_model(QFFL, data, q=40.0, client_optimizer=ClientSGD(lr=0.5))
+    model.components.load_state_dict(
+        train(make_model(FedAvg, data), data, 40, precision="32-true").components.state_dict()
+    )
+    train(model, data, 3, precision="32-true")
+    assert float(model.reference) ** 40 < 1e-45  # nothing in float32
+    assert parameters(model.components).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [AFL, QFFL, DFedEM, FedEM])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_regression_and_low_precision(kind: type[FederatedAlgorithm], precision: str) -> None:
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(40, 4)), np.arange(40) % 4
+    data = FederatedDataModule.from_arrays(x, x.sum(axis=1), client, task="regression")  # float64 targets
+    model = train(make_model(kind, data, client_optimizer=ClientSGD(lr=0.05)), data, 3, precision=precision)
+    assert parameters(model).isfinite().all()
+
+
+def test_weights_of_a_client_with_an_infinite_loss_stay() -> None:
+    data = make_data(sizes=(9, 9, 9))
+    data.federation.samples.x[data.federation.splits["train"].index[:1]] = 1e300
+    for kind in (FedEM, DFedEM):
+        model = train(make_model(kind, data, client_optimizer=ClientSGD(lr=1e10)), data, 3)
+        assert own_weights(model).isfinite().all()
+
+
+def own_weights(model: FederatedAlgorithm) -> torch.Tensor:
+    return model.mixture(torch.arange(model.n_clients))
+
+
+def test_half_precision_with_a_scaler_is_refused() -> None:
+    from pytorch_lightning.plugins import MixedPrecision
+
+    data = make_data()
+    plugin = MixedPrecision("16-mixed", device="cpu", scaler=torch.amp.GradScaler("cpu"))
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", plugins=plugin, **quiet)
+    with pytest.raises(ValueError, match=r"trainer.precision: expected 32-true, 64-true or bf16-mixed, got 16-mixed"):
+        trainer.fit(make_model(FedAvg, data), data)
+
+
+def test_unseen_clients_without_any_training_sample_end_well() -> None:
+    x, y, client = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 3, np.arange(40) % 2
+    seen = FederatedDataModule.from_arrays(x, y, client, unseen_fraction=0.5).federation.seen.numpy()
+    split = np.where(seen[client], np.arange(40) // 2 % 3, 2)
+    data = FederatedDataModule.from_arrays(x, y, client, split=split, unseen_fraction=0.5)
+    model, trainer = make_model(FedAvg, data), make_trainer(2)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    sums = summarize_table(model.clients[model.clients.population == "unseen"], "test")
+    assert np.isnan(sums["accuracy"]["weighted"])
+    assert 0 <= sums["accuracy"]["mean"] <= 1

@@ -18,6 +18,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require
 from fedem_lightning.initialization import farthest_models
+from fedem_lightning.randomness import Purpose, generator
 
 
 class FedEM(FederatedAlgorithm):
@@ -29,8 +30,9 @@ class FedEM(FederatedAlgorithm):
         backbone: see `FederatedAlgorithm`.
         n_clients: T, the unseen clients included.
         n_components: M.
-        initialization: "random", each component from its own seed, or "farthest": models trained on single clients
-            that are badly served by one another (`fedem_lightning.initialization`), which keeps components apart.
+        initialization: "random": each component from its own seed, pi uniform. "farthest": components trained on single
+            clients that serve one another badly (`fedem_lightning.initialization`). "shared": equal components, and a
+            random pi for every client, so that clients part the components and not labels.
         options: see `FederatedAlgorithm`.
 
     """
@@ -47,8 +49,8 @@ class FedEM(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
         require(
-            initialization in ("random", "farthest"),
-            f"algorithm.initialization: expected random or farthest, got {initialization}",
+            initialization in ("random", "farthest", "shared"),
+            f"algorithm.initialization: expected random, farthest or shared, got {initialization}",
         )
         self.initialization = initialization
         self.register_buffer("pi", torch.full((n_clients, n_components), 1.0 / n_components))
@@ -59,6 +61,12 @@ class FedEM(FederatedAlgorithm):
             models = farthest_models(self, federation, n_candidates=10 * len(self.components), epochs=5)
             for m, component in enumerate(self.components):
                 component.load_state_dict({name: t[m] for name, t in models.items()}, strict=False)
+        elif self.initialization == "shared":
+            for component in self.components:
+                component.load_state_dict(self.components[0].state_dict())
+            rng = generator(self.seed, Purpose.INITIAL)
+            drawn = rng.dirichlet(np.ones(len(self.components)), size=self.n_clients)  # [T, M]
+            self.pi[federation.seen] = torch.from_numpy(drawn).to(self.pi)[federation.seen]
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""
