@@ -43,6 +43,12 @@ class QFFL(FederatedAlgorithm):
         odds = federation.splits["train"].counts(clients) if self.sampling == "by_size" else None
         return sample_cohort(clients, self.participation, self.seed, round_, odds)
 
+    def initialize(self, federation: Federation) -> None:
+        """The first reference: the mean loss of the first cohort."""
+        losses = [self.mean_losses(block) for block in self.blocks(federation, self.cohort(federation, 0))]
+        mean = torch.cat(losses).nan_to_num(1.0, 1.0).mean() / federation.task.n_targets
+        self.reference.copy_(mean + 1e-10)
+
     def client_update(self, block: Block, round_: int) -> Sent:
         """Delta_t = F_t^q Dw_t and h_t = q F_t^{q-1} |Dw_t|^2 + L F_t^q, where Dw_t = L (w - w_t)."""
         w, smoothness = self.broadcast(block.clients), 1.0 / self.lr_at(round_)  # L
