@@ -59,8 +59,23 @@ def test_farthest_initialization_is_a_function_of_the_seed_and_sets_the_componen
     model = make_model(FedEM, data, initialization="farthest", client_optimizer=ClientSGD(lr=0.5))
     model = train(model, data, 1)
     assert not torch.allclose(model.components[0].linear.weight, model.components[1].linear.weight)
-    with pytest.raises(UserError, match=r"algorithm.initialization: expected random or farthest, got near"):
+    with pytest.raises(UserError, match=r"algorithm.initialization: expected random, farthest or shared, got near"):
         make_model(FedEM, data, initialization="near")
+
+
+def test_shared_initialization_parts_components_by_clients() -> None:
+    """Equal components get the gradients of all clients, weighed by each one's random pi."""
+    data = make_data(sizes=(20, 20, 20, 20, 20), unseen_fraction=0.2)
+    model = make_model(FedEM, data, initialization="shared", client_optimizer=ClientSGD(lr=1e-12))
+    train(model, data, 1)
+    seen = data.federation.seen
+    assert torch.allclose(model.components[0].linear.weight, model.components[1].linear.weight)
+    assert len(model.pi[seen].unique(dim=0)) == int(seen.sum())
+    torch.testing.assert_close(model.pi.sum(dim=1), torch.ones(5, dtype=torch.float64))
+    torch.testing.assert_close(model.pi[~seen], torch.full((1, 3), 1 / 3, dtype=torch.float64), rtol=1e-6, atol=0)
+    model = make_model(FedEM, data, initialization="shared", client_optimizer=ClientSGD(lr=0.5))
+    train(model, data, 3)
+    assert not torch.allclose(model.components[0].linear.weight, model.components[1].linear.weight)
 
 
 @pytest.mark.parametrize("n_components", [2, 3])
