@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +40,7 @@ WITHOUT_EFFECT_KEYS += ["trainer.check_val_every_n_epoch", "trainer.log_every_n_
 WITHOUT_EFFECT_KEYS += ["trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.enable_checkpointing"]
 WITHOUT_EFFECT_KEYS += ["trainer.inference_mode", "trainer.use_distributed_sampler", "trainer.default_root_dir"]
 COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs", "algorithm.batch_size")
-"""Shown wherever they differ within a table; other keys only where they tell groups of one algorithm apart."""
+"""Shown where a row differs from most of its table; other keys where they tell groups of one algorithm apart."""
 
 
 @dataclass(frozen=True)
@@ -142,17 +142,23 @@ def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
 def _labelled(groups: list[list[Run]]) -> list[Group]:
     """Groups with labels, in the order of FedEM's tables."""
     configs = [relevant(runs[0].config) for runs in groups]
-    common = [key for key in COMMON_KEYS if key in differing_keys([c for c in configs if key in c])]
+    usual = {key: _usual([c[key] for c in configs if key in c]) for key in COMMON_KEYS}
     labelled = []
     for runs, config in zip(groups, configs, strict=True):
         name = runs[0].algorithm
         rivals = [c for c, others in zip(configs, groups, strict=True) if others[0].algorithm == name]
-        keys = [key for key in common if key in config]
+        keys = [key for key, value in usual.items() if key in config and config[key] != value]
         keys += [key for key in differing_keys(rivals) if key not in keys]
         details = ", ".join(f"{short(key, config)}={show(config.get(key))}" for key in keys)
         labelled.append((Group(name, f"{name} ({details})" if details else name, runs), [config.get(k) for k in keys]))
     ordered = sorted(labelled, key=lambda pair: (_rank(pair[0].algorithm, ALGORITHMS), [_sortable(v) for v in pair[1]]))
     return [group for group, _ in ordered]
+
+
+def _usual(values: list[Any]) -> Any:
+    """What more than half of the rows have; None if there is no such value."""
+    value, count = Counter(values).most_common(1)[0] if values else (None, 0)
+    return value if 2 * count > len(values) else None
 
 
 def differing_keys(configs: list[dict[str, Any]]) -> list[str]:

@@ -88,6 +88,8 @@ class Papers:
 
 def tables_for(run: Run, equal_communication: bool = False) -> tuple[str, ...]:
     """The tables to compare a run with, the first one first: by client sampling and unseen clients."""
+    if run.config.get("dataset.one_hot"):  # Appendix J.4 has no accuracies
+        return ()
     sampled = run.participation < 1
     if run.results.get("unseen"):
         return (COMPONENTS_TABLE,) if sampled else ("fedem-table-3",)
