@@ -18,12 +18,14 @@ SCRIPT = """
 import sys
 import numpy as np, pytorch_lightning as pl, torch
 from torch import nn
-from fedem_lightning import ClientSGD, FedAvg, FedEM, FederatedDataModule, Local
+from fedem_lightning import AFL, APFL, L2SGD, QFFL, ClientSGD, Clustered, DFedEM, FedAvg, FedEM, FederatedDataModule
+from fedem_lightning import Finetune, Local, MOCHA, PFedMe
 
 rng = np.random.default_rng(0)
 client = np.repeat(np.arange(7), (9, 30, 4, 17, 8, 25, 12))
 x, y = rng.normal(size=(len(client), 4)), rng.integers(3, size=len(client))
 data = FederatedDataModule.from_arrays(x, y, client, unseen_fraction=0.3)
+binary = FederatedDataModule.from_arrays(x, y % 2, client, task="binary")
 sgd = ClientSGD(lr=0.3, momentum=0.9, state="keep")
 normed = lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
 found = {}
@@ -32,17 +34,26 @@ for name, kind, options in (
     ("sampled", FedEM, {"n_components": 2, "participation": 3}),
     ("local", Local, {}),
     ("batch norm", FedAvg, {}),
+    ("tuned", FedAvg, {"adaptation": Finetune(1), "scored_clients": 2}),
+    ("apfl", APFL, {}),
+    ("pfedme", PFedMe, {"penalty": 1.0, "outer_lr": 0.5}),
+    ("l2sgd", L2SGD, {"participation": 3}),
+    ("afl", AFL, {"weights_lr": 0.1}),
+    ("qffl", QFFL, {"participation": 3}),
+    ("clustered", Clustered, {"eps1": 1e9, "eps2": 0.0, "min_rounds": 1, "max_depth": 2}),
+    ("gossip", DFedEM, {"n_components": 2, "participation": 4}),
+    ("mocha", MOCHA, {"penalty": 0.1, "inner_rounds": 2}),
 ):
     torch.manual_seed(0)
-    backbone = normed() if name == "batch norm" else nn.Linear(4, 3)
+    backbone = normed() if name == "batch norm" else nn.Linear(4, 1 if name == "mocha" else 3)
     model = kind(backbone, 7, batch_size=4, client_optimizer=sgd, **options)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = pl.Trainer(
         accelerator="cpu", devices=int(sys.argv[1]), strategy="ddp" if sys.argv[1] != "1" else "auto", max_epochs=3,
         precision="64-true", use_distributed_sampler=False, num_sanity_val_steps=0, enable_model_summary=False, **quiet
     )
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    trainer.fit(model, binary if name == "mocha" else data)
+    trainer.test(model, binary if name == "mocha" else data, verbose=False)
     found[name] = model.state_dict() | {
         "test loss": torch.tensor(model.clients.test_loss.fillna(-1).to_numpy()),
         "sent": torch.tensor(model.statistics.up_bytes),
