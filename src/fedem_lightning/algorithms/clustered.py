@@ -109,7 +109,7 @@ class Clustered(FederatedAlgorithm):
                     self.split_updates.write(depth(leaf) * self.n_clients + members, self.updates.read(members))
                 self.split[leaf] = True
                 self.cluster[members] = torch.where(parts, nodes[1], nodes[0])
-        self.round_metrics.add("clusters", self.leaves(round_.federation).new_tensor([self.n_groups]).double())
+        self.round_metrics.add("clusters", torch.tensor([float(self.n_groups)]))
         self.server_step(None)
 
     def _bipartition(self, leaf: Tensor, members: Tensor, theta: Models, round_: int) -> Tensor | None:

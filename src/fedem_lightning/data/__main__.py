@@ -1,16 +1,15 @@
 """`python -m fedem_lightning.data`: list, download, convert and describe data sets."""
 
 import argparse
-import sys
 from pathlib import Path
-from typing import NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from rich.console import Console
 from rich.table import Table
 
-from fedem_lightning.cli import CONFIG_DIR, user_message
+from fedem_lightning.cli import CONFIG_DIR
+from fedem_lightning.commands import Parser, one_line_for_mistakes
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.describe import draw, print_description
 from fedem_lightning.data.formats.npz import write_npz
@@ -20,28 +19,16 @@ from fedem_lightning.errors import UserError, require
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point; exit code 2 and one line for a user's mistake."""
-    try:
+    with one_line_for_mistakes():
         chosen, more = _parser().parse_known_args(arguments)
         options = [argument for argument in more if argument.startswith("-")]
         require(not options, f"unknown option {', '.join(options)}")
         chosen.overrides.extend(more)  # those that stand behind an option
         chosen.run(chosen)
-    except Exception as error:
-        message = user_message(error) or (str(error) if isinstance(error, OSError) else None)
-        if message is None:
-            raise
-        print(f"error: {message}", file=sys.stderr)
-        sys.exit(2)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, as for every mistake."""
-        raise UserError(f"{message}; {self.prog} --help explains")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m fedem_lightning.data", description=__doc__)
+    parser = Parser(prog="python -m fedem_lightning.data", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("list", help="the known data sets, and which are already here")
     command.add_argument("overrides", nargs="*", help="e.g. data_dir=/data")

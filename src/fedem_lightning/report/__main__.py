@@ -1,13 +1,11 @@
 """`python -m fedem_lightning.report DIR...`: compare finished runs with one another and with the papers."""
 
 import argparse
-import sys
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 
-from fedem_lightning.cli import user_message
+from fedem_lightning.commands import Parser, one_line_for_mistakes
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.report.collect import Run, Skipped, find_runs
 from fedem_lightning.report.components import components_table
@@ -26,24 +24,12 @@ def main(arguments: list[str] | None = None) -> None:
         arguments: of the command line; None: the process's own.
 
     """
-    try:
+    with one_line_for_mistakes():
         _report(_parser().parse_args(arguments))
-    except Exception as error:
-        message = user_message(error) or (str(error) if isinstance(error, OSError) else None)
-        if message is None:
-            raise
-        print(f"error: {message}", file=sys.stderr)
-        sys.exit(2)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, as for every mistake."""
-        raise UserError(f"{message}; {self.prog} --help explains")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m fedem_lightning.report", description=__doc__)
+    parser = Parser(prog="python -m fedem_lightning.report", description=__doc__)
     parser.add_argument("folders", nargs="+", metavar="DIR", help="a run's folder, or any folder above runs")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write report.md, report.csv and figures there")
     parser.add_argument("--force", action="store_true", help="with --out: write over an earlier report")
