@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from itertools import cycle
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def report_figures(settings: Iterable[Setting]) -> dict[str, Figure]:
 
 
 def _axes(setting: Setting, title: str, n: int = 1) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(2 + 5 * n, 4.5), layout="constrained")
+    figure = Figure(figsize=(4 + 5 * n, 4.5), layout="constrained")
     figure.suptitle(f"{setting.title}: {title}")
     axes = figure.subplots(1, n, squeeze=False, sharey=True)[0]
     for one in axes:
@@ -57,8 +57,9 @@ def _unit(setting: Setting) -> str:
     return {"accuracy": "accuracy, %", "mse": "squared error", "loss": "loss, nats"}[setting.measure[0]]
 
 
-def _colours() -> Iterable[str]:
-    return cycle([f"C{i}" for i in range(10)])
+def _looks() -> Iterable[tuple[str, str]]:
+    """Colour and line of one row after the other: ten colours, then the same ones dashed, then dotted."""
+    return ((f"C{i % 10}", ("-", "--", ":")[i // 10 % 3]) for i in count())
 
 
 def curves(setting: Setting, x: str, xlabel: str) -> Figure | None:
@@ -78,18 +79,27 @@ def curves(setting: Setting, x: str, xlabel: str) -> Figure | None:
         return None
     figure, panels = _axes(setting, "mean over seeds, band from least to largest", len(columns))
     for axes, column in zip(panels, columns, strict=True):
-        for (label, found), colour in zip(drawn.items(), _colours(), strict=False):
+        for (label, found), (colour, line) in zip(drawn.items(), _looks(), strict=False):
             points = _over_seeds([c for c in found if column in c], x, column)
             if points is None:
                 continue
             if x == "megabytes" and not points["x"].any():  # Local sends nothing: its last score as a level
-                axes.axhline(factor * points["mean"].iloc[-1], color=colour, linestyle="--", label=f"{label}, 0 MB")
+                axes.axhline(factor * points["mean"].iloc[-1], color=colour, linestyle="-.", label=f"{label}, 0 MB")
                 continue
-            axes.plot(points["x"], factor * points["mean"], color=colour, label=label)
-            axes.fill_between(points["x"], factor * points["min"], factor * points["max"], color=colour, alpha=0.2)
+            axes.plot(points["x"], factor * points["mean"], line, color=colour, label=label)
+            axes.fill_between(
+                points["x"], factor * points["min"], factor * points["max"], color=colour, alpha=0.15, lw=0
+            )
         axes.set(xlabel=xlabel, ylabel=f"{column.split('/')[0]} {_unit(setting)}, weighted")
-        axes.legend()
+        if x == "megabytes":
+            axes.set_xscale("log")  # a graph of clients sends a hundred times as much as a server
+    _legend(figure, panels[0])
     return figure
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Beside the panels, where it hides no curve."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
 
 
 def _over_seeds(found: list[pd.DataFrame], x: str, column: str) -> pd.DataFrame | None:
@@ -106,16 +116,16 @@ def fairness(setting: Setting) -> Figure | None:
     """Test scores of the clients that train, worst to best, by percentile; band over seeds."""
     measure, factor = setting.measure
     figure, (axes,) = _axes(setting, "test scores over clients")
-    for group, colour in zip(setting.groups, _colours(), strict=False):
+    for group, (colour, line) in zip(setting.groups, _looks(), strict=False):
         quantiles = [q for run in group.runs if (q := _quantiles(run, f"test_{measure}")) is not None]
         if quantiles:
             values = factor * np.stack(quantiles)
-            axes.plot(PERCENTILES, values.mean(axis=0), color=colour, label=group.label)
-            axes.fill_between(PERCENTILES, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2)
+            axes.plot(PERCENTILES, values.mean(axis=0), line, color=colour, label=group.label)
+            axes.fill_between(PERCENTILES, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, lw=0)
     if not axes.lines:
         return None
     axes.set(xlabel="percentile of clients, lowest score first", ylabel=f"a client's test {_unit(setting)}")
-    axes.legend()
+    _legend(figure, axes)
     return figure
 
 
