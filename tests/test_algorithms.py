@@ -364,6 +364,23 @@ def test_unseen_clients_get_one_e_step_from_uniform_weights() -> None:
         torch.testing.assert_close(model.pi[t], expected)
 
 
+def test_more_steps_raise_the_likelihood_of_unseen_clients() -> None:
+    """EM on pi alone never lowers the likelihood of the samples it sees."""
+    data, losses = make_data(sizes=(30,) * 4, unseen_fraction=0.5), []
+    seen = data.federation.seen.numpy()
+    for steps in (1, 5, 50):
+        model = make_model(FedEM, data, personalize_steps=steps, client_optimizer=SGD)
+        trainer = make_trainer(3)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        losses.append(model.clients.train_loss.to_numpy())
+    assert (losses[0][~seen] > losses[1][~seen]).all()
+    assert (losses[1][~seen] >= losses[2][~seen]).all()
+    np.testing.assert_array_equal(losses[0][seen], losses[2][seen])
+    with pytest.raises(UserError, match=r"algorithm.personalize_steps: expected a whole number of at least 1, got 0"):
+        make_model(FedEM, data, personalize_steps=0)
+
+
 def test_local_clients_do_not_depend_on_one_another() -> None:
     together, sizes = make_data(sizes=(12, 15), fractions=(1.0, 0.0, 0.0)), (12,)
     federation = together.federation

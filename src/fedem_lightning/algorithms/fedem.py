@@ -16,7 +16,7 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
-from fedem_lightning.errors import require
+from fedem_lightning.errors import require, require_whole
 from fedem_lightning.initialization import farthest_models
 from fedem_lightning.randomness import Purpose, generator
 
@@ -33,6 +33,8 @@ class FedEM(FederatedAlgorithm):
         initialization: "random": each component from its own seed, pi uniform. "farthest": components trained on single
             clients that serve one another badly (`fedem_lightning.initialization`). "shared": equal components, and a
             random pi for every client, so that clients part the components and not labels.
+        personalize_steps: E-steps and updates of pi of an unseen client; the paper's is 1, where pi has hardly left the
+            uniform weights.
         options: see `FederatedAlgorithm`.
 
     """
@@ -45,6 +47,7 @@ class FedEM(FederatedAlgorithm):
         n_clients: int,
         n_components: int = 3,
         initialization: str = "random",
+        personalize_steps: int = 1,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
@@ -52,7 +55,8 @@ class FedEM(FederatedAlgorithm):
             initialization in ("random", "farthest", "shared"),
             f"algorithm.initialization: expected random, farthest or shared, got {initialization}",
         )
-        self.initialization = initialization
+        require_whole("algorithm.personalize_steps", personalize_steps, at_least=1)
+        self.initialization, self.personalize_steps = initialization, personalize_steps
         self.register_buffer("pi", torch.full((n_clients, n_components), 1.0 / n_components))
 
     def initialize(self, federation: Federation) -> None:
@@ -87,11 +91,13 @@ class FedEM(FederatedAlgorithm):
         return responsibilities(self.pi[block.clients], self.losses(block), block.owner)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9) on training samples."""
+        """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several of both."""
         self.pi[clients] = 1.0 / self.pi.shape[1]
         block = federation.block(clients, "train")
-        q = responsibilities(self.pi[clients], self.losses(block), block.owner)
-        self.pi[clients] = mixture_weights(q, block.owner, self.pi[clients])
+        losses = self.losses(block)  # the components stay as they are  [n, M]
+        for _ in range(self.personalize_steps):
+            q = responsibilities(self.pi[clients], losses, block.owner)
+            self.pi[clients] = mixture_weights(q, block.owner, self.pi[clients])
 
     def client_state(self) -> Iterator[Tensor]:
         """The mixture weights."""
