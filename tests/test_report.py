@@ -400,14 +400,14 @@ def test_the_library_can_be_used_without_the_command(tmp_path: Path) -> None:
 def test_real_runs(tmp_path: Path) -> None:
     options = ["dataset.n_clients=6", "dataset.dimension=5", "dataset.test_size=20", "dataset.unseen_fraction=0.34"]
     options += ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1", "run_dir=sweep"]
-    code, out, err = finish(start(tmp_path, "-m", "algorithm=fedem,fedavg,local", "seed=0,1", *options))
+    code, out, err = finish(start(tmp_path, "-m", "algorithm=fedem,local", "seed=0,1", *options))
     assert code == 0, (out, err)
     command = [sys.executable, "-m", "fedem_lightning.report", "sweep", "--out", "report"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
     cells = pd.read_csv(tmp_path / "report" / "report.csv")
     found = [json.loads(p.read_text()) for p in tmp_path.glob("sweep/*/results.json")]
-    for algorithm in ("fedem", "fedavg", "local"):
+    for algorithm in ("fedem", "local"):
         runs = [r for r in found if r["algorithm"] == algorithm]
         assert len(runs) == 2
         tests = [100 * r["test"]["accuracy"]["weighted"] for r in runs]
