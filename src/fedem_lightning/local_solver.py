@@ -124,6 +124,11 @@ class LocalStep:
         self.optimizer.descend(learner, gradient(learner), self.lr)
 
 
+def along(scale: Tensor, tensor: Tensor) -> Tensor:
+    """A number of each learner, [...], with axes of length 1 behind, so that it scales a tensor [..., *] of each."""
+    return scale.reshape(*scale.shape, *[1] * (tensor.ndim - scale.ndim))
+
+
 @dataclass(frozen=True)
 class Batches:
     """The local steps of a block's C clients: E passes over each one's samples, shuffled anew, in batches of B.

@@ -17,7 +17,7 @@ from fedem_lightning.algorithms.checks import check_share
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.local_solver import Gradient, Learner, LocalStep
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep, along
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,8 @@ class InterpolatedStep(LocalStep):
         mixing["steps"] += 1
 
 
-def along(alpha: Tensor, tensor: Tensor) -> Tensor:
-    """Alpha [...] with axes of length 1 behind, so that it scales tensor [..., *]."""
-    return alpha.reshape(*alpha.shape, *[1] * (tensor.ndim - alpha.ndim))
-
-
 def interpolate(alpha: Tensor, own: Models, shared: Models) -> Models:
-    """Alpha own + (1 - alpha) shared, name by name; what is no float (counters) is `own`'s."""
+    """The sum alpha own + (1 - alpha) shared, name by name; what is no float (counters) is `own`'s."""
     mixed = {}
     for name, v in own.items():
         a = along(alpha, v)

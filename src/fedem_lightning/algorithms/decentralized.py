@@ -78,7 +78,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         self.server_step(None)
 
     def losses(self, block: Block) -> Tensor:
-        """L of every client's own models, [n, M]."""
+        """The losses of every client's own models, [n, M]."""
         own = self.models.read(block.clients)
         return Personal(own, torch.ones(len(block.clients), len(self.components))).losses(self.components[0], block)
 
@@ -115,6 +115,6 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         return each, each
 
     def client_state(self) -> Iterator[Tensor]:
-        """V and the clients' models."""
+        """The private variables v, and the clients' models."""
         yield self.private
         yield from super().client_state()

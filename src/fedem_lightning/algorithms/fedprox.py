@@ -24,7 +24,7 @@ class ProximalStep(LocalStep):
     mu: float
 
     def advance(self, learner: Learner, gradient: Gradient) -> None:
-        """G + mu (theta - anchor)."""
+        """The gradient is g + mu (theta - anchor)."""
         away = torch._foreach_sub(list(learner["params"].values()), list(learner["anchor"].values()))
         grads = torch._foreach_add(gradient(learner), away, alpha=self.mu)
         self.optimizer.descend(learner, list(grads), self.lr)

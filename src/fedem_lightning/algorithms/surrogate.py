@@ -20,7 +20,7 @@ from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require_number, require_whole
-from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep
+from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep, along
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization
@@ -118,10 +118,10 @@ class PulledStep(LocalStep):
     """A step on the weighted loss + (pull / 2) |u - anchor|^2; the learner carries "anchor" and its own "pull"."""
 
     def advance(self, learner: Learner, gradient: Gradient) -> None:
-        """G + pull (u - anchor)."""
+        """The gradient is g + pull (u - anchor)."""
         pull, grads = learner["pull"]["pull"], []
         for g, u, anchor in zip(gradient(learner), learner["params"].values(), learner["anchor"].values(), strict=True):
-            grads.append(g + pull.reshape(*pull.shape, *[1] * (g.ndim - pull.ndim)) * (u - anchor))
+            grads.append(g + along(pull, g) * (u - anchor))
         self.optimizer.descend(learner, grads, self.lr)
 
 
@@ -201,6 +201,6 @@ class SurrogateOptimization(FederatedAlgorithm):
         self.private[clients] = majorized(self, block).private
 
     def client_state(self) -> Iterator[Tensor]:
-        """V."""
+        """The private variables v."""
         yield self.private
         yield from super().client_state()
