@@ -60,7 +60,7 @@ class ClientStore(nn.Module):
     def __str__(self) -> str:
         where = f"on disk in {tempfile.gettempdir()}" if self.on_disk else "in memory"
         each = self.n_bytes / len(self.written)
-        return f"{len(self.written):,} clients x {each / 1e6:.3g} MB = {self.n_bytes / 1e9:.3g} GB {where}"
+        return f"{len(self.written):,} rows x {each / 1e6:.3g} MB = {self.n_bytes / 1e9:.3g} GB {where}"
 
     def tensors(self) -> list[Tensor]:
         """Everything that has a row for each client, [T, ...]."""

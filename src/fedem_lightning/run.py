@@ -69,7 +69,7 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
         several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
         print(f"{data.federation}; engine {engine.name} ({engine.reason}){several}; {folder}", flush=True)
         for name, store in model.client_stores().items():
-            print(f"kept by clients, {name}: {store}", flush=True)
+            print(f"kept, {name}: {store}", flush=True)
     try:
         trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
         if any(isinstance(c, FinishRoundOnInterrupt) and c.interrupted for c in callbacks):
