@@ -21,12 +21,13 @@ def _seeded() -> None:
 def make_data(
     sizes: tuple[int, ...] = (7, 12, 3, 20), n_classes: int = 3, n_features: int = 4, seed: int = 0, **options: Any
 ) -> FederatedDataModule:
-    """Clients of the given numbers of samples, float64 features, labels from a linear rule with noise."""
+    """Clients of the given numbers of samples, float64 features, labels from a linear rule with noise; two domains."""
     rng = np.random.default_rng(seed)
     client = np.repeat(np.arange(len(sizes)), sizes)
     x = rng.normal(size=(len(client), n_features))
     y = (x @ rng.normal(size=(n_features, n_classes)) + rng.normal(size=(len(client), n_classes))).argmax(axis=1)
-    return FederatedDataModule.from_arrays(x, y, client, n_classes=n_classes, **options)
+    options = {"n_classes": n_classes, "domain": np.arange(len(client)) % 2, **options}
+    return FederatedDataModule.from_arrays(x, y, client, **options)
 
 
 def make_model(kind: type[FederatedAlgorithm], data: FederatedDataModule, **options: Any) -> FederatedAlgorithm:

@@ -16,6 +16,7 @@ from fedem_lightning.cli import CONFIG_DIR
 from fedem_lightning.run import build_model, run
 
 GROUPS = (
+    "adaptation",
     "algorithm",
     "dataset",
     "dataset/augmentation",
@@ -31,6 +32,7 @@ NOT_ALONE = {"algorithm/base"}
 SMALL = {
     "synthetic": ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=9"],
     "population": ["dataset.n_clients=1600", "dataset.dimension=5"],
+    "density": ["dataset.n_clients=6", "dataset.n_samples=20", "dataset.test_size=30"],
     "digits": ["dataset.n_clients=5"],
     "npz": ["dataset.path={files}/images.npz"],
     "femnist": ["dataset.path={files}/images.npz", "dataset.n_clients=3"],
@@ -40,7 +42,9 @@ SMALL = {
     },
     "shakespeare": ["dataset.path={files}/text.npz", "dataset.window=9", "dataset.stride=9"],
 }
-FITTING = {  # a data set for a backbone that does not run on the default one
+FITTING = {  # a data set for an algorithm or a backbone that does not run on the default one
+    "agnostic": "npz",
+    "categorical": "density",
     "cnn": "npz",
     "cnn_reference": "npz",
     "lenet": "npz",
@@ -72,7 +76,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 images of each kind, and a text of three roles."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     images = rng.integers(256, size=(60, 28, 28)).astype(np.uint8)
-    np.savez(folder / "images.npz", x=images, y=np.arange(60) % 4, client=np.arange(60) % 3)
+    labels = {"y": np.arange(60) % 4, "client": np.arange(60) % 3, "domain": np.arange(60) % 2}
+    np.savez(folder / "images.npz", x=images, names=np.array(["f2100_1", "f0123_4", "f2599_0"]), **labels)
     colour = rng.integers(256, size=(60, 32, 32, 3)).astype(np.uint8)
     np.savez(folder / "colour.npz", x=colour, y=np.arange(60) % 4, coarse=np.arange(60) % 2)
     text = np.frombuffer(b"To be. Or not to be? That is. " * 12, dtype=np.uint8)
@@ -86,10 +91,12 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
     monkeypatch.setenv("WANDB_MODE", "disabled")
     group, name = option.rsplit("/", 1)
     overrides = [f"{'+' if group in ('experiment', 'protocol') else ''}{group}={name}"]
-    if group == "backbone" and name in FITTING:
+    if group in ("algorithm", "backbone") and name in FITTING:
         overrides.append(f"dataset={FITTING[name]}")
     if group == "dataset/augmentation":
         overrides += ["dataset=cifar10", "backbone=lenet"]
+    if name == "three_approaches_emnist":  # 20 clients a round
+        overrides.append("algorithm.participation=1.0")
     if name == "shakespeare" and group == "dataset":
         overrides.append("backbone=lstm")
     results = run_small(tmp_path / "run", files, *overrides)
@@ -171,6 +178,7 @@ def test_a_regression_runs_from_the_command_line(tmp_path: Path) -> None:
         ("shakespeare", "linear"),
         ("synthetic", "cnn"),
         ("digits", "lenet"),
+        ("synthetic", "categorical"),
     ],
 )
 def test_a_backbone_that_does_not_fit_the_data_is_named(

@@ -231,6 +231,10 @@ GOOD = {"x": np.zeros((4, 2)), "y": np.array([0, 1, 1, 0]), "client": np.array([
         ({"split": np.array([0, 0, 1, 2])}, "client 1 has no training sample"),
         ({"split": np.array([0, 0, 1, 3])}, "split: expected 0 train, 1 val, 2 test"),
         ({"split": np.array(["train", "a", "test", "val"])}, "split: expected the words train, val, test"),
+        ({"domain": np.array([0, 1, 1])}, r"domain: expected shape \(4,\)"),
+        ({"domain": np.array([0, 1, 1, 0.5])}, "domain: expected whole numbers or strings"),
+        ({"label_smoothing": 1.0}, "label_smoothing: expected a number at least 0 and below 1, got 1.0"),
+        ({"label_smoothing": 0.1, "task": "binary"}, "dataset.label_smoothing: only a classification has it, got 0.1"),
         ({"fractions": (0.5, 0.2, 0.2)}, "dataset.fractions"),
         ({"unseen_fraction": 1.0}, "dataset.unseen_fraction"),
     ],
@@ -250,11 +254,32 @@ def test_arrays_may_come_with_split_and_names() -> None:
     assert named.federation.names == ("Ann", "Bob")
 
 
+@pytest.mark.parametrize(
+    ("domain", "names"), [(["b", "a", "b", "c"], ("a", "b", "c")), ([10, 9, 10, 11], ("9", "10", "11"))]
+)
+def test_samples_may_have_domains(domain: list, names: tuple) -> None:
+    """They follow their samples into blocks, parts of a federation and other devices."""
+    data = FederatedDataModule.from_arrays(**GOOD, domain=np.array(domain), fractions=(1, 0, 0))
+    federation, clients = data.federation, torch.tensor([1, 0])
+    assert federation.domains.names == names
+    for f in (federation, federation.with_part(torch.tensor([1]), 1.0, seed=0)):
+        block = f.block(clients, "train")
+        assert [names[i] for i in block.domain()] == [str(domain[i]) for i in block.index]
+        assert torch.equal(torch.cat([piece.domain() for piece in block.pieces()]), block.domain())
+    moved = federation.to("meta")
+    assert (moved.domains.names, moved.domains.of_sample.device.type) == (names, "meta")
+    assert (moved.names, moved.task, federation.device.type) == (federation.names, federation.task, "cpu")
+    bare = FederatedDataModule.from_arrays(**GOOD, fractions=(1, 0, 0)).federation
+    assert bare.domains is None
+    assert bare.digest() != federation.digest()
+
+
 def test_npz_files_read_back(tmp_path) -> None:
     path = tmp_path / "mine.npz"
-    np.savez(path, **GOOD, client_names=np.array(["Ann", "Bob"]))
-    data = NpzFederation(path)
+    np.savez(path, **GOOD, client_names=np.array(["Ann", "Bob"]), domain=np.array([3, 3, 5, 5]))
+    data = NpzFederation(path, label_smoothing=0.1)
     assert (data.n_clients, data.n_outputs, data.federation.names) == (2, 2, ("Ann", "Bob"))
+    assert (data.federation.domains.names, data.federation.task.label_smoothing) == (("3", "5"), 0.1)
 
 
 def test_broken_npz_files_are_named(tmp_path) -> None:

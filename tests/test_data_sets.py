@@ -82,6 +82,85 @@ def test_a_share_of_the_samples_and_inverted_pixels(colour: Path) -> None:
         ImageFederation("cifar10", "iid", n_clients=3, path=colour, sample_fraction=1.5)
 
 
+SCHOOLS = {"high_school": r"f2[1-5]", "census": r"f(?!2[1-5])"}  # as configs/dataset/femnist.yaml has them
+WRITERS = ("f2099_01", "f2100_02", "f2599_03", "f2600_04")
+
+
+@pytest.fixture
+def writers(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "writers.npz", x=PIXELS[..., 0], y=LABELS, client=np.arange(N) % 4, client_names=WRITERS)
+    return tmp_path / "writers.npz"
+
+
+def test_clients_names_tell_their_domain(writers: Path) -> None:
+    data = ImageFederation("femnist", path=writers, domains=SCHOOLS, sample_fraction=0.5, label_smoothing=0.1)
+    federation = data.federation
+    assert federation.domains.names == ("high_school", "census")
+    assert federation.task == Classification(62, label_smoothing=0.1)
+    for t, name in enumerate(WRITERS):
+        block = federation.block(torch.tensor([t]), "train")
+        assert set(block.domain().tolist()) == {0 if name in ("f2100_02", "f2599_03") else 1}
+    own, n_own = federation.domains.of_sample, {s: len(split.index) for s, split in federation.splits.items()}
+    assert (int((own >= 0).sum()), int((own == -1).sum())) == (sum(n_own.values()), N // 2)  # the others are nobody's
+    assert describe(federation)["samples by domain"] == f"high_school {(own == 0).sum()}, census {(own == 1).sum()}"
+
+
+def test_femnists_writers_are_of_two_domains(data_folder) -> None:
+    data = ImageFederation("femnist", path=data_folder("femnist") / "femnist.npz", domains=SCHOOLS)
+    of_client = [int(data.federation.block(torch.tensor([t]), "train").domain()[0]) for t in range(data.n_clients)]
+    assert np.bincount(of_client).tolist() == [64, 186]
+
+
+@pytest.mark.parametrize(
+    ("domains", "message"),
+    [
+        ({"a": "f20"}, "domains: expected every client's name to match one of a; f2100_02 matches 0"),
+        ({"a": "f2", "b": "f20"}, "domains: expected every client's name to match one of a, b; f2099_01 matches 2"),
+        ({}, "domains: expected every client's name to match one of ; f2099_01 matches 0"),
+        ({"a": "f2("}, r"domains.a: 'f2\(' is no regular expression \(missing \)"),
+        ({"a": 7}, "domains.a: 7 is no regular expression"),
+    ],
+)
+def test_domains_that_do_not_part_the_clients_are_named(writers: Path, domains: dict, message: str) -> None:
+    with pytest.raises(UserError, match="dataset." + message):
+        ImageFederation("femnist", path=writers, domains=domains)
+
+
+@pytest.mark.parametrize("weights", [None, (0.5, 1.0, 2.0)])
+def test_smoothed_labels_in_the_loss_only(weights: tuple | None) -> None:
+    """(1 - eps) w_y l_y + (eps / Y) sum_c w_c l_c, where l_c = -log p_c; the mean is torch's."""
+    z, y, eps = torch.randn(7, 3, dtype=torch.float64), torch.tensor([0, 2, 1, 1, 0, 2, 2]), 0.3
+    smoothed, plain = Classification(3, 1, weights, eps), Classification(3, 1, weights)
+    w = np.array(weights or (1.0, 1.0, 1.0))
+    odds = np.exp(z.numpy())
+    each = -np.log(odds / odds.sum(axis=1, keepdims=True)) * w  # w_c l_c  [n, Y]
+    losses = smoothed.losses(z, y)
+    assert_allclose(losses, (1 - eps) * each[np.arange(7), y] + eps * each.mean(axis=1))
+    tensor = None if weights is None else torch.tensor(weights).double()
+    torch_mean = torch.nn.functional.cross_entropy(z, y, weight=tensor, label_smoothing=eps)
+    assert_allclose(losses.sum() / w[y].sum(), torch_mean)
+    for a, b in zip(*(task.scores(task.predict(z), y).values() for task in (smoothed, plain)), strict=True):
+        assert torch.equal(a, b)
+    text = Classification(3, 7, weights, eps)  # a sequence of seven
+    assert_allclose(text.losses(z.unsqueeze(0), y.unsqueeze(0)), losses.sum().view(1))
+
+
+@pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()])
+def test_clients_train_on_smoothed_labels(writers: Path, engine) -> None:
+    """One full batch of FedAvg with one client: theta - lr grad of torch's smoothed cross-entropy."""
+    arrays = np.load(writers)
+    data = FederatedDataModule.from_arrays(
+        arrays["x"], arrays["y"], np.zeros(N, int), fractions=(1, 0, 0), label_smoothing=0.2
+    )
+    model = FedAvg(Linear(data.in_shape, 10), 1, client_optimizer=ClientSGD(lr=0.5), batch_size=N, engine=engine)
+    theta = [p.detach().clone().double().requires_grad_() for p in model.components.parameters()]
+    z = torch.from_numpy(arrays["x"] / 255).flatten(1) @ theta[0].T + theta[1]
+    torch.nn.functional.cross_entropy(z, torch.from_numpy(arrays["y"]), label_smoothing=0.2).backward()
+    train(model, data, 1)
+    for found, start in zip(model.components.parameters(), theta, strict=True):
+        assert_allclose(found.detach(), (start - 0.5 * start.grad).detach(), rtol=1e-9, atol=1e-12)
+
+
 def test_crop_and_flip_are_what_numpy_does() -> None:
     x = torch.rand(40, 2, 6, 6)
     keys = torch.arange(40) * 7919
@@ -241,12 +320,12 @@ def test_regression_learns_and_scores_squared_errors() -> None:
     torch.manual_seed(1)  # EM has local optima: not every start finds the groups
     model = FedEM(Linear(data.in_shape, data.n_outputs), 4, 2, client_optimizer=optimizer, batch_size=16)
     train(model, data, 60)
-    mse = score(model, data.federation, torch.arange(4))["test"]["mse"]
+    mse = score(model, data.federation, torch.arange(4)).measures["test"]["mse"]
     assert mse.max() < 0.05  # two components for two groups; one model would be left with the slopes' differences
     torch.manual_seed(1)
     one = FedAvg(Linear(data.in_shape, data.n_outputs), 4, client_optimizer=optimizer, batch_size=16)
     train(one, data, 60)
-    assert score(one, data.federation, torch.arange(4))["test"]["mse"].min() > 0.5
+    assert score(one, data.federation, torch.arange(4)).measures["test"]["mse"].min() > 0.5
 
 
 def test_regression_equations() -> None:

@@ -19,12 +19,12 @@ import sys
 import numpy as np, pytorch_lightning as pl, torch
 from torch import nn
 from fedem_lightning import AFL, APFL, L2SGD, QFFL, ClientSGD, Clustered, DFedEM, FedAvg, FedEM, FederatedDataModule
-from fedem_lightning import Finetune, Local, MOCHA, PFedMe
+from fedem_lightning import Agnostic, Finetune, Local, MOCHA, PFedMe
 
 rng = np.random.default_rng(0)
 client = np.repeat(np.arange(7), (9, 30, 4, 17, 8, 25, 12))
 x, y = rng.normal(size=(len(client), 4)), rng.integers(3, size=len(client))
-data = FederatedDataModule.from_arrays(x, y, client, unseen_fraction=0.3)
+data = FederatedDataModule.from_arrays(x, y, client, unseen_fraction=0.3, domain=client % 2)
 binary = FederatedDataModule.from_arrays(x, y % 2, client, task="binary")
 sgd = ClientSGD(lr=0.3, momentum=0.9, state="keep")
 normed = lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
@@ -40,6 +40,7 @@ for name, kind, options in (
     ("l2sgd", L2SGD, {"participation": 3}),
     ("afl", AFL, {"weights_lr": 0.1}),
     ("qffl", QFFL, {"participation": 3}),
+    ("agnostic", Agnostic, {"participation": 3, "window": 2, "domain_lr": 0.5}),
     ("clustered", Clustered, {"eps1": 1e9, "eps2": 0.0, "min_rounds": 1, "max_depth": 2}),
     ("gossip", DFedEM, {"n_components": 2, "participation": 4}),
     ("mocha", MOCHA, {"penalty": 0.1, "inner_rounds": 2}),

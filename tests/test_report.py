@@ -16,6 +16,7 @@ from fedem_lightning import UserError
 from fedem_lightning.report import Papers, find_runs, group_runs
 from fedem_lightning.report.__main__ import main
 from fedem_lightning.report.components import entropy
+from fedem_lightning.report.figures import families, sweep, varied_numbers
 from fedem_lightning.report.tables import scores_table
 from test_cli import finish, start
 
@@ -259,7 +260,7 @@ def test_every_papers_number_is_there() -> None:
     assert found["fedem-table-6", "cifar10", "d_fedem", "", "average"] == 77.0
     assert found["fedem-table-7", "femnist", "fedem", "", "average"] == 74.0
     assert found["user-centric-table-1", "emnist", "oracle", "dataset.shift=rotation", "worst"] == 77.4
-    assert found["three-approaches-table-2", "emnist", "hypcluster+dapper", "algorithm.n_clusters=2", "mean"] == 90.3
+    assert found["three-approaches-table-2", "emnist", "hypcluster+dapper", "algorithm.n_components=2", "mean"] == 90.3
     # checksums by hand: FedEM's averages of Table 2; FedEM's row of deviations in Table 8
     table = numbers[(numbers.name == "fedem-table-2") & (numbers.column == "average")]
     assert table[table.algorithm == "fedem"].value.sum() == pytest.approx(79.9 + 83.5 + 84.3 + 44.1 + 46.7 + 74.7)
@@ -310,7 +311,7 @@ def test_a_table_can_be_asked_for(tmp_path: Path, capsys) -> None:
 
 
 def test_a_density_and_a_regression_show_their_own_scores(tmp_path: Path, capsys) -> None:
-    config = {"algorithm.n_clusters": 3}
+    config = {"algorithm.n_components": 3, "dataset.n_samples": 100}
     make_run(tmp_path / "q", 3.0, "hypcluster", dataset="density", measure="loss", config=config)
     results = json.loads((tmp_path / "q" / "results.json").read_text())
     for split in ("train", "test"):
@@ -367,6 +368,188 @@ def test_equal_communication_takes_the_last_round_within_the_budget(tmp_path: Pa
     assert value(cells, "fedem", "bottom_decile") == pytest.approx(30)
     assert value(cells, "fedem", "megabytes") == pytest.approx(1.5)
     assert value(cells, "fedem", "paper_weighted", "source") == "FedEM, table 7"
+
+
+INTERPOLATE = {"adaptation._target_": "x.Interpolate", "adaptation.objective": "mixture"}
+THREE_APPROACHES: dict[str, tuple[str, dict[str, Any], float, float]] = {  # algorithm, config; tables 2 and 3
+    "fedavg": ("fedavg", {}, 84.3, 84.1),
+    "fedavg+finetune": ("fedavg", {"adaptation._target_": "x.Finetune"}, 90.0, 90.3),
+    "fedavg+mapper": ("fedavg", INTERPOLATE, 90.0, 90.2),
+    "mapper": ("mapper", INTERPOLATE, 90.0, 90.2),
+    "agnostic+dapper": ("agnostic", {"adaptation._target_": "x.Dapper"}, 90.0, 90.2),
+    "hypcluster": ("hypcluster", {"algorithm.n_components": 2}, 89.1, 88.8),
+    "hypcluster+mapper": ("hypcluster", {"algorithm.n_components": 2, **INTERPOLATE}, 90.1, 89.9),
+}
+
+
+@pytest.mark.parametrize("label", THREE_APPROACHES)
+def test_three_approaches_tables_know_their_methods(label: str, tmp_path: Path, capsys) -> None:
+    algorithm, config, seen, unseen = THREE_APPROACHES[label]
+    make_run(tmp_path / "run", 0.9, algorithm, dataset="emnist", config=config, unseen=UNSEEN)
+    for table, column, expected in ((2, "paper_mean", seen), (3, "paper_unseen_mean", unseen)):
+        cells = saved(capsys, tmp_path, "--force", "--table", f"three-approaches-table-{table}")
+        assert value(cells, label, column) == expected
+
+
+def test_the_separate_variant_is_no_mapper(tmp_path: Path, capsys) -> None:
+    config = {**INTERPOLATE, "adaptation.objective": "own"}
+    make_run(tmp_path / "run", 0.9, dataset="emnist", config=config)
+    cells = saved(capsys, tmp_path, "--table", "three-approaches-table-2")
+    assert value(cells, "fedavg+interpolate", "weighted") == pytest.approx(90)
+    assert value(cells, "fedavg+interpolate", "paper_mean") is None
+
+
+def make_density_run(folder: Path, loss: float, algorithm: str, n_components: int = 1, **options: Any) -> Path:
+    """Of the density federation: accuracies are there, the loss is what counts, and its minima are known."""
+    known = {
+        "reference": {"minimum_loss": 1.93},
+        "data": {"minimum_loss_by_models": {"1": [3.17, 3.17], "2": [2.78, 2.89], "4": [2.47, 2.47]}},
+    }
+    config = {"algorithm.n_components": n_components, "dataset.n_samples": 100, **options.pop("config", {})}
+    run = make_run(folder, algorithm=algorithm, dataset="density", config=config, **known, **options)
+    results = json.loads((run / "results.json").read_text())
+    results["test"] = {"accuracy": sums(0.5), "loss": sums(loss)}
+    (run / "results.json").write_text(json.dumps(results))
+    return run
+
+
+def test_a_known_minimum_stands_beside_the_loss(tmp_path: Path, capsys) -> None:
+    make_density_run(tmp_path / "avg", 3.3, "fedavg")
+    for seed, loss in enumerate((2.9, 3.1)):
+        make_density_run(tmp_path / f"hyp{seed}", loss, "hypcluster", 2, seed=seed)
+    make_density_run(tmp_path / "tuned", 2.2, "hypcluster", 2, config={"adaptation._target_": "x.Dapper"})
+    make_density_run(tmp_path / "few", 3.0, "hypcluster", 4, config={"dataset.n_samples": 10})
+    cells = saved(capsys, tmp_path)
+    few = cells.setting.str.contains("n_samples=10$")
+    hundred = cells[~few]
+    ranges = {row: (value(hundred, row, "minimum"), value(hundred, row, "minimum", "high")) for row in set(hundred.row)}
+    assert ranges["hypcluster"] == (2.78, 2.89)
+    assert [ranges[row][0] for row in ("fedavg", "hypcluster+dapper")] == [3.17, 1.93]
+    assert all(math.isnan(ranges[row][1]) for row in ("fedavg", "hypcluster+dapper"))
+    assert value(hundred, "hypcluster", "mean") == pytest.approx(3.02)  # of losses, not of accuracies
+    assert value(hundred, "hypcluster", "paper_mean") == 3.1  # without being asked
+    assert value(cells[few], "hypcluster", "paper_mean") is None  # the paper has 100 samples a client
+    assert value(cells[few], "hypcluster", "minimum") == 2.47
+    out = " ".join(report(capsys, tmp_path)[0].split())
+    assert "3.1 -0.08 2.78-2.89" in out
+    assert "loss in nats" in out
+
+
+def test_bounds_have_a_table(tmp_path: Path, capsys) -> None:
+    def bounds(discrepancy: float, n_local: int) -> dict[str, Any]:
+        quantiles = dict.fromkeys(("smallest", "median", "top_decile", "largest"), discrepancy)
+        suggestions = {"local": n_local, "global": 2 - n_local, "interpolate": 0}
+        return {"skewness": 1.5, "dimension": 10, "discrepancy": quantiles, "suggestions": suggestions}
+
+    for seed, (discrepancy, n_local) in enumerate(((0.2, 1), (0.4, 2))):
+        make_run(tmp_path / f"b{seed}", seed=seed, bounds=bounds(discrepancy, n_local))
+    make_run(tmp_path / "without", algorithm="fedem")
+    cells = saved(capsys, tmp_path)
+    table = cells[cells.table == "bounds"]
+    assert set(table.row) == {"fedavg"}
+    expected = {"skewness": 1.5, "discrepancy_median": 0.3, "suggest_local": 1.5, "suggest_global": 0.5, "seeds": 2}
+    assert {key: value(table, "fedavg", key) for key in expected} == pytest.approx(expected)
+    assert value(table, "fedavg", "discrepancy_median", "std") == pytest.approx(0.2 / math.sqrt(2))
+    assert value(table, "fedavg", "suggest_cluster") is None
+    assert "generalisation bounds as diagnostics" in report(capsys, tmp_path)[0]
+    assert "| fedavg | 2 | 10 | 1.5 | 0.3 | 0.3 ± 0.1 |" in (tmp_path / "report" / "report.md").read_text()
+
+
+def make_scored_run(folder: Path, val: list[float], test: list[float], q: int = 1, seed: int = 0, **more: Any) -> Path:
+    """Four clients with 10, 20, 30 training and 1, 1, 2 test samples, the last one unseen; validation losses `val`."""
+    run = make_run(folder, 0.7, "hypcluster", seed, config={"algorithm.n_components": q}, unseen=UNSEEN, **more)
+    population = ["seen"] * 3 + ["unseen"]
+    clients = pd.DataFrame({"id": list("abcd"), "population": population, "n_train": [10, 20, 30, 40]})
+    clients["n_val"], clients["n_test"] = np.where(np.isnan(val), 0, 5), [1, 1, 2, 1]
+    clients["val_loss"], clients["test_accuracy"], clients["test_loss"], clients["cluster"] = val, test, 1.0, q
+    clients.to_parquet(run / "clients.parquet")
+    return run
+
+
+def test_every_client_chooses_by_its_own_validation_loss(tmp_path: Path, capsys) -> None:
+    nan = math.nan
+    make_scored_run(tmp_path / "q1", [0.5, 0.9, 0.5, 0.9], [0.1, 0.2, 0.3, 0.4], 1)
+    make_scored_run(tmp_path / "q2", [0.6, 0.8, 0.5, 0.8], [0.6, 0.7, 0.8, 0.9], 2)
+    # seed 1: the first client has no validation sample and goes by all clients' loss, (5 * 0.2 + 5 * 0.3 + ...) / 15
+    make_scored_run(tmp_path / "r1", [nan, 0.2, 0.3, 0.1], [0.1, 0.2, 0.3, 0.4], 1, seed=1)
+    make_scored_run(tmp_path / "r2", [nan, 0.1, 0.9, 0.9], [0.6, 0.7, 0.8, 0.9], 2, seed=1)
+    row = "hypcluster (n_components=best by hold-out)"
+    cells = saved(capsys, tmp_path, "--choose", "algorithm.n_components")
+    # seed 0 takes q = 1, 2, 1 (the first of equals), unseen 2; seed 1 takes 1, 2, 1, unseen 1
+    weighted = 100 * (10 * 0.1 + 20 * 0.7 + 30 * 0.3) / 60
+    assert value(cells, row, "weighted") == pytest.approx(weighted)
+    assert value(cells, row, "pooled") == pytest.approx(100 * (0.1 + 0.7 + 2 * 0.3) / 4)
+    assert value(cells, row, "seeds") == 2
+    assert value(cells, row, "unseen") == pytest.approx((90 + 40) / 2)
+    assert value(cells, row, "unseen", "std") == pytest.approx(50 / math.sqrt(2))
+    assert value(cells, row, "megabytes") == pytest.approx(2 * 4.0 / 2)  # both runs were made
+    assert value(cells, "hypcluster (n_components=1)", "weighted") == pytest.approx(70)
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "best by hold-out over algorithm.n_components: hypcluster, seed 0, clients took 1 by 2, 2 by 1" in text
+    assert "\n4 runs." in text
+    labels = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| hypcluster")]
+    assert labels == ["hypcluster (n_components=1)", "hypcluster (n_components=2)", row]
+
+
+def test_a_loss_that_is_not_finite_is_never_chosen(tmp_path: Path, capsys) -> None:
+    make_scored_run(tmp_path / "q1", [math.inf, 3.0, math.inf, 3.0], [0.1, 0.2, 0.3, 0.4], 1)
+    make_scored_run(tmp_path / "q2", [5.0, 5.0, 5.0, 5.0], [0.6, 0.7, 0.8, 0.9], 2)
+    run = make_scored_run(tmp_path / "q3", [0.1] * 4, [1.0] * 4, 3)
+    (run / "clients.parquet").unlink()
+    cells = saved(capsys, tmp_path, "--choose", "algorithm.n_components")
+    row = "hypcluster (n_components=best by hold-out)"
+    assert value(cells, row, "pooled") == pytest.approx(100 * (0.6 + 0.2 + 2 * 0.8) / 4)
+
+
+def test_nothing_to_choose_from_is_one_line(tmp_path: Path, capsys) -> None:
+    numbers = [0.5] * 4
+    make_scored_run(tmp_path / "other" / "data", numbers, numbers, 1, federation_digest="a")
+    make_scored_run(tmp_path / "other" / "seed", numbers, numbers, 2, seed=1)
+    make_scored_run(tmp_path / "other" / "again", numbers, numbers, 3, federation_digest="b")
+    for q in (1, 2):
+        make_scored_run(tmp_path / "empty" / str(q), [math.nan] * 4, numbers, q)
+    wrong = {
+        "--choose algorithm.n_components: nothing to choose from": ["other", "--choose", "algorithm.n_components"],
+        "--choose algorithm.none: nothing to choose from": ["empty", "--choose", "algorithm.none"],
+        "no validation samples to choose by": ["empty", "--choose", "algorithm.n_components"],
+        "leave out --equal-communication": ["empty", "--choose", "algorithm.x", "--equal-communication"],
+    }
+    for message, (folder, *arguments) in wrong.items():
+        out, err, code = report(capsys, tmp_path / folder, *arguments)
+        assert (out, code) == ("", 2)
+        assert err.startswith("error: --choose")
+        assert err.count("\n") == 1
+        assert message in err
+
+
+def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(tmp_path: Path, capsys) -> None:
+    for n in (10, 100, 1000):
+        for seed in (0, 1):
+            for name, config in (
+                ("fedavg", {}),
+                ("mapper", INTERPOLATE),
+                ("fedavg", {"adaptation._target_": "x.Finetune"}),
+            ):
+                more = {"seed": seed, "config": {"dataset.n_samples": n, **config}}
+                make_density_run(tmp_path / f"{name}{len(config)}-{n}-{seed}", 3 - n / 1000 + seed / 10, name, **more)
+    settings, _ = group_runs(find_runs([tmp_path])[0])
+    (family,) = families(settings)
+    assert varied_numbers(family) == ["dataset.n_samples"]
+    figure = sweep(family, "dataset.n_samples")
+    assert figure is not None
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "test loss, nats, seen clients, weighted"
+    assert axes.get_xscale() == "log"
+    assert [c.get_label() for c in axes.containers] == ["fedavg", "fedavg+finetune", "mapper"]
+    for container in axes.containers:
+        x, y = container.lines[0].get_data()
+        np.testing.assert_allclose(x, [10, 100, 1000])
+        np.testing.assert_allclose(y, [3.04, 2.95, 2.05])
+        (bars,) = container.lines[2]
+        lengths = [segment[1, 1] - segment[0, 1] for segment in bars.get_segments()]
+        np.testing.assert_allclose(lengths, 2 * 0.1 / math.sqrt(2))
+    saved(capsys, tmp_path)
+    assert (tmp_path / "report" / "density_by_n_samples.png").exists()
 
 
 @pytest.mark.parametrize(("key", "score"), [("participation", 0), ("n_components", 0), ("personalize_fraction", 1)])

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 
 Predictor = Callable[[Block], Tensor]
+
+REFERENCES = {"bayes_accuracy": True, "minimum_loss": False}
+"""What a generator may know of the best test score a client can have; whether higher is better."""
 
 
 class ClientMetrics(Metric):
@@ -57,10 +60,17 @@ class ClientMetrics(Metric):
         return dict(zip(self.task.measures, self.totals / self.count, strict=True))
 
 
+class Scores(NamedTuple):
+    """What C clients scored."""
+
+    measures: dict[str, dict[str, np.ndarray]]  # split -> measure -> float64 [C]; NaN without samples
+    columns: dict[str, np.ndarray]  # what their adaptation found out besides, float64 [C]
+
+
 def score(
     algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, own_data: Federation | None = None
-) -> dict[str, dict[str, np.ndarray]]:
-    """Every split's measures of `clients` (int64 [C]): split -> measure -> float64 [C]; NaN without samples.
+) -> Scores:
+    """Scores `clients` (int64 [C]) on every split.
 
     Each process scores its share; torchmetrics adds them up. An adaptation tunes on the training samples of `own_data`.
     """
@@ -68,34 +78,41 @@ def score(
         return _score(algorithm, federation, clients, own_data or federation)
 
 
-def _score(
-    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, own_data: Federation
-) -> dict[str, dict[str, np.ndarray]]:
+def _score(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, own_data: Federation) -> Scores:
     processes = Processes.of(algorithm.trainer)
     metrics = {split: ClientMetrics(len(clients), federation.task).to(clients.device) for split in SPLITS}
+    names = algorithm.adaptation.columns if algorithm.adaptation else ()
+    columns = {name: torch.zeros(len(clients), dtype=torch.float64, device=clients.device) for name in names}
     mine = torch.arange(len(clients), device=clients.device)[processes.rank :: processes.size]
-    for rows, predict in _predictors(algorithm, own_data, clients, mine):
+    for rows, predict, found in _predictors(algorithm, own_data, clients, mine):
+        for name, column in columns.items():
+            column[rows] = found[name].double()
         for split, metric in metrics.items():
             block = federation.block(clients[rows], split)
             for piece in block.pieces() if len(block.index) else ():
                 metric.update(predict(piece), piece.y(), rows[piece.owner])
     for metric in metrics.values():
         metric._update_count = max(1, metric._update_count)  # or torchmetrics warns that nothing came before compute
-    return {
+    measures = {
         split: {
             measure: values.reshape(-1).cpu().numpy()  # torchmetrics squeezes a single client
             for measure, values in metric.compute().items()
         }
         for split, metric in metrics.items()
     }
+    processes.sum(columns.values())
+    return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()})
 
 
 def _predictors(
     algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, mine: Tensor
-) -> Iterator[tuple[Tensor, Predictor]]:
-    """Positions in `clients`, and what predicts for them: all at once, or blocks of clients with their own models."""
+) -> Iterator[tuple[Tensor, Predictor, dict[str, Tensor]]]:
+    """Positions in `clients`, what predicts for them, and `Personal.columns`.
+
+    All at once, or blocks of clients with their own models.
+    """
     if algorithm.adaptation is None and algorithm.shares_models:
-        yield mine, algorithm.predict
+        yield mine, algorithm.predict, {}
         return
     start, backbone = 0, algorithm.components[0]
     for block in algorithm.blocks(federation, clients[mine]) if len(mine) else ():
@@ -103,7 +120,8 @@ def _predictors(
             personal = Personal(algorithm.serving(block.clients), algorithm.mixture(block.clients))
         else:
             personal = algorithm.adaptation.adapt(algorithm, block)
-        yield mine[start : start + len(block.clients)], functools.partial(personal.predict, backbone)
+        rows = mine[start : start + len(block.clients)]
+        yield rows, functools.partial(personal.predict, backbone), personal.columns
         start += len(block.clients)
 
 
@@ -148,7 +166,7 @@ def curve_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> di
     clients = scored_clients(algorithm, federation)
     n_train = federation.splits["train"].counts(clients).cpu().numpy()
     metrics = {}
-    for split, measures in score(algorithm, federation, clients).items():
+    for split, measures in score(algorithm, federation, clients).measures.items():
         n_scored = federation.splits[split].counts(clients).cpu().numpy()
         for measure, values in measures.items():
             sums = summarize(values, n_train, n_scored, HIGHER_IS_BETTER[measure])
@@ -172,16 +190,19 @@ def client_table(
             **{f"n_{split}": federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS},
         }
     )
-    for split, measures in score(algorithm, federation, clients, own_data).items():
-        for measure, scores in measures.items():
+    measures, columns = score(algorithm, federation, clients, own_data)
+    for split, found in measures.items():
+        for measure, scores in found.items():
             table[f"{split}_{measure}"] = scores
+    for name, column in columns.items():
+        table[name] = column
     for name, values in {**algorithm.client_columns(), **_truth_columns(federation)}.items():
         table[name] = values[rows]
     return table
 
 
 def _truth_columns(federation: Federation) -> dict[str, np.ndarray]:
-    return {f"true_{name}": federation.truth[name] for name in ("group", "bayes_accuracy") if name in federation.truth}
+    return {f"true_{name}": federation.truth[name] for name in ("group", *REFERENCES) if name in federation.truth}
 
 
 def summarize_table(table: pd.DataFrame, split: str) -> dict[str, dict[str, float]]:

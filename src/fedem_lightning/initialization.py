@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Federation
@@ -13,6 +13,26 @@ from fedem_lightning.round import draw_clients
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+def sampled_models(algorithm: "FederatedAlgorithm", federation: Federation, epochs: int) -> Models:
+    """M models, each trained from component 0 on a client drawn at random (HypCluster, Mansour et al. 2020, Fig. 1).
+
+    Args:
+        algorithm: its local solver trains them.
+        federation: its seen clients are drawn from; twice if there are fewer than M.
+        epochs: passes of each over its samples.
+
+    Returns:
+        Models [M, ...].
+
+    """
+    clients, n_models = federation.clients(), len(algorithm.components)
+    rng = generator(algorithm.seed, Purpose.INITIAL)
+    drawn = rng.choice(len(clients), size=n_models, replace=n_models > len(clients))
+    chosen = torch.from_numpy(drawn).to(clients.device)
+    candidates, which = clients[chosen].unique(return_inverse=True)
+    return {name: t[which, 0] for name, t in _trained(algorithm, federation, candidates, epochs).items()}
 
 
 def farthest_models(algorithm: "FederatedAlgorithm", federation: Federation, n_candidates: int, epochs: int) -> Models:
@@ -34,15 +54,54 @@ def farthest_models(algorithm: "FederatedAlgorithm", federation: Federation, n_c
     rng = generator(algorithm.seed, Purpose.INITIAL)
     clients, n_models = federation.clients(), len(algorithm.components)
     candidates = draw_clients(clients, max(n_candidates, n_models), rng)
-    block = federation.block(candidates, "train")
-    start = {name: tensor[:, :1] for name, tensor in algorithm.broadcast(candidates).items()}  # [P, 1, ...]
-    trained = algorithm.local_solver(start, block, 0, epochs=epochs, keep_momentum=False)
+    trained = _trained(algorithm, federation, candidates, epochs)
     chosen = [int(rng.integers(len(candidates)))]
     lowest = _mean_losses(algorithm, federation, candidates, trained, chosen[0])  # [P]
     while len(chosen) < n_models:
         chosen.append(int(lowest.argmax()) if len(chosen) < len(candidates) else chosen[-1])
         lowest = torch.minimum(lowest, _mean_losses(algorithm, federation, candidates, trained, chosen[-1]))
     return {name: tensor[chosen, 0] for name, tensor in trained.items()}
+
+
+def greedy_models(algorithm: "FederatedAlgorithm", federation: Federation, n_candidates: int, epochs: int) -> Models:
+    """M models trained on single clients: one after the other, the one that lowers the sum of lowest losses most.
+
+    The greedy rule of facility location (Nemhauser, Wolsey, Fisher 1978), over clients drawn at random.
+
+    Args:
+        algorithm: its local solver trains them.
+        federation: its seen clients are drawn from.
+        n_candidates: P, clients drawn, M at least; each one's model is tried on all of them.
+        epochs: passes of each over its samples.
+
+    Returns:
+        Models [M, ...].
+
+    """
+    clients, n_models = federation.clients(), len(algorithm.components)
+    candidates = draw_clients(clients, max(n_candidates, n_models), generator(algorithm.seed, Purpose.INITIAL))
+    trained = _trained(algorithm, federation, candidates, epochs)
+    each = range(len(candidates))
+    losses = torch.stack([_mean_losses(algorithm, federation, candidates, trained, i) for i in each])  # [model, P]
+    chosen: list[int] = []
+    lowest = losses.new_full((len(candidates),), torch.inf)
+    while len(chosen) < n_models:
+        chosen.append(int(torch.minimum(losses, lowest).sum(dim=1).argmin()))
+        lowest = torch.minimum(lowest, losses[chosen[-1]])
+    return {name: tensor[chosen, 0] for name, tensor in trained.items()}
+
+
+def load_models(components: nn.ModuleList, models: Models) -> None:
+    """Component m <- models[m], each tensor [M, ...]."""
+    for m, component in enumerate(components):
+        component.load_state_dict({name: t[m] for name, t in models.items()}, strict=False)
+
+
+def _trained(algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int) -> Models:
+    """What component 0 becomes on each of the candidates alone, [P, 1, ...]."""
+    block = federation.block(candidates, "train")
+    start = {name: tensor[:, :1] for name, tensor in algorithm.broadcast(candidates).items()}  # [P, 1, ...]
+    return algorithm.local_solver(start, block, 0, epochs=epochs, keep_momentum=False)
 
 
 def _mean_losses(

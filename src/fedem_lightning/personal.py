@@ -16,6 +16,7 @@ class Personal(NamedTuple):
 
     models: Models  # [C, M, ...]
     mixture: Tensor  # [C, M]; rows sum to 1
+    columns: dict[str, Tensor] = {}  # what else is worth a column in the clients' table, each [C]
 
     @torch.no_grad()
     def predict(self, backbone: nn.Module, block: Block) -> Tensor:

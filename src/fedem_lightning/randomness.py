@@ -30,6 +30,8 @@ class Purpose(IntEnum):
     LOCAL_STEPS = 14
     INITIAL = 15
     THINNED = 16
+    DENSITY = 17
+    DAPPER = 18
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -6,7 +6,7 @@ mix PROBABILITIES (Eq. 5), or for real targets the means, so a task also says wh
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -58,15 +58,19 @@ class Classification:
         n_classes: Y.
         n_targets: labels of a sample; a sequence's loss is the sum over them, its negative log-likelihood.
         class_weights: of the classes in the loss, [Y]; the scores stay unweighted.
+        label_smoothing: epsilon in [0, 1); the loss is that of the label's one-hot vector mixed with the uniform one,
+            (1 - epsilon) e_y + epsilon / Y, class weights on every class's term. The scores stay as they are.
 
     """
 
     n_classes: int
     n_targets: int = 1
     class_weights: tuple[float, ...] | None = None
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         require_whole("n_classes", self.n_classes, at_least=2)
+        require_number("label_smoothing", self.label_smoothing, at_least=0, below=1)
 
     @property
     def n_outputs(self) -> int:
@@ -81,7 +85,8 @@ class Classification:
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy: outputs [n, Y], y [n], or with sequences [n, L, Y] and [n, L]."""
         weights = None if self.class_weights is None else outputs.new_tensor(self.class_weights)
-        losses = F.cross_entropy(outputs.movedim(-1, 1), y, weight=weights, reduction="none")
+        options: dict[str, Any] = {"weight": weights, "label_smoothing": self.label_smoothing, "reduction": "none"}
+        losses = F.cross_entropy(outputs.movedim(-1, 1), y, **options)
         return losses if y.ndim == 1 else losses.flatten(1).sum(dim=1)
 
     def predict(self, outputs: Tensor) -> Tensor:
@@ -185,15 +190,18 @@ def _classification_scores(log_probs: Tensor, y: Tensor) -> dict[str, Tensor]:
     return {name: v if v.ndim == 1 else v.mean(dim=1) for name, v in (("accuracy", right), ("loss", loss))}
 
 
-def make_task(name: str, n_classes: int, n_targets: int = 1, noise_scale: float = 1.0) -> Task:
+def make_task(
+    name: str, n_classes: int, n_targets: int = 1, noise_scale: float = 1.0, label_smoothing: float = 0.0
+) -> Task:
     """A task by its name in a configuration: classification, binary or regression.
 
     Raises:
-        UserError: another name, or more than two classes where it is binary.
+        UserError: another name, more than two classes where it is binary, or labels smoothed that are none.
 
     """
     if name == "classification":
-        return Classification(n_classes)
+        return Classification(n_classes, label_smoothing=label_smoothing)
+    require(label_smoothing == 0, f"dataset.label_smoothing: only a classification has it, got {label_smoothing}")
     if name == "binary":
         require(n_classes == 2, f"dataset.task: binary needs the labels 0 and 1, the data has {n_classes} classes")
         return BinaryClassification()

@@ -1,6 +1,7 @@
 """Federated algorithms, one file each."""
 
 from fedem_lightning.algorithms.afl import AFL
+from fedem_lightning.algorithms.agnostic import Agnostic
 from fedem_lightning.algorithms.apfl import APFL
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.clustered import Clustered
@@ -9,8 +10,10 @@ from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptim
 from fedem_lightning.algorithms.fedavg import FedAvg
 from fedem_lightning.algorithms.fedem import FedEM
 from fedem_lightning.algorithms.fedprox import FedProx
+from fedem_lightning.algorithms.hypcluster import HypCluster
 from fedem_lightning.algorithms.l2sgd import L2SGD
 from fedem_lightning.algorithms.local import Local
+from fedem_lightning.algorithms.mapper import Mapper
 from fedem_lightning.algorithms.mocha import MOCHA
 from fedem_lightning.algorithms.pfedme import PFedMe
 from fedem_lightning.algorithms.qffl import QFFL
@@ -28,6 +31,7 @@ __all__ = [
     "L2SGD",
     "MOCHA",
     "QFFL",
+    "Agnostic",
     "Clustered",
     "DFedEM",
     "DecentralizedSurrogateOptimization",
@@ -35,8 +39,10 @@ __all__ = [
     "FedEM",
     "FedProx",
     "FederatedAlgorithm",
+    "HypCluster",
     "Local",
     "Majorizer",
+    "Mapper",
     "MixtureSurrogate",
     "MoreauSurrogate",
     "PFedMe",

@@ -46,7 +46,7 @@ class AFL(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """F_t(w) and w - gamma_w grad F_t(w), both at the w received."""
         t = block.clients
-        loss = self.mean_losses(block)
+        loss = self.mean_losses(block)[:, 0]
         self.losses_of_clients[t] = torch.where(loss.isfinite(), loss, self.losses_of_clients[t])
         models = self.local_solver(self.broadcast(t), block, round_)
         return Sent(models, self.lambda_of(block)[t])

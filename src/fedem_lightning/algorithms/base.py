@@ -110,16 +110,21 @@ class FederatedAlgorithm(pl.LightningModule):
         self._checked: Federation | None = None
         self.observer = RoundObserver()  # a progress bar puts itself here
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
+        self.diagnostics: dict[str, Any] = {}  # what callbacks found out, by name; kept in results.json
         if self.client_optimizer.momentum and self.client_optimizer.state == "keep":
             params = dict(self.components[0].named_parameters())
-            zeros = {name: p.new_zeros(n_components, *p.shape) for name, p in params.items()}
+            n_trained = self.trained_models or n_components
+            zeros = {name: p.new_zeros(n_trained, *p.shape) for name, p in params.items()}
             self.kept_momentum = ClientStore(n_clients, zeros)  # rows [M, ...]
+        self.register_load_state_dict_pre_hook(_size_as_saved)
 
     # --- what an algorithm says -------------------------------------------------------------------------------------
 
     samples_clients = True  # whether a round may leave clients out
     serves_unseen = True  # whether clients that did not train get a model
+    personalizes_seen = False  # whether the others too personalise anew, with the newest models, when they are scored
     shares_models = True  # whether all clients serve the components, each with its own mixture of them
+    trained_models: int | None = None  # by a client in a round; None: M
     n_groups = 1  # averages that the server takes in a round
     sized_by_data: tuple[str, ...] = ()  # buffers whose shapes are known from the first round on only
 
@@ -149,8 +154,15 @@ class FederatedAlgorithm(pl.LightningModule):
         """Of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
         return None
 
+    def groups_of(self, clients: Tensor) -> Tensor:
+        """Clients [C] that count as one population, for Dapper: numbers, int64 [C]. Default: all do."""
+        return torch.zeros_like(clients)
+
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """Gives unseen clients (int64 [C]) their private state from their training samples. Default: they have none."""
+        """Gives clients (int64 [C]) their private state from their training samples. Default: they have none.
+
+        For the unseen clients before the test; for the others before every scoring if `personalizes_seen`.
+        """
 
     @property
     def messages(self) -> tuple[float, float]:
@@ -202,7 +214,7 @@ class FederatedAlgorithm(pl.LightningModule):
 
     def blocks(self, federation: Federation, clients: Tensor) -> Iterator[Block]:
         """Cuts `clients` into blocks of training samples that fit the engine's memory."""
-        learner_bytes = len(self.components) * self.message_bytes
+        learner_bytes = (self.trained_models or len(self.components)) * self.message_bytes
         return self.engine.blocks(federation, clients, learner_bytes, self.batch_size)
 
     # --- facts ------------------------------------------------------------------------------------------------------
@@ -259,21 +271,19 @@ class FederatedAlgorithm(pl.LightningModule):
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores the seen clients on every split."""
+        if self.personalizes_seen:
+            self._personalize(batch, scored_clients(self, batch))
         self._log(curve_metrics(self, batch))
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores everybody on every split, and fills `clients`."""
-        processes, unseen = Processes.of(self.trainer), scored_clients(self, batch, seen=False)
-        part = self.personalize_fraction
+        part, unseen = self.personalize_fraction, scored_clients(self, batch, seen=False)
         own_data = batch if part == 1 else batch.with_part(batch.clients(seen=False), part, self.seed)
-        if len(unseen):
-            shares = [unseen[rank :: processes.size] for rank in range(processes.size)]
-            with torch.inference_mode(False), torch.no_grad():
-                if len(mine := shares[processes.rank]):
-                    for kept in self.kept_momenta():
-                        kept.written[mine] = False  # an earlier test may have left some
-                    self.personalize(own_data, mine)
-                processes.exchange_rows(self.client_state(), shares)
+        if self.personalizes_seen:
+            self._personalize(batch, scored_clients(self, batch))
+        for kept in self.kept_momenta():
+            kept.written[unseen] = False  # an earlier test may have left some
+        self._personalize(own_data, unseen)
         self.clients = client_table(self, batch, own_data)
 
     def on_train_end(self) -> None:
@@ -305,8 +315,25 @@ class FederatedAlgorithm(pl.LightningModule):
         )
         self.federation_digest, self._checked = digest, federation
 
+    def _personalize(self, federation: Federation, clients: Tensor) -> None:
+        """Each process does its share; all learn what came of it."""
+        if not len(clients):
+            return
+        processes = Processes.of(self.trainer)
+        shares = [clients[rank :: processes.size] for rank in range(processes.size)]
+        with torch.inference_mode(False), torch.no_grad():
+            if len(mine := shares[processes.rank]):
+                self.personalize(federation, mine)
+            processes.exchange_rows(self.client_state(), shares)
+
     def _log(self, metrics: dict[str, float]) -> None:
         # the metric called "step" is the loggers' x-axis: rounds
         metrics = metrics | {"step": float(self.current_epoch + 1)}
         several = self.trainer.world_size > 1
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, sync_dist=several)
+
+
+def _size_as_saved(model: FederatedAlgorithm, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    for name in model.sized_by_data:
+        if prefix + name in state:
+            setattr(model, name, getattr(model, name).new_zeros(state[prefix + name].shape))

@@ -55,3 +55,5 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
         algorithm.serves_unseen or n_seen == federation.n_clients,
         f"dataset.unseen_fraction: {name} has no model for clients that did not train, expected 0",
     )
+    if algorithm.adaptation is not None:
+        algorithm.adaptation.check_federation(federation)

@@ -177,6 +177,10 @@ class Clustered(FederatedAlgorithm):
         losses = Personal(models, torch.ones(1, len(leaves))).losses(self.components[0], block)  # [n, leaves]
         return leaves[losses.mean(dim=0).argmin()].view(1)
 
+    def groups_of(self, clients: Tensor) -> Tensor:
+        """The clusters."""
+        return self.cluster[clients]
+
     def client_state(self) -> Iterator[Tensor]:
         """What the server needs to know of every client; the nodes are the server's."""
         yield from (self.cluster, self.update_norms, *self.updates.tensors())

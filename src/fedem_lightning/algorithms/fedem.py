@@ -17,7 +17,7 @@ from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require, require_whole
-from fedem_lightning.initialization import farthest_models
+from fedem_lightning.initialization import farthest_models, load_models
 from fedem_lightning.randomness import Purpose, generator
 
 
@@ -63,8 +63,7 @@ class FedEM(FederatedAlgorithm):
         """The components' starting points, if they come from the data."""
         if self.initialization == "farthest":
             models = farthest_models(self, federation, n_candidates=10 * len(self.components), epochs=5)
-            for m, component in enumerate(self.components):
-                component.load_state_dict({name: t[m] for name, t in models.items()}, strict=False)
+            load_models(self.components, models)
         elif self.initialization == "shared":
             for component in self.components:
                 component.load_state_dict(self.components[0].state_dict())

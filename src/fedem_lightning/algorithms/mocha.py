@@ -105,7 +105,6 @@ class MOCHA(FederatedAlgorithm):
         self.register_buffer("b", torch.zeros(n_clients, d))
         self.register_buffer("w", torch.zeros(n_clients, d))
         self.register_buffer("sigma", torch.eye(n_clients) / n_clients)
-        self.register_load_state_dict_pre_hook(_size_as_saved)
 
     def client_update(self, block: Block, round_: int) -> None:
         """H_t coordinate steps of every client; b_t and alpha_t move. An update that is not finite is rejected."""
@@ -242,8 +241,3 @@ def linear_layer(backbone: nn.Module) -> nn.Linear:
         case [nn.Linear(out_features=1) as layer] if len(list(backbone.parameters())) == len(list(layer.parameters())):
             return layer
     raise UserError("backbone: MOCHA needs one linear layer with one output (backbone=linear and a binary task)")
-
-
-def _size_as_saved(model: MOCHA, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    if f"{prefix}alpha" in state:
-        model.alpha = model.alpha.new_zeros(state[f"{prefix}alpha"].shape)

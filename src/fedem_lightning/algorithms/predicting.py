@@ -48,9 +48,14 @@ def losses(algorithm: "FederatedAlgorithm", block: Block) -> Tensor:
 
 
 def mean_losses(algorithm: "FederatedAlgorithm", block: Block) -> Tensor:
-    """F_t of component 0: the mean loss of each client's samples, in eval mode, [C]; 0 without samples."""
-    sums = torch.zeros(len(block.clients), dtype=algorithm.parameter_dtype, device=block.owner.device)
-    return sums.index_add_(0, block.owner, algorithm.losses(block)[:, 0].to(sums)) / block.counts().clamp(min=1)
+    """The mean loss of each client's samples under every component, in eval mode, [C, M]; 0 without samples."""
+    return client_means(algorithm.losses(block).to(algorithm.parameter_dtype), block)
+
+
+def client_means(values: Tensor, block: Block) -> Tensor:
+    """The mean over each client's samples, [n, M] -> [C, M]; 0 without samples."""
+    sums = values.new_zeros(len(block.clients), values.shape[1])
+    return sums.index_add_(0, block.owner, values) / block.counts().clamp(min=1).unsqueeze(1)
 
 
 def broadcast(algorithm: "FederatedAlgorithm", clients: Tensor, components: nn.ModuleList | None = None) -> Models:

@@ -45,14 +45,14 @@ class QFFL(FederatedAlgorithm):
 
     def initialize(self, federation: Federation) -> None:
         """The first reference: the mean loss of the first cohort."""
-        losses = [self.mean_losses(block) for block in self.blocks(federation, self.cohort(federation, 0))]
+        losses = [self.mean_losses(block)[:, 0] for block in self.blocks(federation, self.cohort(federation, 0))]
         mean = torch.cat(losses).nan_to_num(1.0, 1.0).mean() / federation.task.n_targets
         self.reference.copy_(mean + 1e-10)
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Delta_t = F_t^q Dw_t and h_t = q F_t^{q-1} |Dw_t|^2 + L F_t^q, where Dw_t = L (w - w_t)."""
         w, smoothness = self.broadcast(block.clients), 1.0 / self.lr_at(round_)  # L
-        loss = self.mean_losses(block) / block.federation.task.n_targets + 1e-10  # F_t(w)  [C]
+        loss = self.mean_losses(block)[:, 0] / block.federation.task.n_targets + 1e-10  # F_t(w)  [C]
         w_t = self.local_solver(w, block, round_)  # [C, 1, ...]
         relative = loss / self.reference
         power = relative**self.q  # Delta_t and h_t for all t get the same factor, which cancels

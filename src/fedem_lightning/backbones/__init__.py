@@ -1,5 +1,6 @@
 """Backbones: the networks that serve as components. Any `nn.Module` from features to outputs will do as well."""
 
+from fedem_lightning.backbones.categorical import Categorical
 from fedem_lightning.backbones.cnn import CNN, ReferenceCNN
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.backbones.lenet import LeNet5
@@ -12,6 +13,7 @@ __all__ = [
     "CNN",
     "LSTM",
     "MLP",
+    "Categorical",
     "CharLSTM",
     "Dropout",
     "LeNet5",

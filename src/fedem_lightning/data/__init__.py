@@ -2,8 +2,9 @@
 
 from fedem_lightning.data.augmentation import CropFlip
 from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.density import DensityFederation
 from fedem_lightning.data.digits import Digits
-from fedem_lightning.data.federation import Block, Federation, Split
+from fedem_lightning.data.federation import Block, Domains, Federation, Split
 from fedem_lightning.data.images import ImageFederation
 from fedem_lightning.data.npz import NpzFederation
 from fedem_lightning.data.population import MixturePopulation
@@ -15,7 +16,9 @@ __all__ = [
     "Arrays",
     "Block",
     "CropFlip",
+    "DensityFederation",
     "Digits",
+    "Domains",
     "FederatedDataModule",
     "Federation",
     "ImageFederation",

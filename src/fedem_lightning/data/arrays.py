@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Domains, Federation
 from fedem_lightning.data.splits import SPLITS, hold_out_clients, split_samples
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.tasks import make_task
@@ -17,10 +18,12 @@ def checked_federation(
     client: np.ndarray,
     split: np.ndarray | None,
     names: np.ndarray | None,
+    domain: np.ndarray | None,
     *,
     task: str,
     n_classes: int | None,
     noise_scale: float,
+    label_smoothing: float,
     fractions: Sequence[float],
     unseen_fraction: float,
     seed: int,
@@ -40,9 +43,10 @@ def checked_federation(
         y,
         client,
         codes,
-        task=make_task(task, n_classes, y[0].size, noise_scale),
+        task=make_task(task, n_classes, y[0].size, noise_scale, label_smoothing),
         names=client_names,
         seen=hold_out_clients(len(client_names), unseen_fraction, seed),
+        domains=None if domain is None else _check_domains(np.asarray(domain), len(x)),
         **more,
     )
 
@@ -103,15 +107,27 @@ def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple
     """Int64 [n] in 0..T-1, and the clients' names [T]; anything else is a UserError."""
     _check_length("client", client, n)
     if names is None:
-        require(client.dtype.kind in "iubSU", f"client: expected whole numbers or strings, got dtype {client.dtype}")
-        values, codes = np.unique(client.astype(str) if client.dtype.kind == "S" else client, return_inverse=True)
-        require(values.dtype.kind != "i" or values[0] >= 0, f"client: expected ids of 0 or more, got {values[0]}")
-        return codes.astype(np.int64), [str(value) for value in values]
+        codes, found = _distinct("client", client)
+        require(client.dtype.kind != "i" or int(found[0]) >= 0, f"client: expected ids of 0 or more, got {found[0]}")
+        return codes, found
     names = np.asarray(names)
     require(names.ndim == 1 and names.dtype.kind in "iuSU", f"names: expected strings [T], got dtype {names.dtype}")
     inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)
     require(inside, f"client: with names it must be whole numbers in 0..{len(names) - 1}, one for each name")
     return client.astype(np.int64), [str(name) for name in names]
+
+
+def _check_domains(domain: np.ndarray, n: int) -> Domains:
+    _check_length("domain", domain, n)
+    codes, names = _distinct("domain", domain)
+    return Domains(tuple(names), torch.from_numpy(codes))
+
+
+def _distinct(name: str, values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Which of the distinct values each one is, int64 [n], and these as strings, in ascending order of the values."""
+    require(values.dtype.kind in "iubSU", f"{name}: expected whole numbers or strings, got dtype {values.dtype}")
+    distinct, codes = np.unique(values.astype(str) if values.dtype.kind == "S" else values, return_inverse=True)
+    return codes.astype(np.int64), [str(value) for value in distinct]
 
 
 def _check_split(split: np.ndarray, n: int) -> np.ndarray:

@@ -46,9 +46,11 @@ class FederatedDataModule(pl.LightningDataModule):
         *,
         split: np.ndarray | None = None,
         names: np.ndarray | None = None,
+        domain: np.ndarray | None = None,
         task: str = "classification",
         n_classes: int | None = None,
         noise_scale: float = 1.0,
+        label_smoothing: float = 0.0,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
         seed: int = 0,
@@ -61,9 +63,11 @@ class FederatedDataModule(pl.LightningDataModule):
             client: the client of each sample [n]: whole numbers or strings.
             split: 0 train, 1 val, 2 test (or these words) [n]; default: drawn per client by `fractions`.
             names: of the clients, [T]; needs `client` to be whole numbers in 0..T-1.
+            domain: of each sample [n]: whole numbers or strings; `Agnostic` needs it.
             task: "classification" (one logit a class), "binary" (one logit), or "regression".
             n_classes: Y; default: the largest label plus 1.
             noise_scale: standard deviation of real targets around their mean, in units of y.
+            label_smoothing: of a classification, in [0, 1); see `Classification`.
             fractions: of each client's samples for train, val, test.
             unseen_fraction: share of the clients that take no part in training.
             seed: of the split and of the choice of unseen clients.
@@ -79,9 +83,11 @@ class FederatedDataModule(pl.LightningDataModule):
             client,
             split,
             names,
+            domain,
             task=task,
             n_classes=n_classes,
             noise_scale=noise_scale,
+            label_smoothing=label_smoothing,
             fractions=fractions,
             unseen_fraction=unseen_fraction,
             seed=seed,

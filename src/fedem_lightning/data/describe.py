@@ -58,6 +58,10 @@ def describe(federation: Federation) -> dict[str, Any]:
         )
     if "group" in federation.truth:
         facts["clients by true group"] = np.bincount(federation.truth["group"]).tolist()
+    if federation.domains is not None:
+        names, domain = federation.domains  # [p], [positions]
+        n_samples = torch.bincount(domain[domain >= 0], minlength=len(names)).tolist()
+        facts["samples by domain"] = ", ".join(f"{name} {n}" for name, n in zip(names, n_samples, strict=True))
     return {**facts, **federation.notes, "digest": federation.digest()}
 
 

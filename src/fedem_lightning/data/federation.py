@@ -4,10 +4,11 @@ Shape letters used throughout the package: T clients of the federation, C client
 n samples (of a block, or of all), B samples of a batch, J local steps, Y classes, K rounds.
 """
 
+import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -41,6 +42,11 @@ class Block:
     def y(self) -> Tensor:
         """Labels [n, ...]."""
         return self.federation.samples.labels(self.index)
+
+    def domain(self) -> Tensor:
+        """Which of the federation's domains each sample is of, int64 [n]."""
+        assert self.federation.domains is not None  # `check_federation` of whoever asks
+        return self.federation.domains.of_sample[self.index]
 
     def batch(self, positions: Tensor, key: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """A training batch, augmented if the federation says so.
@@ -132,6 +138,17 @@ class Split:
         return [self.index, self.offsets]
 
 
+class Domains(NamedTuple):
+    """Known kinds of samples; a client may have samples of several."""
+
+    names: tuple[str, ...]  # of the p domains
+    of_sample: Tensor  # int64 [positions]: the domain of each sample by position; -1 where nobody has it
+
+    def to(self, device: torch.device | str) -> "Domains":
+        """The same domains on another device."""
+        return Domains(self.names, self.of_sample.to(device))
+
+
 class Federation:
     """Samples of T clients, with their splits. Build one with `from_arrays` or through a data module.
 
@@ -144,9 +161,10 @@ class Federation:
         seen: bool [T]; the unseen clients take no part in training.
         task: loss and label space.
         truth: what a generator knows, per client or component: "pi" [T, M], "theta" [M, d], "group" [T],
-            "bayes_accuracy" [T].
+            "distribution" [T, Y], "bayes_accuracy" and "minimum_loss" [T].
         augmentation: of training batches.
         notes: where the samples come from, what was left out and why; plain values, kept in results.json.
+        domains: of the samples, where they are known.
 
     """
 
@@ -160,10 +178,11 @@ class Federation:
         truth: dict[str, np.ndarray] | None = None,
         augmentation: Augmentation | None = None,
         notes: dict[str, Any] | None = None,
+        domains: Domains | None = None,
     ) -> None:
         self.samples, self.splits, self.names = samples, splits, names
         self.seen, self.task, self.truth = seen, task, truth or {}
-        self.augmentation, self.notes = augmentation, notes or {}
+        self.augmentation, self.notes, self.domains = augmentation, notes or {}, domains
 
     @classmethod
     def from_samples(
@@ -188,7 +207,7 @@ class Federation:
             task: loss and label space.
             names: of the T clients.
             seen: bool [T]; default all.
-            more: `truth`, `augmentation`, `notes`.
+            more: `truth`, `augmentation`, `notes`, `domains`.
 
         Raises:
             UserError: a seen client has no training sample.
@@ -247,24 +266,34 @@ class Federation:
         if self.device == torch.device(device):
             return self
         splits = {name: split.to(device) for name, split in self.splits.items()}
-        more = (self.task, self.truth, self.augmentation, self.notes)
-        return Federation(self.samples.to(device), splits, self.names, self.seen.to(device), *more)
+        domains = self.domains and self.domains.to(device)
+        return self._with(samples=self.samples.to(device), splits=splits, seen=self.seen.to(device), domains=domains)
 
     def with_part(self, clients: Tensor, fraction: float, seed: int) -> "Federation":
         """The federation in which `clients` have only a part of their training samples."""
         split = self.splits["train"]
         require(isinstance(split, Split), "algorithm.personalize_fraction: generated populations have no parts")
         assert isinstance(split, Split)
-        splits = {**self.splits, "train": split.thinned(clients, fraction, seed)}
-        more = (self.task, self.truth, self.augmentation, self.notes)
-        return Federation(self.samples, splits, self.names, self.seen, *more)
+        return self._with(splits={**self.splits, "train": split.thinned(clients, fraction, seed)})
+
+    def with_samples(self, samples: Samples) -> "Federation":
+        """The federation with other samples at its positions, or more behind them."""
+        return self._with(samples=samples)
+
+    def _with(self, **changes: Any) -> "Federation":
+        """A copy with other attributes; what is not named is shared."""
+        other = copy.copy(self)
+        vars(other).update(changes)
+        return other
 
     def digest(self) -> str:
-        """SHA-256 over labels, owners, splits, who is seen, and true groups: equal digests, equal federation."""
+        """SHA-256 over labels, owners, splits, who is seen, groups, domains: equal digests, equal federation."""
         sha = hashlib.sha256()
         positions = (t for split in self.splits.values() for t in split.fingerprint())
         for tensor in (self.samples.fingerprint(), self.seen, *positions):
             sha.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
         if "group" in self.truth:
             sha.update(np.ascontiguousarray(self.truth["group"]).data)
+        if self.domains is not None:
+            sha.update(self.domains.of_sample.cpu().numpy().data)
         return sha.hexdigest()

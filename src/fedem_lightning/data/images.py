@@ -1,6 +1,7 @@
 """Federations of labelled images: FEMNIST, EMNIST, MNIST, CIFAR-10, CIFAR-100."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import torch
 from fedem_lightning.data.arrays import check_clients, check_images, check_labels
 from fedem_lightning.data.augmentation import Augmentation
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Domains, Federation
 from fedem_lightning.data.partitions import Labels, Partition, deal
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.shifts import shift_groups
 from fedem_lightning.data.sources import SOURCES, load
 from fedem_lightning.data.splits import hold_out_clients, split_samples
-from fedem_lightning.errors import require, require_number
+from fedem_lightning.errors import UserError, require, require_number
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import Classification
 
@@ -39,6 +40,8 @@ class ImageFederation(FederatedDataModule):
         invert: exchange black and white (FEMNIST is black on white, EMNIST white on black).
         mean, std: of each channel in [0, 1], for normalisation.
         augmentation: of training batches.
+        domains: name -> regular expression that the names of its clients match from their start on, for `Agnostic`.
+        label_smoothing: in [0, 1), see `Classification`.
         fractions: of each client's samples for train, val, test.
         unseen_fraction: share of the clients that take no part in training.
         mmap: map the images from the file instead of reading them.
@@ -68,6 +71,8 @@ class ImageFederation(FederatedDataModule):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         augmentation: Augmentation | None = None,
+        domains: Mapping[str, str] | None = None,
+        label_smoothing: float = 0.0,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
         mmap: bool = False,
@@ -92,11 +97,12 @@ class ImageFederation(FederatedDataModule):
                 Arrays(torch.from_numpy(x), torch.from_numpy(y), mean, std, invert),
                 dealt.client,
                 split_samples(dealt.client, seed, fractions),
-                task=Classification(n_classes),
+                task=Classification(n_classes, label_smoothing=label_smoothing),
                 names=dealt.names,
                 seen=hold_out_clients(len(dealt.names), unseen_fraction, seed),
                 truth=truth,
                 augmentation=augmentation,
+                domains=None if domains is None else domains_by_name(domains, dealt.client, dealt.names),
                 notes={"source": origin, "partition": str(partition), **dealt.notes},
             )
         )
@@ -127,3 +133,31 @@ def _deal_share(
     client = np.full(n, -1, dtype=np.int64)
     client[kept] = dealt.client
     return Partition(client, dealt.names, {"sample_fraction": fraction, **dealt.notes})
+
+
+def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequence[str]) -> Domains:
+    """Every client's samples are of one domain, told by its name.
+
+    Args:
+        patterns: domain -> regular expression, matched from the start of a client's name on.
+        client: of each sample, int [n], -1: nobody's.
+        names: of the T clients.
+
+    Raises:
+        UserError: a broken expression; a client's name that no domain's matches, or more than one's.
+
+    """
+    matches = np.zeros((len(patterns), len(names)), dtype=bool)
+    for i, (domain, pattern) in enumerate(patterns.items()):
+        try:
+            matches[i] = [re.match(pattern, name) is not None for name in names]
+        except (re.error, TypeError) as error:
+            raise UserError(f"dataset.domains.{domain}: {pattern!r} is no regular expression ({error})") from error
+    n_matches = matches.sum(axis=0)  # [T]
+    odd, known = int((n_matches != 1).argmax()), ", ".join(patterns)
+    require(
+        n_matches[odd] == 1,
+        f"dataset.domains: expected every client's name to match one of {known}; {names[odd]} matches {n_matches[odd]}",
+    )
+    of_client = np.append(matches.argmax(axis=0), -1)  # the last one for samples that nobody has
+    return Domains(tuple(patterns), torch.from_numpy(of_client[client]))

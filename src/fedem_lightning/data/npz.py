@@ -10,13 +10,14 @@ from fedem_lightning.errors import require
 
 
 class NpzFederation(FederatedDataModule):
-    """Reads x, y, client and, if there, split and names; see `FederatedDataModule.from_arrays` for what they hold.
+    """Reads x, y, client and, if there, split, names, domain; see `FederatedDataModule.from_arrays` for what they hold.
 
     Args:
         path: the .npz file.
         task: "classification" (one logit a class), "binary" (one logit), or "regression" (real y [n] or [n, k]).
         n_classes: Y; default: the largest label plus 1.
         noise_scale: standard deviation of real targets around their mean, in units of y.
+        label_smoothing: of a classification, in [0, 1); see `Classification`.
         mmap: map the arrays from the file instead of reading them.
         fractions: of each client's samples for train, val, test, where the file has no split.
         unseen_fraction: share of the clients that take no part in training.
@@ -33,6 +34,7 @@ class NpzFederation(FederatedDataModule):
         task: str = "classification",
         n_classes: int | None = None,
         noise_scale: float = 1.0,
+        label_smoothing: float = 0.0,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
         mmap: bool = False,
@@ -41,7 +43,7 @@ class NpzFederation(FederatedDataModule):
         require(path is not None, "dataset.path: expected an .npz file, e.g. dataset.path=my.npz")
         arrays = read_npz(Path(str(path)).expanduser(), mmap)
         missing = [name for name in ("x", "y", "client") if name not in arrays]
-        expected = "expected x, y, client, optional split, names"
+        expected = "expected x, y, client, optional split, names, domain"
         require(not missing, f"dataset.path: {path} lacks {', '.join(missing)}; {expected}")
         super().__init__(
             checked_federation(
@@ -50,9 +52,11 @@ class NpzFederation(FederatedDataModule):
                 arrays["client"],
                 arrays.get("split"),
                 arrays.get("client_names", arrays.get("names")),
+                arrays.get("domain"),
                 task=task,
                 n_classes=n_classes,
                 noise_scale=noise_scale,
+                label_smoothing=label_smoothing,
                 fractions=fractions,
                 unseen_fraction=unseen_fraction,
                 seed=seed,

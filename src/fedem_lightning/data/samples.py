@@ -1,6 +1,6 @@
 """Where a federation's samples are kept: compact in memory (or mapped from a file), floats only in their batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -90,6 +90,42 @@ class Arrays:
     def fingerprint(self) -> Tensor:
         """The labels."""
         return self.y
+
+
+class Joined:
+    """Two sets of samples of one kind: the second's positions follow the first's."""
+
+    def __init__(self, first: Arrays, second: Arrays) -> None:
+        self.first, self.second, self.in_shape = first, second, first.in_shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.first.device
+
+    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """[*S, ...]."""
+        return self._from_both(index, lambda part, rows: part.features(rows, dtype))
+
+    def labels(self, index: Tensor) -> Tensor:
+        """[*S], or [*S, k]."""
+        return self._from_both(index, lambda part, rows: part.labels(rows))
+
+    def _from_both(self, index: Tensor, read: Callable[[Arrays, Tensor], Tensor]) -> Tensor:
+        n_first = len(self.first.y)
+        in_second = index >= n_first
+        a, b = read(self.first, index[~in_second]), read(self.second, index[in_second] - n_first)
+        rows = a.new_empty(*index.shape, *a.shape[1:])
+        rows[~in_second], rows[in_second] = a, b.to(a.dtype)
+        return rows
+
+    def to(self, device: torch.device | str) -> "Joined":
+        """The same samples on another device."""
+        return Joined(self.first.to(device), self.second.to(device))
+
+    def fingerprint(self) -> Tensor:
+        """The labels."""
+        return torch.cat([self.first.y, self.second.y])
 
 
 class Windows:

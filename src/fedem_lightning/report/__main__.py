@@ -7,6 +7,8 @@ from rich.console import Console
 
 from fedem_lightning.commands import Parser, one_line_for_mistakes
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.report.bounds import bounds_table
+from fedem_lightning.report.choice import Chosen, choose
 from fedem_lightning.report.collect import Run, Skipped, find_runs
 from fedem_lightning.report.components import components_table
 from fedem_lightning.report.equal_communication import equal_communication_table
@@ -41,11 +43,19 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="compare at the megabytes that the cheapest method used, not after the last round",
     )
+    parser.add_argument(
+        "--choose",
+        metavar="KEY",
+        help="adds rows in which every client takes the value of KEY with its lowest validation loss, "
+        "e.g. algorithm.n_components",
+    )
     return parser
 
 
 def _report(chosen: argparse.Namespace) -> None:
     require(not chosen.force or chosen.out is not None, "--force: expected --out DIR with it")
+    both = chosen.choose is not None and chosen.equal_communication
+    require(not both, "--choose: chosen rows have no curve, so leave out --equal-communication")
     papers = Papers(chosen.table)
     if chosen.out is not None:  # before any work; the figures' names are checked once they are known
         check_free(chosen.out, ["report.md", "report.csv"], chosen.force)
@@ -53,6 +63,8 @@ def _report(chosen: argparse.Namespace) -> None:
     if not runs:
         _print_skipped(skipped)
         raise UserError(f"{', '.join(chosen.folders)}: no complete run, {len(skipped)} unfinished or broken")
+    if chosen.choose is not None:
+        runs += choose(runs, chosen.choose)
     report = _build(runs, skipped, papers, chosen.equal_communication, figures=chosen.out is not None)
     print_report(report)
     if chosen.out is not None:
@@ -63,12 +75,15 @@ def _report(chosen: argparse.Namespace) -> None:
 def _build(runs: list[Run], skipped: list[Skipped], papers: Papers, equal_communication: bool, figures: bool) -> Report:
     settings, notes = group_runs(runs)
     main_table = equal_communication_table if equal_communication else scores_table
-    tables = []
+    tables, n_runs = [], 0
     for setting in settings:
-        tables.append(main_table(setting, papers))
-        components = components_table(setting, papers)
-        tables += [components] if components is not None else []
-    n_runs = sum(len(group.runs) for setting in settings for group in setting.groups)
+        shown = [run for group in setting.groups for run in group.runs]
+        chosen = [run for run in shown if isinstance(run, Chosen)]
+        n_runs += len(shown) - len(chosen)
+        scores = main_table(setting, papers)
+        scores.notes += [run.note for run in chosen]
+        others = (components_table(setting, papers), bounds_table(setting))
+        tables += [scores, *(table for table in others if table is not None)]
     return Report(tables, n_runs, skipped, notes, report_figures(settings) if figures else {})
 
 

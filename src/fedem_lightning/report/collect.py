@@ -28,6 +28,8 @@ _REQUIRED: dict[str, type] = {
     "seconds": dict,
     "communication": dict,
 }
+_INCLUDED = (("fedavg_plus", "finetune"), ("mapper", "mapper"))
+"""Adaptations that an algorithm's name says already."""
 _NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}
 """Put into a configuration before it is resolved: what is derived from them (dataset.seed) must not differ either."""
 
@@ -53,7 +55,9 @@ class Run:
         name: str = self.results["algorithm"]
         adaptation = self.results.get("adaptation") or str(self.config.get("adaptation._target_", "")).split(".")[-1]
         adaptation = str(adaptation).lower()
-        if adaptation in ("", "none", "noadaptation") or (name, adaptation) == ("fedavg_plus", "finetune"):
+        if adaptation == "interpolate" and self.config.get("adaptation.objective") == "mixture":
+            adaptation = "mapper"
+        if adaptation in ("", "none", "noadaptation") or (name, adaptation) in _INCLUDED:
             return name
         return f"{name}+{adaptation}"
 
@@ -64,8 +68,10 @@ class Run:
 
     @property
     def measure(self) -> tuple[str, float]:
-        """The score that tables show, and the factor to show it with; a density's only score is its loss."""
+        """The score that tables show, and the factor to show it with; a density's is its loss."""
         scores = self.results["test"] or self.results["train"]
+        if "minimum_loss" in (self.results.get("reference") or {}):
+            return "loss", 1.0
         name, factor, _ = headline(scores)
         return (name, factor) if name in scores else ("loss", 1.0)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from fedem_lightning.report.cells import Cell, Column, Table, cell
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import Setting
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers
-from fedem_lightning.report.tables import Cell, Column, Table, cell
 
 DEAD = 0.01
 """A component is dead if its mean weight is below this share of 1 / M, what it has when all are used alike."""

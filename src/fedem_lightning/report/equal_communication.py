@@ -2,10 +2,11 @@
 
 import pandas as pd
 
+from fedem_lightning.report.cells import Table
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.papers import Papers
-from fedem_lightning.report.tables import Table, build
+from fedem_lightning.report.tables import build
 
 _SLACK = 1 + 1e-6  # metrics.csv has float32 megabytes
 

@@ -1,8 +1,8 @@
 """Figures over several runs: learning curves, fairness, mixture weights, sweeps."""
 
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -18,11 +18,13 @@ from fedem_lightning.report.groups import Group, Setting, file_name, short, show
 from fedem_lightning.report.tables import scores_of
 
 PERCENTILES = np.arange(1, 101)
-SWEEPS = {"participation": "weighted", "n_components": "weighted", "personalize_fraction": "unseen"}
-"""Keys of `algorithm` that get a figure where they are varied, and the score to show (FedEM, Fig. 1 and 2)."""
+LOG_FROM = 20
+"""A varied number is drawn on a logarithmic axis if its largest value is so many times its least."""
+UNSEEN_KEYS = ("algorithm.personalize_fraction",)
+"""Where these are varied the unseen clients' scores are drawn (FedEM, Fig. 2); else those of the clients that train."""
 
 
-def report_figures(settings: Iterable[Setting]) -> dict[str, Figure]:
+def report_figures(settings: Sequence[Setting]) -> dict[str, Figure]:
     """Every figure that the runs have something for, by the name of its file without ".png"."""
     figures: dict[str, Figure] = {}
 
@@ -39,8 +41,12 @@ def report_figures(settings: Iterable[Setting]) -> dict[str, Figure]:
         keep(f"{setting.title}_fairness", fairness(setting))
         for group in setting.groups:
             keep(f"{setting.title}_{group.label}_weights", weights_map(setting, group))
-        for key, score in SWEEPS.items():
-            keep(f"{setting.title}_by_{key}", sweep(setting, f"algorithm.{key}", score))
+        for key in varied_numbers(setting):
+            keep(f"{setting.title}_by_{short(key, setting.groups[0].config)}", sweep(setting, key))
+    for family in families(settings):
+        for key in varied_numbers(family):
+            if key.startswith("dataset."):  # other keys are varied within a setting
+                keep(f"{family.title}_by_{short(key, family.groups[0].config)}", sweep(family, key))
     return figures
 
 
@@ -154,32 +160,58 @@ def weights_map(setting: Setting, group: Group) -> Figure | None:
     return figure
 
 
-def sweep(setting: Setting, key: str, score: str) -> Figure | None:
-    """A score against a varied key, a line for all runs that agree otherwise; None where nothing varies it.
+def families(settings: Sequence[Setting]) -> list[Setting]:
+    """All settings of a data set and backbone as one, to draw what its numbers do, e.g. the samples of a client."""
+    groups: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for setting in settings:
+        groups[setting.dataset, setting.backbone] += setting.groups
+    several = Counter(dataset for dataset, _ in groups)
+    return [Setting(d, b, f"{d}, {b}" if several[d] > 1 else d, found) for (d, b), found in groups.items()]
+
+
+def varied_numbers(setting: Setting) -> list[str]:
+    """The keys, seeds apart, that have several numbers."""
+    values: dict[str, set[float]] = defaultdict(set)
+    for group in setting.groups:
+        for key, value in group.config.items():
+            if _is_number(value) and not key.endswith("seed"):
+                values[key].add(value)
+    return [key for key, found in values.items() if len(found) > 1]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def sweep(setting: Setting, key: str) -> Figure | None:
+    """The test score against a varied key, a line for all runs that agree otherwise; None where nothing varies it.
 
     Args:
         setting: what to compare.
         key: of the configuration.
-        score: a column of the table of scores.
 
     """
+    where = "unseen" if key in UNSEEN_KEYS else "seen"
+    score = "unseen" if key in UNSEEN_KEYS else "weighted"
     lines: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in setting.groups:
-        if isinstance(group.config.get(key), (int, float)):
+        if _is_number(group.config.get(key)):
             others = {k: v for k, v in group.config.items() if k != key}
             lines[group.algorithm, json.dumps(others, sort_keys=True, default=str)].append(group)
     figure, (axes,) = _axes(setting, f"by {key}")
-    for (algorithm, rest), groups in lines.items():
+    for ((algorithm, rest), groups), (colour, line) in zip(lines.items(), _looks(), strict=False):
         points = _sweep_points(groups, key, lambda run: scores_of(run).get(score))
         if len(points) > 1:
             alike = [r for a, r in lines if a == algorithm and len(_values(lines[a, r], key)) > 1]
             x, y, spread = np.array(sorted(points)).T
-            axes.errorbar(x, y, spread, marker="o", capsize=3, label=_line_label(algorithm, rest, alike))
+            label = _line_label(algorithm, rest, alike)
+            axes.errorbar(x, y, spread, marker="o", capsize=3, color=colour, linestyle=line, label=label)
+            if 0 < x[0] <= x[-1] / LOG_FROM:
+                axes.set_xscale("log")
     if not axes.containers:
         return None
-    where = "unseen" if score == "unseen" else "seen"
     axes.set(xlabel=key, ylabel=f"test {_unit(setting)}, {where} clients, weighted")
-    axes.legend()
+    _legend(figure, axes)
     return figure
 
 

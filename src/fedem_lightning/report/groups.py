@@ -103,8 +103,8 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
     for run in runs:
         shared = _setting_part(run)
         own = {k: v for k, v in relevant(run.config).items() if k not in shared}
-        key = (run.results["dataset"], run.results["backbone"], _text(shared))
-        tree[key][run.algorithm, _text(own)].append(run)
+        key = (run.results["dataset"], run.results["backbone"], comparable(shared))
+        tree[key][run.algorithm, comparable(own)].append(run)
     notes: list[str] = []
     kept = {key: [_one_a_seed(g, notes) for g in groups.values()] for key, groups in tree.items()}
     examples = {key: groups[0][0] for key, groups in kept.items()}
@@ -112,10 +112,15 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
         Setting(key[0], key[1], _setting_title(examples[key], list(examples.values())), _labelled(groups))
         for key, groups in kept.items()
     ]
-    return sorted(settings, key=lambda s: (*_rank(s.dataset, DATASETS), s.title)), notes
+    return sorted(settings, key=lambda s: (*_rank(s.dataset, DATASETS), _natural(s.title))), notes
 
 
-def _text(config: dict[str, Any]) -> str:
+def _natural(title: str) -> list[str | int]:
+    """A sorting key in which 30 comes before 100."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", title)]
+
+
+def comparable(config: dict[str, Any]) -> str:
     """Something to compare by: 1 and 1.0 are the same value, a key that an older run did not have is null."""
     numbers = {k: float(v) for k, v in config.items() if isinstance(v, int) and not isinstance(v, bool)}
     given = {k: v for k, v in (config | numbers).items() if v is not None}
@@ -164,7 +169,7 @@ def _usual(values: list[Any]) -> Any:
 def differing_keys(configs: list[dict[str, Any]]) -> list[str]:
     """The keys in which configurations differ, in their order of appearance."""
     keys = dict.fromkeys(key for config in configs for key in config)
-    return [key for key in keys if len({_text({key: c.get(key)}) for c in configs}) > 1]
+    return [key for key in keys if len({comparable({key: c.get(key)}) for c in configs}) > 1]
 
 
 def short(key: str, config: dict[str, Any]) -> str:

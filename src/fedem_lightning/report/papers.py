@@ -1,8 +1,8 @@
 """The papers' published numbers, from the .csv files in `papers/`.
 
-Columns: paper and table (together the name that --table takes), dataset, algorithm, `when` (a key and value that the
-run's configuration must have, or nothing), column (which score), value and std as printed there (accuracies in percent,
-losses and entropies in nats), note. `algorithm+name` is an adaptation after an algorithm.
+Columns: paper and table (together the name that --table takes), dataset, algorithm, `when` (keys and values that the
+run's configuration must have, KEY=VALUE;KEY=VALUE, or nothing), column (which score), value and std as printed there
+(accuracies in percent, losses and entropies in nats), note. `algorithm+name` is an adaptation after an algorithm.
 """
 
 import math
@@ -91,6 +91,8 @@ def tables_for(run: Run, equal_communication: bool = False) -> tuple[str, ...]:
     if run.config.get("dataset.one_hot"):  # Appendix J.4 has no accuracies
         return ()
     sampled = run.participation < 1
+    if run.results["dataset"] == "density":
+        return ("three-approaches-table-1",)
     if run.results.get("unseen"):
         return (COMPONENTS_TABLE,) if sampled else ("fedem-table-3",)
     if sampled:
@@ -106,5 +108,5 @@ def title(name: str) -> str:
 
 
 def _holds(when: str, run: Run) -> bool:
-    key, _, value = when.partition("=")
-    return not when or (key in run.config and show(run.config[key]) == value)
+    pairs = (condition.partition("=")[::2] for condition in when.split(";") if condition)
+    return all(key in run.config and show(run.config[key]) == value for key, value in pairs)

@@ -1,99 +1,14 @@
 """The table of scores: one row a group of runs, mean and standard deviation over its seeds, the paper's beside them."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
+from fedem_lightning.report.cells import Cell, Column, Table, cell
 from fedem_lightning.report.collect import Run
-from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.groups import Setting
+from fedem_lightning.report.minimum import minimum_cell
 from fedem_lightning.report.papers import Papers, tables_for
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One entry of a table.
-
-    Args:
-        value: a mean over seeds, or a paper's number.
-        std: standard deviation over seeds (ddof 1); None for one seed.
-        n: seeds, 0 for a paper's number.
-        source: of a paper's number.
-        note: what to know about a paper's number.
-
-    """
-
-    value: float
-    std: float | None = None
-    n: int = 0
-    source: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Column:
-    """How a column is headed and printed.
-
-    Args:
-        header: its head.
-        form: format of the mean.
-        std_form: format of the standard deviation; empty: not shown (report.csv has it).
-
-    """
-
-    header: str
-    form: str = ".3g"
-    std_form: str = ""
-
-    def show(self, cell: Cell | None) -> str:
-        """A cell as text; "-" for none and for what is not finite."""
-        if cell is None or not math.isfinite(cell.value):
-            return "-"
-        value = "{:,.0f}" if self.form == ".3g" and abs(cell.value) >= 1000 else f"{{:{self.form}}}"
-        text = value.format(cell.value)
-        return f"{text} ± {cell.std:{self.std_form}}" if cell.std is not None and self.std_form else text
-
-
-@dataclass
-class Table:
-    """A table, whatever it is written as.
-
-    Args:
-        name: scores or components.
-        title: for readers.
-        setting: what is compared.
-        unit: of the scores.
-        columns: by key, in their order.
-        rows: group -> cells by key of the column.
-        notes: lines below.
-
-    """
-
-    name: str
-    title: str
-    setting: Setting
-    unit: str
-    columns: dict[str, Column]
-    rows: list[tuple[Group, dict[str, Cell]]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def filled(self) -> dict[str, Column]:
-        """The columns in which any row has something."""
-        return {key: column for key, column in self.columns.items() if any(key in cells for _, cells in self.rows)}
-
-    def add_sources(self) -> None:
-        """Says below the table where the papers' numbers come from."""
-        sources: dict[str, dict[str, str]] = {}  # source -> label -> algorithm
-        for group, cells in self.rows:
-            for cell in cells.values():
-                if cell.source:
-                    note = f" ({cell.note})" if cell.note else ""
-                    sources.setdefault(cell.source + note, {})[group.label] = group.algorithm
-        for source, labels in sources.items():
-            elsewhere = {group.algorithm for group, _ in self.rows if group.label not in labels}
-            names = dict.fromkeys(label if name in elsewhere else name for label, name in labels.items())
-            self.notes.append(f"paper: {source}, beside {', '.join(names)}")
 
 
 @dataclass(frozen=True)
@@ -128,19 +43,6 @@ SCORES = (
     Score("unseen_train", "unseen train", "unseen_train"),
 )
 _SEEN_TEST = ("weighted", "pooled", "mean", "bottom_decile", "worst")
-
-
-def cell(values: Iterable[float | None]) -> Cell | None:
-    """Mean and standard deviation over seeds; None if no seed has a value, NaN if one has none or is not finite.
-
-    Such a seed is not skipped: a mean over the seeds that went well would flatter the method.
-    """
-    given = list(values)
-    numbers = [math.nan if v is None else float(v) for v in given]
-    if all(v is None for v in given):
-        return None
-    std = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None
-    return Cell(float(np.mean(numbers)), std, len(numbers))
 
 
 def scores_of(run: Run) -> dict[str, float | None]:
@@ -180,6 +82,7 @@ def columns_of(percent: bool) -> dict[str, Column]:
     columns |= {score.key: Column(score.header, form, std) for score in seen}
     for score in seen:
         columns |= _beside(score, form, std, signed)
+    columns["minimum"] = Column("minimum", form)
     for score in others:
         columns |= {score.key: Column(score.header, form, std), **_beside(score, form, std, signed)}
     return columns | {"megabytes": Column("MB a client"), "seconds": Column("s a round")}
@@ -225,6 +128,8 @@ def build(
     table = Table("scores", f"{setting.title}: {what}, {unit}", setting, unit, columns_of(factor == 100))
     for group in setting.groups:
         cells = _measured([scores(run) for run in group.runs])
+        minimum = minimum_cell(group.runs) if measure == "loss" else None
+        cells |= {} if minimum is None else {"minimum": minimum}
         _compare(cells, group.runs[0], papers, tables_for(group.runs[0], equal_communication), measure)
         table.rows.append((group, cells))
     beside = {key for _, cells in table.rows for key in cells if key.startswith("paper_")}

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.files import write_atomically
+from fedem_lightning.report.cells import Table
 from fedem_lightning.report.collect import Skipped
-from fedem_lightning.report.tables import Table
 
 CAVEAT = (
     "The papers' numbers belong to their own data, models and rounds; differences mean something where these agree."
@@ -107,7 +107,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def tidy(report: Report) -> pd.DataFrame:
-    """One row a cell: what it is, its value in the table's unit, its standard deviation, seeds, a paper's source."""
+    """One row a cell: what it is, its value in the table's unit (a range: value to high), deviation, seeds, source."""
     rows = [
         {
             "dataset": table.setting.dataset,
@@ -119,6 +119,7 @@ def tidy(report: Report) -> pd.DataFrame:
             "column": key,
             "value": cells[key].value,
             "std": cells[key].std,
+            "high": cells[key].high,
             "seeds": cells[key].n or None,
             "source": cells[key].source or None,
         }

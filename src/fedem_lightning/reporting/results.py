@@ -20,7 +20,7 @@ from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.backbones import Linear
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.evaluation import summarize, summarize_table
+from fedem_lightning.evaluation import REFERENCES, summarize, summarize_table
 from fedem_lightning.files import write_atomically
 from fedem_lightning.recovery import component_health, recovery_scores
 
@@ -41,6 +41,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
         "reference": _reference(seen),
         **_mixture(algorithm, federation),
+        **algorithm.diagnostics,
         "seconds": {
             "training": statistics.training_seconds,
             "per_round": median(seconds) if seconds else None,
@@ -61,13 +62,14 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
 
 
 def _reference(seen: pd.DataFrame) -> dict[str, float]:
-    """The Bayes-optimal accuracy on the test samples, weighted as the results are."""
-    if "true_bayes_accuracy" not in seen or not seen.n_test.any():
-        return {}
-    bayes = seen.true_bayes_accuracy.to_numpy()
-    sums = summarize(bayes, seen.n_train.to_numpy(), seen.n_test.to_numpy(), higher_is_better=True)
-    names = {"weighted": "bayes_accuracy"}
-    return {names.get(name, f"bayes_accuracy_{name}"): value for name, value in sums.items()}
+    """The best that clients can have on their test samples, summed up as the results are."""
+    n_train, n_test = seen.n_train.to_numpy(), seen.n_test.to_numpy()
+    reference: dict[str, float] = {}
+    for name, higher_is_better in REFERENCES.items():
+        if f"true_{name}" in seen:
+            sums = summarize(seen[f"true_{name}"].to_numpy(), n_train, n_test, higher_is_better)
+            reference |= {name if key == "weighted" else f"{name}_{key}": value for key, value in sums.items()}
+    return reference
 
 
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:

@@ -27,13 +27,14 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
         if scores:
             table.add_row(label, *(_number(scores[measure][name], factor) for name in sums))
     reference = results["reference"]
-    if reference:
+    if "bayes_accuracy" in reference:
         keys = ("bayes_accuracy" if name == "weighted" else f"bayes_accuracy_{name}" for name in sums)
         table.add_row("Bayes ceiling, test", *(_number(reference[key], factor) for key in keys))
     console = console or Console()
     console.print(table)
     seconds, sent, engine = results["seconds"], results["communication"], results["engine"]["name"]
     lines = [
+        *_minimum_lines(results),
         *_recovery_lines(results["recovery"]),
         *_component_lines(results.get("components", {})),
         f"training {seconds['training']:.1f} s ({_per_round(seconds['per_round'])}, engine {engine}), "
@@ -50,6 +51,13 @@ def _number(value: float | None, factor: float) -> str:
 
 def _per_round(seconds: float | None) -> str:
     return "no round" if seconds is None else f"{seconds:.3g} s a round"
+
+
+def _minimum_lines(results: dict[str, Any]) -> list[str]:
+    if "minimum_loss" not in results["reference"]:
+        return []
+    loss, minimum = results["test"]["loss"]["weighted"], results["reference"]["minimum_loss"]
+    return [f"test loss {loss:.3f} nats, weighted; a model a client could reach {minimum:.3f}"]
 
 
 def _recovery_lines(recovery: dict[str, Any]) -> list[str]:

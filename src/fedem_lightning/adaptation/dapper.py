@@ -1,0 +1,159 @@
+"""Dapper: data interpolation, a client's own samples mixed with samples of the central distribution.
+
+Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applications to Federated Learning", 2020, arXiv
+2002.10619. Section 5, Figure 3; sources of global data: Appendix D.3.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.adaptation.base import Adaptation
+from fedem_lightning.adaptation.proxy import read_proxy
+from fedem_lightning.adaptation.selection import GRID, Best, check_grid, selection_losses
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.samples import Arrays, Joined
+from fedem_lightning.errors import require, require_number
+from fedem_lightning.local_solver import ClientSGD
+from fedem_lightning.personal import Personal
+from fedem_lightning.randomness import Purpose, fold
+from fedem_lightning.tasks import Classification
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+class Dapper(Adaptation):
+    """Minimises lambda L_k + (1 - lambda) L_C (Eq. 5) from the central model on, for each lambda of a grid.
+
+    A client draws r n_k samples of C once, and for each lambda makes a pass over as many samples, each one its own with
+    probability lambda (with replacement), else the next of those. The best lambda's model is served; "lambda" joins
+    the clients' table.
+
+    Args:
+        ratio: r; a client's part of the communication is r n_k samples.
+        source: of the samples of C: "pool": training samples of the clients that train (after HypCluster and Clustered:
+            of those of the client's cluster). "proxy": a public file. "model": labels drawn from the served model, for
+            density estimation, where x is empty.
+        proxy: an .npz file with x and y like the federation's; for "proxy".
+        lambdas: the grid, in [0, 1]; 1 alone is Finetune on resampled data, 0 alone never uses a client's own.
+        selection: lambda has the lowest loss on "val"idation samples, or on "train"ing samples (Fig. 3 as printed,
+            which favours 1).
+        epochs: passes over the drawn samples; the paper's is 1.
+        client_optimizer: None: the algorithm's, at its first round's rate.
+
+    """
+
+    columns = ("lambda",)
+
+    def __init__(
+        self,
+        ratio: float = 5.0,
+        source: str = "pool",
+        proxy: str | Path | None = None,
+        lambdas: Sequence[float] = GRID,
+        selection: str = "val",
+        epochs: int = 1,
+        client_optimizer: ClientSGD | None = None,
+    ) -> None:
+        super().__init__(epochs, client_optimizer)
+        require_number("adaptation.ratio", ratio, above=0)
+        known = ("pool", "proxy", "model")
+        require(source in known, f"adaptation.source: expected {', '.join(known)}, got {source}")
+        require((proxy is not None) == (source == "proxy"), "adaptation.proxy: expected a file with source=proxy only")
+        self.ratio, self.source, self.proxy, self.selection = ratio, source, proxy, selection
+        self.lambdas = check_grid(lambdas, selection)
+        self._public: Arrays | None = None
+
+    def check_federation(self, federation: Federation) -> None:
+        """Reads the proxy; finds out whether labels alone can be drawn."""
+        if self.source == "pool":
+            return
+        require(
+            isinstance(federation.samples, Arrays), f"adaptation.source: {self.source} needs a federation of arrays"
+        )
+        assert isinstance(federation.samples, Arrays)
+        if self.proxy is not None:
+            self._public = read_proxy(self.proxy, federation)
+        else:
+            x, one_label = federation.samples.x, isinstance(federation.task, Classification)
+            alike = one_label and bool((x == x[:1]).all())
+            require(alike, "adaptation.source: model draws labels alone, so all samples must have the same x")
+
+    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> Personal:
+        """h_lambda for each lambda, then the best of them."""
+        best, h_c = Best(), algorithm.serving(block.clients)
+        mixture, central = algorithm.mixture(block.clients), self._central_samples(algorithm, block)
+        for value in self.lambdas:
+            interpolated = self._interpolated(algorithm.seed, block, central, value)
+            h = self.tune(algorithm, h_c, interpolated, algorithm.sample_weights(interpolated))
+            losses = selection_losses(algorithm, Personal(h, mixture), block, self.selection)
+            best.offer(losses, models=h, share=torch.full_like(losses, value))
+        models, share = best.value["models"], best.value["share"]
+        return Personal(models, mixture, {"lambda": share})  # type: ignore[arg-type, dict-item]
+
+    def _interpolated(self, seed: int, block: Block, central: Block, value: float) -> Block:
+        """As many samples as `central` has, each a client's own with probability `value`; the same draws for all."""
+        rank, counts = _ranks(central), block.counts()
+        keys = fold(seed, Purpose.DAPPER, block.clients)[central.owner]  # [r n]
+        own = fold(keys, 0, rank) < value * 2**32  # bool [r n]
+        first = (counts.cumsum(0) - counts)[central.owner]
+        chosen = block.index[first + fold(keys, 1, rank) % counts[central.owner]]
+        return Block(central.federation, block.clients, torch.where(own, chosen, central.index), central.owner)
+
+    def _central_samples(self, algorithm: "FederatedAlgorithm", block: Block) -> Block:
+        """C': round(r n_k) samples for each client k, [r n] in all."""
+        sizes = (self.ratio * block.counts()).round().long()  # [C]
+        owner = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes)
+        empty = Block(block.federation, block.clients, owner, owner)
+        draws = fold(fold(algorithm.seed, Purpose.DAPPER, block.clients)[owner], 2, _ranks(empty))  # in [0, 2^32)
+        if self.source == "pool":
+            return Block(block.federation, block.clients, _pooled(algorithm, block, owner, draws), owner)
+        if self.source == "proxy":
+            assert self._public is not None  # since check_federation
+            public = self._public.to(owner.device)
+            return _beside(block, public, draws % len(public.y), owner)
+        return _drawn_from_model(algorithm, block, owner, draws)
+
+
+def _ranks(block: Block) -> Tensor:
+    """Each sample's number among its client's, int64 [n]."""
+    counts = block.counts()
+    return torch.arange(len(block.owner), device=counts.device) - (counts.cumsum(0) - counts)[block.owner]
+
+
+def _pooled(algorithm: "FederatedAlgorithm", block: Block, owner: Tensor, draws: Tensor) -> Tensor:
+    """Positions of training samples of the clients that train, in the owner's group: int64 [r n]."""
+    federation, found = block.federation, torch.zeros_like(owner)
+    trained, groups = federation.clients(), algorithm.groups_of(block.clients)
+    for group in groups.unique():
+        members = trained[algorithm.groups_of(trained) == group]
+        pool = federation.splits["train"].positions(members if len(members) else trained)[0]
+        mine = groups[owner] == group
+        found[mine] = pool[draws[mine] % len(pool)]
+    return found
+
+
+def _beside(block: Block, more: Arrays, chosen: Tensor, owner: Tensor) -> Block:
+    """The samples `chosen` of `more`, in a federation that has these beside its own."""
+    old = block.federation
+    assert isinstance(old.samples, Arrays)
+    both = old.with_samples(Joined(old.samples, more))
+    return Block(both, block.clients, len(old.samples.y) + chosen, owner)
+
+
+def _drawn_from_model(algorithm: "FederatedAlgorithm", block: Block, owner: Tensor, draws: Tensor) -> Block:
+    """Labels from the clients' served models; x is what all samples have."""
+    x, task = block.x(algorithm.parameter_dtype), block.federation.task
+    personal = Personal(algorithm.serving(block.clients), algorithm.mixture(block.clients))
+    first = block.counts().cumsum(0) - block.counts()  # a sample of each client that has one  [C]
+    has = block.counts() > 0
+    one = Block(block.federation, block.clients, block.index[first[has]], torch.nonzero(has).squeeze(1))
+    p = torch.zeros(len(has), task.n_outputs, dtype=torch.float64, device=x.device)
+    p[has] = personal.predict(algorithm.components[0], one).double().exp()  # [C, Y]
+    y = torch.searchsorted(p.cumsum(dim=1)[owner], ((draws + 0.5) / 2**32).unsqueeze(1).double()).squeeze(1)
+    y = y.clamp(max=task.n_outputs - 1)
+    return _beside(block, Arrays(x[:1].expand(len(y), *x.shape[1:]), y), torch.arange(len(y), device=y.device), owner)

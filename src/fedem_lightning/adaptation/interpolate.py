@@ -1,0 +1,113 @@
+"""Mapper's personal part: a mixture of a local and a central model's probabilities.
+
+Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applications to Federated Learning", 2020, arXiv
+2002.10619. Section 6, Figure 4; equation numbers are the paper's.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.adaptation.base import Adaptation
+from fedem_lightning.adaptation.selection import GRID, Best, check_grid, sample_losses, selection_losses
+from fedem_lightning.aggregation import Models
+from fedem_lightning.data.federation import Block
+from fedem_lightning.errors import require
+from fedem_lightning.local_solver import ClientSGD, LocalStep
+from fedem_lightning.personal import Personal
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+class MixtureStep(LocalStep):
+    """A step of h on the loss of a mixture, -log(a p + b p'), p and p' being the label's likelihoods.
+
+    The other model h' is fixed. Up to a constant the loss is -log(1 + p a / (b p')): the samples' weights are the
+    `odds` a / (b p').
+    """
+
+    def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
+        """Losses -log p and odds [..., B], size [...] -> [...]."""
+        gain = torch.logaddexp(weight.log() - losses, torch.zeros_like(losses))  # 0 for padding, whose weight is 0
+        return -gain.sum(dim=-1) / (size * self.task.n_targets)
+
+
+def odds(share: Tensor, losses: Tensor) -> Tensor:
+    """A / (b p') for a share a = 1 - b [n] and losses -log p' [n]; what is infinite is the largest float."""
+    finite = torch.where(share > 0, share / (1 - share) * losses.exp(), 0.0)
+    return finite.clamp(max=torch.finfo(losses.dtype).max)
+
+
+class Interpolated(NamedTuple):
+    """What (10) and (11) find for C clients."""
+
+    local: Models  # h_l, [C, 1, ...]
+    share: Tensor  # lambda [C]
+
+
+class Interpolate(Adaptation):
+    """Client k serves lambda_k h_l + (1 - lambda_k) h_c, h_c being what it had before; lambda_k from a grid.
+
+    h_l starts from h_c's parameters (of several models: the one with the largest weight). "lambda" joins the clients'
+    table.
+
+    Args:
+        objective: of h_l. "mixture": the mixture's loss, for each lambda (Eq. 10). "own": its own loss, once: Mapper's
+            separate variant, which can be worse by a constant (Example E.1).
+        lambdas: the grid, in [0, 1].
+        selection: lambda has the lowest loss on "val"idation samples, or on "train"ing samples (Eq. 11 as printed).
+        epochs: passes over the training samples for each h_l.
+        client_optimizer: of these; None: the algorithm's, at its first round's rate.
+
+    """
+
+    columns = ("lambda",)
+
+    def __init__(
+        self,
+        objective: str = "mixture",
+        lambdas: Sequence[float] = GRID,
+        selection: str = "val",
+        epochs: int = 1,
+        client_optimizer: ClientSGD | None = None,
+    ) -> None:
+        super().__init__(epochs, client_optimizer)
+        require(objective in ("mixture", "own"), f"adaptation.objective: expected mixture or own, got {objective}")
+        self.objective, self.selection = objective, selection
+        self.lambdas = check_grid(lambdas, selection)
+
+    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> Personal:
+        """The best h_l and lambda beside the models served before."""
+        central = Personal(algorithm.serving(block.clients), algorithm.mixture(block.clients))
+        local, share = self.fit(algorithm, central, block)
+        return mixed(local, share, central)._replace(columns={"lambda": share})
+
+    def fit(self, algorithm: "FederatedAlgorithm", central: Personal, block: Block) -> Interpolated:
+        """The best of the grid for each client."""
+        best, start = Best(), strongest(central)
+        fixed = sample_losses(algorithm, central, block)  # -log of h_c's probabilities  [n]
+        local = self.tune(algorithm, start, block) if self.objective == "own" else start
+        for value in self.lambdas:
+            share = central.mixture.new_full((len(block.clients),), value)
+            if self.objective == "mixture" and value > 0:  # Eq. 10
+                weights = odds(share[block.owner].to(fixed), fixed).unsqueeze(1)
+                local = self.tune(algorithm, start, block, weights, MixtureStep)
+            losses = selection_losses(algorithm, mixed(local, share, central), block, self.selection)
+            best.offer(losses, local=local, share=share)  # Eq. 11
+        return Interpolated(**best.value)  # type: ignore[arg-type]
+
+
+def strongest(personal: Personal) -> Models:
+    """Each client's model of the largest weight, [C, 1, ...]."""
+    first, clients = personal.mixture.argmax(dim=1), torch.arange(len(personal.mixture), device=personal.mixture.device)
+    return {name: rows[clients, first].unsqueeze(1) for name, rows in personal.models.items()}
+
+
+def mixed(local: Models, share: Tensor, central: Personal) -> Personal:
+    """Lambda h_l + (1 - lambda) h_c: local [C, 1, ...] and central [C, M, ...] -> [C, 1 + M, ...]."""
+    models = {name: torch.cat([rows, central.models[name]], dim=1) for name, rows in local.items()}
+    share = share.unsqueeze(1)
+    return Personal(models, torch.cat([share, (1 - share) * central.mixture], dim=1))

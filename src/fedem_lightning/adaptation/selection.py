@@ -1,0 +1,77 @@
+"""Each client's choice of an interpolation weight lambda: the one whose model has the lowest loss."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.data.federation import Block
+from fedem_lightning.em import mixture_losses
+from fedem_lightning.errors import require
+from fedem_lightning.personal import Personal
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+def check_grid(lambdas: Sequence[float], selection: str) -> tuple[float, ...]:
+    """The grid, ascending.
+
+    Raises:
+        UserError: it is empty or leaves [0, 1], or `selection` is neither "val" nor "train".
+
+    """
+    numbers = all(isinstance(value, int | float) for value in lambdas)
+    fits = len(lambdas) > 0 and numbers and all(0 <= value <= 1 for value in lambdas)
+    require(fits, f"adaptation.lambdas: expected numbers in [0, 1], got {list(lambdas)}")
+    require(selection in ("val", "train"), f"adaptation.selection: expected val or train, got {selection}")
+    return tuple(sorted(float(value) for value in lambdas))
+
+
+def sample_losses(algorithm: "FederatedAlgorithm", personal: Personal, block: Block) -> Tensor:
+    """-log of each label's likelihood under its client's mixture of models, in nats: [n]."""
+    losses = personal.losses(algorithm.components[0], block)  # [n, M]
+    return mixture_losses(personal.mixture.to(losses), losses, block.owner)
+
+
+def selection_losses(algorithm: "FederatedAlgorithm", personal: Personal, block: Block, selection: str) -> Tensor:
+    """The mean loss that lambda is chosen by, [C]: on validation samples, or where there are none on training ones."""
+    chosen = block
+    if selection == "val":
+        chosen = block.federation.block(block.clients, "val")
+        if not (chosen.counts() > 0).all():
+            own = selection_losses(algorithm, personal, block, "train")
+            return torch.where(chosen.counts() > 0, _means(algorithm, personal, chosen), own)
+    return _means(algorithm, personal, chosen)
+
+
+def _means(algorithm: "FederatedAlgorithm", personal: Personal, block: Block) -> Tensor:
+    losses = sample_losses(algorithm, personal, block)
+    sums = losses.new_zeros(len(block.clients)).index_add_(0, block.owner, losses)
+    return sums / block.counts().clamp(min=1)
+
+
+class Best:
+    """Each client's best candidate so far; of equal ones the first."""
+
+    def __init__(self) -> None:
+        self.losses: Tensor | None = None  # [C]
+        self.value: dict[str, Models | Tensor] = {}
+
+    def offer(self, losses: Tensor, **candidate: Models | Tensor) -> None:
+        """Takes the candidate, tensors [C, ...], for the clients whose loss [C] it lowers."""
+        if self.losses is None:
+            self.losses, self.value = losses, candidate
+            return
+        lower = (losses < self.losses) | (self.losses.isnan() & ~losses.isnan())  # a diverged candidate never stays
+        self.losses = torch.where(lower, losses, self.losses)
+
+        def keep(new: Tensor, old: Tensor) -> Tensor:
+            return torch.where(lower.view(-1, *[1] * (new.ndim - 1)), new, old)
+
+        self.value = tree_map(keep, candidate, self.value)

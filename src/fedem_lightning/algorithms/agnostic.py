@@ -1,0 +1,109 @@
+"""Agnostic federated learning over given domains of samples, by AgnosticFedAvg.
+
+Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applications to Federated Learning", 2020, arXiv
+2002.10619, Appendix B.2, for the objective. Ro, Chen, Mathews, Mohri, Suresh: "Communication-Efficient Agnostic
+Federated Averaging", Interspeech 2021, arXiv 2104.02748, for the rule.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require, require_number, require_whole
+from fedem_lightning.round import Round, share_of
+
+LEAST = 1e-12
+"""Of a domain's weight: at 0 it could never grow again, and its clients would have no say at all."""
+
+
+class Agnostic(FederatedAlgorithm):
+    """min_w max_lambda sum_i lambda_i L_i(w): domains' weights grow with their losses, so the worst one counts most.
+
+    The domains are the data's (`Federation.domains`); a client may have samples of several.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`.
+        domain_lr: gamma, 0 or more.
+        window: r_win, rounds over which the cohorts' samples of a domain are averaged.
+        initial_weights: lambda before the first round: "uniform", or "proportional" to the domains' samples.
+
+    """
+
+    sized_by_data = ("weights", "mean_counts", "recent_counts")
+    weights: Tensor  # lambda [p], on the simplex; [0] before the first round
+    mean_counts: Tensor  # a cohort's samples of each domain, mean over the window [p]
+    recent_counts: Tensor  # the same of the last rounds [window, p]
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        domain_lr: float = 0.05,
+        window: int = 1,
+        initial_weights: str = "uniform",
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        require_number("algorithm.domain_lr", domain_lr, at_least=0)
+        require_whole("algorithm.window", window, at_least=1)
+        known = initial_weights in ("uniform", "proportional")
+        require(known, f"algorithm.initial_weights: expected uniform or proportional, got {initial_weights}")
+        self.domain_lr, self.window, self.initial_weights = domain_lr, window, initial_weights
+        for name in self.sized_by_data:
+            self.register_buffer(name, torch.zeros(0))
+
+    def check_federation(self, federation: Federation) -> None:
+        """The domains must be known."""
+        super().check_federation(federation)
+        how = "dataset.domains, or an array 'domain' beside x and y"
+        require(federation.domains is not None, f"dataset.domains: Agnostic needs the domain of every sample ({how})")
+
+    def initialize(self, federation: Federation) -> None:
+        """lambda_0; and in place of a window, what a cohort has on average of each domain."""
+        everybody = federation.block(federation.clients(), "train")
+        counts = self._by_domain(everybody).sum(dim=0).to(self.parameter_dtype)  # [p]
+        start = torch.ones_like(counts) if self.initial_weights == "uniform" else counts
+        self.weights = start / start.sum()
+        share = share_of(self.participation, len(everybody.clients)) / len(everybody.clients)
+        self.mean_counts = torch.where(counts > 0, share * counts, 1.0)  # nobody has it: any number will do
+        self.recent_counts = counts.new_zeros(self.window, len(counts))
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """L_i^k and N_i^k at w; b_k = sum_i a_i N_i^k; local SGD on sum_{s in I} (n_k a_dom(s) / b_k) l(s) / |I|."""
+        a = self.weights / self.mean_counts  # [p]
+        losses = self.losses(block)[:, 0] / block.federation.task.n_targets  # [n]
+        loss_sums, counts = self._by_domain(block, losses), self._by_domain(block)  # L_i^k, N_i^k  [C, p]
+        b = (a * counts).sum(dim=1)  # [C]
+        weights = a[block.domain()] * (block.counts() / b)[block.owner]  # [n]
+        models = self.local_solver(self.broadcast(block.clients), block, round_, weights.unsqueeze(1))
+        # the server's mean weighs by b_k: what it finds, times sum_k b_k, are sums over the cohort
+        sums = {"domain losses": loss_sums, "domain counts": counts}
+        return Sent(models | {name: (total / b.unsqueeze(1)).unsqueeze(1) for name, total in sums.items()}, b)
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """W <- w - serveropt(sum_k b_k (w - w_k) / sum_k b_k);  lambda_i ~ lambda_i exp(gamma L_i)."""
+        super().server_update(means, round_)
+        if means is not None:
+            b = float(means.weight[0])  # sum_k b_k
+            loss_sums, counts = (b * means.models[f"domain {name}"][0] for name in ("losses", "counts"))  # [p]
+            loss = torch.where(counts > 0, loss_sums / counts, 0.0)  # L_i  [p]
+            self.weights = torch.softmax(self.weights.log() + self.domain_lr * loss, dim=0).clamp(min=LEAST)
+            self.recent_counts[round_.number % self.window] = counts
+            mean = self.recent_counts[: round_.number + 1].mean(dim=0)
+            self.mean_counts = torch.where(mean > 0, mean, self.mean_counts)  # else nothing new was heard of it
+        assert round_.federation.domains is not None
+        for name, weight in zip(round_.federation.domains.names, self.weights, strict=True):
+            self.round_metrics.add(f"lambda_{name}", weight)
+
+    @staticmethod
+    def _by_domain(block: Block, values: Tensor | None = None) -> Tensor:
+        """Sums of `values` [n], or numbers of samples, over each client's samples of each domain, [C, p]."""
+        assert block.federation.domains is not None
+        shape = len(block.clients), len(block.federation.domains.names)
+        cell = block.owner * shape[1] + block.domain()  # [n]
+        return torch.bincount(cell, values, minlength=shape[0] * shape[1]).view(shape)

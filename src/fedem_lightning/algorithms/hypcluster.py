@@ -1,0 +1,132 @@
+"""HypCluster: q hypotheses, each client trains and serves the one with its lowest loss.
+
+Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applications to Federated Learning", 2020, arXiv
+2002.10619. Section 4, Figure 1. With random hypotheses at the start it is IFCA (Ghosh et al. 2020, arXiv 2006.04088).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Models, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.predicting import client_means
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require, require_whole
+from fedem_lightning.initialization import farthest_models, greedy_models, load_models, sampled_models
+
+
+class HypCluster(FederatedAlgorithm):
+    """min over h_1..h_q of sum_k (n_k / n) min_i L_k(h_i), Eq. 3, by stochastic EM with hard assignments.
+
+    The components are the hypotheses; with q = 1 it is FedAvg, bit for bit. A hypothesis that nobody chose in a round
+    stays as it is, with its own state of the server optimiser. All clients, seen or not, are assigned by the models at
+    hand when they are scored.
+
+    Args:
+        backbone: see `FederatedAlgorithm`.
+        n_clients: T, the unseen clients included.
+        n_components: q.
+        initialization: "sampled": each hypothesis is trained from a common start on one client, drawn at random.
+            "farthest": on clients that the hypotheses before it serve worst. "greedy": of the models of 10 q clients
+            those that serve all of these best together. "random": each from its own seed (IFCA).
+        initial_epochs: passes of such a client over its samples.
+        options: see `FederatedAlgorithm`.
+
+    """
+
+    shares_models = False
+    personalizes_seen = True
+    trained_models = 1
+    cluster: Tensor  # f(k), int64 [T]
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        n_components: int = 2,
+        initialization: str = "sampled",
+        initial_epochs: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components, **options)
+        known = ("sampled", "farthest", "greedy", "random")
+        require(initialization in known, f"algorithm.initialization: expected {', '.join(known)}, got {initialization}")
+        require_whole("algorithm.initial_epochs", initial_epochs, at_least=1)
+        self.initialization, self.initial_epochs = initialization, initial_epochs
+        self.register_buffer("cluster", torch.zeros(n_clients, dtype=torch.int64))
+
+    def initialize(self, federation: Federation) -> None:
+        """The hypotheses' starting points. One alone starts where FedAvg does."""
+        if self.initialization == "random" or len(self.components) == 1:
+            return
+        if self.initialization == "sampled":
+            models = sampled_models(self, federation, self.initial_epochs)
+        else:
+            choose = farthest_models if self.initialization == "farthest" else greedy_models
+            models = choose(self, federation, 10 * len(self.components), self.initial_epochs)
+        load_models(self.components, models)
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """Chooses a hypothesis, trains it, and sends it with its number."""
+        self.personalize_block(block)
+        models = self.local_solver(self.serving(block.clients), block, round_)  # h_{k, f(k)}  [C, 1, ...]
+        return Sent(models, block.counts(), group=self.cluster[block.clients])
+
+    def personalize_block(self, block: Block) -> None:
+        """f(k) = argmin_i L_k(h_i), Eq. 4; ties: the lowest i. A client without samples stays where it is."""
+        losses = self.losses(block)  # [n, q]
+        nearest = client_means(losses, block).sort(dim=1, stable=True).indices[:, 0]  # NaN counts as largest
+        self.cluster[block.clients] = torch.where(block.counts() > 0, nearest, self.cluster[block.clients])
+        chosen = self.cluster[block.clients][block.owner].unsqueeze(1)
+        self.round_metrics.add("objective", losses.gather(1, chosen))  # Eq. 3
+
+    def personalize(self, federation: Federation, clients: Tensor) -> None:
+        """Eq. 4."""
+        for block in self.blocks(federation, clients):
+            self.personalize_block(block)
+
+    @property
+    def n_groups(self) -> int:  # type: ignore[override]
+        """An average for each hypothesis."""
+        return len(self.components)
+
+    @property
+    def messages(self) -> tuple[int, int]:
+        """Q down, one up."""
+        return len(self.components), 1
+
+    def serving(self, clients: Tensor) -> Models:
+        """The hypothesis of each client, [C, 1, ...]."""
+        hypotheses = self.broadcast(clients[:1])  # [1, q, ...]
+        return {name: rows[0, self.cluster[clients]].unsqueeze(1) for name, rows in hypotheses.items()}
+
+    def mixture(self, clients: Tensor) -> Tensor:
+        """One model each."""
+        return torch.ones(len(clients), 1, dtype=self.parameter_dtype, device=clients.device)
+
+    def mean_models(self, federation: Federation) -> Models:
+        """The hypotheses."""
+        return {name: rows[0] for name, rows in self.broadcast(federation.clients()[:1]).items()}
+
+    @property
+    def pi(self) -> Tensor:
+        """The assignment as mixture weights, one-hot [T, q]."""
+        return torch.nn.functional.one_hot(self.cluster, len(self.components)).to(self.parameter_dtype)
+
+    def groups_of(self, clients: Tensor) -> Tensor:
+        """The clusters."""
+        return self.cluster[clients]
+
+    def client_state(self) -> Iterator[Tensor]:
+        """The assignment."""
+        yield self.cluster
+        yield from super().client_state()
+
+    def client_columns(self) -> dict[str, np.ndarray]:
+        """The assignment."""
+        return {"cluster": self.cluster.cpu().numpy()}

@@ -1,0 +1,51 @@
+"""Mapper: model interpolation, central and local models trained together.
+
+Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applications to Federated Learning", 2020, arXiv
+2002.10619. Section 6, Figure 4; equation numbers are the paper's.
+"""
+
+from typing import Any
+
+import torch
+
+from fedem_lightning.adaptation import Adaptation, Interpolate
+from fedem_lightning.adaptation.interpolate import MixtureStep, odds
+from fedem_lightning.aggregation import Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block
+from fedem_lightning.errors import require
+from fedem_lightning.personal import Personal
+
+
+class Mapper(FederatedAlgorithm):
+    """min over h_c of sum_k (n_k / n) min over h_l, lambda of L_k(lambda h_l + (1 - lambda) h_c).
+
+    Every client, seen or not, is scored with the h_l and lambda of (10) and (11) for the newest h_c. As h_l starts from
+    it each time, clients keep nothing. With the grid {0} it is FedAvg.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`.
+        adaptation: `Interpolate` with the mixture's objective: the grid, and how h_l is trained; None: its defaults.
+
+    """
+
+    def __init__(
+        self, backbone: Backbone, n_clients: int, adaptation: Adaptation | None = None, **options: Any
+    ) -> None:
+        interpolation = Interpolate() if adaptation is None else adaptation
+        joint = isinstance(interpolation, Interpolate) and interpolation.objective == "mixture"
+        require(joint, "adaptation: Mapper needs mapper, or none for its defaults")
+        super().__init__(backbone, n_clients, n_components=1, adaptation=interpolation, **options)
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """(10) and (11) for h_c as received; then (12), local steps of h_c with h_l fixed."""
+        assert isinstance(self.adaptation, Interpolate)
+        h_c = self.broadcast(block.clients)  # [C, 1, ...]
+        alone = torch.ones_like(self.mixture(block.clients))
+        h_l, share = self.adaptation.fit(self, Personal(h_c, alone), block)  # Eq. 10, 11
+        fixed = Personal(h_l, alone).losses(self.components[0], block)  # [n, 1]
+        weights = odds(1 - share[block.owner].unsqueeze(1).to(fixed), fixed)
+        step = self.local_step(block, round_, MixtureStep)
+        models = self.local_solver(h_c, block, round_, weights, step=step)  # Eq. 12
+        return Sent(models, block.counts())

@@ -1,0 +1,31 @@
+"""One distribution over the labels and no features, the model of the density federation."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.errors import require
+
+
+class Categorical(nn.Module):
+    """The logits of y, whatever x is: a linear layer of the constant 1, so that engines stack it as they do any other.
+
+    Args:
+        in_shape: shape of one sample, (1,).
+        n_outputs: labels, Y.
+
+    Raises:
+        UserError: samples of another shape.
+
+    """
+
+    def __init__(self, in_shape: Sequence[int] = (1,), n_outputs: int = 50) -> None:
+        super().__init__()
+        shape = tuple(in_shape)
+        require(shape == (1,), f"backbone.in_shape: Categorical is for samples without features, (1,), got {shape}")
+        self.logits = nn.Linear(1, n_outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, 1] -> [B, n_outputs]."""
+        return self.logits(torch.ones_like(x))

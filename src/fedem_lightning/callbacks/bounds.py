@@ -1,0 +1,129 @@
+"""Generalisation bounds as diagnostics of a run: see `fedem_lightning.bounds`."""
+
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.bounds import (
+    cluster_term,
+    discrepancies,
+    global_term,
+    interpolation_term,
+    local_term,
+    skewness,
+    suggest,
+)
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.errors import require_number
+from fedem_lightning.evaluation import scored_clients
+from fedem_lightning.processes import Processes
+
+
+class BoundsDiagnostics(pl.Callback):
+    """How far clients are from the pool, and which way of learning the bounds suggest to each.
+
+    Every evaluation has the algorithm's M components score all training samples of the scored clients that train. After
+    the test `pl_module.clients` has the columns `discrepancy` (the loss's unit for a target, over all models seen) and
+    `suggestion`, and `pl_module.diagnostics` the entry `bounds`, see docs/results.md. Nothing of the training changes.
+
+    Models that are no components (those of `local` and `clustered`) are not seen.
+
+    Args:
+        dimension: the models' pseudo-dimension, above 0; None: the number of a model's parameters, which is crude.
+
+    Raises:
+        UserError: `dimension` is no number above 0.
+
+    """
+
+    def __init__(self, dimension: float | None = None) -> None:
+        super().__init__()
+        if dimension is not None:
+            require_number("callbacks.bounds.dimension", dimension, above=0)
+        self.dimension = dimension
+        self._losses: list[Tensor] = []  # of each evaluation's models, [M, C]
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Forgets what an earlier training has shown."""
+        if stage == "fit":
+            self._losses = []
+
+    def on_validation_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Federation, *args: Any
+    ) -> None:
+        """Sees the newest models."""
+        if not trainer.sanity_checking:
+            self._see(pl_module, batch)
+
+    def on_test_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Federation, *args: Any
+    ) -> None:
+        """Sees the last models, and says what was found."""
+        self._see(pl_module, batch)
+        self._report(pl_module, batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The losses so far, for a run that is resumed."""
+        return {"losses": torch.cat(self._losses)} if self._losses else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from them."""
+        self._losses = [state_dict["losses"]]
+
+    @torch.no_grad()
+    def _see(self, algorithm: Any, federation: Federation) -> None:
+        """Each process computes its share of the clients; all learn all losses."""
+        processes, clients = Processes.of(algorithm.trainer), scored_clients(algorithm, federation)
+        block = federation.block(clients[processes.rank :: processes.size], "train")
+        losses = torch.zeros(len(clients), len(algorithm.components), dtype=torch.float64, device=clients.device)
+        if len(block.clients):
+            losses[processes.rank :: processes.size] = algorithm.mean_losses(block).double()
+        processes.sum([losses])
+        self._losses.append(losses.T.cpu() / federation.task.n_targets)
+
+    def _report(self, algorithm: Any, federation: Federation) -> None:
+        trained, clients = federation.clients(), scored_clients(algorithm, federation)
+        counts, groups = federation.splits["train"].counts, algorithm.groups_of(trained)
+        sizes, all_sizes = counts(clients).cpu().numpy(), counts(trained).cpu().numpy()
+        n, n_clusters = int(all_sizes.sum()), len(groups.unique())
+        models = torch.cat(self._losses).numpy()  # [H, C]
+        models = models[np.isfinite(models).all(axis=1)]  # diverged ones say nothing
+        d = self.dimension or _n_parameters(algorithm)
+        discrepancy = discrepancies(models, sizes)
+        interpolation, share = interpolation_term(sizes, n, d, discrepancy)
+        terms = {"local": local_term(sizes, d), "global": global_term(n, d, discrepancy), "interpolate": interpolation}
+        if n_clusters > 1:
+            apart = discrepancies(models, sizes, algorithm.groups_of(clients).cpu().numpy())
+            terms["cluster"] = cluster_term(n, len(trained), n_clusters, d, apart)
+        suggestion = suggest(terms, share)
+        _add_columns(algorithm, discrepancy, suggestion)
+        weights = algorithm.client_columns().get("lambda")
+        algorithm.diagnostics["bounds"] = {
+            "skewness": skewness(all_sizes, None if weights is None else weights[trained.cpu().numpy()]),
+            "dimension": d,
+            "models": len(models),
+            "discrepancy": _quantiles(discrepancy),
+            "terms": {name: float(np.median(term)) for name, term in terms.items()},
+            "suggestions": {name: int((suggestion == name).sum()) for name in terms},
+        }
+
+
+def _n_parameters(algorithm: FederatedAlgorithm) -> int:
+    return sum(parameter.numel() for parameter in algorithm.components[0].parameters())
+
+
+def _quantiles(values: np.ndarray) -> dict[str, float]:
+    names = {"smallest": 0.0, "median": 0.5, "top_decile": 0.9, "largest": 1.0}
+    return {name: float(np.quantile(values, q)) for name, q in names.items()}
+
+
+def _add_columns(algorithm: FederatedAlgorithm, discrepancy: np.ndarray, suggestion: np.ndarray) -> None:
+    """Rows of the table are ascending clients, and the seen ones are those that are scored."""
+    seen = (algorithm.clients.population == "seen").to_numpy()
+    columns = {"discrepancy": np.full(len(seen), np.nan), "suggestion": np.full(len(seen), None, dtype=object)}
+    columns["discrepancy"][seen], columns["suggestion"][seen] = discrepancy, suggestion
+    algorithm.clients = algorithm.clients.assign(**columns)

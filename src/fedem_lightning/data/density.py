@@ -1,0 +1,130 @@
+"""The density federation of Mansour et al. 2020 (Three approaches for personalization, Appendix F.1; arXiv 2002.10619),
+with the smallest losses that one model a client, or a few shared ones, can reach.
+"""
+
+import itertools
+
+import numpy as np
+from scipy.special import entr
+
+from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.splits import hold_out_clients
+from fedem_lightning.errors import require, require_whole
+from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.tasks import Classification
+
+N_GROUPS = 4
+"""Hidden groups of clients; the first symbols are theirs, one each."""
+
+
+class DensityFederation(FederatedDataModule):
+    """Symbols 0..d-1 without features: all that there is to learn is how often each one occurs.
+
+        D_k = 0.5 P_{k mod 4} + 0.25 U + 0.25 P_{k mod (d - 4)}
+
+    P_j is a point mass on symbol j and U uniform: half of client k's symbols are its group's, a quarter its own. The
+    feature x is the constant 1. Known of each client: "distribution" D_k [d], "group" k mod 4, and "minimum_loss", the
+    entropy of D_k in nats, which no model goes below on average.
+
+    Args:
+        n_clients: T.
+        n_symbols: d, at least 9, so that clients have more symbols of their own than there are groups.
+        n_samples: training samples of each client.
+        n_val: validation samples of each client, on top; default n_samples // 3, at least 1.
+        test_size: test samples of each client, on top.
+        shifted: a client's own symbol is 4 + (k mod (d - 4)), never a group's; the paper's may be one.
+        unseen_fraction: share of the clients that take no part in training.
+        seed: of everything drawn; a client's samples of a split depend on (seed, client, split) only.
+
+    Raises:
+        UserError: an option out of its range.
+
+    """
+
+    def __init__(
+        self,
+        n_clients: int = 100,
+        n_symbols: int = 50,
+        n_samples: int = 100,
+        n_val: int | None = None,
+        test_size: int = 1000,
+        shifted: bool = False,
+        unseen_fraction: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        sizes = {"n_clients": n_clients, "n_symbols": n_symbols, "n_samples": n_samples}
+        _check(sizes, {"n_val": n_val or 0, "test_size": test_size, "seed": seed}, shifted)
+        n_val = max(1, n_samples // 3) if n_val is None else n_val
+        seen = hold_out_clients(n_clients, unseen_fraction, seed)
+        distribution, group = densities(n_clients, n_symbols, shifted), np.arange(n_clients) % N_GROUPS
+        counts, clients = (n_samples, n_val, test_size), range(n_clients)
+        y = [  # stored split after split, client after client
+            generator(seed, Purpose.DENSITY, t, code).choice(n_symbols, size=n, p=distribution[t])
+            for code, n in enumerate(counts)
+            for t in clients
+        ]
+        bounds = {str(q): list(minimum_losses(distribution[seen], group[seen], q)) for q in range(1, N_GROUPS + 2)}
+        super().__init__(
+            Federation.from_arrays(
+                np.ones((n_clients * sum(counts), 1), dtype=np.float32),
+                np.concatenate(y),
+                client=np.concatenate([np.repeat(clients, n) for n in counts]),
+                split=np.repeat(np.arange(3, dtype=np.int8), np.multiply(counts, n_clients)),
+                task=Classification(n_symbols),
+                names=[str(t) for t in clients],
+                seen=seen,
+                truth={"distribution": distribution, "group": group, "minimum_loss": entr(distribution).sum(axis=1)},
+                notes={"minimum_loss_by_models": bounds},
+            )
+        )
+
+
+def _check(positive: dict[str, int], others: dict[str, int], shifted: bool) -> None:
+    """Raises UserError for an option out of its range; `others` may be 0."""
+    for least, options in ((1, positive), (0, others)):
+        for name, value in options.items():
+            require_whole(f"dataset.{name}", value, at_least=least)
+    n_symbols, why = positive["n_symbols"], "or clients have no more symbols of their own than there are groups"
+    require(
+        n_symbols > 2 * N_GROUPS, f"dataset.n_symbols: expected at least {2 * N_GROUPS + 1}, {why}; got {n_symbols}"
+    )
+    require(isinstance(shifted, bool), f"dataset.shifted: expected true or false, got {shifted!r}")
+
+
+def densities(n_clients: int, n_symbols: int, shifted: bool = False) -> np.ndarray:
+    """D_k of every client, [T, d]; see `DensityFederation`."""
+    k, point = np.arange(n_clients), np.eye(n_symbols)
+    own = k % (n_symbols - N_GROUPS) + N_GROUPS * shifted
+    return 0.5 * point[k % N_GROUPS] + 0.25 / n_symbols + 0.25 * point[own]
+
+
+def minimum_losses(distributions: np.ndarray, group: np.ndarray, n_hypotheses: int) -> tuple[float, float]:
+    """What q models without features can lose at least, where the clients of a true group share one.
+
+    The best model of several clients is their mean distribution, and loses its entropy. All ways to merge the groups
+    are tried, so they should be few.
+
+    Args:
+        distributions: of the clients' labels, [T, Y].
+        group: true group of each client, int [T].
+        n_hypotheses: q; more models than groups are of no use.
+
+    Returns:
+        The expected loss in nats, a mean over clients, after the best and after the worst merge of groups.
+
+    Raises:
+        UserError: q is not a whole number of at least 1.
+
+    """
+    require_whole("n_hypotheses", n_hypotheses, at_least=1)
+    members = group == np.unique(group)[:, None]  # [G, T]
+    totals, sizes = members @ distributions, members.sum(axis=1)  # [G, Y], [G]
+    q = min(n_hypotheses, len(sizes))
+    losses = []
+    for model in itertools.product(range(q), repeat=len(sizes)):  # of each group
+        merged = np.equal.outer(range(q), model)  # [q, G]
+        if merged.any(axis=1).all():
+            n = merged @ sizes
+            losses.append(float(n @ entr(merged @ totals / n[:, None]).sum(axis=1) / len(group)))
+    return min(losses), max(losses)

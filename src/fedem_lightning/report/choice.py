@@ -1,0 +1,121 @@
+"""The best of several runs for each client, by its own hold-out samples (Mansour et al. 2020, Sec. 4.2)."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.errors import require
+from fedem_lightning.evaluation import summarize_table
+from fedem_lightning.report.collect import Run
+from fedem_lightning.report.groups import comparable, relevant, show
+
+CHOSEN = "best by hold-out"
+"""The value of the key in a chosen run's configuration, and so in its label."""
+
+_SCORE_COLUMNS = r"^(id|population|n_(train|val|test)|(train|val|test)_\w+)$"
+
+
+@dataclass(frozen=True)
+class Chosen(Run):
+    """Runs of one seed put together: every client comes from one of them.
+
+    Args:
+        folder, results, config: see `Run`; scores are those of the chosen clients, communication and seconds those of
+            all runs together.
+        table: the rows of clients.parquet that were chosen, scores only.
+        note: how many clients took which run.
+
+    """
+
+    table: pd.DataFrame
+    note: str
+
+    @property
+    def metrics(self) -> None:
+        """The choice is made after the last round: there are no curves."""
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """The chosen rows."""
+        return self.table
+
+
+def choose(runs: Iterable[Run], key: str) -> list[Chosen]:
+    """One run for each set of runs that differ in `key` alone: every client takes the one it has the lowest loss in.
+
+    The loss is that of the client's validation samples; a client without any goes by the loss of all clients.
+
+    Args:
+        runs: of any kind; those without a table of clients are left out.
+        key: of the configuration, e.g. algorithm.n_components.
+
+    Returns:
+        The new runs; their `key` is `CHOSEN`.
+
+    Raises:
+        UserError: no runs with the same data and seed differ in `key` alone; or there are no validation samples.
+
+    """
+    families: dict[str, dict[str, Run]] = defaultdict(dict)
+    for run in sorted(runs, key=lambda r: r.date):  # of two runs with the same value the newer one counts
+        if key in run.config and run.clients is not None:
+            families[_family(run, run.clients, key)][show(run.config[key])] = run
+    found = [list(family.values()) for family in families.values() if len(family) > 1]
+    alone = "no runs with the same data and seed differ in it alone"
+    require(bool(found), f"--choose {key}: nothing to choose from, {alone}")
+    return [_chosen(sorted(family, key=lambda run: _order(run.config[key])), key) for family in found]
+
+
+def _family(run: Run, clients: pd.DataFrame, key: str) -> str:
+    """What runs to choose among have in common."""
+    same = [run.results.get(name) for name in ("dataset", "backbone", "federation_digest")]
+    shared = {k: v for k, v in relevant(run.config).items() if k != key}
+    return f"{run.algorithm} {run.seed} {same} {hash(tuple(clients.id))} {comparable(shared)}"
+
+
+def _order(value: Any) -> tuple[bool, Any]:
+    number = isinstance(value, (int, float))
+    return not number, value if number else show(value)
+
+
+def _chosen(runs: list[Run], key: str) -> Chosen:
+    tables = [clients for run in runs if (clients := run.clients) is not None]
+    held_out = all("val_loss" in table and table.n_val.any() for table in tables)
+    require(held_out, f"--choose {key}: no validation samples to choose by in {runs[0].folder}")
+    winner = np.stack([_losses(table) for table in tables]).argmin(axis=0)  # [T]
+    scores = [table.filter(regex=_SCORE_COLUMNS)[winner == i] for i, table in enumerate(tables)]
+    best = pd.concat(scores).sort_index()
+    is_seen = (best.population == "seen").to_numpy()
+    taken = np.bincount(winner[is_seen], minlength=len(runs))
+    shares = ", ".join(f"{show(run.config[key])} by {n}" for run, n in zip(runs, taken, strict=True))
+    note = f"{CHOSEN} over {key}: {runs[0].algorithm}, seed {runs[0].seed}, clients took {shares}"
+    results = _results(runs, best[is_seen], best[~is_seen])
+    return Chosen(runs[-1].folder, results, {**runs[0].config, key: CHOSEN}, best, note)
+
+
+def _losses(clients: pd.DataFrame) -> np.ndarray:
+    """What each client chooses by, [T]; infinite where it is not finite."""
+    loss, n = clients.val_loss.to_numpy(dtype=float), clients.n_val.to_numpy()
+    overall = np.average(loss[n > 0], weights=n[n > 0])
+    return np.nan_to_num(np.where(n > 0, loss, overall), nan=np.inf, posinf=np.inf)
+
+
+def _results(runs: list[Run], seen: pd.DataFrame, unseen: pd.DataFrame) -> dict[str, Any]:
+    """As results.json has them; all that was trained to choose from counts as sent and as time."""
+    first = runs[0].results
+    kept = ("algorithm", "adaptation", "dataset", "backbone", "seed", "n_clients", "reference", "environment")
+    seconds = [run.results["seconds"].get("per_round") for run in runs]
+    sent = [run.results["communication"] for run in runs]
+    return {
+        **{name: first[name] for name in kept if name in first},
+        "rounds": max(run.results["rounds"] for run in runs),
+        **{split: summarize_table(seen, split) for split in SPLITS},
+        "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
+        "seconds": {"per_round": None if None in seconds else sum(seconds)},
+        "communication": {name: sum(s[name] for s in sent) for name in ("up_bytes", "down_bytes")},
+    }
