@@ -23,6 +23,7 @@ from fedem_lightning import (
     FedEM,
     FederatedAlgorithm,
     FederatedDataModule,
+    FedFOMO,
     FedProx,
     HypCluster,
     Interpolate,
@@ -36,6 +37,7 @@ from fedem_lightning import (
     SurrogateOptimization,
     SyntheticMixture,
     Topology,
+    UserCentric,
     UserError,
     VmapEngine,
 )
@@ -52,6 +54,7 @@ class Row:
     private: tuple[str, ...] = ()  # what a client keeps of its own and a round changes: a buffer [T, ...] or a store
     messages: float = 1  # models sent up by a client in a round; with 4 clients
     down: float | None = None  # and down, if another number
+    once: float = 0  # each way, before training
     samples: bool = True  # is defined for cohorts
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -74,6 +77,8 @@ ROWS = [
     Row(Agnostic, options={"domain_lr": 0.5, "window": 2}),
     Row(HypCluster, down=2, options={"initialization": "random"}),
     Row(Mapper, options={"adaptation": Interpolate(lambdas=(0.2, 0.7), selection="train")}),
+    Row(UserCentric, ("models",), once=1),
+    Row(FedFOMO, ("models",), down=3, options={"exploration": 0.0}),
     Row(DFedEM, ("private", "models"), messages=9, options={"topology": COMPLETE}),
     Row(SurrogateOptimization, ("private",), messages=2, options={"surrogate": MixtureSurrogate(), "n_components": 2}),
     Row(
@@ -272,9 +277,9 @@ def test_unseen_clients_without_training_samples_are_scored(row: Row) -> None:
 def test_messages_are_counted(row: Row) -> None:
     data = make_data()
     model = train(row.model(data), data, 2)
-    size = 4 * 2 * (4 * 3 + 3) * 8  # of a linear layer in float64, for 4 clients in 2 rounds
-    assert model.statistics.up_bytes == row.messages * size
-    assert model.statistics.down_bytes == (row.messages if row.down is None else row.down) * size
+    size = 4 * (4 * 3 + 3) * 8  # of a linear layer in float64, for 4 clients
+    assert model.statistics.up_bytes == (2 * row.messages + row.once) * size
+    assert model.statistics.down_bytes == (2 * (row.messages if row.down is None else row.down) + row.once) * size
 
 
 @EVERY

@@ -72,7 +72,12 @@ def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
     assert results["seconds"].keys() == {"total", "training", "per_round"}
     assert results["seconds"]["total"] > results["seconds"]["training"] > results["seconds"]["per_round"] > 0
     # 4 rounds, 6 clients, 3 models of 6 weights and a bias in float32, each way
-    assert results["communication"] == {"up_bytes": 4 * 6 * 3 * 28, "down_bytes": 4 * 6 * 3 * 28}
+    assert results["communication"] == {
+        "up_bytes": 4 * 6 * 3 * 28,
+        "down_bytes": 4 * 6 * 3 * 28,
+        "air_bytes": 4 * (6 * 3 + 3) * 28,  # the server sends each component once, to all
+        "time": {},
+    }
     assert results["rejected_updates"] == 0
     assert results["peak_memory_bytes"] > 1e7
     assert results["environment"]["torch"] == torch.__version__.split("+")[0]
@@ -270,3 +275,13 @@ def test_two_runs_cannot_begin_in_one_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="another run has just begun"):
         save_config(tmp_path / "run", config, ["other"])
     assert (tmp_path / "run" / ".hydra" / "overrides.yaml").read_text() == "[]\n"
+
+
+def test_a_sweep_of_many_overrides_has_folders_that_a_file_system_takes(tmp_path: Path) -> None:
+    many = [f"learning_rates.{name}=0.123456789" for name in ("fedem", "fedavg", "fedprox", "clustered", "pfedme")]
+    more = [f"+learning_rates.another_method_with_a_long_name_{i}=0.123456789" for i in range(4)]
+    small = ["dataset.n_clients=3", "dataset.dimension=4", "dataset.test_size=5", "trainer.max_epochs=1"]
+    arguments = ["-m", "seed=0,1", *small, *many, *more, f"run_dir={tmp_path / 'sweep'}"]
+    code, _, errors = finish(start(tmp_path, *arguments))
+    assert code == 0, errors
+    assert len(list((tmp_path / "sweep").glob("*/results.json"))) == 2

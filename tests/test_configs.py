@@ -23,6 +23,7 @@ GROUPS = (
     "backbone",
     "protocol",
     "engine",
+    "network",
     "trainer",
     "logger",
     "callbacks",
@@ -48,6 +49,7 @@ FITTING = {  # a data set for an algorithm or a backbone that does not run on th
     "cnn": "npz",
     "cnn_reference": "npz",
     "lenet": "npz",
+    "oracle": "density",
     "mobilenet_v2": "cifar10",
     "resnet18": "cifar10",
     "lstm": "shakespeare",
@@ -82,6 +84,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "colour.npz", x=colour, y=np.arange(60) % 4, coarse=np.arange(60) % 2)
     text = np.frombuffer(b"To be. Or not to be? That is. " * 12, dtype=np.uint8)
     names = np.array(["HAMLET", "GHOST", "CLAUDIUS"])
+    table = "device,share,up_mbit,down_mbit,samples_per_second\na,1,1,2,100\nb,2,3,4,500\n"
+    (folder / "devices.csv").write_text(table)
     np.savez(folder / "text.npz", text=text, client=np.arange(360) // 120, client_names=names)
     return folder
 
@@ -95,6 +99,8 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
         overrides.append(f"dataset={FITTING[name]}")
     if group == "dataset/augmentation":
         overrides += ["dataset=cifar10", "backbone=lenet"]
+    if option == "network/devices":
+        overrides.append(f"network.devices.path={files}/devices.csv")
     if name == "three_approaches_emnist":  # 20 clients a round
         overrides.append("algorithm.participation=1.0")
     if name == "shakespeare" and group == "dataset":
@@ -103,6 +109,8 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
     assert results["rounds"] == 2
     assert 0 <= results["test"]["accuracy"]["weighted"] <= 1
     assert (tmp_path / "run" / "results.json").exists()
+    networks = {"none": [], "figure3": ["wireless", "reliable", "balanced"]}.get(name, [name])
+    assert list(results["communication"]["time"]) == (networks if group == "network" else [])
     if group in ("algorithm", "dataset", "backbone"):
         assert results[group] == name
 

@@ -10,6 +10,7 @@ import torch
 
 from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
+    AFL,
     Categorical,
     ClientSGD,
     Dapper,
@@ -26,7 +27,7 @@ from fedem_lightning import (
     UserError,
     VmapEngine,
 )
-from fedem_lightning.adaptation.interpolate import MixtureStep, odds
+from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.data.federation import Block
 from fedem_lightning.personal import Personal
 
@@ -50,7 +51,7 @@ def test_the_mixture_step_has_the_gradient_of_the_mixture() -> None:
     """-log(a p + b p') and its derivative by the loss l = -log p, against finite differences in NumPy."""
     a, fixed, own = np.array([0.0, 0.3, 0.7, 1.0]), np.array([0.2, 3.0, 100.0, 1.0]), np.array([1.5, 0.1, 2.0, 0.4])
     losses = torch.tensor(own, requires_grad=True)
-    weight = odds(torch.tensor(a), torch.tensor(fixed))
+    weight = log_odds(torch.tensor(a), torch.tensor(fixed))
     step = MixtureStep(torch.nn.Linear(1, 1), make_data().federation.task, ClientSGD(), 0.1)
     size = torch.tensor(4.0)
     (found,) = torch.autograd.grad(step.mean_loss(losses, weight, size), losses)
@@ -327,12 +328,22 @@ def test_wrong_values_are_named() -> None:
         (lambda: Dapper(source="proxy"), "adaptation.proxy: expected a file with source=proxy only"),
         (lambda: Dapper(lambdas=()), r"adaptation.lambdas: expected numbers in \[0, 1\], got \[\]"),
         (lambda: Dapper(lambdas=(0.5, 1.5)), "adaptation.lambdas"),
+        (lambda: Dapper(lambdas=0.5), "adaptation.lambdas: expected a list of numbers, got 0.5"),
         (lambda: Interpolate(selection="test"), "adaptation.selection: expected val or train, got test"),
         (lambda: Interpolate("both"), "adaptation.objective: expected mixture or own, got both"),
         (lambda: Interpolate(epochs=-1), "adaptation.epochs"),
     ):
         with pytest.raises(UserError, match=message):
             make()
+
+
+@pytest.mark.parametrize(("kind", "column"), [(FedAvg, "lambda"), (AFL, "adaptation_lambda")])
+@pytest.mark.parametrize("adaptation", [Dapper(lambdas=(0.1, 0.7)), Interpolate("own", (0.1, 0.7))])
+def test_lambda_joins_the_clients_table_as_the_grid_has_it(kind: Any, column: str, adaptation: Any) -> None:
+    """AFL has a column of this name, its own weights; in float32 0.1 would be 0.10000000149."""
+    data = make_data(sizes=(30, 30))
+    model = train(make_model(kind, data, adaptation=adaptation), data, 1, precision="32-true")
+    assert set(scored(model, data, "32-true")[column]) <= {0.1, 0.7}
 
 
 def test_a_candidate_that_diverged_is_never_chosen() -> None:

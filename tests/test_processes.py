@@ -19,7 +19,7 @@ import sys
 import numpy as np, pytorch_lightning as pl, torch
 from torch import nn
 from fedem_lightning import AFL, APFL, L2SGD, QFFL, ClientSGD, Clustered, DFedEM, FedAvg, FedEM, FederatedDataModule
-from fedem_lightning import Agnostic, Finetune, Local, MOCHA, PFedMe
+from fedem_lightning import Agnostic, Dapper, Finetune, HypCluster, Interpolate, Local, Mapper, MOCHA, PFedMe
 
 rng = np.random.default_rng(0)
 client = np.repeat(np.arange(7), (9, 30, 4, 17, 8, 25, 12))
@@ -35,6 +35,10 @@ for name, kind, options in (
     ("local", Local, {}),
     ("batch norm", FedAvg, {}),
     ("tuned", FedAvg, {"adaptation": Finetune(1), "scored_clients": 2}),
+    ("dapper", FedAvg, {"adaptation": Dapper()}),
+    ("interpolated", FedAvg, {"adaptation": Interpolate("own")}),
+    ("mapper", Mapper, {}),
+    ("hypcluster", HypCluster, {"participation": 3}),
     ("apfl", APFL, {}),
     ("pfedme", PFedMe, {"penalty": 1.0, "outer_lr": 0.5}),
     ("l2sgd", L2SGD, {"participation": 3}),
@@ -58,6 +62,7 @@ for name, kind, options in (
     found[name] = model.state_dict() | {
         "test loss": torch.tensor(model.clients.test_loss.fillna(-1).to_numpy()),
         "sent": torch.tensor(model.statistics.up_bytes),
+        "lambda": torch.tensor(model.clients.get("lambda", model.clients.n_test).to_numpy()),
     }
 torch.save(found, f"{sys.argv[2]}/rank{trainer.global_rank}.pt")
 """

@@ -16,7 +16,7 @@ from fedem_lightning import UserError
 from fedem_lightning.report import Papers, find_runs, group_runs
 from fedem_lightning.report.__main__ import main
 from fedem_lightning.report.components import entropy
-from fedem_lightning.report.figures import families, sweep, varied_numbers
+from fedem_lightning.report.figures import curves, families, sweep, varied_numbers
 from fedem_lightning.report.tables import scores_table
 from test_cli import finish, start
 
@@ -37,6 +37,7 @@ def make_run(
     megabytes: float = 4.0,
     pi: list[list[float]] | None = None,
     config: dict[str, Any] | None = None,
+    times: dict[str, float] | None = None,
     **more: Any,
 ) -> Path:
     """A run's folder as docs/results.md describes it: 2 clients, 4 rounds evaluated every second one."""
@@ -76,6 +77,9 @@ def make_run(
     first = 0.5 if test is None else test - 0.1
     curve = {f"test/{measure}": [None, first, None, test], f"test/{measure}_bottom_decile": [None, 0.3, None, 0.4]}
     half = megabytes / 2 * np.arange(1, 5) / 4
+    if times is not None:  # of the whole run, by network
+        curve |= {f"time_{name}": total * np.arange(1, 5) / 4 for name, total in times.items()}
+        curve |= {"air_megabytes": half}
     pd.DataFrame({"round": [1, 2, 3, 4], "up_megabytes": half, "down_megabytes": half, **curve}).to_csv(
         folder / "metrics.csv", index=False
     )
@@ -370,6 +374,50 @@ def test_equal_communication_takes_the_last_round_within_the_budget(tmp_path: Pa
     assert value(cells, "fedem", "paper_weighted", "source") == "FedEM, table 7"
 
 
+def test_equal_time_takes_the_last_round_within_the_budget(tmp_path: Path, capsys) -> None:
+    make_run(tmp_path / "avg", 0.68, times={"wireless": 40.0, "wired": 8.0})
+    make_run(tmp_path / "em", 0.75, "fedem", times={"wireless": 80.0, "wired": 12.0})
+    make_run(tmp_path / "local", 0.6, "local", megabytes=0.0, times={"wireless": 4.0, "wired": 4.0})  # sets no limit
+    make_run(tmp_path / "untimed", 0.6, "apfl")
+    cells = saved(capsys, tmp_path, "--equal-time", "wireless")
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "budget: 40 of simulated time, all that fedavg used" in text
+    assert "apfl: no evaluated round within the budget (seed 0)" in text
+    rounds = {row: value(cells, row, "rounds") for row in ("fedavg", "fedem", "local", "apfl")}
+    assert rounds == {"fedavg": 4, "fedem": 2, "local": 4, "apfl": None}
+    times = {row: value(cells, row, "time_wireless") for row in ("fedavg", "fedem", "local")}
+    assert times == {"fedavg": 40, "fedem": 40, "local": 4}
+    assert value(cells, "fedem", "weighted") == pytest.approx(65)
+    assert value(cells, "fedem", "paper_weighted") is None
+    made = {p.name for p in (tmp_path / "report").glob("synthetic_by_*.png")}
+    costs = ("round", "megabytes", "air_megabytes", "time_wired", "time_wireless")
+    assert made == {f"synthetic_by_{cost}.png" for cost in costs}
+    assert value(saved(capsys, tmp_path, "--equal-time", "wired", "--force"), "fedem", "rounds") == 2  # 6 of 8
+    wrong = {
+        "--equal-time walkie: expected one of wired, wireless": [tmp_path, "--equal-time", "walkie"],
+        "--equal-time x: no run was timed (docs/communication.md)": [tmp_path / "untimed", "--equal-time", "x"],
+        "not allowed with argument --equal-communication": [tmp_path, "--equal-communication", "--equal-time", "wired"],
+        "so leave out --equal-time": [tmp_path, "--choose", "algorithm.x", "--equal-time", "wired"],
+    }
+    for message, arguments in wrong.items():
+        _, err, code = report(capsys, *arguments)
+        assert (code, err.count("\n")) == (2, 1)
+        assert message in err
+
+
+def test_curves_by_time_are_drawn_where_they_are_known(tmp_path: Path) -> None:
+    make_run(tmp_path / "avg", 0.68, times={"wireless": 40.0})
+    make_run(tmp_path / "em", 0.75, "fedem")
+    (setting,), _ = group_runs(find_runs([tmp_path])[0])
+    figure = curves(setting, "time_wireless", "simulated time")
+    assert figure is not None
+    (axes,) = figure.axes
+    (line,) = axes.lines
+    np.testing.assert_allclose(line.get_data(), [[20, 40], [58, 68]])
+    assert axes.get_xscale() == "linear"
+    assert curves(setting, "time_none", "simulated time") is None
+
+
 INTERPOLATE = {"adaptation._target_": "x.Interpolate", "adaptation.objective": "mixture"}
 THREE_APPROACHES: dict[str, tuple[str, dict[str, Any], float, float]] = {  # algorithm, config; tables 2 and 3
     "fedavg": ("fedavg", {}, 84.3, 84.1),
@@ -582,7 +630,7 @@ def test_the_library_can_be_used_without_the_command(tmp_path: Path) -> None:
 
 def test_real_runs(tmp_path: Path) -> None:
     options = ["dataset.n_clients=6", "dataset.dimension=5", "dataset.test_size=20", "dataset.unseen_fraction=0.34"]
-    options += ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1", "run_dir=sweep"]
+    options += ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1", "run_dir=sweep", "network=reliable"]
     code, out, err = finish(start(tmp_path, "-m", "algorithm=fedem,local", "seed=0,1", *options))
     assert code == 0, (out, err)
     command = [sys.executable, "-m", "fedem_lightning.report", "sweep", "--out", "report"]
@@ -603,5 +651,9 @@ def test_real_runs(tmp_path: Path) -> None:
     assert value(cells[cells.table == "scores"], "fedem", "megabytes") == pytest.approx(3 * 3 * 24 * 2 / 1e6)
     assert value(cells[cells.table == "scores"], "local", "megabytes") == 0
     assert {p.name for p in (tmp_path / "report").glob("*.png")} == {
-        f"synthetic_{n}.png" for n in ("by_round", "by_megabytes", "fairness", "fedem_weights")
+        f"synthetic_{n}.png"
+        for n in ("by_round", "by_megabytes", "by_air_megabytes", "by_time_reliable", "fairness", "fedem_weights")
     }
+    for algorithm, per_round in (("fedem", 1 + 2 * 3 + 3), ("local", 1)):
+        metrics = [pd.read_csv(p.parent / "metrics.csv") for p in tmp_path.glob(f"sweep/*{algorithm}*/results.json")]
+        assert all((m["time_reliable"] == per_round * m["round"]).all() for m in metrics)

@@ -16,6 +16,7 @@ from fedem_lightning.algorithms import (
     FedAvg,
     FedEM,
     FederatedAlgorithm,
+    FedFOMO,
     FedProx,
     HypCluster,
     Local,
@@ -23,9 +24,11 @@ from fedem_lightning.algorithms import (
     Mapper,
     MixtureSurrogate,
     MoreauSurrogate,
+    Oracle,
     PFedMe,
     Surrogate,
     SurrogateOptimization,
+    UserCentric,
 )
 from fedem_lightning.backbones import (
     CNN,
@@ -55,6 +58,7 @@ from fedem_lightning.data import (
 from fedem_lightning.engine import AutoEngine, Engine, LoopEngine, VmapEngine
 from fedem_lightning.errors import UserError
 from fedem_lightning.local_solver import ClientSGD
+from fedem_lightning.network import DeviceNetwork, Network, ShiftedExponentialNetwork
 from fedem_lightning.topology import Topology
 
 __version__ = _version("fedem-lightning")
@@ -80,11 +84,13 @@ __all__ = [
     "Dapper",
     "DecentralizedSurrogateOptimization",
     "DensityFederation",
+    "DeviceNetwork",
     "Digits",
     "Dropout",
     "Engine",
     "FedAvg",
     "FedEM",
+    "FedFOMO",
     "FedProx",
     "FederatedAlgorithm",
     "FederatedDataModule",
@@ -103,15 +109,19 @@ __all__ = [
     "MixtureSurrogate",
     "MobileNetV2",
     "MoreauSurrogate",
+    "Network",
     "NpzFederation",
+    "Oracle",
     "PFedMe",
     "ReferenceCNN",
     "ResNet18",
+    "ShiftedExponentialNetwork",
     "Surrogate",
     "SurrogateOptimization",
     "SyntheticMixture",
     "TextFederation",
     "Topology",
+    "UserCentric",
     "UserError",
     "VmapEngine",
 ]

@@ -15,8 +15,8 @@ class Sent(NamedTuple):
     """What the C clients of a block send to the server."""
 
     models: Models  # [C, M, ...]
-    weights: Tensor  # [C], of each client in its average; usually its number of training samples
-    group: Tensor | None = None  # int64 [C]: which average it enters; None: there is one
+    weights: Tensor  # [C], of each client in its average, usually its number of samples; or [C, G], in every average
+    group: Tensor | None = None  # int64 [C]: which average it enters; None: there is one, or it enters all
 
 
 class Means(NamedTuple):
@@ -49,6 +49,9 @@ class WeightedMean:
         """Adds the models of a block's clients."""
         finite = all_finite(sent.models)  # [C]
         self.rejected += int((~finite).sum())
+        if sent.weights.ndim == 2:
+            self._add_to_all(sent, finite)
+            return
         groups = torch.zeros_like(finite, dtype=torch.int64) if sent.group is None else sent.group
         for g in groups.unique().tolist():
             members = finite if sent.group is None else finite & (groups == g)  # [C]
@@ -58,17 +61,34 @@ class WeightedMean:
             for name, stack in sent.models.items():
                 self._add(g, name, stack if everyone else stack[members], weights)
 
+    def _add_to_all(self, sent: Sent, finite: Tensor) -> None:
+        everyone = bool(finite.all())
+        models = sent.models if everyone else {name: stack[finite] for name, stack in sent.models.items()}
+        weights = sent.weights if everyone else sent.weights[finite]  # [C, G]
+        self._weight += weights.double().sum(dim=0).cpu()
+        for name, stack in models.items():
+            if stack.dtype.is_floating_point and weights.shape[1] > 1:
+                totals = self._totals(name, stack)  # [G, M, ...]
+                totals.flatten(1).addmm_(weights.T.to(totals), stack.to(totals.dtype).flatten(1))  # in place
+                continue
+            for g, column in enumerate(weights.T):
+                self._add(g, name, stack, column)
+
+    def _totals(self, name: str, stack: Tensor) -> Tensor:
+        """The sums of a tensor so far, [G, M, ...]."""
+        if name not in self._sums:
+            at_least_single = torch.promote_types(stack.dtype, torch.float32)
+            shape = (len(self._weight), *stack.shape[1:])
+            self._sums[name] = stack.new_zeros(shape, dtype=at_least_single)
+            self._dtypes[name] = stack.dtype
+        return self._sums[name]
+
     def _add(self, g: int, name: str, stack: Tensor, weights: Tensor) -> None:
-        shape = (len(self._weight), *stack.shape[1:])
         if stack.dtype.is_floating_point:
-            if name not in self._sums:
-                at_least_single = torch.promote_types(stack.dtype, torch.float32)
-                self._sums[name] = stack.new_zeros(shape, dtype=at_least_single)
-                self._dtypes[name] = stack.dtype
-            total = self._sums[name][g].view(-1)
+            total = self._totals(name, stack)[g].view(-1)
             total.addmv_(stack.to(total.dtype).flatten(1).T, weights.to(total))  # in place
             return
-        largest = self._largest.setdefault(name, stack.new_zeros(shape))
+        largest = self._largest.setdefault(name, stack.new_zeros(len(self._weight), *stack.shape[1:]))
         if len(stack):
             largest[g] = torch.maximum(largest[g], stack.amax(dim=0))
 

@@ -30,6 +30,7 @@ CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[2] / "c
 _full_error = False  # whether the user asked for tracebacks
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None))
+OmegaConf.register_new_resolver("short", lambda name: name[:200])  # file systems allow 255 bytes for a folder's name
 
 
 def _by_fidelity(paper: Any, reference: Any, _root_: DictConfig) -> Any:

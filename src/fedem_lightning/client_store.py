@@ -114,17 +114,33 @@ class ClientStore(nn.Module):
             spread = sum(_mix_rows(self.get_buffer(f"rows_{i}"), clients, w) for i in range(len(self._names)))
         return spread / len(clients)
 
-    def mean(self, clients: Tensor) -> Models:
-        """The plain mean of the clients' rows, [...]; of counters (integers) the maximum."""
+    def mean(self, clients: Tensor, weights: Tensor | None = None) -> Models:
+        """The mean of the clients' rows with `weights` [C], any scale (None: equal), [...]; of counters the maximum."""
+        weights = torch.ones_like(clients, dtype=torch.float64) if weights is None else weights.double()
         total: Models = {}
-        for part in clients.split(64):
+        for part, share in zip(clients.split(64), (weights / weights.sum()).split(64), strict=True):
             for name, rows in self.read(part).items():
                 if rows.is_floating_point():
-                    total[name] = total.get(name, 0) + rows.double().sum(dim=0)
+                    total[name] = total.get(name, 0) + torch.tensordot(share, rows.double(), dims=1)
                 else:
                     total[name] = torch.maximum(total.get(name, rows[0]), rows.amax(dim=0))
         like = {name: self.get_buffer(f"initial_{i}").dtype for i, name in enumerate(self._names)}
-        return {name: (t / len(clients) if t.is_floating_point() else t).to(like[name]) for name, t in total.items()}
+        return {name: t.to(like[name]) for name, t in total.items()}
+
+    @torch.no_grad()
+    def products(self, clients: Tensor, others: Tensor) -> Tensor:
+        """Inner products of written rows with one another, float64 [C, C'].
+
+        A few columns are read at a time, so that no C x D matrix is ever on the device.
+        """
+        pairs = torch.zeros(len(clients), len(others), dtype=torch.float64, device=self.written.device)
+        for i in range(len(self._names)):
+            rows = self.get_buffer(f"rows_{i}")
+            rows = rows.view(len(rows), -1)  # [T, D]
+            for columns in rows.split(max(1, 64 * CHUNK // (len(clients) + len(others))), dim=1):
+                a, b = (columns[which.to(rows.device)].to(pairs) for which in (clients, others))
+                pairs.addmm_(a, b.T)
+        return pairs
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ClientStore":
         """Rows on disk follow a change of dtype, but stay there when the rest moves to a device."""

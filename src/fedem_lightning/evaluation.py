@@ -194,9 +194,10 @@ def client_table(
     for split, found in measures.items():
         for measure, scores in found.items():
             table[f"{split}_{measure}"] = scores
+    own = algorithm.client_columns()
     for name, column in columns.items():
-        table[name] = column
-    for name, values in {**algorithm.client_columns(), **_truth_columns(federation)}.items():
+        table[f"adaptation_{name}" if name in own else name] = column
+    for name, values in {**own, **_truth_columns(federation)}.items():
         table[name] = values[rows]
     return table
 

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models
+from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.errors import require
 from fedem_lightning.personal import Personal
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.round import draw_clients
@@ -32,7 +33,8 @@ def sampled_models(algorithm: "FederatedAlgorithm", federation: Federation, epoc
     drawn = rng.choice(len(clients), size=n_models, replace=n_models > len(clients))
     chosen = torch.from_numpy(drawn).to(clients.device)
     candidates, which = clients[chosen].unique(return_inverse=True)
-    return {name: t[which, 0] for name, t in _trained(algorithm, federation, candidates, epochs).items()}
+    candidates, trained = _trained(algorithm, federation, candidates, epochs)
+    return {name: rows[which % len(candidates), 0] for name, rows in trained.items()}
 
 
 def farthest_models(algorithm: "FederatedAlgorithm", federation: Federation, n_candidates: int, epochs: int) -> Models:
@@ -54,7 +56,7 @@ def farthest_models(algorithm: "FederatedAlgorithm", federation: Federation, n_c
     rng = generator(algorithm.seed, Purpose.INITIAL)
     clients, n_models = federation.clients(), len(algorithm.components)
     candidates = draw_clients(clients, max(n_candidates, n_models), rng)
-    trained = _trained(algorithm, federation, candidates, epochs)
+    candidates, trained = _trained(algorithm, federation, candidates, epochs)
     chosen = [int(rng.integers(len(candidates)))]
     lowest = _mean_losses(algorithm, federation, candidates, trained, chosen[0])  # [P]
     while len(chosen) < n_models:
@@ -80,7 +82,7 @@ def greedy_models(algorithm: "FederatedAlgorithm", federation: Federation, n_can
     """
     clients, n_models = federation.clients(), len(algorithm.components)
     candidates = draw_clients(clients, max(n_candidates, n_models), generator(algorithm.seed, Purpose.INITIAL))
-    trained = _trained(algorithm, federation, candidates, epochs)
+    candidates, trained = _trained(algorithm, federation, candidates, epochs)
     each = range(len(candidates))
     losses = torch.stack([_mean_losses(algorithm, federation, candidates, trained, i) for i in each])  # [model, P]
     chosen: list[int] = []
@@ -97,20 +99,29 @@ def load_models(components: nn.ModuleList, models: Models) -> None:
         component.load_state_dict({name: t[m] for name, t in models.items()}, strict=False)
 
 
-def _trained(algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int) -> Models:
-    """What component 0 becomes on each of the candidates alone, [P, 1, ...]."""
-    block = federation.block(candidates, "train")
-    start = {name: tensor[:, :1] for name, tensor in algorithm.broadcast(candidates).items()}  # [P, 1, ...]
-    return algorithm.local_solver(start, block, 0, epochs=epochs, keep_momentum=False)
+def _trained(
+    algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int
+) -> tuple[Tensor, Models]:
+    """Candidates [P], without those whose training diverged, and what component 0 becomes on each, [P, 1, ...]."""
+    parts = []
+    for block in algorithm.blocks(federation, candidates):
+        start = {name: tensor[:, :1] for name, tensor in algorithm.broadcast(block.clients).items()}  # [C, 1, ...]
+        parts.append(algorithm.local_solver(start, block, 0, epochs=epochs, keep_momentum=False))
+    models = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    finite = all_finite(models)
+    require(bool(finite.any()), "training diverged: no starting point is finite; lower algorithm.client_optimizer.lr")
+    return candidates[finite], {name: rows[finite] for name, rows in models.items()}
 
 
 def _mean_losses(
     algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, trained: Models, which: int
 ) -> Tensor:
     """Mean training loss of every candidate's samples under the model of candidate `which`, [P]."""
+    sums = torch.zeros(len(candidates), dtype=algorithm.parameter_dtype, device=candidates.device)
     block = federation.block(candidates, "train")
     shared = {name: t[which].expand(len(candidates), *t.shape[1:]) for name, t in trained.items()}
-    one = torch.ones(len(candidates), 1, device=candidates.device)
-    losses = Personal(shared, one).losses(algorithm.components[0], block)[:, 0]  # [n]
-    sums = losses.new_zeros(len(candidates)).index_add_(0, block.owner, losses)
-    return sums / block.counts()
+    personal = Personal(shared, torch.ones(len(candidates), 1, device=candidates.device))
+    for piece in block.pieces():
+        losses = personal.losses(algorithm.components[0], piece)[:, 0]
+        sums.index_add_(0, piece.owner, losses.to(sums))
+    return (sums / block.counts()).nan_to_num(torch.inf, torch.inf)

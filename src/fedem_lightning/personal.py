@@ -41,10 +41,8 @@ class Personal(NamedTuple):
     def _outputs(self, backbone: nn.Module, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
         """Each client that has samples: its position, its models' outputs M x [n_c, ...] and labels, in eval mode."""
         backbone.eval()
-        counts = block.counts().tolist()
         dtype = next(backbone.parameters()).dtype
-        x, y = block.x(dtype).split(counts), block.y().split(counts)
-        for c, count in enumerate(counts):
-            if count:
-                models = ({name: t[c, m] for name, t in self.models.items()} for m in range(self.mixture.shape[1]))
-                yield c, [functional_call(backbone, model, (x[c],)) for model in models], y[c]
+        present, counts = (found.tolist() for found in block.owner.unique_consecutive(return_counts=True))
+        for c, x, y in zip(present, block.x(dtype).split(counts), block.y().split(counts), strict=True):
+            models = ({name: t[c, m] for name, t in self.models.items()} for m in range(self.mixture.shape[1]))
+            yield c, [functional_call(backbone, model, (x,)) for model in models], y

@@ -32,6 +32,9 @@ class Purpose(IntEnum):
     THINNED = 16
     DENSITY = 17
     DAPPER = 18
+    NETWORK = 19
+    COLLABORATION = 20
+    DOWNLOADS = 21
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

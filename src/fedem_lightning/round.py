@@ -1,4 +1,4 @@
-"""A communication round: cohort -> blocks -> client updates -> aggregation -> server step.
+"""A communication round: cohort -> blocks -> client updates -> aggregation -> server step -> what it cost.
 
 `FederatedAlgorithm.training_step` runs this once an epoch: an epoch is a round.
 """
@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import WeightedMean
+from fedem_lightning.aggregation import Means, WeightedMean
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.network import Clocks, Traffic
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import Purpose, generator
 
@@ -29,6 +30,9 @@ class Statistics:
     training_seconds: float = 0.0  # all rounds and their evaluation
     up_bytes: int = 0  # from clients to the server
     down_bytes: int = 0  # from the server to clients
+    air_bytes: int = 0  # put on the air by all: what several clients receive at once counts once
+    times: dict[str, float] = field(default_factory=dict)  # simulated, of each network, in its unit
+    stragglers: int = 0  # clients left out of a round because they missed its deadline
     rejected_updates: int = 0  # client updates left out because they were not finite
     planned_rounds: int = 0  # of the whole run; the learning-rate schedule needs it
 
@@ -46,8 +50,26 @@ class Statistics:
         self.training_seconds += now - self._mark
         self._mark = now
 
+    def count(self, traffic: Traffic, times: dict[str, float]) -> None:
+        """Adds what a round sent, and how long it took in each network."""
+        self.up_bytes += traffic.up * traffic.model_bytes
+        self.down_bytes += traffic.down * traffic.model_bytes
+        self.air_bytes += traffic.on_air * traffic.model_bytes
+        self.times |= {name: self.times.get(name, 0.0) + time for name, time in times.items()}
+
+    def totals(self) -> dict[str, float]:
+        """Columns of metrics.csv: everything so far."""
+        return {
+            "up_megabytes": self.up_bytes / 1e6,
+            "down_megabytes": self.down_bytes / 1e6,
+            "air_megabytes": self.air_bytes / 1e6,
+            "stragglers": self.stragglers,
+            "rejected_updates": self.rejected_updates,
+            **{f"time_{name}": time for name, time in self.times.items()},
+        }
+
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists."""
+        """Plain numbers, lists and dictionaries."""
         return asdict(self)
 
 
@@ -56,7 +78,7 @@ class Round(NamedTuple):
 
     number: int  # from 0
     federation: Federation
-    cohort: Tensor  # int64, ascending
+    cohort: Tensor  # the clients that trained, int64, ascending
 
 
 def sample_cohort(
@@ -97,10 +119,35 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
     """One round of any algorithm; returns what the round has to log."""
     start = time.perf_counter()
     round_, statistics = algorithm.current_epoch, algorithm.statistics
-    processes = Processes.of(algorithm.trainer)
     if round_ == 0:
         algorithm.initialize(federation)
-    cohort = algorithm.cohort(federation, round_)
+    drawn = algorithm.cohort(federation, round_)
+    clocks = Clocks(algorithm.networks, drawn, local_work(algorithm, federation, drawn), algorithm.seed, round_)
+    cohort = drawn[clocks.in_time.to(drawn.device)]
+    means = train_clients(algorithm, federation, cohort, round_)
+    algorithm.server_update(means, Round(round_, federation, cohort))
+    traffic = traffic_of(algorithm, drawn, cohort)
+    statistics.count(traffic, clocks.times(traffic))
+    statistics.stragglers += len(drawn) - len(cohort)
+    statistics.round_seconds.append(time.perf_counter() - start)
+    return {
+        "round": round_ + 1,
+        "lr": algorithm.lr_at(round_),
+        "cohort": len(cohort),
+        "seconds": statistics.round_seconds[-1],
+        **statistics.totals(),
+        **algorithm.round_metrics.means(),
+    }
+
+
+def train_clients(algorithm: "FederatedAlgorithm", federation: Federation, cohort: Tensor, round_: int) -> Means | None:
+    """The cohort's updates, dealt to the Trainer's processes, and the mean of what they send (None: nothing).
+
+    Raises:
+        UserError: no client's update was finite.
+
+    """
+    processes = Processes.of(algorithm.trainer)
     shares = processes.deal(cohort, federation.splits["train"].counts(cohort))
     mine = shares[processes.rank]
     algorithm.observer.cohort_drawn(len(mine))
@@ -113,27 +160,44 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
     algorithm.round_metrics.reduce(processes, algorithm.device)
     processes.exchange_rows(algorithm.client_state(), shares)
     rejected = mean.rejected + algorithm.round_metrics.rejected
-    statistics.rejected_updates += rejected
+    algorithm.statistics.rejected_updates += rejected
     if rejected == len(cohort):
         raise UserError(
             f"training diverged: in round {round_ + 1} no client's update was finite; "
             f"lower algorithm.client_optimizer.lr (now {algorithm.client_optimizer.lr:g})"
         )
-    algorithm.server_update(mean.compute(), Round(round_, federation, cohort))
-    down, up = algorithm.messages
-    statistics.down_bytes += round(down * len(cohort)) * algorithm.message_bytes
-    statistics.up_bytes += round(up * len(cohort)) * algorithm.message_bytes
-    statistics.round_seconds.append(time.perf_counter() - start)
-    return {
-        "round": round_ + 1,
-        "lr": algorithm.lr_at(round_),
-        "cohort": len(cohort),
-        "seconds": statistics.round_seconds[-1],
-        "up_megabytes": statistics.up_bytes / 1e6,
-        "down_megabytes": statistics.down_bytes / 1e6,
-        "rejected_updates": statistics.rejected_updates,
-        **algorithm.round_metrics.means(),
-    }
+    return mean.compute()
+
+
+def local_work(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> Tensor:
+    """Samples that each client trains on in a round, once for every visit and model that it trains, int64 [C]."""
+    counts = federation.splits["train"].counts(clients)
+    steps, batch = algorithm.local_steps, algorithm.batch_size
+    visits = algorithm.local_epochs * counts if steps is None else steps * counts.clamp(max=batch)
+    return visits * (algorithm.trained_models or len(algorithm.components))
+
+
+def traffic_of(algorithm: "FederatedAlgorithm", drawn: Tensor, cohort: Tensor) -> Traffic:
+    """What a round has sent; who missed the deadline sends nothing, but hears the server.
+
+    Args:
+        algorithm: after the round; what it says of its messages is that of the round.
+        drawn, cohort: clients drawn, and those of them that trained, int64.
+
+    """
+    (down, up), uploads = algorithm.messages, algorithm.uploads
+    received = round(down * len(drawn if algorithm.streams else cohort))
+    streams = min(algorithm.streams, received)  # a server sends nothing that nobody hears
+    heard = algorithm.stream_of(drawn)
+    return Traffic(
+        up=round(up * len(cohort)),
+        down=received,
+        uploads=uploads,
+        streams=streams,
+        on_air=round(uploads * len(cohort) + streams),
+        heard=None if heard is None else heard.cpu(),
+        model_bytes=algorithm.message_bytes,
+    )
 
 
 class RoundObserver:

@@ -105,6 +105,7 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
         n_clients=data.n_clients,
         adaptation=instantiate(config.adaptation) if config.adaptation else None,
         engine=instantiate(config.engine),
+        networks={str(name): instantiate(network) for name, network in (config.get("network") or {}).items()},
         seed=config.seed,
     )
     check_fit(model.components[0], data)

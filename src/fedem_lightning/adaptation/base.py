@@ -54,5 +54,5 @@ class Adaptation(ABC):
         optimizer, rounds = self.client_optimizer or algorithm.client_optimizer, len(algorithm.statistics.round_seconds)
         step = kind(algorithm.components[0], block.federation.task, optimizer, optimizer.lr)
         return algorithm.local_solver(
-            models, block, rounds, weights, step=step, epochs=self.epochs, keep_momentum=False
+            models, block, rounds, weights, step=step, epochs=self.epochs, keep_momentum=False, quiet=True
         )

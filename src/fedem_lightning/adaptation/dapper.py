@@ -14,7 +14,7 @@ from torch import Tensor
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.adaptation.proxy import read_proxy
 from fedem_lightning.adaptation.selection import GRID, Best, check_grid, selection_losses
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.federation import Block, Federation, Positions
 from fedem_lightning.data.samples import Arrays, Joined
 from fedem_lightning.errors import require, require_number
 from fedem_lightning.local_solver import ClientSGD
@@ -91,7 +91,7 @@ class Dapper(Adaptation):
             interpolated = self._interpolated(algorithm.seed, block, central, value)
             h = self.tune(algorithm, h_c, interpolated, algorithm.sample_weights(interpolated))
             losses = selection_losses(algorithm, Personal(h, mixture), block, self.selection)
-            best.offer(losses, models=h, share=torch.full_like(losses, value))
+            best.offer(losses, models=h, share=torch.full_like(losses, value, dtype=torch.float64))
         models, share = best.value["models"], best.value["share"]
         return Personal(models, mixture, {"lambda": share})  # type: ignore[arg-type, dict-item]
 
@@ -114,7 +114,7 @@ class Dapper(Adaptation):
             return Block(block.federation, block.clients, _pooled(algorithm, block, owner, draws), owner)
         if self.source == "proxy":
             assert self._public is not None  # since check_federation
-            public = self._public.to(owner.device)
+            public = self._public = self._public.to(owner.device)
             return _beside(block, public, draws % len(public.y), owner)
         return _drawn_from_model(algorithm, block, owner, draws)
 
@@ -131,10 +131,20 @@ def _pooled(algorithm: "FederatedAlgorithm", block: Block, owner: Tensor, draws:
     trained, groups = federation.clients(), algorithm.groups_of(block.clients)
     for group in groups.unique():
         members = trained[algorithm.groups_of(trained) == group]
-        pool = federation.splits["train"].positions(members if len(members) else trained)[0]
         mine = groups[owner] == group
-        found[mine] = pool[draws[mine] % len(pool)]
+        found[mine] = _nth_samples(federation.splits["train"], members if len(members) else trained, draws[mine])
     return found
+
+
+def _nth_samples(split: Positions, clients: Tensor, draws: Tensor) -> Tensor:
+    """Positions of samples by number (modulo how many there are) among all of the clients', int64."""
+    ends = split.counts(clients).cumsum(0)  # [C]
+    number = draws % ends[-1]
+    which = torch.searchsorted(ends, number, right=True)
+    drawn, where = which.unique(return_inverse=True)  # only these clients' samples are looked up
+    index, counts = split.positions(clients[drawn])[0], split.counts(clients[drawn])
+    first = counts.cumsum(0) - counts
+    return index[first[where] + number - (ends[drawn] - counts)[where]]
 
 
 def _beside(block: Block, more: Arrays, chosen: Tensor, owner: Tensor) -> Block:
@@ -149,11 +159,14 @@ def _drawn_from_model(algorithm: "FederatedAlgorithm", block: Block, owner: Tens
     """Labels from the clients' served models; x is what all samples have."""
     x, task = block.x(algorithm.parameter_dtype), block.federation.task
     personal = Personal(algorithm.serving(block.clients), algorithm.mixture(block.clients))
-    first = block.counts().cumsum(0) - block.counts()  # a sample of each client that has one  [C]
-    has = block.counts() > 0
-    one = Block(block.federation, block.clients, block.index[first[has]], torch.nonzero(has).squeeze(1))
-    p = torch.zeros(len(has), task.n_outputs, dtype=torch.float64, device=x.device)
-    p[has] = personal.predict(algorithm.components[0], one).double().exp()  # [C, Y]
-    y = torch.searchsorted(p.cumsum(dim=1)[owner], ((draws + 0.5) / 2**32).unsqueeze(1).double()).squeeze(1)
-    y = y.clamp(max=task.n_outputs - 1)
+    first = block.counts().cumsum(0) - block.counts()
+    has = torch.nonzero(block.counts() > 0).squeeze(1)  # clients with a sample  [C']
+    one = Block(block.federation, block.clients, block.index[first[has]], has)
+    y = torch.zeros_like(owner)
+    if len(has):
+        p = personal.predict(algorithm.components[0], one).double().exp().cpu()  # [C', Y]
+        ladder = (p.cumsum(dim=1).clamp(max=1) + torch.arange(len(has)).unsqueeze(1)).flatten()  # row c: [c, c + 1]
+        row = torch.searchsorted(has, owner).cpu()
+        y = torch.searchsorted(ladder, row + (draws.cpu() + 0.5) / 2**32) - row * task.n_outputs
+        y = y.clamp(0, task.n_outputs - 1).to(owner.device)
     return _beside(block, Arrays(x[:1].expand(len(y), *x.shape[1:]), y), torch.arange(len(y), device=y.device), owner)

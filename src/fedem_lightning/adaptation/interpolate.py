@@ -26,26 +26,30 @@ class MixtureStep(LocalStep):
     """A step of h on the loss of a mixture, -log(a p + b p'), p and p' being the label's likelihoods.
 
     The other model h' is fixed. Up to a constant the loss is -log(1 + p a / (b p')): the samples' weights are the
-    `odds` a / (b p').
+    `log_odds` log a / (b p'), 0 for padding.
     """
 
     def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
-        """Losses -log p and odds [..., B], size [...] -> [...]."""
-        gain = torch.logaddexp(weight.log() - losses, torch.zeros_like(losses))  # 0 for padding, whose weight is 0
-        return -gain.sum(dim=-1) / (size * self.task.n_targets)
+        """Losses -log p and log-odds [..., B], size [...] -> [...]."""
+        gain = torch.logaddexp(weight - losses, torch.zeros_like(losses))
+        return -torch.where(weight == 0, 0.0, gain).sum(dim=-1) / (size * self.task.n_targets)
 
 
-def odds(share: Tensor, losses: Tensor) -> Tensor:
-    """A / (b p') for a share a = 1 - b [n] and losses -log p' [n]; what is infinite is the largest float."""
-    finite = torch.where(share > 0, share / (1 - share) * losses.exp(), 0.0)
-    return finite.clamp(max=torch.finfo(losses.dtype).max)
+LARGEST = 1e6
+"""Of log-odds: beyond every difference of losses, and finite."""
+
+
+def log_odds(share: Tensor, losses: Tensor) -> Tensor:
+    """The numbers log a / (b p') for a share a = 1 - b [n] and losses -log p' [n]; never 0, which means padding."""
+    odds = (share.log() - torch.log1p(-share) + losses).clamp(-LARGEST, LARGEST)
+    return torch.where(odds == 0, 1e-30, odds)
 
 
 class Interpolated(NamedTuple):
     """What (10) and (11) find for C clients."""
 
     local: Models  # h_l, [C, 1, ...]
-    share: Tensor  # lambda [C]
+    share: Tensor  # lambda, float64 [C]
 
 
 class Interpolate(Adaptation):
@@ -91,12 +95,13 @@ class Interpolate(Adaptation):
         fixed = sample_losses(algorithm, central, block)  # -log of h_c's probabilities  [n]
         local = self.tune(algorithm, start, block) if self.objective == "own" else start
         for value in self.lambdas:
-            share = central.mixture.new_full((len(block.clients),), value)
+            share = central.mixture.new_full((len(block.clients),), value, dtype=torch.float64)
             if self.objective == "mixture" and value > 0:  # Eq. 10
-                weights = odds(share[block.owner].to(fixed), fixed).unsqueeze(1)
+                weights = log_odds(share[block.owner].to(fixed), fixed).unsqueeze(1)
                 local = self.tune(algorithm, start, block, weights, MixtureStep)
-            losses = selection_losses(algorithm, mixed(local, share, central), block, self.selection)
-            best.offer(losses, local=local, share=share)  # Eq. 11
+            h_l = local if value > 0 else start  # which has no weight, but may have diverged
+            losses = selection_losses(algorithm, mixed(h_l, share, central), block, self.selection)
+            best.offer(losses, local=h_l, share=share)  # Eq. 11
         return Interpolated(**best.value)  # type: ignore[arg-type]
 
 
@@ -109,5 +114,5 @@ def strongest(personal: Personal) -> Models:
 def mixed(local: Models, share: Tensor, central: Personal) -> Personal:
     """Lambda h_l + (1 - lambda) h_c: local [C, 1, ...] and central [C, M, ...] -> [C, 1 + M, ...]."""
     models = {name: torch.cat([rows, central.models[name]], dim=1) for name, rows in local.items()}
-    share = share.unsqueeze(1)
+    share = share.to(central.mixture).unsqueeze(1)
     return Personal(models, torch.cat([share, (1 - share) * central.mixture], dim=1))

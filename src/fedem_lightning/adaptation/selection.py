@@ -1,6 +1,6 @@
 """Each client's choice of an interpolation weight lambda: the one whose model has the lowest loss."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,9 +23,10 @@ def check_grid(lambdas: Sequence[float], selection: str) -> tuple[float, ...]:
     """The grid, ascending.
 
     Raises:
-        UserError: it is empty or leaves [0, 1], or `selection` is neither "val" nor "train".
+        UserError: it is no list, is empty or leaves [0, 1], or `selection` is neither "val" nor "train".
 
     """
+    require(isinstance(lambdas, Collection), f"adaptation.lambdas: expected a list of numbers, got {lambdas}")
     numbers = all(isinstance(value, int | float) for value in lambdas)
     fits = len(lambdas) > 0 and numbers and all(0 <= value <= 1 for value in lambdas)
     require(fits, f"adaptation.lambdas: expected numbers in [0, 1], got {list(lambdas)}")
@@ -40,7 +41,10 @@ def sample_losses(algorithm: "FederatedAlgorithm", personal: Personal, block: Bl
 
 
 def selection_losses(algorithm: "FederatedAlgorithm", personal: Personal, block: Block, selection: str) -> Tensor:
-    """The mean loss that lambda is chosen by, [C]: on validation samples, or where there are none on training ones."""
+    """The mean loss that lambda is chosen by, [C]: of predictions, as they are scored.
+
+    On validation samples; of a client that has none, or if `selection` is "train", on training samples.
+    """
     chosen = block
     if selection == "val":
         chosen = block.federation.block(block.clients, "val")
@@ -51,8 +55,11 @@ def selection_losses(algorithm: "FederatedAlgorithm", personal: Personal, block:
 
 
 def _means(algorithm: "FederatedAlgorithm", personal: Personal, block: Block) -> Tensor:
-    losses = sample_losses(algorithm, personal, block)
-    sums = losses.new_zeros(len(block.clients)).index_add_(0, block.owner, losses)
+    sums = personal.mixture.new_zeros(len(block.clients))
+    for piece in block.pieces() if len(block.index) else ():
+        prediction = personal.predict(algorithm.components[0], piece)
+        losses = block.federation.task.scores(prediction, piece.y())["loss"]
+        sums.index_add_(0, piece.owner, losses.to(sums))
     return sums / block.counts().clamp(min=1)
 
 

@@ -9,12 +9,14 @@ from fedem_lightning.algorithms.d_fedem import DFedEM
 from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization
 from fedem_lightning.algorithms.fedavg import FedAvg
 from fedem_lightning.algorithms.fedem import FedEM
+from fedem_lightning.algorithms.fedfomo import FedFOMO
 from fedem_lightning.algorithms.fedprox import FedProx
 from fedem_lightning.algorithms.hypcluster import HypCluster
 from fedem_lightning.algorithms.l2sgd import L2SGD
 from fedem_lightning.algorithms.local import Local
 from fedem_lightning.algorithms.mapper import Mapper
 from fedem_lightning.algorithms.mocha import MOCHA
+from fedem_lightning.algorithms.oracle import Oracle
 from fedem_lightning.algorithms.pfedme import PFedMe
 from fedem_lightning.algorithms.qffl import QFFL
 from fedem_lightning.algorithms.surrogate import (
@@ -24,6 +26,7 @@ from fedem_lightning.algorithms.surrogate import (
     Surrogate,
     SurrogateOptimization,
 )
+from fedem_lightning.algorithms.user_centric import UserCentric
 
 __all__ = [
     "AFL",
@@ -37,6 +40,7 @@ __all__ = [
     "DecentralizedSurrogateOptimization",
     "FedAvg",
     "FedEM",
+    "FedFOMO",
     "FedProx",
     "FederatedAlgorithm",
     "HypCluster",
@@ -45,7 +49,9 @@ __all__ = [
     "Mapper",
     "MixtureSurrogate",
     "MoreauSurrogate",
+    "Oracle",
     "PFedMe",
     "Surrogate",
     "SurrogateOptimization",
+    "UserCentric",
 ]

@@ -92,7 +92,8 @@ class Agnostic(FederatedAlgorithm):
             b = float(means.weight[0])  # sum_k b_k
             loss_sums, counts = (b * means.models[f"domain {name}"][0] for name in ("losses", "counts"))  # [p]
             loss = torch.where(counts > 0, loss_sums / counts, 0.0)  # L_i  [p]
-            self.weights = torch.softmax(self.weights.log() + self.domain_lr * loss, dim=0).clamp(min=LEAST)
+            grown = self.weights.log() + self.domain_lr * loss.to(self.weights)
+            self.weights = torch.softmax(grown, dim=0).clamp(min=LEAST)
             self.recent_counts[round_.number % self.window] = counts
             mean = self.recent_counts[: round_.number + 1].mean(dim=0)
             self.mean_counts = torch.where(mean > 0, mean, self.mean_counts)  # else nothing new was heard of it
@@ -106,4 +107,5 @@ class Agnostic(FederatedAlgorithm):
         assert block.federation.domains is not None
         shape = len(block.clients), len(block.federation.domains.names)
         cell = block.owner * shape[1] + block.domain()  # [n]
-        return torch.bincount(cell, values, minlength=shape[0] * shape[1]).view(shape)
+        values = torch.ones_like(cell) if values is None else values
+        return values.new_zeros(shape[0] * shape[1]).index_add_(0, cell, values).view(shape)

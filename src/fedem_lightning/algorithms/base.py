@@ -2,7 +2,7 @@
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation import client_table, curve_metrics, scored_clients
 from fedem_lightning.local_solver import ClientSGD
+from fedem_lightning.network import Network, check_networks
 from fedem_lightning.processes import Processes, require_ddp
 from fedem_lightning.round import Round, RoundMetrics, RoundObserver, Statistics, run_round, sample_cohort
 
@@ -51,6 +52,7 @@ class FederatedAlgorithm(pl.LightningModule):
         personalize_fraction: share of an unseen client's training samples that it may use, in [0, 1] (FedEM, Fig. 2).
         adaptation: what a client does with its models before it is scored; None: nothing.
         engine: "auto", "loop", "vmap", or an Engine.
+        networks: in which the rounds are timed beside training, by name; one of them may have a deadline.
         seed: of cohorts, shuffling, dropout, and of components 1..M-1.
 
     Raises:
@@ -76,6 +78,7 @@ class FederatedAlgorithm(pl.LightningModule):
         personalize_fraction: float = 1.0,
         adaptation: Adaptation | None = None,
         engine: Engine | AutoEngine | str = "auto",
+        networks: Mapping[str, Network] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -99,6 +102,7 @@ class FederatedAlgorithm(pl.LightningModule):
         self.participation, self.scored_clients = participation, scored_clients
         self.local_epochs, self.local_steps, self.batch_size = local_epochs, local_steps, batch_size
         self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
+        self.networks = check_networks(networks)
         self.client_optimizer = client_optimizer or ClientSGD()
         self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
         self.components = make_components(backbone, n_components, seed)
@@ -168,6 +172,23 @@ class FederatedAlgorithm(pl.LightningModule):
     def messages(self) -> tuple[float, float]:
         """Models sent down and up for each client of a cohort, on average."""
         return len(self.components), len(self.components)
+
+    @property
+    def uploads(self) -> float:
+        """Models that each client of a cohort puts on the air. Default: those it sends up."""
+        return self.messages[1]
+
+    @property
+    def streams(self) -> float:
+        """Distinct models that the server puts on the air; what several clients hear at once counts once.
+
+        Default: what one client receives, for all. More than the clients receive together counts as that number.
+        """
+        return self.messages[0]
+
+    def stream_of(self, clients: Tensor) -> Tensor | None:
+        """The stream that each of the clients [C] listens to, int64 [C]; None: all listen to all of them."""
+        return None
 
     def cohort(self, federation: Federation, round_: int) -> Tensor:
         """The clients of a round, int64, ascending. Default: drawn uniformly."""
@@ -271,16 +292,18 @@ class FederatedAlgorithm(pl.LightningModule):
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores the seen clients on every split."""
+        self.check_federation(batch)
         if self.personalizes_seen:
             self._personalize(batch, scored_clients(self, batch))
         self._log(curve_metrics(self, batch))
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores everybody on every split, and fills `clients`."""
+        self.check_federation(batch)
         part, unseen = self.personalize_fraction, scored_clients(self, batch, seen=False)
         own_data = batch if part == 1 else batch.with_part(batch.clients(seen=False), part, self.seed)
         if self.personalizes_seen:
-            self._personalize(batch, scored_clients(self, batch))
+            self._personalize(batch, batch.clients())  # all: an adaptation may ask who is like whom
         for kept in self.kept_momenta():
             kept.written[unseen] = False  # an earlier test may have left some
         self._personalize(own_data, unseen)

@@ -51,6 +51,9 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
         algorithm.samples_clients or share_of(algorithm.participation, n_seen) >= n_seen,
         f"algorithm.participation: {name} needs every client in every round, got {algorithm.participation}",
     )
+    limited = any(network.deadline is not None for network in algorithm.networks.values())
+    deadline = f"network.deadline: it leaves clients out of rounds, but {name} needs every client in every round"
+    require(algorithm.samples_clients or not limited, deadline)
     require(
         algorithm.serves_unseen or n_seen == federation.n_clients,
         f"dataset.unseen_fraction: {name} has no model for clients that did not train, expected 0",

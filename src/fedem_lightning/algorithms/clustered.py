@@ -135,6 +135,15 @@ class Clustered(FederatedAlgorithm):
         """Clusters."""
         return int(self.split.sum()) + 1
 
+    @property
+    def streams(self) -> int:
+        """A model for each cluster."""
+        return self.n_groups
+
+    def stream_of(self, clients: Tensor) -> Tensor:
+        """The clusters."""
+        return self.cluster[clients]
+
     def leaves(self, federation: Federation) -> Tensor:
         """The clusters' nodes, ascending."""
         return self.cluster[federation.clients()].unique()

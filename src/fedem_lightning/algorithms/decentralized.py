@@ -114,6 +114,16 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         each = len(self.components) * self._neighbours
         return each, each
 
+    @property
+    def uploads(self) -> int:
+        """M models, which all neighbours hear at once."""
+        return len(self.components)
+
+    @property
+    def streams(self) -> int:
+        """There is no server."""
+        return 0
+
     def client_state(self) -> Iterator[Tensor]:
         """The private variables v, and the clients' models."""
         yield self.private

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedem_lightning.adaptation import Adaptation, Interpolate
-from fedem_lightning.adaptation.interpolate import MixtureStep, odds
+from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.components import Backbone
@@ -45,7 +45,7 @@ class Mapper(FederatedAlgorithm):
         alone = torch.ones_like(self.mixture(block.clients))
         h_l, share = self.adaptation.fit(self, Personal(h_c, alone), block)  # Eq. 10, 11
         fixed = Personal(h_l, alone).losses(self.components[0], block)  # [n, 1]
-        weights = odds(1 - share[block.owner].unsqueeze(1).to(fixed), fixed)
+        weights = log_odds(1 - share[block.owner].unsqueeze(1).to(fixed), fixed)
         step = self.local_step(block, round_, MixtureStep)
         models = self.local_solver(h_c, block, round_, weights, step=step)  # Eq. 12
         return Sent(models, block.counts())

@@ -99,8 +99,7 @@ class MOCHA(FederatedAlgorithm):
         self.penalty, self.loss, self.inner_rounds = penalty, LOSSES[loss], inner_rounds
         self.work, self.stragglers = work, stragglers
         layer = linear_layer(self.components[0])
-        self.n_features = layer.in_features
-        d = self.n_features + (layer.bias is not None)
+        self.n_features, d = layer.in_features, layer.in_features + (layer.bias is not None)
         self.register_buffer("alpha", torch.zeros(n_clients, 0))
         self.register_buffer("b", torch.zeros(n_clients, d))
         self.register_buffer("w", torch.zeros(n_clients, d))
@@ -109,8 +108,7 @@ class MOCHA(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> None:
         """H_t coordinate steps of every client; b_t and alpha_t move. An update that is not finite is rejected."""
         if not self.alpha.shape[1]:
-            n_max = int(block.federation.splits["train"].counts().max())
-            self.alpha = self.alpha.new_zeros(self.n_clients, n_max)
+            self.alpha = self.alpha.new_zeros(self.n_clients, int(block.federation.splits["train"].counts().max()))
         steps = self.local_steps_of(block, round_)  # H_t
         order = steps.argsort(descending=True, stable=True)  # the clients that still take steps are always the first
         steps, block = steps[order], block.federation.block(block.clients[order], "train")
@@ -185,10 +183,18 @@ class MOCHA(FederatedAlgorithm):
         parts = self.w[clients].split([p.numel() for p in parameters.values()], dim=1)
         return {n: w.view(-1, 1, *p.shape) for (n, p), w in zip(parameters.items(), parts, strict=True)}
 
+    @property
+    def streams(self) -> int:
+        """Every client gets its own w_t."""
+        return self.n_clients
+
+    def stream_of(self, clients: Tensor) -> Tensor:
+        """Its own."""
+        return clients
+
     def client_state(self) -> Iterator[Tensor]:
         """The dual variables and b_t; w_t and Sigma are the server's, which every process computes."""
-        yield from (self.alpha, self.b)
-        yield from super().client_state()
+        yield from (self.alpha, self.b, *super().client_state())
 
     def check_federation(self, federation: Federation) -> None:
         """Raises UserError unless there are two classes and every client trains."""

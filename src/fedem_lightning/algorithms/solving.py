@@ -38,6 +38,7 @@ def solve(
     epochs: int | None = None,
     steps: int | None = None,
     keep_momentum: bool = True,
+    quiet: bool = False,
 ) -> Learner:
     """The local solver: `epochs` passes, or `steps` steps, over each client's training samples.
 
@@ -50,6 +51,7 @@ def solve(
         extra: what the step needs beyond "params", "buffers" and "momentum", each tensor [C, M, ...].
         epochs, steps: default: the algorithm's.
         keep_momentum: whether kept momentum (`client_optimizer.state`) is used and moved on.
+        quiet: whether this training is left out of the round's progress.
 
     Returns:
         The learners after the local steps, each tensor [C, M, ...].
@@ -69,7 +71,8 @@ def solve(
     epochs = algorithm.local_epochs if epochs is None else epochs
     batches = shuffled_batches(block, algorithm.batch_size, epochs, algorithm.seed, round_, steps)
     algorithm.components[0].train()
-    trained = algorithm.engine.run(step, learners, block, batches, weights, algorithm.observer.clients_done)
+    progress = (lambda clients: None) if quiet else algorithm.observer.clients_done
+    trained = algorithm.engine.run(step, learners, block, batches, weights, progress)
     if kept is not None:
         finite = all_finite(trained["momentum"])  # a client that diverged once starts again from what it had
         kept.write(block.clients[finite], {name: t[finite] for name, t in trained["momentum"].items()})

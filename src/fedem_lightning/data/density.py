@@ -64,7 +64,7 @@ class DensityFederation(FederatedDataModule):
             for code, n in enumerate(counts)
             for t in clients
         ]
-        bounds = {str(q): list(minimum_losses(distribution[seen], group[seen], q)) for q in range(1, N_GROUPS + 2)}
+        bounds = {str(q): list(minimum_losses(distribution[seen], group[seen], q)) for q in range(1, N_GROUPS + 1)}
         super().__init__(
             Federation.from_arrays(
                 np.ones((n_clients * sum(counts), 1), dtype=np.float32),
@@ -100,7 +100,7 @@ def densities(n_clients: int, n_symbols: int, shifted: bool = False) -> np.ndarr
 
 
 def minimum_losses(distributions: np.ndarray, group: np.ndarray, n_hypotheses: int) -> tuple[float, float]:
-    """What q models without features can lose at least, where the clients of a true group share one.
+    """What q models without features can lose at least, if the clients of a true group share one.
 
     The best model of several clients is their mean distribution, and loses its entropy. All ways to merge the groups
     are tried, so they should be few.

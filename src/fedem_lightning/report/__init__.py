@@ -2,7 +2,7 @@
 
 In reading order: `collect` finds the runs, `choice` adds the best of several for each client, `groups` puts seeds
 together, `papers` has what was published and `minimum` what can be had at best, `tables`, `components`, `bounds` and
-`equal_communication` make the tables out of `cells`, `figures` the figures, `writing` shows and saves them.
+`equal_cost` make the tables out of `cells`, `figures` the figures, `writing` shows and saves them.
 """
 
 from fedem_lightning.report.collect import Run, Skipped, find_runs

@@ -1,6 +1,8 @@
 """`python -m fedem_lightning.report DIR...`: compare finished runs with one another and with the papers."""
 
 import argparse
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -8,12 +10,13 @@ from rich.console import Console
 from fedem_lightning.commands import Parser, one_line_for_mistakes
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.report.bounds import bounds_table
+from fedem_lightning.report.cells import Table
 from fedem_lightning.report.choice import Chosen, choose
-from fedem_lightning.report.collect import Run, Skipped, find_runs
+from fedem_lightning.report.collect import Skipped, find_runs
 from fedem_lightning.report.components import components_table
-from fedem_lightning.report.equal_communication import equal_communication_table
+from fedem_lightning.report.equal_cost import check_timed, equal_cost_table
 from fedem_lightning.report.figures import report_figures
-from fedem_lightning.report.groups import group_runs
+from fedem_lightning.report.groups import Setting, group_runs
 from fedem_lightning.report.papers import Papers
 from fedem_lightning.report.tables import scores_table
 from fedem_lightning.report.writing import Report, check_free, print_report, write_report
@@ -38,10 +41,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--table", metavar="NAME", help="the paper's table to compare with, e.g. fedem-table-7; default: what fits"
     )
-    parser.add_argument(
+    equal = parser.add_mutually_exclusive_group()
+    equal.add_argument(
         "--equal-communication",
         action="store_true",
         help="compare at the megabytes that the cheapest method used, not after the last round",
+    )
+    equal.add_argument(
+        "--equal-time", metavar="NETWORK", help="compare at the simulated time that the cheapest method used"
     )
     parser.add_argument(
         "--choose",
@@ -54,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _report(chosen: argparse.Namespace) -> None:
     require(not chosen.force or chosen.out is not None, "--force: expected --out DIR with it")
-    both = chosen.choose is not None and chosen.equal_communication
-    require(not both, "--choose: chosen rows have no curve, so leave out --equal-communication")
+    equal = "--equal-communication" if chosen.equal_communication else "--equal-time" if chosen.equal_time else ""
+    require(not (chosen.choose and equal), f"--choose: chosen rows have no curve, so leave out {equal}")
     papers = Papers(chosen.table)
     if chosen.out is not None:  # before any work; the figures' names are checked once they are known
         check_free(chosen.out, ["report.md", "report.csv"], chosen.force)
@@ -65,16 +72,25 @@ def _report(chosen: argparse.Namespace) -> None:
         raise UserError(f"{', '.join(chosen.folders)}: no complete run, {len(skipped)} unfinished or broken")
     if chosen.choose is not None:
         runs += choose(runs, chosen.choose)
-    report = _build(runs, skipped, papers, chosen.equal_communication, figures=chosen.out is not None)
+    settings, notes = group_runs(runs)
+    main_table = scores_table
+    if chosen.equal_time:
+        check_timed(settings, chosen.equal_time)
+    if equal:
+        main_table = functools.partial(equal_cost_table, network=chosen.equal_time)
+    tables, n_runs = _tables(settings, papers, main_table)
+    figures = report_figures(settings) if chosen.out is not None else {}
+    report = Report(tables, n_runs, skipped, notes, figures)
     print_report(report)
     if chosen.out is not None:
         paths = write_report(report, chosen.out, chosen.force)
         print(f"written: {chosen.out} ({', '.join(path.name for path in paths)})")
 
 
-def _build(runs: list[Run], skipped: list[Skipped], papers: Papers, equal_communication: bool, figures: bool) -> Report:
-    settings, notes = group_runs(runs)
-    main_table = equal_communication_table if equal_communication else scores_table
+def _tables(
+    settings: list[Setting], papers: Papers, main_table: Callable[[Setting, Papers], Table]
+) -> tuple[list[Table], int]:
+    """All tables, and how many runs are in them."""
     tables, n_runs = [], 0
     for setting in settings:
         shown = [run for group in setting.groups for run in group.runs]
@@ -84,7 +100,7 @@ def _build(runs: list[Run], skipped: list[Skipped], papers: Papers, equal_commun
         scores.notes += [run.note for run in chosen]
         others = (components_table(setting, papers), bounds_table(setting))
         tables += [scores, *(table for table in others if table is not None)]
-    return Report(tables, n_runs, skipped, notes, report_figures(settings) if figures else {})
+    return tables, n_runs
 
 
 def _print_skipped(skipped: list[Skipped]) -> None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.components import mixture_weights
-from fedem_lightning.report.equal_communication import curve
+from fedem_lightning.report.equal_cost import curve, networks_of
 from fedem_lightning.report.groups import Group, Setting, file_name, short, show
 from fedem_lightning.report.tables import scores_of
 
@@ -38,6 +38,9 @@ def report_figures(settings: Sequence[Setting]) -> dict[str, Figure]:
     for setting in settings:
         keep(f"{setting.title}_by_round", curves(setting, "round", "communication round"))
         keep(f"{setting.title}_by_megabytes", curves(setting, "megabytes", "megabytes a client, up and down"))
+        keep(f"{setting.title}_by_air_megabytes", curves(setting, "air_megabytes", "megabytes on the air, by all"))
+        for name in networks_of(setting):
+            keep(f"{setting.title}_by_time_{name}", curves(setting, f"time_{name}", f"simulated time, {name}"))
         keep(f"{setting.title}_fairness", fairness(setting))
         for group in setting.groups:
             keep(f"{setting.title}_{group.label}_weights", weights_map(setting, group))
@@ -73,12 +76,12 @@ def curves(setting: Setting, x: str, xlabel: str) -> Figure | None:
 
     Args:
         setting: what to compare.
-        x: a column of metrics.csv, or "megabytes" for those of a client.
+        x: a column of `curve`.
         xlabel: its name.
 
     """
     measure, factor = setting.measure
-    drawn = {group.label: [c for run in group.runs if (c := curve(run)) is not None] for group in setting.groups}
+    drawn = {group.label: [c for run in group.runs if (c := curve(run, x)) is not None] for group in setting.groups}
     columns = [f"{split}/{measure}" for split in ("val", "test")]
     columns = [name for name in columns if any(name in c for found in drawn.values() for c in found)]
     if not columns:
@@ -89,7 +92,7 @@ def curves(setting: Setting, x: str, xlabel: str) -> Figure | None:
             points = _over_seeds([c for c in found if column in c], x, column)
             if points is None:
                 continue
-            if x == "megabytes" and not points["x"].any():  # Local sends nothing: its last score as a level
+            if x.endswith("megabytes") and not points["x"].any():  # Local sends nothing: its last score as a level
                 axes.axhline(factor * points["mean"].iloc[-1], color=colour, linestyle="-.", label=f"{label}, 0 MB")
                 continue
             axes.plot(points["x"], factor * points["mean"], line, color=colour, label=label)
@@ -97,7 +100,7 @@ def curves(setting: Setting, x: str, xlabel: str) -> Figure | None:
                 points["x"], factor * points["min"], factor * points["max"], color=colour, alpha=0.15, lw=0
             )
         axes.set(xlabel=xlabel, ylabel=f"{column.split('/')[0]} {_unit(setting)}, weighted")
-        if x == "megabytes":
+        if x.endswith("megabytes"):
             axes.set_xscale("log")  # a graph of clients sends a hundred times as much as a server
     _legend(figure, panels[0])
     return figure

@@ -30,5 +30,7 @@ def _range(run: Run) -> tuple[float, float] | None:
     if run.algorithm == "hypcluster":
         n_models = run.config.get("algorithm.n_components")
     by_models = (run.results.get("data") or {}).get("minimum_loss_by_models") or {}
+    if n_models is not None and str(n_models) not in by_models:
+        return None  # more models than true groups
     low, high = by_models.get(str(n_models), (minimum, minimum))
     return low, high

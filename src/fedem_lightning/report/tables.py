@@ -111,7 +111,7 @@ def build(
     papers: Papers,
     what: str,
     scores: Callable[[Run], dict[str, float | None] | None],
-    equal_communication: bool = False,
+    tables: Callable[[Run], tuple[str, ...]] = tables_for,
 ) -> Table:
     """The table of scores that `scores` gives for every run (None: nothing for this run).
 
@@ -120,7 +120,7 @@ def build(
         papers: what to compare it with.
         what: describes the scores in the title.
         scores: by key of the column.
-        equal_communication: which of the papers' tables fit.
+        tables: which of the papers' tables fit a run.
 
     """
     measure, factor = setting.measure
@@ -130,7 +130,7 @@ def build(
         cells = _measured([scores(run) for run in group.runs])
         minimum = minimum_cell(group.runs) if measure == "loss" else None
         cells |= {} if minimum is None else {"minimum": minimum}
-        _compare(cells, group.runs[0], papers, tables_for(group.runs[0], equal_communication), measure)
+        _compare(cells, group.runs[0], papers, tables(group.runs[0]), measure)
         table.rows.append((group, cells))
     beside = {key for _, cells in table.rows for key in cells if key.startswith("paper_")}
     for score in SCORES:

@@ -40,6 +40,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
         f"training {seconds['training']:.1f} s ({_per_round(seconds['per_round'])}, engine {engine}), "
         f"in all {seconds['total']:.1f} s",
         f"sent {sent['up_bytes'] / 1e6:.1f} MB up, {sent['down_bytes'] / 1e6:.1f} MB down",
+        *_time_lines(sent.get("time", {}), results.get("stragglers", 0)),
     ]
     for line in lines:
         console.print(line, highlight=False)
@@ -51,6 +52,12 @@ def _number(value: float | None, factor: float) -> str:
 
 def _per_round(seconds: float | None) -> str:
     return "no round" if seconds is None else f"{seconds:.3g} s a round"
+
+
+def _time_lines(times: dict[str, float], stragglers: int) -> list[str]:
+    parts = [f"{time:.4g} ({name})" for name, time in times.items()]
+    late = f"; {stragglers} times a client missed the deadline" if stragglers else ""
+    return [f"simulated time: {', '.join(parts)}{late}"] if parts else []
 
 
 def _minimum_lines(results: dict[str, Any]) -> list[str]:
@@ -75,5 +82,5 @@ def _component_lines(components: dict[str, Any]) -> list[str]:
     lines = [f"component {m} is dead: hardly a client gives it weight" for m in components.get("dead", [])]
     lines += [f"components {a} and {b} are twins: almost the same model" for a, b in components.get("twins", [])]
     if lines:
-        lines.append("another learning rate, fewer components or FedEM's algorithm.initialization=farthest may help")
+        lines.append("another learning rate, fewer components or, if it has one, algorithm.initialization may help")
     return lines

@@ -1,0 +1,192 @@
+"""FedFOMO: every client combines the models that help it on its own validation samples.
+
+Zhang, Sapra, Fidler, Yeung, Alvarez: "Personalized Federated Learning with First Order Model Optimization", ICLR 2021,
+arXiv 2012.08565. Section 3; equation numbers are the paper's.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Models
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.checks import check_share
+from fedem_lightning.algorithms.predicting import client_means
+from fedem_lightning.client_store import ClientStore
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require_whole
+from fedem_lightning.personal import Personal
+from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.round import Round
+
+
+class FedFOMO(FederatedAlgorithm):
+    """theta_i <- theta_i + sum_n w_in (theta_n - theta_i), scaled so that sum_n w_in = 1.
+
+        w_in ~ max(0, L_i(theta_i) - L_i(theta_n)) / |theta_n - theta_i|
+
+    L_i is the loss on client i's validation samples (where it has none, on its training samples), theta_i its model
+    before local training and theta_n the trained models that it downloads, its own among them. An unseen client starts
+    from the mean of the clients' models, trains once and takes one such step.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`.
+        n_downloads: models that a client downloads a round, those of the largest affinity; None: all of the cohort.
+        exploration: chance that a download is of a random client instead.
+        exploration_decay: it falls by this a round, down to 0.
+
+    """
+
+    shares_models = False
+    affinity: Tensor  # P, the sum of the weights so far [T, T]
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        n_downloads: int | None = None,
+        exploration: float = 0.3,
+        exploration_decay: float = 0.05,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        if n_downloads is not None:
+            require_whole("algorithm.n_downloads", n_downloads, at_least=1)
+        check_share("exploration", exploration)
+        check_share("exploration_decay", exploration_decay)
+        self.n_downloads, self.exploration, self.exploration_decay = n_downloads, exploration, exploration_decay
+        self.register_buffer("affinity", torch.zeros(n_clients, n_clients))
+        self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
+        self.trained = ClientStore.of_components(n_clients, self.components)  # what each client sent last
+        self._downloads, self._distinct = float(n_downloads or 0), 0  # in the last round: a client's, and all
+
+    def client_update(self, block: Block, round_: int) -> None:
+        """theta_i^t = local_sgd(theta_i^{t-1}); an update that is not finite is rejected."""
+        t = block.clients
+        self.trained.written[t] = False
+        self.round_metrics.rejected += self.trained.write_finite(
+            t, self.local_solver(self.models.read(t), block, round_)
+        )
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """Every client of the cohort downloads and combines."""
+        cohort = round_.cohort
+        offered = cohort[self.trained.written[cohort]]
+        epsilon = max(0.0, self.exploration - self.exploration_decay * round_.number)
+        downloaded = torch.stack([self._choose(int(i), offered, epsilon, round_.number) for i in cohort])  # [C, N]
+        used = downloaded | (offered == cohort.unsqueeze(1))  # its own needs no download
+        self._downloads = float(downloaded.sum(dim=1).double().mean())
+        self._distinct = int(downloaded.any(dim=0).sum())
+        w = self.step(round_.federation, cohort, offered, used)
+        self.affinity[cohort.unsqueeze(1), offered] += w.to(self.affinity)
+        self.server_step(None)
+
+    def _choose(self, client: int, offered: Tensor, epsilon: float, round_: int) -> Tensor:
+        """Which of the offered models a client downloads, bool [N]: by affinity, each with a chance by random."""
+        rng, n = generator(self.seed, Purpose.DOWNLOADS, round_, client), len(offered)
+        others = np.flatnonzero(offered.cpu().numpy() != client)
+        number = len(others) if self.n_downloads is None else min(self.n_downloads, len(others))
+        affinity = self.affinity[client, offered].cpu().numpy()[others]
+        ranked = others[np.lexsort((rng.random(len(others)), -affinity))]  # equal ones in random order
+        chosen = [slot for slot, other in enumerate(ranked[:number]) if rng.random() >= epsilon]
+        best = ranked[chosen]
+        rest = rng.permutation(np.setdiff1d(others, best))[: number - len(best)]
+        mask = np.zeros(n, dtype=bool)
+        mask[best] = mask[rest] = True
+        return torch.from_numpy(mask).to(offered.device)
+
+    def step(self, federation: Federation, clients: Tensor, offered: Tensor, used: Tensor) -> Tensor:
+        """Eq. 4 and 5: the clients' models move.
+
+        Args:
+            federation: has their validation samples.
+            clients: int64 [C]; offered: whose trained models there are, int64 [N].
+            used: which of them each client has, bool [C, N].
+
+        Returns:
+            w_in before it is cut at 0 and scaled, float64 [C, N]; 0 where not used.
+
+        """
+        gain = torch.zeros(used.shape, dtype=torch.float64, device=clients.device)
+        before = self._losses_of_own(federation, clients)  # L_i(theta_i)  [C]
+        for n, other in enumerate(offered):
+            mine = torch.nonzero(used[:, n]).squeeze(1)
+            if len(mine):
+                after = self._losses_of(self.trained.read(other), _judging(federation, clients[mine]))
+                gain[mine, n] = before[mine] - after
+        w = gain / self._distances(clients, offered)
+        w = torch.where(used & w.isfinite(), w, 0.0)
+        for i, row in zip(clients, w.clamp(min=0), strict=True):
+            if row.any():
+                helpful = row > 0
+                mean = self.trained.mean(offered[helpful], row[helpful])  # theta_i + sum w (theta_n - theta_i)
+                self.models.write(i.view(1), {name: rows.unsqueeze(0) for name, rows in mean.items()})
+        return w
+
+    def _losses_of_own(self, federation: Federation, clients: Tensor) -> Tensor:
+        """Every client's mean validation loss under its own model, float64 [C]."""
+        parts = []
+        for part in clients.split(64):
+            block = _judging(federation, part)
+            one = torch.ones(len(part), 1, device=part.device)
+            losses = Personal(self.models.read(part), one).losses(self.components[0], block)
+            parts.append(client_means(losses.double(), block)[:, 0])
+        return torch.cat(parts)
+
+    def _losses_of(self, model: Models, block: Block) -> Tensor:
+        """Every client's mean loss under one model [1, ...], float64 [C]."""
+        everyone = Block(block.federation, block.clients[:1], block.index, torch.zeros_like(block.owner))
+        one = torch.ones(1, 1, device=block.owner.device)
+        personal = Personal({name: rows.unsqueeze(0) for name, rows in model.items()}, one)
+        losses = [personal.losses(self.components[0], piece) for piece in everyone.pieces()]
+        return client_means(torch.cat(losses).double(), block)[:, 0]
+
+    def _distances(self, clients: Tensor, offered: Tensor) -> Tensor:
+        """|theta_n - theta_i| over parameters, float64 [C, N]; at 0 the weight is 0."""
+        total = torch.zeros(len(clients), len(offered), dtype=torch.float64, device=clients.device)
+        params = self.params_of(self.models.read(clients[0]))
+        for n, other in enumerate(offered):
+            theirs = self.params_of(self.trained.read(other))
+            for part, rows in zip(clients.split(64), total[:, n].split(64), strict=True):
+                own = self.models.read(part)
+                rows += sum((theirs[name] - own[name]).flatten(1).double().square().sum(dim=1) for name in params)
+        return total.sqrt()
+
+    def personalize(self, federation: Federation, clients: Tensor) -> None:
+        """From the mean model: one local round, then one step with models that clients sent last."""
+        known, mean = federation.clients(), self.models.mean(federation.clients())
+        offered = known[self.trained.written[known]]
+        for block in self.blocks(federation, clients):
+            t = block.clients
+            self.models.write(t, {name: rows.expand(len(t), *rows.shape) for name, rows in mean.items()})
+            self.client_update(block, len(self.statistics.round_seconds))
+            own = t[self.trained.written[t]]
+            downloaded = torch.stack([self._choose(int(i), offered, 0.0, 0) for i in t])  # [C, N]
+            used = torch.cat([downloaded, own == t.unsqueeze(1)], dim=1)
+            self.step(federation, t, torch.cat([offered, own]), used)
+
+    @property
+    def messages(self) -> tuple[float, float]:
+        """The downloads of the last round down, one up."""
+        return self._downloads, 1
+
+    @property
+    def streams(self) -> int:
+        """Distinct models downloaded in the last round."""
+        return self._distinct
+
+    def serving(self, clients: Tensor) -> Models:
+        """Each client's own model, [C, 1, ...]."""
+        return self.models.read(clients)
+
+
+def _judging(federation: Federation, clients: Tensor) -> Block:
+    """The clients' validation samples; of those who have none, training samples."""
+    val, train = (federation.block(clients, split) for split in ("val", "train"))
+    instead = (val.counts() == 0)[train.owner]
+    index, owner = (torch.cat([a, b[instead]]) for a, b in ((val.index, train.index), (val.owner, train.owner)))
+    order = owner.argsort(stable=True)
+    return Block(federation, clients, index[order], owner[order])

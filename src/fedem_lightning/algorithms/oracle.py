@@ -1,0 +1,73 @@
+"""Oracle: FedAvg within every true group of clients, an upper bound for methods that have to find them.
+
+Mestoukirdi et al.: "User-Centric Federated Learning", 2021, arXiv 2110.09869, Section IV.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.client_store import ClientStore
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require
+from fedem_lightning.round import Round
+
+
+class Oracle(FederatedAlgorithm):
+    """theta_g <- sum over the clients t of group g of (n_t / n_g) theta_t; unseen clients have a true group as well.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`. The server takes plain means.
+
+    """
+
+    shares_models = False
+    sized_by_data = ("group",)
+    group: Tensor  # of each client, int64 [T]; [0] before the first round
+
+    def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        self.register_buffer("group", torch.zeros(0, dtype=torch.int64))
+        self.models = ClientStore.of_components(n_clients, self.components)  # a row a group
+
+    def check_federation(self, federation: Federation) -> None:
+        """The true groups must be known."""
+        super().check_federation(federation)
+        known = "group" in federation.truth
+        require(known, "algorithm: Oracle needs data whose true groups are known (dataset.shift, dataset.one_hot)")
+        self.group = torch.from_numpy(np.asarray(federation.truth["group"], dtype=np.int64)).to(self.device)
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """theta_t = local_sgd(theta_g)."""
+        models = self.local_solver(self.serving(block.clients), block, round_)
+        return Sent(models, block.counts(), group=self.group[block.clients])
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """The mean of each group; one that nobody sent for stays as it is."""
+        if means is not None:
+            heard = torch.nonzero(means.heard).squeeze(1)
+            self.models.write(heard, {name: rows[heard, None] for name, rows in means.models.items()})
+        self.server_step(None)
+
+    @property
+    def n_groups(self) -> int:  # type: ignore[override]
+        """True groups."""
+        return int(self.group.max()) + 1
+
+    @property
+    def streams(self) -> int:
+        """A model for each group."""
+        return self.n_groups
+
+    def stream_of(self, clients: Tensor) -> Tensor:
+        """The clients' groups."""
+        return self.group[clients]
+
+    def serving(self, clients: Tensor) -> Models:
+        """The group's model, [C, 1, ...]."""
+        return self.models.read(self.group[clients])

@@ -1,0 +1,225 @@
+"""User-centric aggregation: every client, or group of clients, gets a mean of its own.
+
+Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2021, arXiv 2110.09869. Section III;
+equation numbers are the paper's.
+"""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.client_store import ClientStore
+from fedem_lightning.collaboration import coefficients, find_streams, gradients, silhouettes, squared_distances
+from fedem_lightning.components import Backbone
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require, require_whole
+from fedem_lightning.round import Round
+
+
+class UserCentric(FederatedAlgorithm):
+    """theta_i <- sum_j w_ij theta_j (Eq. 5), w_ij being larger the nearer the clients' gradients are (Eq. 6).
+
+    Before training, and every `refresh_every` rounds after it, all clients that train send the gradient of their loss
+    at a common model. k streams serve k groups of clients with equal rows of W. A client outside the cohort keeps its
+    model; an unseen one sends its gradient and gets its mean of the known clients' models.
+
+    Memory: a model and a gradient for each client (beyond 1 GB on disk), and a few arrays of T x T float64 numbers
+    while W is computed: 3 GB for 10,000 clients.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`.
+        n_streams: k, models that the server sends; None: one for each client (unicast); "auto": the k with the largest
+            silhouette score of k-means on the rows of W, 1 if none is positive.
+        max_streams: the largest k that "auto" tries.
+        n_parts: K of Eq. 7, disjoint parts of a client's samples whose gradients show its noise; 2 at least. More parts
+            make coefficients more alike.
+        similarity: "eq6", or "common": the same sigma for all clients, where Eq. 6 leaves each alone.
+        refresh_every: rounds between special rounds; None: only the first.
+
+    """
+
+    shares_models = False
+    sized_by_data = ("weights",)
+    stream: Tensor  # of each client, int64 [T]
+    weights: Tensor  # of the clients in each stream's mean, any scale [k, T]
+    noise: Tensor  # sigma^2 [T]
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        n_streams: int | str | None = None,
+        max_streams: int = 20,
+        n_parts: int = 5,
+        similarity: str = "eq6",
+        refresh_every: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        if n_streams is not None and n_streams != "auto":
+            require_whole("algorithm.n_streams", n_streams, at_least=1)
+        require_whole("algorithm.max_streams", max_streams, at_least=2)
+        require_whole("algorithm.n_parts", n_parts, at_least=2)
+        known = ("eq6", "common")
+        require(similarity in known, f"algorithm.similarity: expected eq6 or common, got {similarity}")
+        if refresh_every is not None:
+            require_whole("algorithm.refresh_every", refresh_every, at_least=1)
+        self.n_streams, self.max_streams, self.n_parts = n_streams, max_streams, n_parts
+        self.similarity, self.refresh_every = similarity, refresh_every
+        self._special = (0, 0.0)  # special rounds beside the last round, and their messages for each of its clients
+        self.register_buffer("stream", torch.zeros(n_clients, dtype=torch.int64))
+        self.register_buffer("weights", torch.zeros(0, n_clients))
+        self.register_buffer("noise", torch.zeros(n_clients))
+        self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
+        self.gradients = ClientStore(n_clients, self.params_of(self.models.read(torch.tensor(0))))  # g_i
+
+    def check_federation(self, federation: Federation) -> None:
+        """No more streams than clients."""
+        super().check_federation(federation)
+        n_seen, k = len(federation.clients()), self.n_streams
+        fits = not isinstance(k, int) or k <= n_seen
+        require(fits, f"algorithm.n_streams: {k} streams, but only {n_seen} clients train")
+
+    def initialize(self, federation: Federation) -> None:
+        """The special round, at the common start."""
+        self.special_round(federation)
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """theta_j = local_sgd(theta_j), for every stream's mean."""
+        trained = self.local_solver(self.models.read(block.clients), block, round_)
+        return Sent(trained, self.weights[:, block.clients].T)
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """Eq. 5: every client of the cohort gets its stream's mean; now and then new coefficients."""
+        if means is not None:
+            heard = round_.cohort[means.heard[self.stream[round_.cohort]]]
+            for part in heard.split(64):
+                self.models.write(part, {name: rows[self.stream[part], None] for name, rows in means.models.items()})
+        refresh = self.refresh_every is not None and (round_.number + 1) % self.refresh_every == 0
+        if refresh:
+            self._refresh(round_.federation)
+        n_special, n_clients = refresh + (round_.number == 0), len(round_.federation.clients())
+        self._special = (n_special, n_special * n_clients / len(round_.cohort))
+        self.server_step(None)
+
+    def special_round(self, federation: Federation) -> None:
+        """Gradients at component 0, then W (Eq. 6) and the streams."""
+        t = federation.clients()
+        self._gather_gradients(federation, t)
+        squares = self._squares(t)
+        distance = squared_distances(self.gradients.products(t, t), squares, squares).fill_diagonal_(0.0)
+        counts = federation.splits["train"].counts(t)
+        rows = self.coefficients(distance, self.noise[t], self.noise[t], counts)  # [T', T']
+        w = rows / rows.sum(dim=1, keepdim=True)
+        collaborators = 1 / w.square().sum(dim=1)
+        self.diagnostics["user_centric"] = {"collaborators": float(collaborators.mean())}
+        if len(t) > 1 and bool((collaborators < 1.001).all()):
+            warnings.warn(
+                "algorithm: the coefficients leave every client alone; algorithm.similarity=common or more "
+                "algorithm.n_parts make them more alike",
+                stacklevel=2,
+            )
+        labels = self._choose_streams(rows, w)
+        self.stream[t] = labels
+        self.weights = w.new_zeros(int(labels.max()) + 1, self.n_clients)
+        for c in range(len(self.weights)):
+            members = rows[labels == c]
+            alike = bool((members == members[0]).all())
+            self.weights[c, t] = members[0] if alike else w[labels == c].mean(dim=0)  # the centroid
+        self.diagnostics["user_centric"]["streams"] = len(self.weights)
+
+    def coefficients(self, distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor) -> Tensor:
+        """Rows of W before they are scaled to sum to 1, [C, T']; see `collaboration.coefficients`."""
+        return coefficients(distance, noise, other_noise, counts, self.similarity).to(self.noise)
+
+    def _choose_streams(self, rows: Tensor, w: Tensor) -> Tensor:
+        """The stream of each client that trains, int64."""
+        t, k = len(rows), self.n_streams
+        if bool((rows == rows[0]).all()):  # one mean for all
+            return torch.zeros(t, dtype=torch.int64, device=rows.device)
+        if k is None or k == t:
+            return torch.arange(t, device=rows.device)
+        matrix = w.cpu().numpy()
+        if k == "auto":
+            found = silhouettes(matrix, self.max_streams, self.seed)
+            self.diagnostics["user_centric"]["silhouettes"] = {str(number): score for number, score in found.items()}
+            best = max(found, key=found.__getitem__, default=1)
+            k = best if found.get(best, 0.0) > 0 else 1
+        assert isinstance(k, int)
+        labels = find_streams(matrix, min(k, len(np.unique(matrix, axis=0))), self.seed)
+        return torch.from_numpy(labels).long().to(rows.device)
+
+    def _gather_gradients(self, federation: Federation, clients: Tensor) -> None:
+        for block in self.blocks(federation, clients):
+            g, noise = gradients(self, block, self.n_parts)
+            rejected = self.gradients.write_finite(block.clients, g)
+            require(rejected == 0, "training diverged: a client's first gradient is not finite")
+            self.noise[block.clients] = noise.to(self.noise)
+
+    def _squares(self, clients: Tensor) -> Tensor:
+        """|g_i|^2, float64 [C]."""
+        parts = [
+            sum(rows.flatten(1).double().square().sum(dim=1) for rows in self.gradients.read(part).values())
+            for part in clients.split(64)
+        ]
+        return torch.cat(parts)  # type: ignore[arg-type]
+
+    def _refresh(self, federation: Federation) -> None:
+        """A special round at the clients' mean model; what a stream serves until it is trained follows the new W."""
+        t = federation.clients()
+        mean = self.models.mean(t, federation.splits["train"].counts(t))
+        self.components[0].load_state_dict({name: rows[0] for name, rows in mean.items()}, strict=False)
+        self.special_round(federation)
+        shares = self.weights[self.stream[t]][:, t].double()  # [T', T']
+        self.models.mix(t, (shares / shares.sum(dim=1, keepdim=True)).T)
+
+    def personalize(self, federation: Federation, clients: Tensor) -> None:
+        """A mean of the known clients' models, by Eq. 6 from the client's own gradient."""
+        t = federation.clients()
+        counts, squares = federation.splits["train"].counts(t), self._squares(t)
+        self._gather_gradients(federation, clients)
+        for part in clients.split(256):
+            distance = squared_distances(self.gradients.products(part, t), self._squares(part), squares)
+            for client, row in zip(
+                part, self.coefficients(distance, self.noise[part], self.noise[t], counts), strict=True
+            ):
+                mean = self.models.mean(t, row if row.any() else counts)
+                self.models.write(client.view(1), {name: rows.unsqueeze(0) for name, rows in mean.items()})
+
+    @property
+    def n_groups(self) -> int:  # type: ignore[override]
+        """Streams."""
+        return len(self.weights)
+
+    @property
+    def messages(self) -> tuple[float, float]:
+        """Its stream's model down, its own up; in a special round each client gets a model and sends a gradient too."""
+        return 1 + self._special[1], 1 + self._special[1]
+
+    @property
+    def streams(self) -> int:
+        """Distinct models sent down."""
+        return len(self.weights) + self._special[0]
+
+    def stream_of(self, clients: Tensor) -> Tensor:
+        """The clients' groups."""
+        return self.stream[clients]
+
+    def serving(self, clients: Tensor) -> Models:
+        """Each client's model, [C, 1, ...]."""
+        return self.models.read(clients)
+
+    def client_state(self) -> Iterator[Tensor]:
+        """Streams and noise; models and gradients are stores."""
+        yield from (self.stream, self.noise)
+        yield from super().client_state()
+
+    def client_columns(self) -> dict[str, np.ndarray]:
+        """The stream."""
+        return {"stream": self.stream.cpu().numpy()}

@@ -1,0 +1,247 @@
+"""How long a round would take: devices that compute, links that carry models; simulated beside training.
+
+The shifted exponential model and the ratio of up- to downlink are those of Mestoukirdi, Zecchin, Gesbert, Li, Gresset:
+"User-Centric Federated Learning", 2021, arXiv 2110.09869, Section IV-C. What each method sends: docs/communication.md.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedem_lightning.errors import UserError, require, require_number
+from fedem_lightning.randomness import Purpose, fold
+
+_DRAW, _DEVICE = 0, 1  # keep a client's delay in a round and its device apart
+
+
+class Traffic(NamedTuple):
+    """What a round sends, in models; C clients were drawn, those of its cohort trained."""
+
+    up: int  # by all clients together, to the server or to one another
+    down: int  # received by all clients together
+    uploads: float  # that each client of the cohort puts on the air
+    streams: float  # that the server puts on the air: distinct ones, a broadcast counts once
+    on_air: int  # by all clients and the server
+    heard: Tensor | None  # the stream that each drawn client listens to, int64 [C]; None: all listen to all
+    model_bytes: int
+
+
+class Network(ABC):
+    """Computing and transmission times in one unit, functions of (seed, round, client).
+
+    Args:
+        deadline: clients whose computing takes longer are left out of the round; None: everybody is waited for.
+
+    Raises:
+        UserError: a value out of its range.
+
+    """
+
+    def __init__(self, deadline: float | None = None) -> None:
+        if deadline is not None:
+            require_number("network.deadline", deadline, above=0)
+        self.deadline = deadline
+
+    @abstractmethod
+    def compute_times(self, clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
+        """How long each client trains, float64 [C].
+
+        Args:
+            clients: drawn for the round, int64 [C].
+            work: samples that each one trains on, as often as they are visited, [C].
+            seed, round_: of the run, and the round's number from 0.
+
+        """
+
+    @abstractmethod
+    def upload_times(self, clients: Tensor, traffic: Traffic, seed: int) -> Tensor:
+        """How long it takes until each of the sending clients [C] has sent, float64 [C]."""
+
+    @abstractmethod
+    def download_time(self, clients: Tensor, traffic: Traffic, seed: int) -> float:
+        """How long the server sends to the clients [C], one stream after the other."""
+
+    def in_time(self, times: Tensor) -> Tensor:
+        """Whose computing [C] meets the deadline, bool [C]; the fastest one if nobody's does."""
+        met = times <= (float("inf") if self.deadline is None else self.deadline)
+        met[times.argmin()] |= not met.any()
+        return met
+
+    def round_time(self, clients: Tensor, times: Tensor, kept: Tensor, traffic: Traffic, seed: int) -> float:
+        """The slowest client computes and sends, then the server does; if some miss the deadline, sending begins there.
+
+        Args:
+            clients, times, kept: drawn for the round, how long they compute, and who was in time, [C] each.
+            traffic, seed: what was sent, and of the run.
+
+        """
+        start = times[kept]
+        if self.deadline is not None and not kept.all():
+            start = start.clamp(min=self.deadline)
+        arrival = start + self.upload_times(clients[kept], traffic, seed)
+        return float(arrival.max()) + self.download_time(clients, traffic, seed)
+
+
+class ShiftedExponentialNetwork(Network):
+    """P[T_i > t] = exp(-mu (t - T_min)) for t >= T_min, else 1; a round takes max_i T_i + rho T_dl up + T_dl streams.
+
+    Networks of one run draw the same uniform numbers, so that they differ in their constants alone.
+
+    Args:
+        rho: T_ul / T_dl, how much longer a model takes up than down, 0 or more.
+        t_min: least computing time, 0 or more.
+        mu: 1 / the mean delay beyond it; None or infinity: no delay.
+        t_dl: time of one model down; it is the unit if 1.
+        shared_uplink: clients send one after the other, so that C of them take C times as long; else all at once.
+        deadline: see `Network`; `t_min` at least.
+
+    Raises:
+        UserError: a value out of its range.
+
+    """
+
+    def __init__(
+        self,
+        rho: float,
+        t_min: float,
+        mu: float | None,
+        t_dl: float = 1.0,
+        shared_uplink: bool = False,
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(deadline)
+        require_number("network.rho", rho, at_least=0)
+        require_number("network.t_min", t_min, at_least=0)
+        require_number("network.t_dl", t_dl, at_least=0)
+        if mu is not None and mu != float("inf"):
+            require_number("network.mu", mu, above=0)
+        late = f"network.deadline: nobody computes in less than t_min={t_min:g}, got {deadline}"
+        require(deadline is None or deadline >= t_min, late)
+        self.rho, self.t_min, self.t_dl, self.shared_uplink = rho, t_min, t_dl, shared_uplink
+        self.mean_delay = 0.0 if mu is None else 1 / mu
+
+    def compute_times(self, clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
+        """Drawn anew each round, whatever the work: float64 [C]."""
+        return self.t_min - self.mean_delay * _uniform(seed, _DRAW, round_, clients).log()
+
+    def upload_times(self, clients: Tensor, traffic: Traffic, seed: int) -> Tensor:
+        """Rho T_dl for each model, or C times that: [C]."""
+        turns = len(clients) if self.shared_uplink else 1
+        return torch.full((len(clients),), turns * self.rho * self.t_dl * traffic.uploads, dtype=torch.float64)
+
+    def download_time(self, clients: Tensor, traffic: Traffic, seed: int) -> float:
+        """T_dl for each stream."""
+        return self.t_dl * traffic.streams
+
+    def expected_slowest(self, n_clients: int) -> float:
+        """E[max of T_1..T_n] = T_min + H_n / mu, H_n the harmonic number."""
+        return self.t_min + self.mean_delay * float((1 / np.arange(1, n_clients + 1)).sum())
+
+
+class DeviceNetwork(Network):
+    """Clients have devices, drawn once by their shares: seconds from samples a second and megabits a second.
+
+    A client computes work / samples_per_second, and sends at its own uplink. A stream goes at the downlink of the
+    slowest client that listens to it.
+
+    Args:
+        path: a CSV file with the columns `COLUMNS`, one row a device; shares need not sum to 1.
+        deadline: in seconds, see `Network`.
+
+    Raises:
+        UserError: the file is missing, or not such a table.
+
+    """
+
+    COLUMNS = ("device", "share", "up_mbit", "down_mbit", "samples_per_second")
+
+    def __init__(self, path: str | Path | None, deadline: float | None = None) -> None:
+        super().__init__(deadline)
+        table = _read_table(path, self.COLUMNS)
+        self.shares, up, down, self.speed = (torch.tensor(table[c].to_numpy(float)) for c in self.COLUMNS[1:])
+        self.up, self.down = up * 1e6, down * 1e6  # bits a second
+
+    def devices(self, clients: Tensor, seed: int) -> Tensor:
+        """The row of each client's device, int64 [C]: a function of (seed, client)."""
+        edges = (self.shares / self.shares.sum()).cumsum(0)[:-1]
+        return torch.searchsorted(edges, _uniform(seed, _DEVICE, clients), right=True)
+
+    def compute_times(self, clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
+        """Seconds, float64 [C]."""
+        return work.double() / self.speed[self.devices(clients, seed)]
+
+    def upload_times(self, clients: Tensor, traffic: Traffic, seed: int) -> Tensor:
+        """Seconds, float64 [C]."""
+        return 8 * traffic.model_bytes * traffic.uploads / self.up[self.devices(clients, seed)]
+
+    def download_time(self, clients: Tensor, traffic: Traffic, seed: int) -> float:
+        """Seconds: the mean of a model over the groups of listeners, times the number of streams."""
+        heard = torch.zeros_like(clients) if traffic.heard is None else traffic.heard
+        groups, group = heard.unique(return_inverse=True)
+        rate = self.down[self.devices(clients, seed)]
+        slowest = rate.new_zeros(len(groups)).scatter_reduce(0, group, rate, "amin", include_self=False)
+        return float((8 * traffic.model_bytes / slowest).mean()) * traffic.streams
+
+
+class Clocks:
+    """All networks of a run over one round: who computes in time, and how long the round takes in each.
+
+    Args:
+        networks: by name; the one with a deadline, if any, says who is in time, the others wait for the same clients.
+        clients, work, seed, round_: see `Network.compute_times`; on any device.
+
+    """
+
+    def __init__(self, networks: Mapping[str, Network], clients: Tensor, work: Tensor, seed: int, round_: int) -> None:
+        self._networks, self._clients, self._seed = networks, clients.cpu(), seed
+        self._times = {n: net.compute_times(self._clients, work.cpu(), seed, round_) for n, net in networks.items()}
+        self.in_time = torch.ones(len(clients), dtype=torch.bool)  # [C], on the CPU
+        for name, network in networks.items():
+            self.in_time &= network.in_time(self._times[name])
+
+    def times(self, traffic: Traffic) -> dict[str, float]:
+        """Of the round, by network."""
+        return {
+            name: network.round_time(self._clients, self._times[name], self.in_time, traffic, self._seed)
+            for name, network in self._networks.items()
+        }
+
+
+def check_networks(networks: Mapping[str, Any] | None) -> dict[str, Network]:
+    """The networks of a run, by name; UserError for something else than networks, or several with a deadline."""
+    found = dict(networks or {})
+    for name, network in found.items():
+        require(isinstance(network, Network), f"network.{name}: expected a Network, got {type(network).__name__}")
+    limited = [name for name, network in found.items() if network.deadline is not None]
+    require(len(limited) <= 1, f"network: expected one deadline at most, got those of {', '.join(limited)}")
+    return found
+
+
+def _uniform(seed: int, *key: Tensor | int) -> Tensor:
+    """In (0, 1), float64."""
+    return (fold(seed, Purpose.NETWORK, *key).double() + 0.5) / 2**32
+
+
+def _read_table(path: str | Path | None, columns: tuple[str, ...]) -> pd.DataFrame:
+    """The devices; every column after the first holds positive numbers."""
+    file = Path(path or "").expanduser()
+    require(file.is_file(), f"network.path: expected a CSV file of devices, there is no file {path}")
+    try:
+        table = pd.read_csv(file, skipinitialspace=True, comment="#")
+    except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
+        raise UserError(f"network.path: {path} is no readable CSV file ({type(error).__name__})") from error
+    expected = f"network.path: {path}: expected the columns {', '.join(columns)}"
+    require(set(columns) <= set(table.columns), f"{expected}, got {', '.join(map(str, table.columns))}")
+    require(len(table) > 0, f"network.path: {path} has no device")
+    for column in columns[1:]:
+        numbers = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
+        good = bool((np.isfinite(numbers) & (numbers > 0)).all())
+        require(good, f"network.path: {path}: expected positive numbers in column {column}")
+        table[column] = numbers
+    return table

@@ -1,0 +1,116 @@
+"""Comparison at equal cost: every method at the bytes, or the simulated time, that the cheapest one used in total."""
+
+import functools
+import math
+
+import pandas as pd
+
+from fedem_lightning.errors import require
+from fedem_lightning.report.cells import Column, Table
+from fedem_lightning.report.collect import Run
+from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.papers import Papers, tables_for
+from fedem_lightning.report.tables import build
+
+_SLACK = 1 + 1e-6  # metrics.csv has float32 megabytes and times
+
+
+def curve(run: Run, cost: str = "megabytes") -> pd.DataFrame | None:
+    """metrics.csv with a column `megabytes`, up and down together, for each client that trains.
+
+    Args:
+        run: its round, megabytes up and down must be there ...
+        cost: ... and this column, else there is None.
+
+    """
+    metrics = run.metrics
+    if metrics is None or not {"round", "up_megabytes", "down_megabytes"} <= set(metrics):
+        return None
+    total = metrics["up_megabytes"] + metrics["down_megabytes"]
+    metrics = metrics.assign(megabytes=total / max(1, run.results["n_clients"]))
+    return metrics if cost in metrics else None
+
+
+def networks_of(setting: Setting) -> list[str]:
+    """The names of all networks in which any of the runs was timed, in alphabetical order."""
+    metrics = [run.metrics for group in setting.groups for run in group.runs]
+    names = {str(name) for table in metrics if table is not None for name in table}
+    return sorted(name.removeprefix("time_") for name in names if name.startswith("time_"))
+
+
+def check_timed(settings: list[Setting], network: str) -> None:
+    """Raises UserError unless some run was timed in `network`."""
+    known = sorted({name for setting in settings for name in networks_of(setting)})
+    expected = f"expected one of {', '.join(known)}" if known else "no run was timed (docs/communication.md)"
+    require(network in known, f"--equal-time {network}: {expected}")
+
+
+def budget(setting: Setting, cost: str) -> tuple[float, Group] | None:
+    """What the cheapest method that communicates at all used in total, and that method; None if none does.
+
+    The largest of its seeds counts, so that every one of them is compared at its own last round.
+
+    Args:
+        setting: what to compare.
+        cost: a column of `curve`.
+
+    """
+    totals = []
+    for group in setting.groups:
+        curves = [c for run in group.runs if (c := curve(run, cost)) is not None and c["megabytes"].any()]
+        if curves:
+            totals.append((max(float(c[cost].max()) for c in curves), group))
+    return min(totals, key=lambda pair: pair[0], default=None)
+
+
+def equal_cost_table(setting: Setting, papers: Papers, network: str | None = None) -> Table:
+    """Scores at the last evaluated round within the budget; nothing is interpolated.
+
+    Args:
+        setting: what to compare.
+        papers: what to compare it with.
+        network: in whose simulated time; None: at equal megabytes.
+
+    """
+    cost = "megabytes" if network is None else f"time_{network}"
+    found = budget(setting, cost)
+    limit = math.inf if found is None else found[0]
+    scores = functools.partial(_scores_within, cost=cost, limit=limit)
+    if network is None:
+        what, amount = "scores at equal communication", f"{limit:.4g} MB a client, up and down"
+        table = build(setting, papers, what, scores, lambda run: tables_for(run, equal_communication=True))
+    else:  # no paper has such numbers
+        what, amount = f"scores at equal time ({network})", f"{limit:.4g} of simulated time"
+        table = build(setting, papers, what, scores, lambda run: ())
+        table.columns[cost] = Column(f"time, {network}")
+    table.columns["rounds"] = Column("round used", ".0f")
+    if found is not None:
+        table.notes.insert(0, f"budget: {amount}, all that {found[1].label} used")
+    for group, _ in table.rows:
+        used = {run.seed: scores(run) for run in group.runs}
+        rounds = {seed: last["rounds"] for seed, last in used.items() if last is not None}
+        missing = [str(seed) for seed, last in used.items() if last is None]
+        if missing:
+            table.notes.append(f"{group.label}: no evaluated round within the budget (seed {', '.join(missing)})")
+        elif len(set(rounds.values())) > 1:
+            listed = ", ".join(f"{r:.0f} (seed {s})" for s, r in rounds.items())
+            table.notes.append(f"{group.label}: rounds used {listed}; the table shows their mean")
+    return table
+
+
+def _scores_within(run: Run, cost: str, limit: float) -> dict[str, float | None] | None:
+    measure, factor = run.measure
+    metrics = curve(run, cost)
+    if metrics is None or f"test/{measure}" not in metrics:
+        return None
+    within = metrics[metrics[f"test/{measure}"].notna() & (metrics[cost] <= limit * _SLACK)]
+    if within.empty:
+        return None
+    last = within.iloc[-1]
+    columns = {
+        "weighted": f"test/{measure}",
+        "bottom_decile": f"test/{measure}_bottom_decile",
+        "train": f"train/{measure}",
+    }
+    scores = {key: factor * float(last[name]) for key, name in columns.items() if name in metrics}
+    return {"rounds": float(last["round"]), **scores, "megabytes": float(last["megabytes"]), cost: float(last[cost])}

@@ -1,0 +1,319 @@
+"""Simulated time: equations by hand, determinism, the deadline, and what every method puts on the air."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from conftest import make_data, make_model, make_trainer, parameters, train
+from fedem_lightning import (
+    AFL,
+    APFL,
+    MOCHA,
+    Clustered,
+    DeviceNetwork,
+    DFedEM,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    HypCluster,
+    Local,
+    Network,
+    ShiftedExponentialNetwork,
+    Topology,
+    UserError,
+)
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.loggers import RoundCSVLogger
+from fedem_lightning.network import Clocks, Traffic
+from fedem_lightning.reporting.results import run_results
+from test_algorithms import own_rows
+
+FIGURE_3 = {
+    "wireless": ShiftedExponentialNetwork(rho=4, t_min=1, mu=1),
+    "reliable": ShiftedExponentialNetwork(rho=2, t_min=1, mu=None),
+    "balanced": ShiftedExponentialNetwork(rho=1, t_min=1, mu=float("inf")),
+}
+TABLE = "device,share,up_mbit,down_mbit,samples_per_second\nphone,3,1,8,10\nrouter,1,4,16,40\n"  # made up
+
+
+def traffic(uploads: float = 1, streams: float = 1, heard: list[int] | None = None, model_bytes: int = 1) -> Traffic:
+    """What a round sends; the totals take no part in its time."""
+    return Traffic(0, 0, uploads, streams, 0, None if heard is None else torch.tensor(heard), model_bytes)
+
+
+def times_of(network: Network, n_clients: int, round_: int, seed: int = 0) -> torch.Tensor:
+    """Of computing, [T]; one sample each."""
+    return network.compute_times(torch.arange(n_clients), torch.ones(n_clients), seed, round_)
+
+
+@pytest.fixture
+def devices(tmp_path: Path) -> DeviceNetwork:
+    (tmp_path / "devices.csv").write_text(TABLE)
+    return DeviceNetwork(tmp_path / "devices.csv")
+
+
+# --- equations --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_clients", "harmonic"), [(20, 3.597740), (100, 5.187378)])
+def test_the_slowest_of_many_clients(n_clients: int, harmonic: float) -> None:
+    assert ShiftedExponentialNetwork(4, 0, 1).expected_slowest(n_clients) == pytest.approx(harmonic, abs=5e-7)
+    network = ShiftedExponentialNetwork(4, t_min=2, mu=0.5)
+    assert network.expected_slowest(n_clients) == pytest.approx(2 + harmonic / 0.5, abs=2e-6)
+    slowest = [float(times_of(network, n_clients, round_).max()) for round_ in range(4000)]
+    assert np.mean(slowest) == pytest.approx(network.expected_slowest(n_clients), rel=0.02)  # a standard error: 0.04
+
+
+def test_computing_times_are_shifted_exponential() -> None:
+    network = ShiftedExponentialNetwork(4, t_min=1.5, mu=2)
+    times = times_of(network, 40_000, round_=3).numpy()
+    assert times.min() > 1.5
+    for t in (1.6, 2.0, 3.0):
+        assert (times > t).mean() == pytest.approx(np.exp(-2 * (t - 1.5)), abs=0.01)
+    for mu in (None, float("inf")):
+        assert times_of(ShiftedExponentialNetwork(4, 1.5, mu), 5, 0).tolist() == [1.5] * 5
+
+
+def test_times_are_functions_of_seed_round_and_client() -> None:
+    network, clients, work = ShiftedExponentialNetwork(4, 1, 1), torch.arange(9), torch.ones(9)
+    times = network.compute_times(clients, work, 0, 5)
+    order = torch.tensor([7, 2, 4])
+    assert torch.equal(network.compute_times(order, work[:3], 0, 5), times[order])
+    for other in ((0, 6), (1, 5)):
+        assert not (network.compute_times(clients, work, *other) == times).any()
+
+
+def test_a_round_of_the_paper() -> None:
+    clocks = Clocks(FIGURE_3, torch.arange(20), torch.ones(20), seed=0, round_=0)
+    assert clocks.in_time.all()
+    slowest = float(times_of(FIGURE_3["wireless"], 20, 0).max())
+    fedavg, fedem, unicast = traffic(), traffic(3, 3), traffic(1, 20)
+    assert clocks.times(fedavg) == pytest.approx({"wireless": slowest + 4 + 1, "reliable": 4, "balanced": 3})
+    assert clocks.times(fedem) == pytest.approx({"wireless": slowest + 12 + 3, "reliable": 10, "balanced": 7})
+    assert clocks.times(unicast) == pytest.approx({"wireless": slowest + 4 + 20, "reliable": 23, "balanced": 22})
+    shared = ShiftedExponentialNetwork(rho=2, t_min=1, mu=None, shared_uplink=True)
+    assert Clocks({"shared": shared}, torch.arange(20), torch.ones(20), 0, 0).times(fedem) == {"shared": 1 + 120 + 3}
+    slow = ShiftedExponentialNetwork(rho=2, t_min=1, mu=None, t_dl=0.5)
+    assert Clocks({"slow": slow}, torch.arange(2), torch.ones(2), 0, 0).times(fedem) == {"slow": 1 + 3 + 1.5}
+
+
+def test_devices_by_hand(devices: DeviceNetwork) -> None:
+    many = devices.devices(torch.arange(20_000), seed=0)
+    assert (many == 0).double().mean() == pytest.approx(0.75, abs=0.01)
+    assert torch.equal(devices.devices(torch.tensor([5, 3]), 0), many[[5, 3]])
+    phone, other, router = int((many == 0).nonzero()[0]), int((many == 0).nonzero()[1]), int((many == 1).nonzero()[0])
+    clients, work = torch.tensor([phone, other, router]), torch.tensor([20, 5, 40])
+    assert devices.compute_times(clients, work, 0, 7).tolist() == [2, 0.5, 1]
+    megabyte = traffic(uploads=2, streams=3, model_bytes=10**6)  # 8 megabits
+    assert devices.upload_times(clients, megabyte, 0).tolist() == [16, 16, 4]
+    assert devices.download_time(clients, megabyte, 0) == 3  # three models to everybody at 8 Mbit/s
+    grouped = traffic(uploads=2, streams=2, heard=[4, 9, 9], model_bytes=10**6)
+    assert devices.download_time(clients, grouped, 0) == 2  # a phone is in either group
+    grouped = traffic(uploads=2, streams=2, heard=[4, 4, 9], model_bytes=10**6)
+    assert devices.download_time(clients, grouped, 0) == 1.5
+    clocks = Clocks({"d": devices}, clients, work, 0, 0)
+    assert clocks.times(megabyte) == {"d": 2 + 16 + 3}
+    assert clocks.times(traffic(0, 0, model_bytes=10**6)) == {"d": 2}
+
+
+def test_the_deadline_of_a_round() -> None:
+    limited = ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=2.0)
+    networks = {**FIGURE_3, "limited": limited}
+    clients, work = torch.arange(20), torch.ones(20)
+    times = limited.compute_times(clients, work, 0, 0)
+    clocks = Clocks(networks, clients, work, 0, 0)
+    assert 0 < clocks.in_time.sum() < 20
+    assert torch.equal(clocks.in_time, times <= 2)
+    took = clocks.times(traffic())
+    assert took["limited"] == 2 + 4 + 1  # everybody who is in time is waited for until then
+    assert took["wireless"] == pytest.approx(float(times[times <= 2].max()) + 4 + 1)  # waits for the same clients
+    all_late = ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=1.0)
+    clocks = Clocks({"late": all_late}, clients, work, 0, 0)
+    assert clocks.in_time.nonzero().flatten().tolist() == [int(times.argmin())]
+    assert clocks.times(traffic()) == pytest.approx({"late": float(times.min()) + 4 + 1})
+    nobody_late = ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=1e3)
+    assert Clocks({"n": nobody_late}, clients, work, 0, 0).times(traffic())["n"] == float(times.max()) + 4 + 1
+
+
+# --- beside training --------------------------------------------------------------------------------------------------
+
+COMPLETE = Topology(graph="complete")
+ON_AIR: list[tuple[type[FederatedAlgorithm], dict[str, Any], float, float]] = [  # uploads a client, streams; 4 clients
+    (FedAvg, {}, 1, 1),
+    (FedAvg, {"participation": 2}, 1, 1),
+    (APFL, {}, 1, 1),
+    (FedEM, {}, 3, 3),
+    (HypCluster, {"n_components": 3, "initialization": "random"}, 1, 3),
+    (Local, {}, 0, 0),
+    (Clustered, {}, 1, 1),
+    (Clustered, {"eps1": 1e9, "eps2": 0.0, "min_rounds": 0, "max_depth": 1}, 1, 2),
+    (DFedEM, {"topology": COMPLETE}, 3, 0),
+    (MOCHA, {}, 1, 4),
+    (MOCHA, {"participation": 2}, 1, 2),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "uploads", "streams"), ON_AIR)
+def test_what_is_on_the_air(
+    kind: type[FederatedAlgorithm], options: dict[str, Any], uploads: float, streams: float
+) -> None:
+    data = make_data(n_classes=2, task="binary") if kind is MOCHA else make_data()
+    model = train(make_model(kind, data, networks=FIGURE_3, **options), data, 2)
+    n_clients = options.get("participation", 4)
+    assert model.statistics.air_bytes == 2 * (uploads * n_clients + streams) * model.message_bytes
+    assert model.statistics.times["reliable"] == 2 * (1 + 2 * uploads + streams)
+    assert model.statistics.times["balanced"] == 2 * (1 + uploads + streams)
+
+
+def test_work_is_every_visit_of_every_model(devices: DeviceNetwork) -> None:
+    data = make_data(sizes=(10, 20, 30, 40))
+    counts = data.federation.splits["train"].counts()
+    clients = torch.arange(4)
+    for options, visits in (
+        ({"n_components": 2, "local_epochs": 3}, 2 * 3 * counts),
+        ({"n_components": 2, "local_steps": 5, "batch_size": 8}, 2 * 5 * counts.clamp(max=8)),
+    ):
+        model = train(make_model(FedEM, data, networks={"d": devices}, **options), data, 1)
+        sent = traffic(2, 2, model_bytes=model.message_bytes)
+        times = devices.compute_times(clients, visits, 0, 0) + devices.upload_times(clients, sent, 0)
+        expected = float(times.max()) + devices.download_time(clients, sent, 0)
+        assert model.statistics.times == pytest.approx({"d": expected})
+
+
+def test_timing_leaves_training_alone_and_is_logged(tmp_path: Path) -> None:
+    data = make_data(sizes=(9,) * 6)
+    plain = train(make_model(FedEM, data, participation=3), data, 3)
+    logger = RoundCSVLogger(tmp_path / "metrics.csv")
+    timed = make_model(FedEM, data, participation=3, networks=FIGURE_3)
+    trainer = make_trainer(3, logger=logger, log_every_n_steps=1)
+    trainer.fit(timed, data)
+    trainer.test(timed, data, verbose=False)
+    assert torch.equal(parameters(timed), parameters(plain))
+    logger.save()
+    metrics = pd.read_csv(tmp_path / "metrics.csv")
+    slowest = [
+        float(times_of(FIGURE_3["wireless"], 6, r)[timed.cohort(data.federation, r)].max()) + 4 * 3 + 3
+        for r in range(3)
+    ]
+    np.testing.assert_allclose(metrics["time_wireless"], np.cumsum(slowest), rtol=1e-6)
+    assert metrics["time_reliable"].tolist() == [10, 20, 30]
+    assert metrics["stragglers"].tolist() == [0, 0, 0]
+    np.testing.assert_allclose(metrics["air_megabytes"], np.arange(1, 4) * 12 * timed.message_bytes / 1e6, rtol=1e-6)
+    results = run_results(timed, data.federation)
+    assert results["communication"]["air_bytes"] == 3 * 12 * timed.message_bytes
+    assert results["communication"]["time"] == pytest.approx({"wireless": sum(slowest), "reliable": 30, "balanced": 21})
+    assert results["stragglers"] == plain.statistics.stragglers == 0
+    assert plain.statistics.times == {}
+
+
+LIMITED = {**FIGURE_3, "limited": ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=2.0)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "private"),
+    [(FedEM, ["pi"]), (APFL, ["own"]), (Local, ["models"]), (DFedEM, ["private", "models"])],
+)
+def test_who_misses_the_deadline_keeps_its_state(kind: type[FederatedAlgorithm], private: list[str]) -> None:
+    data = make_data(sizes=(9,) * 8)
+    model = make_model(kind, data, networks=LIMITED, participation=6)
+    before = [own_rows(model, name) for name in private]
+    train(model, data, 1)
+    drawn = model.cohort(data.federation, 0)
+    on_time = drawn[times_of(LIMITED["limited"], 8, 0)[drawn] <= 2]
+    assert 0 < len(on_time) < 6
+    late = [t for t in range(8) if t not in on_time]
+    for name, old in zip(private, before, strict=True):
+        new = own_rows(model, name)
+        assert torch.equal(new[late], old[late])
+        assert (new[on_time] != old[on_time]).view(len(on_time), -1).any(dim=1).all()
+    statistics = model.statistics
+    assert statistics.stragglers == 6 - len(on_time)
+    down, up = model.messages
+    receivers = 6 if model.streams else len(on_time)
+    assert statistics.up_bytes == round(up * len(on_time)) * model.message_bytes
+    assert statistics.down_bytes == round(down * receivers) * model.message_bytes
+    assert statistics.times["limited"] == 2 + 4 * model.uploads + model.streams
+
+
+def test_results_with_a_deadline_depend_on_the_seed_alone(tmp_path: Path) -> None:
+    data = make_data(sizes=(9,) * 8)
+    options: dict[str, Any] = {"networks": LIMITED, "participation": 6}
+    straight = train(make_model(FedEM, data, **options), data, 4)
+    blocks = train(make_model(FedEM, data, engine="loop", **options), data, 4)
+    torch.testing.assert_close(parameters(blocks), parameters(straight), rtol=1e-9, atol=1e-12)
+    assert blocks.statistics.times == straight.statistics.times
+    other = train(make_model(FedEM, data, seed=1, **options), data, 4)
+    assert other.statistics.times["wireless"] != straight.statistics.times["wireless"]
+
+    trainer = make_trainer(4, callbacks=[RoundCheckpoint(1, keep=9, dirpath=tmp_path)], enable_checkpointing=True)
+    trainer.fit(make_model(FedEM, data, **options), data)
+    resumed = make_model(FedEM, data, **options)
+    make_trainer(4).fit(resumed, data, ckpt_path=tmp_path / "round-000002.ckpt", weights_only=True)
+    assert torch.equal(parameters(resumed), parameters(straight))
+    for name in ("times", "air_bytes", "stragglers", "up_bytes", "down_bytes"):
+        assert getattr(resumed.statistics, name) == getattr(straight.statistics, name)
+    assert resumed.statistics.stragglers > 0
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rho": -1}, r"network.rho: expected a number at least 0, got -1"),
+        ({"t_min": "1"}, r"network.t_min: expected a number"),
+        ({"mu": 0}, r"network.mu: expected a number above 0"),
+        ({"t_dl": float("nan")}, r"network.t_dl: expected a number"),
+        ({"deadline": 0}, r"network.deadline: expected a number above 0"),
+        ({"deadline": 0.5}, r"network.deadline: nobody computes in less than t_min=1, got 0.5"),
+    ],
+)
+def test_wrong_values_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ShiftedExponentialNetwork(**{"rho": 4, "t_min": 1, "mu": 1, **options})
+
+
+def test_the_documented_table_of_devices_is_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "communication.md").read_text()
+    (tmp_path / "devices.csv").write_text(text.split("```csv\n")[1].split("```")[0])
+    assert DeviceNetwork(tmp_path / "devices.csv").speed.tolist() == [50, 400, 5000]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"expected a CSV file of devices, there is no file .*devices.csv"),
+        (
+            "device,share\na,1\n",
+            "expected the columns device, share, up_mbit, down_mbit, samples_per_second, got device",
+        ),
+        (TABLE.splitlines()[0], "has no device"),
+        (TABLE.replace("phone,3,1", "phone,3,0"), "expected positive numbers in column up_mbit"),
+        (TABLE.replace("16,40", "fast,40"), "expected positive numbers in column down_mbit"),
+        ("", "is no readable CSV file"),
+    ],
+)
+def test_a_wrong_table_of_devices_is_named(text: str | None, message: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "devices.csv").write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        DeviceNetwork(tmp_path / "devices.csv")
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=r"there is no file None"):
+        DeviceNetwork(None)
+
+
+def test_methods_and_networks_that_do_not_fit_are_named() -> None:
+    data, limited = make_data(), LIMITED["limited"]
+    with pytest.raises(UserError, match=r"one deadline at most, got those of a, b"):
+        make_model(FedAvg, data, networks={"a": limited, "b": limited, "c": FIGURE_3["wireless"]})
+    with pytest.raises(UserError, match=r"network.a: expected a Network, got float"):
+        make_model(FedAvg, data, networks={"a": 1.0})
+    for kind in (AFL, Clustered):
+        with pytest.raises(UserError, match=rf"network.deadline: .*, but {kind.__name__} needs every client"):
+            train(make_model(kind, data, networks=LIMITED), data, 1)

@@ -1,0 +1,329 @@
+"""User-centric aggregation, FedFOMO and Oracle against their equations, and their degenerate cases."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_data, make_model, make_trainer, parameters, train
+from fedem_lightning import (
+    ClientSGD,
+    FedAvg,
+    FederatedDataModule,
+    FedFOMO,
+    Linear,
+    Local,
+    Oracle,
+    UserCentric,
+    UserError,
+)
+from fedem_lightning.collaboration import coefficients, gradients, silhouettes
+
+SGD = ClientSGD(lr=0.5, momentum=0.9)
+
+
+def grouped(n_clients: int = 8, n_groups: int = 2, n: int = 60, **options: Any) -> FederatedDataModule:
+    """Group g's labels are shifted by g; the true groups are known."""
+    rng, client = np.random.default_rng(0), np.repeat(np.arange(n_clients), n)
+    x = rng.normal(size=(len(client), 5))
+    y = (x[:, :3].argmax(axis=1) + client % n_groups) % 3
+    data = FederatedDataModule.from_arrays(x, y, client, n_classes=3, **options)
+    data.federation.truth["group"] = np.arange(n_clients) % n_groups
+    return data
+
+
+def rows_of(model: Any, n: int) -> torch.Tensor:
+    return torch.cat([rows.flatten(1) for rows in model.serving(torch.arange(n)).values()], dim=1)
+
+
+# --- coefficients -----------------------------------------------------------------------------------------------------
+
+
+def test_equation_6_by_hand() -> None:
+    distance, variance = torch.tensor([[0.0, 2.0], [2.0, 0.0]]).double(), torch.tensor([1.0, 4.0]).double()
+    w = coefficients(distance, variance, variance, torch.tensor([100, 300]), "eq6")
+    expected = [[0.35466124, 0.64533876], [0.16817566, 0.83182434]]
+    np.testing.assert_allclose(w / w.sum(dim=1, keepdim=True), expected, atol=1e-8)
+    common = coefficients(distance, variance, variance, torch.tensor([100, 300]), "common")
+    np.testing.assert_allclose(common, [[100, 300 * np.exp(-0.4)], [100 * np.exp(-0.4), 300]])
+
+
+def test_gradients_and_noise_in_numpy() -> None:
+    """g_i over all samples and Eq. 7 over five disjoint parts, whose membership is read off the sums."""
+    data = make_data(sizes=(13, 30, 2))
+    model = make_model(UserCentric, data, client_optimizer=SGD).double()
+    model.statistics.plan(1)
+    block = data.federation.block(torch.arange(3), "train")
+    g, noise = gradients(model, block, n_parts=5)
+    w, b = (p.detach().numpy() for p in model.components[0].parameters())
+    x, y, owner = block.x(torch.float64).numpy(), block.y().numpy(), block.owner.numpy()
+    p = np.exp(x @ w.T + b)
+    error = p / p.sum(axis=1, keepdims=True) - np.eye(3)[y]
+    each = np.concatenate([(error[:, :, None] * x[:, None]).reshape(len(x), -1), error], axis=1)  # [n, D]
+    found = torch.cat([g["linear.weight"].flatten(1), g["linear.bias"].flatten(1)], dim=1).numpy()
+    from fedem_lightning.collaboration import _parts
+
+    part = _parts(block, 5, model.seed).numpy()
+    for i in range(3):
+        mean = each[owner == i].mean(axis=0)
+        np.testing.assert_allclose(found[i], mean, rtol=1e-9)
+        means = [each[(owner == i) & (part == k)].mean(axis=0) for k in range(5) if ((owner == i) & (part == k)).any()]
+        sizes = np.bincount(part[owner == i], minlength=5)
+        assert sizes.max() - sizes.min() <= 1
+        if len(means) > 1:
+            assert float(noise[i]) == pytest.approx(np.mean([((m - mean) ** 2).sum() for m in means]), rel=1e-9)
+    assert noise[2].isnan() == (np.bincount(owner)[2] < 2)
+
+
+def test_identical_data_gives_the_shares_of_samples() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 4)), rng.integers(3, size=40)
+    split = np.zeros(120, dtype=int)
+    data = FederatedDataModule.from_arrays(
+        np.concatenate([x] * 3), np.concatenate([y] * 3), np.repeat([0, 1, 2], 40), split=split, n_classes=3
+    )
+    model = train(make_model(UserCentric, data, client_optimizer=SGD), data, 1)
+    shares = model.weights / model.weights.sum(dim=1, keepdim=True)
+    torch.testing.assert_close(shares, torch.full_like(shares, 1 / 3), rtol=1e-6, atol=1e-6)
+
+
+# --- aggregation ------------------------------------------------------------------------------------------------------
+
+
+def test_three_rounds_in_numpy() -> None:
+    """Eq. 5 from the coefficients: each round one full-batch step of every client, then each one's own mean."""
+    data, lr = make_data(sizes=(12, 30, 9), fractions=(1.0, 0.0, 0.0)), 0.4
+    model = make_model(UserCentric, data, batch_size=100, client_optimizer=ClientSGD(lr=lr))
+    start = [p.detach().double().numpy().copy() for p in model.components[0].parameters()]
+    train(model, data, 3)
+    w = (model.weights / model.weights.sum(dim=1, keepdim=True)).numpy()
+    theta = [[p.copy() for p in start] for _ in range(3)]
+    for _ in range(3):
+        trained = []
+        for t in range(3):
+            block = data.federation.block(torch.tensor([t]), "train")
+            x, y = block.x(torch.float64).numpy(), block.y().numpy()
+            weight, bias = theta[t]
+            p = np.exp(x @ weight.T + bias)
+            error = (p / p.sum(axis=1, keepdims=True) - np.eye(3)[y]) / len(y)
+            trained.append([weight - lr * error.T @ x, bias - lr * error.sum(axis=0)])
+        theta = [[sum(w[i, j] * trained[j][k] for j in range(3)) for k in range(2)] for i in range(3)]
+    expected = np.stack([np.concatenate([weight.ravel(), bias]) for weight, bias in theta])
+    np.testing.assert_allclose(rows_of(model, 3).numpy(), expected, rtol=1e-9)
+
+
+class Fixed(UserCentric):
+    """Coefficients that a test chooses."""
+
+    rows: torch.Tensor
+
+    def coefficients(self, distance: Any, noise: Any, other_noise: Any, counts: torch.Tensor) -> torch.Tensor:
+        return self.rows.to(self.noise)
+
+
+def test_the_identity_is_local_bit_for_bit() -> None:
+    data = make_data()
+    user_centric = make_model(Fixed, data, client_optimizer=SGD)
+    user_centric.rows = torch.eye(4)
+    with pytest.warns(UserWarning, match="leave every client alone"):
+        train(user_centric, data, 4)
+    local = train(make_model(Local, data, client_optimizer=SGD), data, 4)
+    assert torch.equal(rows_of(user_centric, 4), rows_of(local, 4))
+
+
+def test_equal_rows_are_fedavg() -> None:
+    """One stream with FedAvg's mean; FedAvg's server takes it as a difference to its model, which rounds once more."""
+    data = make_data()
+    counts = data.federation.splits["train"].counts()
+    user_centric = make_model(Fixed, data, client_optimizer=SGD)
+    user_centric.rows = counts.expand(4, 4).double()
+    train(user_centric, data, 4)
+    assert user_centric.n_groups == 1
+    fedavg = train(make_model(FedAvg, data, client_optimizer=SGD), data, 4)
+    torch.testing.assert_close(rows_of(user_centric, 4), rows_of(fedavg, 4), rtol=1e-14, atol=1e-15)
+
+
+def test_streams_are_means_with_centroids() -> None:
+    data = grouped(6)
+    model = make_model(Fixed, data, n_streams=2, client_optimizer=SGD)
+    rng = np.random.default_rng(0)
+    rows = np.kron(np.array([[8.0, 1.0], [1.0, 9.0]]), np.ones((3, 3))) + rng.random((6, 6)) / 5
+    model.rows = torch.from_numpy(rows)
+    train(model, data, 1)
+    assert len(set(model.stream[:3].tolist())) == len(set(model.stream[3:].tolist())) == 1
+    assert model.n_groups == 2
+    w = rows / rows.sum(axis=1, keepdims=True)
+    for stream in range(2):
+        members = (model.stream == stream).numpy()
+        np.testing.assert_allclose(model.weights[stream], w[members].mean(axis=0))
+    served = rows_of(model, 6)
+    assert torch.equal(served[0], served[2])
+    assert not torch.allclose(served[0], served[3])
+
+
+@pytest.mark.parametrize("n_streams", [2, "auto", None])
+def test_groups_are_found_and_served(n_streams: Any) -> None:
+    data = grouped(n_clients=8, n=120)
+    model = make_model(UserCentric, data, n_streams=n_streams, client_optimizer=ClientSGD(lr=0.3), batch_size=20)
+    train(model, data, 10)
+    if n_streams is not None:
+        assert model.n_groups == 2
+        assert len({(int(s), int(g)) for s, g in zip(model.stream, data.federation.truth["group"], strict=True)}) == 2
+        assert model.diagnostics["user_centric"]["streams"] == 2
+    make_trainer(0).test(model, data, verbose=False)
+    fedavg = train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.3), batch_size=20), data, 10)
+    make_trainer(0).test(fedavg, data, verbose=False)
+    assert model.clients.test_accuracy.min() > fedavg.clients.test_accuracy.max()
+
+
+def test_no_silhouette_above_zero_means_one_stream() -> None:
+    data = make_data(sizes=(9, 9, 9))
+    model = make_model(Fixed, data, n_streams="auto", client_optimizer=SGD)
+    model.rows = torch.tensor([[1.0, 2.0, 2.0], [2.0, 1.0, 2.0], [2.0, 2.0, 1.0]])  # equally far apart
+    train(model, data, 1)
+    assert model.n_groups == 1
+    assert silhouettes(np.eye(3), 2, seed=0) == {2: 0.0}
+
+
+def test_members_outside_the_cohort_keep_their_model() -> None:
+    data = grouped(6)
+    model = make_model(UserCentric, data, n_streams=2, participation=3, client_optimizer=SGD)
+    before = copy.deepcopy(rows_of(model, 6))
+    train(model, data, 1)
+    moved = (rows_of(model, 6) != before).any(dim=1)
+    assert moved.sum() == 3
+
+
+def test_unseen_clients_get_the_mean_of_those_like_them() -> None:
+    data = grouped(n_clients=12, n=120, unseen_fraction=0.25)
+    model = make_model(UserCentric, data, n_streams=2, client_optimizer=ClientSGD(lr=0.3), batch_size=20)
+    trainer = make_trainer(8)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    accuracy = model.clients.groupby("population").test_accuracy.mean()
+    assert accuracy["unseen"] > 0.75
+    assert abs(accuracy["unseen"] - accuracy["seen"]) < 0.12
+
+
+def test_coefficients_are_refreshed() -> None:
+    data, found = grouped(6), []
+    for every in (None, 2):
+        model = make_model(UserCentric, data, refresh_every=every, client_optimizer=SGD)
+        start = parameters(model.components)
+        train(model, data, 3)
+        found.append(model)
+        assert torch.equal(parameters(model.components), start) == (every is None)
+    assert not torch.allclose(found[0].weights, found[1].weights)
+    size = (5 * 3 + 3) * 8 * 6
+    assert found[0].statistics.up_bytes == 4 * size
+    assert found[1].statistics.up_bytes == 5 * size
+
+
+def test_clients_left_alone_are_reported() -> None:
+    data = make_data(sizes=(9, 9, 9))
+    model = make_model(Fixed, data, client_optimizer=SGD)
+    model.rows = torch.eye(3)
+    model.statistics.plan(1)
+    with pytest.warns(UserWarning, match="the coefficients leave every client alone"):
+        model.special_round(data.federation)
+
+
+def test_wrong_values_are_named() -> None:
+    data = make_data()
+    for options, message in (
+        ({"n_streams": 0}, "n_streams"),
+        ({"n_parts": 1}, "n_parts: expected a whole number of at least 2, got 1"),
+        ({"similarity": "cosine"}, "similarity: expected eq6 or common, got cosine"),
+        ({"refresh_every": 0}, "refresh_every"),
+        ({"max_streams": 1}, "max_streams"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make_model(UserCentric, data, **options)
+    with pytest.raises(UserError, match="n_streams: 9 streams, but only 4 clients train"):
+        train(make_model(UserCentric, data, n_streams=9), data, 1)
+
+
+# --- FedFOMO ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_round_of_fedfomo_in_numpy() -> None:
+    data = make_data(sizes=(20, 25, 30))
+    model = make_model(FedFOMO, data, exploration=0.0, batch_size=100, client_optimizer=ClientSGD(lr=0.8))
+    start = rows_of(model.double(), 3).numpy().copy()
+    train(model, data, 1)
+    trained = model.trained.read(torch.arange(3))
+    sent = torch.cat([rows.flatten(1) for rows in trained.values()], dim=1).numpy()
+
+    def loss(row: np.ndarray, t: int) -> float:
+        block = data.federation.block(torch.tensor([t]), "val")
+        z = block.x(torch.float64).numpy() @ row[:12].reshape(3, 4).T + row[12:]
+        return float((np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(z)), block.y()]).mean())
+
+    for i in range(3):
+        w = np.array([(loss(start[i], i) - loss(row, i)) / np.linalg.norm(row - start[i]) for row in sent])
+        np.testing.assert_allclose(model.affinity[i], w, rtol=1e-9)
+        positive = w.clip(min=0)
+        expected = start[i] + positive / positive.sum() @ (sent - start[i]) if positive.any() else start[i]
+        np.testing.assert_allclose(rows_of(model, 3)[i].numpy(), expected, rtol=1e-9)
+
+
+def test_alone_and_improving_fedfomo_is_local() -> None:
+    data = make_data(sizes=(40,))
+    fomo = train(make_model(FedFOMO, data, client_optimizer=ClientSGD(lr=0.05)), data, 1)
+    local = train(make_model(Local, data, client_optimizer=ClientSGD(lr=0.05)), data, 1)
+    assert float(fomo.affinity[0, 0]) > 0
+    assert torch.equal(rows_of(fomo, 1), rows_of(local, 1))
+
+
+def test_models_that_are_all_worse_change_nothing() -> None:
+    """Training labels are the opposite of what is right on validation samples."""
+    rng = np.random.default_rng(0)
+    x, split = rng.normal(size=(80, 4)), np.tile([0, 0, 1, 1], 20)
+    y = (x[:, 0] > 0).astype(int) ^ (split == 0)
+    data = FederatedDataModule.from_arrays(x, y, np.arange(80) // 40, split=split, n_classes=2)
+    good = Linear((4,), 2)
+    with torch.no_grad():
+        good.linear.weight.copy_(torch.tensor([[-1.0, 0, 0, 0], [1.0, 0, 0, 0]]))
+        good.linear.bias.zero_()
+    fomo = FedFOMO(good, n_clients=2, batch_size=4, client_optimizer=ClientSGD(lr=0.1))
+    before = rows_of(fomo.double(), 2).clone()
+    train(fomo, data, 1)
+    assert (fomo.affinity < 0).all()
+    assert torch.equal(rows_of(fomo, 2), before)
+
+
+def test_downloads_are_limited_and_follow_affinity() -> None:
+    data = make_data(sizes=(20,) * 5)
+    model = train(make_model(FedFOMO, data, n_downloads=2, exploration=0.0, client_optimizer=SGD), data, 2)
+    assert model.messages == (2.0, 1)
+    assert model.statistics.down_bytes == 2 * model.statistics.up_bytes
+    model.affinity[0] = torch.tensor([9.0, 1.0, 3.0, 2.0, -1.0])
+    chosen = model._choose(0, torch.arange(5), 0.0, 7)
+    assert chosen.tolist() == [False, False, True, True, False]  # never its own
+    explored = torch.stack([model._choose(0, torch.arange(5), 1.0, r) for r in range(40)])
+    assert (explored.sum(dim=1) == 2).all()
+    assert explored[:, 1:].any(dim=0).all()
+
+
+# --- Oracle -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_group_is_fedavg_and_groups_do_not_mix() -> None:
+    data = grouped(6, n_groups=1)
+    oracle = train(make_model(Oracle, data, client_optimizer=SGD), data, 3)
+    fedavg = train(make_model(FedAvg, data, client_optimizer=SGD), data, 3)
+    torch.testing.assert_close(rows_of(oracle, 6), rows_of(fedavg, 6), rtol=1e-14, atol=1e-15)
+    two = grouped(6, unseen_fraction=1 / 3)
+    model = make_model(Oracle, two, client_optimizer=SGD)
+    trainer = make_trainer(3)
+    trainer.fit(model, two)
+    trainer.test(model, two, verbose=False)
+    served = rows_of(model, 6)
+    assert torch.equal(served[0], served[2])  # unseen clients have a group too
+    assert not torch.allclose(served[0], served[1])
+    assert model.streams == 2
+    with pytest.raises(UserError, match="Oracle needs data whose true groups are known"):
+        train(make_model(Oracle, make_data()), make_data(), 1)
+    assert isinstance(model.components[0], Linear)
