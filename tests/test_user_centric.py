@@ -327,3 +327,18 @@ def test_one_group_is_fedavg_and_groups_do_not_mix() -> None:
     with pytest.raises(UserError, match="Oracle needs data whose true groups are known"):
         train(make_model(Oracle, make_data()), make_data(), 1)
     assert isinstance(model.components[0], Linear)
+
+
+def test_a_warm_up_is_one_mean_for_all_and_then_coefficients() -> None:
+    data = grouped(6, n=90)
+    model = make_model(UserCentric, data, n_streams=2, warmup_rounds=3, client_optimizer=ClientSGD(lr=0.1))
+    start = parameters(model.components)
+    train(model, data, 2)
+    fedavg = train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1)), data, 2)
+    torch.testing.assert_close(rows_of(model, 6), rows_of(fedavg, 6), rtol=1e-12, atol=1e-14)
+    assert model.n_groups == 1
+    model = make_model(UserCentric, data, n_streams=2, warmup_rounds=3, client_optimizer=ClientSGD(lr=0.1))
+    train(model, data, 6)
+    assert model.n_groups == 2
+    assert not torch.allclose(parameters(model.components), start)  # where the gradients were compared
+    assert model.statistics.up_bytes == 7 * 6 * (5 * 3 + 3) * 8

@@ -25,8 +25,8 @@ from fedem_lightning.round import Round
 class UserCentric(FederatedAlgorithm):
     """theta_i <- sum_j w_ij theta_j (Eq. 5), w_ij being larger the nearer the clients' gradients are (Eq. 6).
 
-    Before training, and every `refresh_every` rounds after it, all clients that train send the gradient of their loss
-    at a common model. k streams serve k groups of clients with equal rows of W. A client outside the cohort keeps its
+    Before training (or after `warmup_rounds` of FedAvg), and every `refresh_every` rounds after that, all clients that
+    train send the gradient of their loss at a common model, the mean of theirs. k streams serve k groups of clients with equal rows of W. A client outside the cohort keeps its
     model; an unseen one sends its gradient and gets its mean of the known clients' models.
 
     Memory: a model and a gradient for each client (beyond 1 GB on disk), and a few arrays of T x T float64 numbers
@@ -40,6 +40,8 @@ class UserCentric(FederatedAlgorithm):
         n_parts: K of Eq. 7, disjoint parts of a client's samples whose gradients show its noise; 2 at least. More parts
             make coefficients more alike.
         similarity: "eq6", or "common": the same sigma for all clients, where Eq. 6 leaves each alone.
+        warmup_rounds: of one mean for all before the coefficients are found; the paper's is 0, where the common model
+            is random and its gradients may know more of a client's label frequencies than of its task.
         refresh_every: rounds between special rounds; None: only the first.
 
     """
@@ -58,6 +60,7 @@ class UserCentric(FederatedAlgorithm):
         max_streams: int = 20,
         n_parts: int = 5,
         similarity: str = "eq6",
+        warmup_rounds: int = 0,
         refresh_every: int | None = None,
         **options: Any,
     ) -> None:
@@ -66,12 +69,13 @@ class UserCentric(FederatedAlgorithm):
             require_whole("algorithm.n_streams", n_streams, at_least=1)
         require_whole("algorithm.max_streams", max_streams, at_least=2)
         require_whole("algorithm.n_parts", n_parts, at_least=2)
+        require_whole("algorithm.warmup_rounds", warmup_rounds, at_least=0)
         known = ("eq6", "common")
         require(similarity in known, f"algorithm.similarity: expected eq6 or common, got {similarity}")
         if refresh_every is not None:
             require_whole("algorithm.refresh_every", refresh_every, at_least=1)
         self.n_streams, self.max_streams, self.n_parts = n_streams, max_streams, n_parts
-        self.similarity, self.refresh_every = similarity, refresh_every
+        self.similarity, self.warmup_rounds, self.refresh_every = similarity, warmup_rounds, refresh_every
         self._special = (0, 0.0)  # special rounds beside the last round, and their messages for each of its clients
         self.register_buffer("stream", torch.zeros(n_clients, dtype=torch.int64))
         self.register_buffer("weights", torch.zeros(0, n_clients))
@@ -87,8 +91,13 @@ class UserCentric(FederatedAlgorithm):
         require(fits, f"algorithm.n_streams: {k} streams, but only {n_seen} clients train")
 
     def initialize(self, federation: Federation) -> None:
-        """The special round, at the common start."""
-        self.special_round(federation)
+        """The special round, at the common start; or one stream, to warm up."""
+        if self.warmup_rounds == 0:
+            self.special_round(federation)
+            return
+        t = federation.clients()
+        self.weights = self.noise.new_zeros(1, self.n_clients)
+        self.weights[0, t] = federation.splits["train"].counts(t).to(self.weights)
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_j = local_sgd(theta_j), for every stream's mean."""
@@ -101,10 +110,12 @@ class UserCentric(FederatedAlgorithm):
             heard = round_.cohort[means.heard[self.stream[round_.cohort]]]
             for part in heard.split(64):
                 self.models.write(part, {name: rows[self.stream[part], None] for name, rows in means.models.items()})
-        refresh = self.refresh_every is not None and (round_.number + 1) % self.refresh_every == 0
-        if refresh:
+        trained = round_.number + 1 - self.warmup_rounds
+        again = self.refresh_every is not None and trained > 0 and trained % self.refresh_every == 0
+        if trained == 0 or again:
             self._refresh(round_.federation)
-        n_special, n_clients = refresh + (round_.number == 0), len(round_.federation.clients())
+        before_training = self.warmup_rounds == 0 and round_.number == 0
+        n_special, n_clients = (trained == 0) + again + before_training, len(round_.federation.clients())
         self._special = (n_special, n_special * n_clients / len(round_.cohort))
         self.server_step(None)
 
