@@ -26,8 +26,9 @@ class UserCentric(FederatedAlgorithm):
     """theta_i <- sum_j w_ij theta_j (Eq. 5), w_ij being larger the nearer the clients' gradients are (Eq. 6).
 
     Before training (or after `warmup_rounds` of FedAvg), and every `refresh_every` rounds after that, all clients that
-    train send the gradient of their loss at a common model, the mean of theirs. k streams serve k groups of clients with equal rows of W. A client outside the cohort keeps its
-    model; an unseen one sends its gradient and gets its mean of the known clients' models.
+    train send the gradient of their loss at a common model, the mean of theirs. k streams serve k groups of clients with
+    equal rows of W. A client outside the cohort keeps its model; an unseen one sends its gradient and gets its mean of
+    the known clients' models.
 
     Memory: a model and a gradient for each client (beyond 1 GB on disk), and a few arrays of T x T float64 numbers
     while W is computed: 3 GB for 10,000 clients.
