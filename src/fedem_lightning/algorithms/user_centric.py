@@ -26,7 +26,7 @@ class UserCentric(FederatedAlgorithm):
     """theta_i <- sum_j w_ij theta_j (Eq. 5), w_ij being larger the nearer the clients' gradients are (Eq. 6).
 
     Before training (or after `warmup_rounds` of FedAvg), and every `refresh_every` rounds after that, all clients that
-    train send the gradient of their loss at a common model, the mean of theirs. k streams serve k groups of clients with
+    train send the gradient of their loss at a common model, the mean of theirs. k streams serve k groups with
     equal rows of W. A client outside the cohort keeps its model; an unseen one sends its gradient and gets its mean of
     the known clients' models.
 
