@@ -69,7 +69,7 @@ def run_small(folder: Path, files: Path, *overrides: str) -> dict[str, Any]:
         small = [argument.format(files=files) for argument in SMALL[chosen["dataset"]]]
         rounds = ["trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu"]
         config = compose("config", [*small, *overrides, *rounds])
-    choices = {group: str(chosen[group]) for group in ("algorithm", "dataset", "backbone")}
+    choices = {group: str(chosen[group]) for group in ("algorithm", "adaptation", "dataset", "backbone")}
     return run(config, folder, choices, [])
 
 
@@ -111,7 +111,7 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
     assert (tmp_path / "run" / "results.json").exists()
     networks = {"none": [], "figure3": ["wireless", "reliable", "balanced"]}.get(name, [name])
     assert list(results["communication"]["time"]) == (networks if group == "network" else [])
-    if group in ("algorithm", "dataset", "backbone"):
+    if group in ("algorithm", "adaptation", "dataset", "backbone"):
         assert results[group] == name
 
 

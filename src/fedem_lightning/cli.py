@@ -24,6 +24,8 @@ from fedem_lightning.run import Interrupted, run
 from fedem_lightning.tasks import headline
 
 _PACKAGED = Path(__file__).parent / "configs"
+GROUPS = ("algorithm", "adaptation", "dataset", "backbone")
+"""What a run is called by."""
 CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[2] / "configs"
 """Configurations: in a wheel inside the package, in a checkout at its root."""
 
@@ -44,7 +46,7 @@ OmegaConf.register_new_resolver("by_fidelity", _by_fidelity)
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
 def _hydra_main(config: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
-    choices = {group: hydra_config.runtime.choices[group] for group in ("algorithm", "dataset", "backbone")}
+    choices = {group: hydra_config.runtime.choices[group] for group in GROUPS}
     folder = Path(hydra_config.runtime.output_dir)
     if hydra_config.mode == RunMode.MULTIRUN:
         _describe_one_job(folder, list(hydra_config.overrides.task))

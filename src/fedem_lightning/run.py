@@ -37,7 +37,7 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
     Args:
         config: the composed configuration.
         folder: the run's folder; it may exist, but not hold another run.
-        choices: of the groups algorithm, dataset and backbone, by name.
+        choices: of the groups algorithm, adaptation, dataset and backbone, by name.
         overrides: what the user typed.
 
     Returns:

@@ -10,7 +10,9 @@ from fedem_lightning.tasks import headline
 
 def print_summary(results: dict[str, Any], console: Console | None = None) -> None:
     """Accuracy (or squared error) by split and population, the Bayes ceiling where known, seconds, communication."""
-    title = "{algorithm} on {dataset} ({backbone}), {rounds} rounds, seed {seed}".format(**results)
+    adapted = results.get("adaptation") or "none"
+    method = results["algorithm"] + ("" if adapted == "none" else f" + {adapted}")
+    title = f"{method} on " + "{dataset} ({backbone}), {rounds} rounds, seed {seed}".format(**results)
     table = Table(title=title)
     measure, factor, unit = headline(results["train"])
     table.add_column(unit)
