@@ -12,6 +12,10 @@ import torch
 
 from fedem_lightning import FederatedAlgorithm, FederatedDataModule, Linear
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # several processes with several threads each slow one another down
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
