@@ -14,7 +14,8 @@ from torch import Tensor
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.adaptation.proxy import read_proxy
 from fedem_lightning.adaptation.selection import GRID, Best, check_grid, selection_losses
-from fedem_lightning.data.federation import Block, Federation, Positions
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.positions import Positions
 from fedem_lightning.data.samples import Arrays, Joined
 from fedem_lightning.errors import require, require_number
 from fedem_lightning.local_solver import ClientSGD

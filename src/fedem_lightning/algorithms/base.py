@@ -302,8 +302,8 @@ class FederatedAlgorithm(pl.LightningModule):
         self.check_federation(batch)
         part, unseen = self.personalize_fraction, scored_clients(self, batch, seen=False)
         own_data = batch if part == 1 else batch.with_part(batch.clients(seen=False), part, self.seed)
-        if self.personalizes_seen:
-            self._personalize(batch, batch.clients())  # all: an adaptation may ask who is like whom
+        if self.personalizes_seen:  # an adaptation may ask who is like whom
+            self._personalize(batch, scored_clients(self, batch) if self.adaptation is None else batch.clients())
         for kept in self.kept_momenta():
             kept.written[unseen] = False  # an earlier test may have left some
         self._personalize(own_data, unseen)
