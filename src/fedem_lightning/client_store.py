@@ -40,7 +40,7 @@ class ClientStore(nn.Module):
 
     def __init__(self, n_clients: int, like: Models) -> None:
         super().__init__()
-        self._names = list(like)
+        self.names = list(like)
         self.n_bytes = n_clients * sum(tensor.numel() * tensor.element_size() for tensor in like.values())
         self.on_disk = self.n_bytes > MEMORY_LIMIT
         if self.on_disk:
@@ -64,7 +64,7 @@ class ClientStore(nn.Module):
 
     def tensors(self) -> list[Tensor]:
         """Everything that has a row for each client, [T, ...]."""
-        return [self.written, *(self.get_buffer(f"rows_{i}") for i in range(len(self._names)))]
+        return [self.written, *(self.get_buffer(f"rows_{i}") for i in range(len(self.names)))]
 
     def read(self, clients: Tensor, otherwise: Models | None = None) -> Models:
         """The clients' rows, each [C, ...] or, for a single client without an axis, [...] (copies).
@@ -75,7 +75,7 @@ class ClientStore(nn.Module):
 
         """
         written, models = self.written[clients], {}
-        for i, name in enumerate(self._names):
+        for i, name in enumerate(self.names):
             initial, rows = self.get_buffer(f"initial_{i}"), self.get_buffer(f"rows_{i}")
             own = rows[clients.to(rows.device)].to(initial.device)
             has = written.view(*written.shape, *[1] * initial.ndim)
@@ -85,7 +85,7 @@ class ClientStore(nn.Module):
     @torch.no_grad()
     def write(self, clients: Tensor, models: Models) -> None:
         """Replaces the clients' rows by `models`, each [C, ...]."""
-        for i, name in enumerate(self._names):
+        for i, name in enumerate(self.names):
             rows = self.get_buffer(f"rows_{i}")
             rows[clients.to(rows.device)] = models[name].to(rows.device)
         self.written[clients] = True
@@ -111,7 +111,7 @@ class ClientStore(nn.Module):
         if len(new):
             self.write(new, self.read(new))
         with torch.autocast(self.written.device.type, enabled=False):  # rounding would stay
-            spread = sum(_mix_rows(self.get_buffer(f"rows_{i}"), clients, w) for i in range(len(self._names)))
+            spread = sum(_mix_rows(self.get_buffer(f"rows_{i}"), clients, w) for i in range(len(self.names)))
         return spread / len(clients)
 
     def mean(self, clients: Tensor, weights: Tensor | None = None) -> Models:
@@ -124,7 +124,7 @@ class ClientStore(nn.Module):
                     total[name] = total.get(name, 0) + torch.tensordot(share, rows.double(), dims=1)
                 else:
                     total[name] = torch.maximum(total.get(name, rows[0]), rows.amax(dim=0))
-        like = {name: self.get_buffer(f"initial_{i}").dtype for i, name in enumerate(self._names)}
+        like = {name: self.get_buffer(f"initial_{i}").dtype for i, name in enumerate(self.names)}
         return {name: t.to(like[name]) for name, t in total.items()}
 
     @torch.no_grad()
@@ -134,7 +134,7 @@ class ClientStore(nn.Module):
         A few columns are read at a time, so that no C x D matrix is ever on the device.
         """
         pairs = torch.zeros(len(clients), len(others), dtype=torch.float64, device=self.written.device)
-        for i in range(len(self._names)):
+        for i in range(len(self.names)):
             rows = self.get_buffer(f"rows_{i}")
             rows = rows.view(len(rows), -1)  # [T, D]
             for columns in rows.split(max(1, 64 * CHUNK // (len(clients) + len(others))), dim=1):

@@ -4,6 +4,7 @@ Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2
 the paper's.
 """
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +35,9 @@ class GradientStep(LocalStep):
             total.add_(g)
 
 
-def gradients(algorithm: "FederatedAlgorithm", block: Block, n_parts: int) -> tuple[Models, Tensor]:
+def gradients(
+    algorithm: "FederatedAlgorithm", block: Block, n_parts: int, compared: Collection[str]
+) -> tuple[Models, Tensor]:
     """Each client's gradient at component 0, and how much it varies between parts of its samples (Eq. 7).
 
         g_i = (1/n_i) sum over D_i of grad l,    sigma_i^2 = (1/K) sum_k |g_i^k - g_i|^2
@@ -43,6 +46,7 @@ def gradients(algorithm: "FederatedAlgorithm", block: Block, n_parts: int) -> tu
         algorithm: its engine computes them, in training mode.
         block: the clients and their samples.
         n_parts: K, disjoint parts of a client's samples, drawn at random, of equal size up to one sample.
+        compared: names of the parameters whose gradients are wanted.
 
     Returns:
         g [C, 1, ...] and sigma^2 [C]; a client with a single part that is not empty has NaN.
@@ -58,7 +62,7 @@ def gradients(algorithm: "FederatedAlgorithm", block: Block, n_parts: int) -> tu
         zeros = {name: torch.zeros_like(rows) for name, rows in algorithm.params_of(theta).items()}
         extra = {"total": zeros}
         trained = algorithm.solve(theta, piece, 0, step=step, extra=extra, epochs=1, keep_momentum=False)
-        found.append(trained["total"])
+        found.append({name: rows for name, rows in trained["total"].items() if name in compared})
         sizes.append(piece.counts())
     mean = {name: _over(sum(total[name] for total in found), counts) for name in found[0]}
     variance, filled = mean_square(found, sizes, mean), sum((size > 0).long() for size in sizes)

@@ -4,6 +4,7 @@ Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2
 equation numbers are the paper's.
 """
 
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +19,7 @@ from fedem_lightning.client_store import ClientStore
 from fedem_lightning.collaboration import coefficients, find_streams, gradients, silhouettes, squared_distances
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require, require_whole
+from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.round import Round
 
 
@@ -41,6 +42,8 @@ class UserCentric(FederatedAlgorithm):
         n_parts: K of Eq. 7, disjoint parts of a client's samples whose gradients show its noise; 2 at least. More parts
             make coefficients more alike.
         similarity: "eq6", or "common": the same sigma for all clients, where Eq. 6 leaves each alone.
+        compared: regular expression, found in the names of the parameters whose gradients are compared; None: all. In a
+            network's last layers they show a client's label frequencies before anything else.
         warmup_rounds: of one mean for all before the coefficients are found; the paper's is 0, where the common model
             is random and its gradients may know more of a client's label frequencies than of its task.
         refresh_every: rounds between special rounds; None: only the first.
@@ -61,6 +64,7 @@ class UserCentric(FederatedAlgorithm):
         max_streams: int = 20,
         n_parts: int = 5,
         similarity: str = "eq6",
+        compared: str | None = None,
         warmup_rounds: int = 0,
         refresh_every: int | None = None,
         **options: Any,
@@ -82,7 +86,8 @@ class UserCentric(FederatedAlgorithm):
         self.register_buffer("weights", torch.zeros(0, n_clients))
         self.register_buffer("noise", torch.zeros(n_clients))
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
-        self.gradients = ClientStore(n_clients, self.params_of(self.models.read(torch.tensor(0))))  # g_i
+        params = self.params_of(self.models.read(torch.tensor(0)))
+        self.gradients = ClientStore(n_clients, _compared(params, compared))  # g_i
 
     def check_federation(self, federation: Federation) -> None:
         """No more streams than clients."""
@@ -169,7 +174,7 @@ class UserCentric(FederatedAlgorithm):
 
     def _gather_gradients(self, federation: Federation, clients: Tensor) -> None:
         for block in self.blocks(federation, clients):
-            g, noise = gradients(self, block, self.n_parts)
+            g, noise = gradients(self, block, self.n_parts, self.gradients.names)
             rejected = self.gradients.write_finite(block.clients, g)
             require(rejected == 0, "training diverged: a client's first gradient is not finite")
             self.noise[block.clients] = noise.to(self.noise)
@@ -235,3 +240,14 @@ class UserCentric(FederatedAlgorithm):
     def client_columns(self) -> dict[str, np.ndarray]:
         """The stream."""
         return {"stream": self.stream.cpu().numpy()}
+
+
+def _compared(params: Models, pattern: str | None) -> Models:
+    """The parameters whose names the expression is found in."""
+    try:
+        kept = {name: rows for name, rows in params.items() if pattern is None or re.search(pattern, name)}
+    except re.error as error:
+        raise UserError(f"algorithm.compared: {pattern!r} is no regular expression ({error})") from error
+    names = ", ".join(params)
+    require(len(kept) > 0, f"algorithm.compared: {pattern!r} is in no parameter's name; they are {names}")
+    return kept

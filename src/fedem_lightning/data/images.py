@@ -34,7 +34,7 @@ class ImageFederation(FederatedDataModule):
         n_clients, alpha, beta, n_label_groups, shards_per_client, min_samples: handed to the partition that knows them.
         path: a file or folder with the data, see `sources.load`.
         data_dir: where downloads are kept.
-        sample_fraction: share of the samples to use, at random.
+        sample_fraction: up to 1: share of the samples to use, at random; from 2 on: their number.
         shift: "rotation" (group g is turned by g * 90 degrees) or "labels" (a permutation for each group).
         n_groups: hidden groups of the shift.
         invert: exchange black and white (FEMNIST is black on white, EMNIST white on black).
@@ -64,7 +64,7 @@ class ImageFederation(FederatedDataModule):
         min_samples: int = 10,
         path: str | Path | None = None,
         data_dir: str | Path = "data",
-        sample_fraction: float = 1.0,
+        sample_fraction: float | int = 1.0,
         shift: str | None = None,
         n_groups: int = 1,
         invert: bool = False,
@@ -123,11 +123,14 @@ def _deal_share(
 ) -> Partition:
     """Partitions a share of the samples, drawn at random; the others are nobody's. Nothing is copied."""
     require_number("dataset.sample_fraction", fraction, above=0)
-    require(fraction <= 1, f"dataset.sample_fraction: expected at most 1, got {fraction}")
+    fits = fraction <= 1 or fraction == int(fraction)
+    require(fits, f"dataset.sample_fraction: expected a fraction up to 1 or a number from 2 on, got {fraction}")
     if fraction == 1:
         return deal(labels, seed, partition, options)
     n = len(labels.y)
-    kept = np.sort(generator(seed, Purpose.SUBSAMPLE, 0).permutation(n)[: max(1, round(fraction * n))])
+    number = max(1, round(fraction * n)) if fraction <= 1 else int(fraction)
+    require(number <= n, f"dataset.sample_fraction: {number} samples, but there are only {n}")
+    kept = np.sort(generator(seed, Purpose.SUBSAMPLE, 0).permutation(n)[:number])
     coarse, owner = (None if a is None else a[kept] for a in (labels.coarse, labels.client))
     dealt = deal(Labels(labels.y[kept], coarse, owner, labels.names), seed, partition, options)
     client = np.full(n, -1, dtype=np.int64)
