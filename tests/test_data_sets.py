@@ -80,6 +80,10 @@ def test_a_share_of_the_samples_and_inverted_pixels(colour: Path) -> None:
     assert np.array_equal(whole.federation.samples.x, PIXELS)  # nothing is copied
     with pytest.raises(UserError, match="sample_fraction"):
         ImageFederation("cifar10", "iid", n_clients=3, path=colour, sample_fraction=1.5)
+    number = ImageFederation("cifar10", "iid", n_clients=3, path=colour, sample_fraction=30, invert=True)
+    assert number.federation.digest() == data.federation.digest()
+    with pytest.raises(UserError, match="sample_fraction: 301 samples, but there are only 300"):
+        ImageFederation("cifar10", "iid", n_clients=3, path=colour, sample_fraction=301)
 
 
 SCHOOLS = {"high_school": r"f2[1-5]", "census": r"f(?!2[1-5])"}  # as configs/dataset/femnist.yaml has them

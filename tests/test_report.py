@@ -357,6 +357,19 @@ def test_entropy_recovery_and_dead_components(tmp_path: Path, capsys) -> None:
     assert f"dead: fedem, seed 0, component 2 (mean weight below 0.01 / 3) in {run}" in report(capsys, tmp_path)[0]
 
 
+def test_groups_found_stand_beside_components(tmp_path: Path, capsys) -> None:
+    for seed, (index, found) in enumerate(((0.5, 3), (1.0, 4))):
+        recovery = {"adjusted_rand_index": index, "groups_found": found}
+        make_run(tmp_path / str(seed), 0.7, "user_centric", seed, recovery=recovery)
+    make_run(tmp_path / "avg")
+    cells = saved(capsys, tmp_path)
+    components = cells[cells.table == "components"]
+    assert set(components.row) == {"user_centric"}
+    assert value(components, "user_centric", "adjusted_rand_index") == pytest.approx(0.75)
+    assert value(components, "user_centric", "groups_found") == pytest.approx(3.5)
+    assert "| user_centric | 2 | 0.75 ± 0.35 | 3.5 ± 0.71 |" in (tmp_path / "report" / "report.md").read_text()
+
+
 def test_equal_communication_takes_the_last_round_within_the_budget(tmp_path: Path, capsys) -> None:
     make_run(tmp_path / "avg", 0.68, megabytes=4.0)
     make_run(tmp_path / "em", 0.75, "fedem", megabytes=6.0)  # 1.5 a round: round 2, at 3 of 4 MB, was scored
@@ -608,6 +621,23 @@ def test_a_sweep_gets_a_figure(key: str, score: int, tmp_path: Path, capsys) -> 
     saved(capsys, tmp_path)
     made = {p.name for p in (tmp_path / "report").glob("synthetic_by_*.png")}
     assert made == {f"synthetic_by_{name}.png" for name in ("round", "megabytes", key)}
+
+
+def test_accuracy_is_drawn_against_streams_and_unicast_is_one_for_each(tmp_path: Path, capsys) -> None:
+    for k, test in ((1, 0.5), (4, 0.7), (None, 0.6), ("auto", 0.9)):
+        make_run(tmp_path / str(k), test, "user_centric", n_clients=40, config={"algorithm.n_streams": k})
+    make_run(tmp_path / "avg")
+    (setting,), _ = group_runs(find_runs([tmp_path])[0])
+    assert varied_numbers(setting) == ["algorithm.n_streams"]
+    figure = sweep(setting, "algorithm.n_streams")
+    assert figure is not None
+    (axes,) = figure.axes
+    (container,) = axes.containers
+    x, y = container.lines[0].get_data()
+    np.testing.assert_allclose(x, [1, 4, 40])
+    np.testing.assert_allclose(y, [50, 70, 60])
+    saved(capsys, tmp_path)
+    assert (tmp_path / "report" / "synthetic_by_n_streams.png").exists()
 
 
 def test_runs_without_their_tables_stay_in_the_report(tmp_path: Path, capsys) -> None:

@@ -1,25 +1,51 @@
-"""Who should learn with whom: clients' gradients at a common point, coefficients from their distances, streams.
+"""Who should learn with whom: clients' gradients at a common point, coefficients from their distances, streams, a map.
 
 Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2021, Section III; equation numbers are
 the paper's.
 """
 
+import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
+from sklearn.decomposition import KernelPCA
 from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models
+from fedem_lightning.client_store import ClientStore
 from fedem_lightning.data.federation import Block
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.randomness import Purpose, fold
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+MATRIX_LIMIT = 2_000
+"""Clients up to which W itself is kept and shown; more of them are no picture, and every checkpoint would hold it."""
+
+DENSE_LIMIT = 500
+"""Clients up to which all eigenvectors are found exactly; beyond, the first two by random projections."""
+
+
+def compared_parameters(params: Models, pattern: str | None) -> Models:
+    """The parameters whose names the expression is found in; None: all.
+
+    Raises:
+        UserError: it is no regular expression, or is found in no name.
+
+    """
+    try:
+        kept = {name: rows for name, rows in params.items() if pattern is None or re.search(pattern, name)}
+    except re.error as error:
+        raise UserError(f"algorithm.compared: {pattern!r} is no regular expression ({error})") from error
+    names = ", ".join(params)
+    require(len(kept) > 0, f"algorithm.compared: {pattern!r} is in no parameter's name; they are {names}")
+    return kept
 
 
 class GradientStep(LocalStep):
@@ -115,6 +141,15 @@ def coefficients(distance: Tensor, noise: Tensor, other_noise: Tensor, counts: T
     return counts.double() * torch.exp(-exponent)
 
 
+def squared_norms(gradients: ClientStore, clients: Tensor) -> Tensor:
+    """|g_i|^2, float64 [C]."""
+    parts = [
+        sum(rows.flatten(1).double().square().sum(dim=1) for rows in gradients.read(part).values())
+        for part in clients.split(64)
+    ]
+    return torch.cat(parts)  # type: ignore[arg-type]
+
+
 def squared_distances(products: Tensor, squares: Tensor, other_squares: Tensor) -> Tensor:
     """|a_i - b_j|^2 from inner products [C, T] and squared norms [C], [T]; overwrites `products`."""
     distance = products.mul_(-2).add_(squares.unsqueeze(1)).add_(other_squares).clamp_(min=0)
@@ -131,3 +166,45 @@ def silhouettes(w: np.ndarray, largest: int, seed: int) -> dict[int, float]:
     n_distinct = len(np.unique(w, axis=0))
     candidates = range(2, min(largest, n_distinct, len(w) - 1) + 1)
     return {k: float(silhouette_score(w, find_streams(w, k, seed))) for k in candidates}
+
+
+def stream_weights(rows: Tensor, w: Tensor, labels: Tensor) -> Tensor:
+    """The clients' weights in each stream: what its members share, or else their mean row (the centroid).
+
+    Args:
+        rows: of Eq. 6, any scale [T, T].
+        w: the same, scaled to sum to 1.
+        labels: the stream of each client, 0..k-1, int64 [T].
+
+    Returns:
+        Any scale, [k, T].
+
+    """
+    weights = w.new_zeros(int(labels.max()) + 1, w.shape[1])
+    for c in range(len(weights)):
+        members = rows[labels == c]
+        alike = bool((members == members[0]).all())
+        weights[c] = members[0] if alike else w[labels == c].mean(dim=0)
+    return weights
+
+
+def plane(distance: Tensor, seed: int) -> Tensor:
+    """Classical multidimensional scaling: points in the plane, as far apart as can be as they are given.
+
+    Args:
+        distance: squared distances, float64 [T, T]; overwritten, for it may be large.
+        seed: of the random projections.
+
+    Returns:
+        float64 [T, 2], along the two directions of largest variance; NaN if distances overflow or are rounding alone.
+
+    """
+    points = distance.new_zeros(len(distance), 2)
+    solver = "dense" if len(distance) <= DENSE_LIMIT else "randomized"
+    scaling = KernelPCA(2, kernel="precomputed", eigen_solver=solver, copy_X=False, random_state=seed)
+    try:
+        found = scaling.fit_transform(distance.mul_(-0.5).cpu().numpy())  # it takes the means off
+    except ValueError:  # not finite, or no positive eigenvalue
+        return points.fill_(torch.nan)
+    points[:, : found.shape[1]] = torch.from_numpy(found)  # one client has one axis
+    return points

@@ -1,11 +1,12 @@
 """What became of a mixture's components: whether they found the truth of generated data (FedEM, Appendix J.4), and
-whether any of them collapsed.
+whether any of them collapsed. And whether groups of clients are the true ones.
 """
 
 from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score
 
 
 def cosine_distance(a: np.ndarray, b: np.ndarray) -> float:
@@ -48,6 +49,23 @@ def recovery_scores(
         found = match[pi[seen].argmax(axis=1)]
         scores["group_accuracy"] = float((found == truth["group"][seen]).mean())
     return scores
+
+
+def group_scores(found: np.ndarray, true: np.ndarray) -> dict[str, float | int]:
+    """Whether clients that an algorithm put together belong together.
+
+    Args:
+        found, true: the groups of the same clients, int [T].
+
+    Returns:
+        adjusted_rand_index: 1 for the same groups, whatever they are called, about 0 for groups by chance or one for
+        all; groups_found. Nothing where each client is alone: these are no groups.
+
+    """
+    n_found = len(np.unique(found))
+    if n_found == len(found):
+        return {}
+    return {"adjusted_rand_index": float(adjusted_rand_score(true, found)), "groups_found": n_found}
 
 
 DEAD = 0.05

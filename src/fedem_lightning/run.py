@@ -22,7 +22,7 @@ from fedem_lightning.engine import processes_on_cpu
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
 from fedem_lightning.processes import in_another_process, launch_settings, leave_processes, require_ddp
-from fedem_lightning.reporting import draw_figures, print_summary, run_results, save_results
+from fedem_lightning.reporting import draw_figures, found_coefficients, print_summary, run_results, save_results
 from fedem_lightning.round import share_of
 from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
 
@@ -196,9 +196,10 @@ def _report(
     start: float,
 ) -> dict[str, Any]:
     results = {**names, **run_results(model, data.federation)}
-    figures = draw_figures(folder, results, model.clients)
+    coefficients = found_coefficients(model, data.federation)
+    figures = draw_figures(folder, results, model.clients, coefficients)
     results["seconds"]["total"] = time.perf_counter() - start
-    save_results(folder, results, model.clients)
+    save_results(folder, results, model.clients, coefficients)
     for logger in _wandb_loggers(trainer):
         logger.experiment.summary.update({"results": results})
         logger.log_image("figures", [str(path) for path in figures])

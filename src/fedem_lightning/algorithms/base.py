@@ -138,7 +138,9 @@ class FederatedAlgorithm(pl.LightningModule):
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Theta <- server optimiser(theta, theta - mean); buffers become their mean. None: nobody sent anything."""
-        self.server_step(None if means is None else self.pseudo_gradient(means))
+        if means is None:
+            return self.server_step(None)
+        return self.take_means(means)
 
     @property
     def served_components(self) -> nn.ModuleList:
@@ -223,7 +225,7 @@ class FederatedAlgorithm(pl.LightningModule):
     predict, outputs, broadcast = predicting.predict, predicting.outputs, predicting.broadcast
     losses, mean_losses = predicting.losses, predicting.mean_losses
     local_solver, solve, local_step = solving.local_solver, solving.solve, solving.local_step
-    pseudo_gradient, server_step = solving.pseudo_gradient, solving.server_step
+    take_means, pseudo_gradient, server_step = solving.take_means, solving.pseudo_gradient, solving.server_step
 
     def mean_models(self, federation: Federation) -> Models:
         """The M models that stand for the federation, [M, ...]. Default: those served by everybody."""

@@ -87,6 +87,22 @@ def local_step(
     return kind(backbone, task, algorithm.client_optimizer, algorithm.lr_at(round_), **options)
 
 
+def take_means(algorithm: "FederatedAlgorithm", means: Means) -> None:
+    """Theta <- server optimiser(theta, theta - mean); with plain SGD of rate 1 the mean itself, without rounding."""
+    gradients = algorithm.pseudo_gradient(means)
+    algorithm.server_step(gradients)
+    optimizer = algorithm.optimizers()
+    assert not isinstance(optimizer, list)  # configure_optimizers gives one
+    if type(optimizer.optimizer) is torch.optim.SGD and all(map(_replaces, optimizer.param_groups)):
+        for m in torch.nonzero(means.heard).flatten().tolist():
+            for name, parameter in algorithm.components[m].named_parameters():
+                parameter.copy_(means.models[name][m])
+
+
+def _replaces(group: dict[str, Any]) -> bool:
+    return group["lr"] == 1 and group["momentum"] == 0 and group["weight_decay"] == 0 and not group["maximize"]
+
+
 def pseudo_gradient(algorithm: "FederatedAlgorithm", means: Means) -> list[Models | None]:
     """Theta - mean of each component, None where nobody sent one; its buffers become their mean."""
     gradients: list[Models | None] = []

@@ -4,7 +4,6 @@ Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2
 equation numbers are the paper's.
 """
 
-import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +15,21 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.client_store import ClientStore
-from fedem_lightning.collaboration import coefficients, find_streams, gradients, silhouettes, squared_distances
+from fedem_lightning.collaboration import (
+    MATRIX_LIMIT,
+    coefficients,
+    compared_parameters,
+    find_streams,
+    gradients,
+    plane,
+    silhouettes,
+    squared_distances,
+    squared_norms,
+    stream_weights,
+)
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import UserError, require, require_whole
+from fedem_lightning.errors import require, require_whole
 from fedem_lightning.round import Round
 
 
@@ -51,10 +61,12 @@ class UserCentric(FederatedAlgorithm):
     """
 
     shares_models = False
-    sized_by_data = ("weights",)
+    sized_by_data = ("weights", "w")
     stream: Tensor  # of each client, int64 [T]
     weights: Tensor  # of the clients in each stream's mean, any scale [k, T]
     noise: Tensor  # sigma^2 [T]
+    w: Tensor  # of the clients that train, rows sum to 1, [T', T']; [0, 0] beyond `MATRIX_LIMIT`
+    embedding: Tensor  # gradients in the plane [T, 2]; NaN of clients that do not train
 
     def __init__(
         self,
@@ -85,9 +97,11 @@ class UserCentric(FederatedAlgorithm):
         self.register_buffer("stream", torch.zeros(n_clients, dtype=torch.int64))
         self.register_buffer("weights", torch.zeros(0, n_clients))
         self.register_buffer("noise", torch.zeros(n_clients))
+        self.register_buffer("w", torch.zeros(0, 0))
+        self.register_buffer("embedding", torch.full((n_clients, 2), torch.nan))
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
         params = self.params_of(self.models.read(torch.tensor(0)))
-        self.gradients = ClientStore(n_clients, _compared(params, compared))  # g_i
+        self.gradients = ClientStore(n_clients, compared_parameters(params, compared))  # g_i
 
     def check_federation(self, federation: Federation) -> None:
         """No more streams than clients."""
@@ -129,11 +143,14 @@ class UserCentric(FederatedAlgorithm):
         """Gradients at component 0, then W (Eq. 6) and the streams."""
         t = federation.clients()
         self._gather_gradients(federation, t)
-        squares = self._squares(t)
+        squares = squared_norms(self.gradients, t)
         distance = squared_distances(self.gradients.products(t, t), squares, squares).fill_diagonal_(0.0)
         counts = federation.splits["train"].counts(t)
         rows = self.coefficients(distance, self.noise[t], self.noise[t], counts)  # [T', T']
+        self.embedding[t] = plane(distance, self.seed).to(self.embedding)
+        del distance  # 800 MB of 10,000 clients
         w = rows / rows.sum(dim=1, keepdim=True)
+        self.w = w if len(t) <= MATRIX_LIMIT else w.new_zeros(0, 0)
         collaborators = 1 / w.square().sum(dim=1)
         self.diagnostics["user_centric"] = {"collaborators": float(collaborators.mean())}
         if len(t) > 1 and bool((collaborators < 1.001).all()):
@@ -145,10 +162,7 @@ class UserCentric(FederatedAlgorithm):
         labels = self._choose_streams(rows, w)
         self.stream[t] = labels
         self.weights = w.new_zeros(int(labels.max()) + 1, self.n_clients)
-        for c in range(len(self.weights)):
-            members = rows[labels == c]
-            alike = bool((members == members[0]).all())
-            self.weights[c, t] = members[0] if alike else w[labels == c].mean(dim=0)  # the centroid
+        self.weights[:, t] = stream_weights(rows, w, labels)
         self.diagnostics["user_centric"]["streams"] = len(self.weights)
 
     def coefficients(self, distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor) -> Tensor:
@@ -179,14 +193,6 @@ class UserCentric(FederatedAlgorithm):
             require(rejected == 0, "training diverged: a client's first gradient is not finite")
             self.noise[block.clients] = noise.to(self.noise)
 
-    def _squares(self, clients: Tensor) -> Tensor:
-        """|g_i|^2, float64 [C]."""
-        parts = [
-            sum(rows.flatten(1).double().square().sum(dim=1) for rows in self.gradients.read(part).values())
-            for part in clients.split(64)
-        ]
-        return torch.cat(parts)  # type: ignore[arg-type]
-
     def _refresh(self, federation: Federation) -> None:
         """A special round at the clients' mean model; what a stream serves until it is trained follows the new W."""
         t = federation.clients()
@@ -199,10 +205,10 @@ class UserCentric(FederatedAlgorithm):
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """A mean of the known clients' models, by Eq. 6 from the client's own gradient."""
         t = federation.clients()
-        counts, squares = federation.splits["train"].counts(t), self._squares(t)
+        counts, squares = federation.splits["train"].counts(t), squared_norms(self.gradients, t)
         self._gather_gradients(federation, clients)
         for part in clients.split(256):
-            distance = squared_distances(self.gradients.products(part, t), self._squares(part), squares)
+            distance = squared_distances(self.gradients.products(part, t), squared_norms(self.gradients, part), squares)
             for client, row in zip(
                 part, self.coefficients(distance, self.noise[part], self.noise[t], counts), strict=True
             ):
@@ -233,21 +239,11 @@ class UserCentric(FederatedAlgorithm):
         return self.models.read(clients)
 
     def client_state(self) -> Iterator[Tensor]:
-        """Streams and noise; models and gradients are stores."""
-        yield from (self.stream, self.noise)
+        """A few numbers; models and gradients are stores."""
+        yield from (self.stream, self.noise, self.embedding)
         yield from super().client_state()
 
     def client_columns(self) -> dict[str, np.ndarray]:
-        """The stream."""
-        return {"stream": self.stream.cpu().numpy()}
-
-
-def _compared(params: Models, pattern: str | None) -> Models:
-    """The parameters whose names the expression is found in."""
-    try:
-        kept = {name: rows for name, rows in params.items() if pattern is None or re.search(pattern, name)}
-    except re.error as error:
-        raise UserError(f"algorithm.compared: {pattern!r} is no regular expression ({error})") from error
-    names = ", ".join(params)
-    require(len(kept) > 0, f"algorithm.compared: {pattern!r} is in no parameter's name; they are {names}")
-    return kept
+        """The stream, and where the gradient lies in the plane."""
+        first, second = self.embedding.cpu().numpy().T
+        return {"stream": self.stream.cpu().numpy(), "embedding_0": first, "embedding_1": second}

@@ -1,4 +1,4 @@
-"""The table of mixture components: how pure clients are, whether the truth was found, which components are dead."""
+"""The table of components and groups: how pure clients are, whether the truth was found, which components are dead."""
 
 import re
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ _COLUMNS = {
     "pi_cosine_distance": Column("weights' distance", ".2g", ".1g"),
     "theta_cosine_distance": Column("components' distance", ".2g", ".1g"),
     "group_accuracy": Column("clients in their group, %", ".1f", ".2f"),
+    "adjusted_rand_index": Column("adjusted Rand index", ".2f", ".2f"),
+    "groups_found": Column("groups found", ".3g", ".2g"),
     "entropy": Column("entropy", ".2f", ".2f"),
     "paper_entropy": Column("paper entropy", ".2f"),
     "unseen_entropy": Column("unseen entropy", ".2f", ".2f"),
@@ -27,6 +29,8 @@ _COLUMNS = {
     "smallest": Column("smallest mean weight", ".2g", ".1g"),
     "dead": Column("dead components", ".2g"),
 }
+
+_RECOVERY = ("pi_cosine_distance", "theta_cosine_distance", "group_accuracy", "adjusted_rand_index", "groups_found")
 
 
 @dataclass(frozen=True)
@@ -68,14 +72,16 @@ def entropy(pi: np.ndarray) -> float:
 
 
 def components_table(setting: Setting, papers: Papers) -> Table | None:
-    """Entropy of pi, distances from the truth and dead components; None where no run has any of it.
+    """Entropy of pi, distances from the truth, groups and dead components; None where no run has any of it.
 
     Args:
         setting: what to compare.
         papers: FedEM's Appendix J.3 gives two entropies.
 
     """
-    table = Table("components", f"{setting.title}: components after the last round", setting, "", dict(_COLUMNS))
+    table = Table(
+        "components", f"{setting.title}: components and groups after the last round", setting, "", dict(_COLUMNS)
+    )
     for group in setting.groups:
         runs = [_measures(run, table.notes) for run in group.runs]
         if not all(runs):
@@ -107,7 +113,7 @@ def _measures(run: Run, notes: list[str]) -> dict[str, float]:
             below = f"below {DEAD:g} / {weights.seen.shape[1]}"
             notes.append(f"dead: {run.algorithm}, seed {run.seed}, {which} (mean weight {below}) in {run.folder}")
     recovery = run.results.get("recovery") or {}
-    for key, factor in (("pi_cosine_distance", 1), ("theta_cosine_distance", 1), ("group_accuracy", 100)):
+    for key in _RECOVERY:
         if recovery.get(key) is not None:
-            measures[key] = factor * recovery[key]
+            measures[key] = recovery[key] * (100 if key == "group_accuracy" else 1)
     return measures

@@ -176,14 +176,10 @@ def varied_numbers(setting: Setting) -> list[str]:
     """The keys, seeds apart, that have several numbers."""
     values: dict[str, set[float]] = defaultdict(set)
     for group in setting.groups:
-        for key, value in group.config.items():
-            if _is_number(value) and not key.endswith("seed"):
-                values[key].add(value)
+        for key in group.config:
+            if (x := _x(group, key)) is not None and not key.endswith("seed"):
+                values[key].add(x)
     return [key for key, found in values.items() if len(found) > 1]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def sweep(setting: Setting, key: str) -> Figure | None:
@@ -198,7 +194,7 @@ def sweep(setting: Setting, key: str) -> Figure | None:
     score = "unseen" if key in UNSEEN_KEYS else "weighted"
     lines: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in setting.groups:
-        if _is_number(group.config.get(key)):
+        if _x(group, key) is not None:
             others = {k: v for k, v in group.config.items() if k != key}
             lines[group.algorithm, json.dumps(others, sort_keys=True, default=str)].append(group)
     figure, (axes,) = _axes(setting, f"by {key}")
@@ -218,12 +214,18 @@ def sweep(setting: Setting, key: str) -> Figure | None:
     return figure
 
 
-def _values(groups: list[Group], key: str) -> set[float]:
+def _values(groups: list[Group], key: str) -> set[float | None]:
     return {_x(group, key) for group in groups}
 
 
-def _x(group: Group, key: str) -> float:
-    return group.runs[0].participation if key == "algorithm.participation" else float(group.config[key])
+def _x(group: Group, key: str) -> float | None:
+    """Where a group stands on a key's axis; None: its value is no number."""
+    value = group.config.get(key)
+    if key == "algorithm.n_streams" and key in group.config and value is None:
+        return float(group.runs[0].results["n_clients"])  # one for each client that trains
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return group.runs[0].participation if key == "algorithm.participation" else float(value)
 
 
 def _sweep_points(
@@ -233,9 +235,9 @@ def _sweep_points(
     points = []
     for group in groups:
         values = [v for run in group.runs if (v := score(run)) is not None]
-        if values:
+        if values and (x := _x(group, key)) is not None:
             spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-            points.append((_x(group, key), float(np.mean(values)), spread))
+            points.append((x, float(np.mean(values)), spread))
     return points
 
 

@@ -1,5 +1,6 @@
 """Figures of a run, as PNG."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,33 @@ from matplotlib.figure import Figure
 from fedem_lightning.tasks import HIGHER_IS_BETTER, headline
 
 SPLIT_STYLES = {"train": ("tab:gray", "--"), "val": ("tab:blue", "-"), "test": ("tab:orange", "-")}
+GROUPS_SHOWN = 20
+"""More groups get no lines between them and no legend."""
 
 
-def draw_figures(folder: Path, results: dict[str, Any], clients: pd.DataFrame) -> list[Path]:
-    """Draws what the run has: scores by round, mixture weights, scores over clients. Returns the files."""
+def draw_figures(
+    folder: Path, results: dict[str, Any], clients: pd.DataFrame, coefficients: Mapping[str, np.ndarray]
+) -> list[Path]:
+    """Draws what the run has: scores, mixture weights, who learns with whom.
+
+    Args:
+        folder: where to.
+        results: of the run, see docs/results.md.
+        clients: one row a client.
+        coefficients: see `found_coefficients`.
+
+    Returns:
+        The files.
+
+    """
     measure, factor, unit = headline(results["train"])
     title = f"{results['algorithm']} on {results['dataset']}, seed {results['seed']}"
     figures = {
         f"{measure}_by_round": _by_round(folder / "metrics.csv", results, measure, factor, unit),
         "mixture_weights": _mixture_weights(clients),
         f"{measure}_over_clients": _over_clients(clients, measure, factor, unit),
+        "coefficients": _coefficients(coefficients),
+        "embedding": _embedding(clients),
     }
     paths = []
     for name, figure in figures.items():
@@ -81,3 +99,50 @@ def _over_clients(clients: pd.DataFrame, measure: str, factor: float, unit: str)
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
+
+
+def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
+    """W as a heat map, its clients ordered by group."""
+    if not found:
+        return None
+    kind = _kind(found)
+    order = np.argsort(found[kind], kind="stable")
+    w, group = found["w"][np.ix_(order, order)], found[kind][order]
+    others = np.where(np.eye(len(w), dtype=bool), 0.0, w)  # a client's share of itself would outshine them
+    figure = Figure(figsize=(6, 5), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(w, vmin=0, vmax=others.max() or 1.0, cmap="viridis", interpolation="nearest")
+    borders = np.flatnonzero(np.diff(group)) + 0.5
+    if len(borders) < GROUPS_SHOWN:
+        for draw in (axes.axhline, axes.axvline):
+            for border in borders:
+                draw(border, color="white", linewidth=0.8)
+    axes.set(xlabel=f"whose model, by {kind.replace('_', ' ')}", ylabel="for which client")
+    figure.colorbar(image, label="coefficient (Eq. 6)", extend="max" if w.max() > others.max() > 0 else "neither")
+    return figure
+
+
+def _embedding(clients: pd.DataFrame) -> Figure | None:
+    """Clients as points in the plane, near one another if their gradients are alike."""
+    placed = clients.dropna(subset=["embedding_0"]) if "embedding_0" in clients else pd.DataFrame()
+    if placed.empty:
+        return None
+    kind = _kind(placed)
+    figure = Figure(figsize=(6, 5), layout="constrained")
+    axes = figure.subplots()
+    if placed[kind].nunique() > GROUPS_SHOWN:
+        axes.scatter(placed.embedding_0, placed.embedding_1, s=16, c=placed[kind], cmap="viridis")
+    else:
+        for i, (name, group) in enumerate(placed.groupby(kind)):
+            marker = "o" if i < 10 else "^"  # there are ten colours
+            label = f"{kind.replace('_', ' ')} {name}"
+            axes.scatter(group.embedding_0, group.embedding_1, s=16, color=f"C{i % 10}", marker=marker, label=label)
+        figure.legend(loc="outside right center")
+    axes.set(xlabel="gradients, first direction", ylabel="gradients, second direction", aspect="equal")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def _kind(found: Any) -> str:
+    """The groups to show, by the name of their column."""
+    return "true_group" if "true_group" in found else "stream"

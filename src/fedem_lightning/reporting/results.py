@@ -1,11 +1,13 @@
-"""results.json: everything a table or a later comparison needs to know about a run."""
+"""Files of a run: results.json, which has everything that a later comparison needs, and what is too large for it."""
 
+import io
 import json
 import math
 import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -16,13 +18,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms import FederatedAlgorithm, UserCentric
 from fedem_lightning.backbones import Linear
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation import REFERENCES, summarize, summarize_table
 from fedem_lightning.files import write_atomically
-from fedem_lightning.recovery import component_health, recovery_scores
+from fedem_lightning.recovery import component_health, group_scores, recovery_scores
 
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         **{split: summarize_table(seen, split) for split in SPLITS},
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
         "reference": _reference(seen),
-        **_mixture(algorithm, federation),
+        **_recovery(algorithm, federation),
         **algorithm.diagnostics,
         "seconds": {
             "training": statistics.training_seconds,
@@ -76,6 +78,24 @@ def _reference(seen: pd.DataFrame) -> dict[str, float]:
             sums = summarize(seen[f"true_{name}"].to_numpy(), n_train, n_test, higher_is_better)
             reference |= {name if key == "weighted" else f"{name}_{key}": value for key, value in sums.items()}
     return reference
+
+
+def _recovery(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
+    """What became of a mixture's components and of groups of clients."""
+    found = _mixture(algorithm, federation)
+    found["recovery"] |= _groups(algorithm, federation)
+    return found
+
+
+def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
+    """Of the clients that train: those who hear the same models, or else choose the same one, against the truth."""
+    clients = federation.clients()
+    groups = algorithm.stream_of(clients)
+    if groups is None and algorithm.n_groups > 1:
+        groups = algorithm.groups_of(clients)
+    if groups is None or "group" not in federation.truth:
+        return {}
+    return group_scores(groups.cpu().numpy(), federation.truth["group"][clients.cpu().numpy()])
 
 
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
@@ -127,8 +147,36 @@ def _commit() -> str | None:
         return None
 
 
-def save_results(folder: Path, results: dict[str, Any], clients: pd.DataFrame) -> None:
-    """Writes clients.parquet, then results.json (numbers that are not finite become null), each in one step."""
+def found_coefficients(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, np.ndarray]:
+    """Who learns with whom in user-centric aggregation, after its newest special round.
+
+    Returns:
+        w: Eq. 6, rows sum to 1, [T, T]; id: of these clients, str [T]; stream: int64 [T]; true_group: int64 [T], where
+        known. Nothing for other algorithms, before a special round, and of more than `MATRIX_LIMIT` clients.
+
+    """
+    if not isinstance(algorithm, UserCentric) or not len(algorithm.w):
+        return {}
+    rows = federation.clients().cpu().numpy()
+    found = {
+        "w": algorithm.w.cpu().numpy(),
+        "id": np.array([str(federation.names[t]) for t in rows]),
+        "stream": algorithm.stream.cpu().numpy()[rows],
+    }
+    if "group" in federation.truth:
+        found["true_group"] = np.asarray(federation.truth["group"], dtype=np.int64)[rows]
+    return found
+
+
+def save_results(folder: Path, results: dict[str, Any], clients: pd.DataFrame, coefficients: Mapping[str, Any]) -> None:
+    """Writes coefficients.npz if there are any, clients.parquet, then results.json, each in one step.
+
+    Numbers that are not finite become null in results.json.
+    """
+    if coefficients:
+        content = io.BytesIO()
+        np.savez_compressed(content, **coefficients)
+        write_atomically(folder / "coefficients.npz", content.getvalue())
     temporary = folder / ".clients.parquet.tmp"
     clients.to_parquet(temporary, index=False)
     temporary.replace(folder / "clients.parquet")

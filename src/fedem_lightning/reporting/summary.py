@@ -74,6 +74,8 @@ def _recovery_lines(recovery: dict[str, Any]) -> list[str]:
         "pi_cosine_distance": "mixture weights' cosine distance {:.2g}",
         "theta_cosine_distance": "components' cosine distance {:.2g}",
         "group_accuracy": "clients in their true group {:.1%}",
+        "adjusted_rand_index": "adjusted Rand index {:.2f}",
+        "groups_found": "{} groups found",
     }
     parts = [text.format(recovery[key]) for key, text in shown.items() if key in recovery]
     return ["truth recovered: " + ", ".join(parts)] if parts else []
