@@ -77,6 +77,20 @@ def test_gradients_and_noise_in_numpy() -> None:
     assert noise[2].isnan() == (np.bincount(owner)[2] < 2)
 
 
+def test_only_the_compared_gradients_count() -> None:
+    data, every, some = make_data(), ".", "bias$"
+    block = data.federation.block(torch.arange(4), "train")
+    stored, noise = {}, {}
+    for pattern in (every, some):
+        model = train(make_model(UserCentric, data, compared=pattern, client_optimizer=SGD), data, 1)
+        stored[pattern] = model.gradients.read(block.clients)
+        noise[pattern] = model.noise
+    assert list(stored[every]) == ["linear.weight", "linear.bias"]
+    assert list(stored[some]) == ["linear.bias"]
+    assert torch.equal(stored[some]["linear.bias"], stored[every]["linear.bias"])
+    assert bool((noise[some] < noise[every]).all())
+
+
 def test_identical_data_gives_the_shares_of_samples() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(40, 4)), rng.integers(3, size=40)
@@ -236,6 +250,8 @@ def test_wrong_values_are_named() -> None:
         ({"n_parts": 1}, "n_parts: expected a whole number of at least 2, got 1"),
         ({"similarity": "cosine"}, "similarity: expected eq6 or common, got cosine"),
         ({"refresh_every": 0}, "refresh_every"),
+        ({"compared": "("}, "compared: '\\(' is no regular expression"),
+        ({"compared": "head"}, "compared: 'head' is in no parameter's name; they are linear.weight"),
         ({"max_streams": 1}, "max_streams"),
     ):
         with pytest.raises(UserError, match=message):
