@@ -145,4 +145,5 @@ def test_a_resumed_run_has_the_matrix_and_the_map_of_the_first(tmp_path: Path) -
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["rounds"] == 4
     assert results["recovery"].keys() == {"adjusted_rand_index", "groups_found"}
+    assert results["user_centric"]["streams"] == 2  # found before the first run stopped
     assert "adjusted Rand index" in out

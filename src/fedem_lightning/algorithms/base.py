@@ -316,15 +316,16 @@ class FederatedAlgorithm(pl.LightningModule):
         self.statistics.tick()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the statistics."""
+        """Adds the statistics and what was found out."""
         self.statistics.tick()
-        checkpoint["statistics"] = self.statistics.state_dict()
+        checkpoint["statistics"], checkpoint["diagnostics"] = self.statistics.state_dict(), self.diagnostics
         checkpoint["federation"] = self.federation_digest
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Counts on from the statistics."""
         self.statistics = Statistics(**checkpoint["statistics"])
         self.federation_digest = checkpoint["federation"]
+        self.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
         saved = checkpoint["state_dict"]
         # Lightning loads the tensors before `trainer.precision=64-true` makes the model double: bits would be lost
         self.to(next(saved[name].dtype for name, _ in self.components.named_parameters(prefix="components")))
