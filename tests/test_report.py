@@ -314,6 +314,16 @@ def test_a_table_can_be_asked_for(tmp_path: Path, capsys) -> None:
     assert "73.2 -23.2" in out
 
 
+def test_hidden_groups_and_lenet_belong_to_the_user_centric_paper(tmp_path: Path, capsys) -> None:
+    make_run(tmp_path / "f", 0.7, "fedavg", dataset="cifar10", config={"dataset.shift": "labels"})
+    lenet = {"dataset.shift": None, "backbone._target_": "fedem_lightning.LeNet5"}
+    make_run(tmp_path / "g", 0.7, "fedavg", dataset="emnist", config=lenet)
+    out = " ".join(report(capsys, tmp_path)[0].split())
+    assert "19.6 +30.4" in out  # worst user: 70 - 20 - 19.6
+    assert "68.9 -18.9" in out
+    assert "FedEM" not in out
+
+
 def test_a_density_and_a_regression_show_their_own_scores(tmp_path: Path, capsys) -> None:
     config = {"algorithm.n_components": 3, "dataset.n_samples": 100}
     make_run(tmp_path / "q", 3.0, "hypcluster", dataset="density", measure="loss", config=config)

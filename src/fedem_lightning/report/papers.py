@@ -90,6 +90,8 @@ def tables_for(run: Run, equal_communication: bool = False) -> tuple[str, ...]:
     """The tables to compare a run with, the first one first: by client sampling and unseen clients."""
     if run.config.get("dataset.one_hot"):  # Appendix J.4 has no accuracies
         return ()
+    if run.config.get("dataset.shift") or str(run.config.get("backbone._target_")).endswith("LeNet5"):
+        return ("user-centric-table-1",)  # no other paper has hidden groups, or this model
     sampled = run.participation < 1
     if run.results["dataset"] == "density":
         return ("three-approaches-table-1",)
