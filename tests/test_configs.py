@@ -1,5 +1,6 @@
 """Every shipped configuration is composed and run for two rounds."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ def run_small(folder: Path, files: Path, *overrides: str) -> dict[str, Any]:
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         chosen = compose("config", list(overrides), return_hydra_config=True).hydra.runtime.choices
         small = [argument.format(files=files) for argument in SMALL[chosen["dataset"]]]
+        if re.search("user_centric_(covariate|concept)_shift", str(overrides)):
+            small.append("dataset.n_groups=3")  # of as many clients
         rounds = ["trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu"]
         config = compose("config", [*small, *overrides, *rounds])
     choices = {group: str(chosen[group]) for group in ("algorithm", "adaptation", "dataset", "backbone")}
@@ -109,8 +112,10 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
     assert results["rounds"] == 2
     assert 0 <= results["test"]["accuracy"]["weighted"] <= 1
     assert (tmp_path / "run" / "results.json").exists()
-    networks = {"none": [], "figure3": ["wireless", "reliable", "balanced"]}.get(name, [name])
-    assert list(results["communication"]["time"]) == (networks if group == "network" else [])
+    figure3 = ["wireless", "reliable", "balanced"]
+    networks = {"none": [], "figure3": figure3}.get(name, [name])
+    timed = figure3 if option.startswith("experiment/user_centric") else []
+    assert list(results["communication"]["time"]) == (networks if group == "network" else timed)
     if group in ("algorithm", "adaptation", "dataset", "backbone"):
         assert results[group] == name
 
