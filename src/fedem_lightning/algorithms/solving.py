@@ -89,14 +89,14 @@ def local_step(
 
 def take_means(algorithm: "FederatedAlgorithm", means: Means) -> None:
     """Theta <- server optimiser(theta, theta - mean); with plain SGD of rate 1 the mean itself, without rounding."""
-    gradients = algorithm.pseudo_gradient(means)
-    algorithm.server_step(gradients)
     optimizer = algorithm.optimizers()
     assert not isinstance(optimizer, list)  # configure_optimizers gives one
-    if type(optimizer.optimizer) is torch.optim.SGD and all(map(_replaces, optimizer.param_groups)):
-        for m in torch.nonzero(means.heard).flatten().tolist():
-            for name, parameter in algorithm.components[m].named_parameters():
-                parameter.copy_(means.models[name][m])
+    if type(optimizer.optimizer) is not torch.optim.SGD or not all(map(_replaces, optimizer.param_groups)):
+        return algorithm.server_step(algorithm.pseudo_gradient(means))
+    for m, component in enumerate(algorithm.components):
+        if means.heard[m]:
+            component.load_state_dict({name: rows[m] for name, rows in means.models.items()}, strict=False)
+    return algorithm.server_step(None)
 
 
 def _replaces(group: dict[str, Any]) -> bool:
