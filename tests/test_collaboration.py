@@ -12,9 +12,9 @@ import torch
 from conftest import make_data, make_model, make_trainer, train
 from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedAlgorithm, HypCluster, Oracle, UserCentric
 from fedem_lightning.algorithms import user_centric
-from fedem_lightning.collaboration import DENSE_LIMIT, plane
 from fedem_lightning.recovery import group_scores
 from fedem_lightning.reporting import draw_figures, found_coefficients, run_results
+from fedem_lightning.streams import DENSE_LIMIT, coordinates
 from test_cli import TINY, finish, start
 from test_user_centric import grouped
 
@@ -30,16 +30,16 @@ def test_the_plane_is_that_of_the_principal_components(n: int) -> None:
     points = np.random.default_rng(0).normal(size=(n, 4)) * (9.0, 5.0, 0.1, 0.1) + 100
     centred = points - points.mean(axis=0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
-    found = plane(squared(points), seed=0).numpy()
+    found = coordinates(squared(points), 2, seed=0).numpy()
     expected = u[:, :2] * s[:2]
     np.testing.assert_allclose(found * np.sign((found * expected).sum(axis=0)), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_map_of_one_client_of_equal_ones_and_of_none_that_can_be_drawn() -> None:
-    assert torch.equal(plane(torch.zeros(1, 1).double(), 0), torch.zeros(1, 2).double())
-    assert torch.equal(plane(torch.zeros(5, 5).double(), 0), torch.zeros(5, 2).double())
-    assert plane(torch.tensor([[0.0, torch.inf], [torch.inf, 0.0]]).double(), 0).isnan().all()
-    pair = plane(torch.tensor([[0.0, 4.0], [4.0, 0.0]]).double(), 0)
+    assert torch.equal(coordinates(torch.zeros(1, 1).double(), 2, 0), torch.zeros(1, 2).double())
+    assert torch.equal(coordinates(torch.zeros(5, 5).double(), 2, 0), torch.zeros(5, 2).double())
+    assert coordinates(torch.tensor([[0.0, torch.inf], [torch.inf, 0.0]]).double(), 2, 0).isnan().all()
+    pair = coordinates(torch.tensor([[0.0, 4.0], [4.0, 0.0]]).double(), 2, 0)
     torch.testing.assert_close(pair.abs(), torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double())
 
 

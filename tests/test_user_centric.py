@@ -19,7 +19,8 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
-from fedem_lightning.collaboration import coefficients, gradients, silhouettes
+from fedem_lightning.collaboration import gradients
+from fedem_lightning.streams import coefficients, silhouettes
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -248,7 +249,7 @@ def test_wrong_values_are_named() -> None:
     for options, message in (
         ({"n_streams": 0}, "n_streams"),
         ({"n_parts": 1}, "n_parts: expected a whole number of at least 2, got 1"),
-        ({"similarity": "cosine"}, "similarity: expected eq6 or common, got cosine"),
+        ({"similarity": "cos"}, "similarity: expected one of eq6, common, cosine, got cos"),
         ({"refresh_every": 0}, "refresh_every"),
         ({"compared": "("}, "compared: '\\(' is no regular expression"),
         ({"compared": "head"}, "compared: 'head' is in no parameter's name; they are linear.weight"),

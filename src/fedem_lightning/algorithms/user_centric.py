@@ -15,22 +15,26 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.client_store import ClientStore
-from fedem_lightning.collaboration import (
-    MATRIX_LIMIT,
-    coefficients,
-    compared_parameters,
-    find_streams,
-    gradients,
-    plane,
-    silhouettes,
-    squared_distances,
-    squared_norms,
-    stream_weights,
-)
+from fedem_lightning.collaboration import class_gradients, compared_parameters, gradients
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.round import Round
+from fedem_lightning.streams import (
+    AXES,
+    DENSE_LIMIT,
+    MATRIX_LIMIT,
+    RULES,
+    choose_streams,
+    coefficients,
+    coordinates,
+    direction_distances,
+    scaled,
+    squared_distances,
+    squared_norms,
+    stream_weights,
+)
+from fedem_lightning.tasks import BinaryClassification, Classification
 
 
 class UserCentric(FederatedAlgorithm):
@@ -51,7 +55,10 @@ class UserCentric(FederatedAlgorithm):
         max_streams: the largest k that "auto" tries.
         n_parts: K of Eq. 7, disjoint parts of a client's samples whose gradients show its noise; 2 at least. More parts
             make coefficients more alike.
-        similarity: "eq6", or "common": the same sigma for all clients, where Eq. 6 leaves each alone.
+        similarity: "eq6"; "common": the same sigma for all clients, where Eq. 6 leaves each alone; "cosine": w_ij ~ n_j
+            max(0, cos(g_i, g_j)) of gradients less their mean, k-means on their directions, where Eq. 6 is nearly even.
+        label_adjusted: compare gradients less what label frequencies explain of them, sum_y p_i(y) g_y with g_y the
+            mean gradient of class y over all clients; for that a client sends one gradient for each class.
         compared: regular expression, found in the names of the parameters whose gradients are compared; None: all. In a
             network's last layers they show a client's label frequencies before anything else.
         warmup_rounds: of one mean for all before the coefficients are found; the paper's is 0, where the common model
@@ -76,6 +83,7 @@ class UserCentric(FederatedAlgorithm):
         max_streams: int = 20,
         n_parts: int = 5,
         similarity: str = "eq6",
+        label_adjusted: bool = False,
         compared: str | None = None,
         warmup_rounds: int = 0,
         refresh_every: int | None = None,
@@ -87,13 +95,14 @@ class UserCentric(FederatedAlgorithm):
         require_whole("algorithm.max_streams", max_streams, at_least=2)
         require_whole("algorithm.n_parts", n_parts, at_least=2)
         require_whole("algorithm.warmup_rounds", warmup_rounds, at_least=0)
-        known = ("eq6", "common")
-        require(similarity in known, f"algorithm.similarity: expected eq6 or common, got {similarity}")
+        require(similarity in RULES, f"algorithm.similarity: expected one of {', '.join(RULES)}, got {similarity}")
         if refresh_every is not None:
             require_whole("algorithm.refresh_every", refresh_every, at_least=1)
         self.n_streams, self.max_streams, self.n_parts = n_streams, max_streams, n_parts
-        self.similarity, self.warmup_rounds, self.refresh_every = similarity, warmup_rounds, refresh_every
+        self.similarity, self.label_adjusted = similarity, label_adjusted
+        self.warmup_rounds, self.refresh_every = warmup_rounds, refresh_every
         self._special = (0, 0.0)  # special rounds beside the last round, and their messages for each of its clients
+        self._n_classes = 1  # gradients that a client sends in a special round
         self.register_buffer("stream", torch.zeros(n_clients, dtype=torch.int64))
         self.register_buffer("weights", torch.zeros(0, n_clients))
         self.register_buffer("noise", torch.zeros(n_clients))
@@ -104,9 +113,14 @@ class UserCentric(FederatedAlgorithm):
         self.gradients = ClientStore(n_clients, compared_parameters(params, compared))  # g_i
 
     def check_federation(self, federation: Federation) -> None:
-        """No more streams than clients."""
+        """No more streams than clients; classes, if gradients are compared by them."""
         super().check_federation(federation)
-        n_seen, k = len(federation.clients()), self.n_streams
+        n_seen, k, task = len(federation.clients()), self.n_streams, federation.task
+        by_label = isinstance(task, (Classification, BinaryClassification)) and task.n_targets == 1
+        require(
+            by_label or not self.label_adjusted, "algorithm.label_adjusted: samples need one label each, of classes"
+        )
+        self._n_classes = task.n_classes if by_label and self.label_adjusted else 1
         fits = not isinstance(k, int) or k <= n_seen
         require(fits, f"algorithm.n_streams: {k} streams, but only {n_seen} clients train")
 
@@ -141,15 +155,15 @@ class UserCentric(FederatedAlgorithm):
 
     def special_round(self, federation: Federation) -> None:
         """Gradients at component 0, then W (Eq. 6) and the streams."""
-        t = federation.clients()
+        t, cosine = federation.clients(), self.similarity == "cosine"
         self._gather_gradients(federation, t)
-        squares = squared_norms(self.gradients, t)
-        distance = squared_distances(self.gradients.products(t, t), squares, squares).fill_diagonal_(0.0)
-        counts = federation.splits["train"].counts(t)
-        rows = self.coefficients(distance, self.noise[t], self.noise[t], counts)  # [T', T']
-        self.embedding[t] = plane(distance, self.seed).to(self.embedding)
+        distance = self._distances(t, t).fill_diagonal_(0.0)
+        rows = self.coefficients(distance, self.noise[t], self.noise[t], federation.splits["train"].counts(t))
+        n_axes = 2 if not cosine or len(t) == 1 else len(t) if len(t) <= DENSE_LIMIT else AXES
+        points = coordinates(distance, n_axes, self.seed)
+        self.embedding[t] = points[:, :2].to(self.embedding)
         del distance  # 800 MB of 10,000 clients
-        w = rows / rows.sum(dim=1, keepdim=True)
+        w = scaled(rows).clamp(min=0)  # [T', T']
         self.w = w if len(t) <= MATRIX_LIMIT else w.new_zeros(0, 0)
         collaborators = 1 / w.square().sum(dim=1)
         self.diagnostics["user_centric"] = {"collaborators": float(collaborators.mean())}
@@ -159,39 +173,35 @@ class UserCentric(FederatedAlgorithm):
                 "algorithm.n_parts make them more alike",
                 stacklevel=2,
             )
-        labels = self._choose_streams(rows, w)
+        labels, scores = choose_streams(
+            rows, points.nan_to_num() if cosine else w, self.n_streams, self.max_streams, self.seed
+        )
+        if scores:
+            self.diagnostics["user_centric"]["silhouettes"] = scores
         self.stream[t] = labels
         self.weights = w.new_zeros(int(labels.max()) + 1, self.n_clients)
-        self.weights[:, t] = stream_weights(rows, w, labels)
+        self.weights[:, t] = stream_weights(rows, labels)
         self.diagnostics["user_centric"]["streams"] = len(self.weights)
 
     def coefficients(self, distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor) -> Tensor:
         """Rows of W before they are scaled to sum to 1, [C, T']; see `collaboration.coefficients`."""
         return coefficients(distance, noise, other_noise, counts, self.similarity).to(self.noise)
 
-    def _choose_streams(self, rows: Tensor, w: Tensor) -> Tensor:
-        """The stream of each client that trains, int64."""
-        t, k = len(rows), self.n_streams
-        if bool((rows == rows[0]).all()):  # one mean for all
-            return torch.zeros(t, dtype=torch.int64, device=rows.device)
-        if k is None or k == t:
-            return torch.arange(t, device=rows.device)
-        matrix = w.cpu().numpy()
-        if k == "auto":
-            found = silhouettes(matrix, self.max_streams, self.seed)
-            self.diagnostics["user_centric"]["silhouettes"] = {str(number): score for number, score in found.items()}
-            best = max(found, key=found.__getitem__, default=1)
-            k = best if found.get(best, 0.0) > 0 else 1
-        assert isinstance(k, int)
-        labels = find_streams(matrix, min(k, len(np.unique(matrix, axis=0))), self.seed)
-        return torch.from_numpy(labels).long().to(rows.device)
-
     def _gather_gradients(self, federation: Federation, clients: Tensor) -> None:
+        explained, names = None, self.gradients.names
+        if self.label_adjusted or self.similarity == "cosine":
+            explained = class_gradients(self, federation, federation.clients(), names, self._n_classes)
         for block in self.blocks(federation, clients):
-            g, noise = gradients(self, block, self.n_parts, self.gradients.names)
+            g, noise = gradients(self, block, self.n_parts, names, explained)
             rejected = self.gradients.write_finite(block.clients, g)
             require(rejected == 0, "training diverged: a client's first gradient is not finite")
             self.noise[block.clients] = noise.to(self.noise)
+
+    def _distances(self, clients: Tensor, others: Tensor) -> Tensor:
+        """Squared, of gradients or of their directions, float64 [C, C']."""
+        squares, other_squares = squared_norms(self.gradients, clients), squared_norms(self.gradients, others)
+        measure = direction_distances if self.similarity == "cosine" else squared_distances
+        return measure(self.gradients.products(clients, others), squares, other_squares)
 
     def _refresh(self, federation: Federation) -> None:
         """A special round at the clients' mean model; what a stream serves until it is trained follows the new W."""
@@ -205,13 +215,11 @@ class UserCentric(FederatedAlgorithm):
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """A mean of the known clients' models, by Eq. 6 from the client's own gradient."""
         t = federation.clients()
-        counts, squares = federation.splits["train"].counts(t), squared_norms(self.gradients, t)
+        counts = federation.splits["train"].counts(t)
         self._gather_gradients(federation, clients)
         for part in clients.split(256):
-            distance = squared_distances(self.gradients.products(part, t), squared_norms(self.gradients, part), squares)
-            for client, row in zip(
-                part, self.coefficients(distance, self.noise[part], self.noise[t], counts), strict=True
-            ):
+            rows = self.coefficients(self._distances(part, t), self.noise[part], self.noise[t], counts).clamp(min=0)
+            for client, row in zip(part, rows, strict=True):
                 mean = self.models.mean(t, row if row.any() else counts)
                 self.models.write(client.view(1), {name: rows.unsqueeze(0) for name, rows in mean.items()})
 
@@ -222,8 +230,9 @@ class UserCentric(FederatedAlgorithm):
 
     @property
     def messages(self) -> tuple[float, float]:
-        """Its stream's model down, its own up; in a special round each client gets a model and sends a gradient too."""
-        return 1 + self._special[1], 1 + self._special[1]
+        """Its stream's model down, its own up; in a special round each client gets a model and sends gradients too."""
+        share = self.gradients.n_bytes / self.models.n_bytes  # of a model that is compared
+        return 1 + self._special[1], 1 + self._special[1] * self._n_classes * share
 
     @property
     def streams(self) -> int:

@@ -1,0 +1,161 @@
+"""Who learns with whom, at the server: coefficients from distances of gradients, streams, a map of the clients.
+
+Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2021, Section III; equation numbers are
+the paper's.
+"""
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from sklearn.decomposition import KernelPCA
+from sklearn.metrics import silhouette_score
+from torch import Tensor
+
+from fedem_lightning.client_store import ClientStore
+
+RULES = ("eq6", "common", "cosine")
+
+MATRIX_LIMIT = 2_000
+"""Clients up to which W itself is kept and shown; more of them are no picture, and every checkpoint would hold it."""
+
+DENSE_LIMIT = 500
+"""Clients up to which all eigenvectors are found exactly; beyond, the first ones by random projections."""
+
+AXES = 50
+"""Of the gradients' directions that k-means sees, beyond `DENSE_LIMIT` clients."""
+
+
+def coefficients(distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor, rule: str) -> Tensor:
+    """The weights of Eq. 6 before they are scaled to sum to 1: n_j exp(-Delta_ij / (2 sigma_i sigma_j)).
+
+    Args:
+        distance: Delta, squared distances of gradients (of their directions with "cosine"), float64 [C, T].
+        noise: sigma^2 [C]; other_noise: sigma^2 [T]. NaN stands for the mean of the known ones.
+        counts: n_j [T].
+        rule: "eq6"; "common": one sigma for all, sigma^2 being the mean; "cosine": n_j cos(g_i, g_j), where what is
+            negative counts as 0 once the rows of a stream are averaged.
+
+    Returns:
+        float64 [C, T]; a client has n_i for itself, so that no row is empty.
+
+    """
+    if rule == "cosine":
+        return counts.double() * (1 - distance / 2)
+    mean = other_noise.nanmean()
+    sigma, other_sigma = (torch.where(v.isnan(), mean, v).sqrt() for v in (noise, other_noise))
+    scale = 2 * mean if rule == "common" else 2 * sigma.unsqueeze(1) * other_sigma
+    exponent = torch.where(distance > 0, distance / scale, 0.0)
+    return counts.double() * torch.exp(-exponent)
+
+
+def squared_norms(gradients: ClientStore, clients: Tensor) -> Tensor:
+    """|g_i|^2, float64 [C]."""
+    parts = [
+        sum(rows.flatten(1).double().square().sum(dim=1) for rows in gradients.read(part).values())
+        for part in clients.split(64)
+    ]
+    return torch.cat(parts)  # type: ignore[arg-type]
+
+
+def squared_distances(products: Tensor, squares: Tensor, other_squares: Tensor) -> Tensor:
+    """|a_i - b_j|^2 from inner products [C, T] and squared norms [C], [T]; overwrites `products`."""
+    distance = products.mul_(-2).add_(squares.unsqueeze(1)).add_(other_squares).clamp_(min=0)
+    return distance.nan_to_num_(torch.inf, torch.inf)  # norms that overflow
+
+
+def direction_distances(products: Tensor, squares: Tensor, other_squares: Tensor) -> Tensor:
+    """|a_i / |a_i| - b_j / |b_j||^2 = 2 - 2 cos(a_i, b_j); overwrites `products`. What has no direction is 2 away."""
+    norms, other_norms = (v.sqrt().clamp(min=torch.finfo(v.dtype).tiny) for v in (squares, other_squares))
+    cos = products.div_(norms.unsqueeze(1)).div_(other_norms).clamp_(-1, 1)
+    return cos.mul_(-2).add_(2)
+
+
+def choose_streams(
+    rows: Tensor, points: Tensor, n_streams: int | str | None, largest: int, seed: int
+) -> tuple[Tensor, dict[str, float]]:
+    """The stream of each client, and with "auto" the silhouette score of each number of streams.
+
+    Args:
+        rows: see `coefficients`, [T, T]; if all are equal there is one stream.
+        points: where k-means sees the clients, [T, *].
+        n_streams: k; None: a stream for each client; "auto": the largest score, one stream if none is positive.
+        largest: the last that "auto" tries.
+        seed: of k-means.
+
+    Returns:
+        int64 [T], 0..k-1.
+
+    """
+    n_clients, k, scores = len(rows), n_streams, {}
+    if bool((rows == rows[0]).all()):  # one mean for all
+        return torch.zeros(n_clients, dtype=torch.int64, device=rows.device), scores
+    if k is None or k == n_clients:
+        return torch.arange(n_clients, device=rows.device), scores
+    found = points.cpu().numpy()
+    if k == "auto":
+        scores = silhouettes(found, largest, seed)
+        best = max(scores, key=scores.__getitem__, default=1)
+        k = best if scores.get(best, 0.0) > 0 else 1
+    assert isinstance(k, int)
+    labels = find_streams(found, min(k, len(np.unique(found, axis=0))), seed)
+    return torch.from_numpy(labels).long().to(rows.device), {str(number): score for number, score in scores.items()}
+
+
+def find_streams(points: np.ndarray, n_streams: int, seed: int) -> np.ndarray:
+    """K-means on the clients' points [T, *]: the stream of each client, int [T]."""
+    return KMeans(n_streams, n_init=10, random_state=seed).fit_predict(points)
+
+
+def silhouettes(points: np.ndarray, largest: int, seed: int) -> dict[int, float]:
+    """The silhouette score of k streams, for k = 2..largest that leave at least two clients in some stream."""
+    n_distinct = len(np.unique(points, axis=0))
+    candidates = range(2, min(largest, n_distinct, len(points) - 1) + 1)
+    return {k: float(silhouette_score(points, find_streams(points, k, seed))) for k in candidates}
+
+
+def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:
+    """The clients' weights in each stream: what its members share, or the mean of their scaled rows (the centroid).
+
+    Args:
+        rows: see `coefficients`, [T, T].
+        labels: the stream of each client, 0..k-1, int64 [T].
+
+    Returns:
+        Any scale, none negative, [k, T].
+
+    """
+    weights = rows.new_zeros(int(labels.max()) + 1, rows.shape[1])
+    for c in range(len(weights)):
+        members = rows[labels == c]
+        alike = bool((members == members[0]).all())
+        weights[c] = members[0] if alike else scaled(members).mean(dim=0)
+    return weights.clamp_(min=0)
+
+
+def scaled(rows: Tensor) -> Tensor:
+    """Rows [C, T] whose positive entries sum to 1."""
+    return rows / rows.clamp(min=0).sum(dim=1, keepdim=True)
+
+
+def coordinates(distance: Tensor, n_axes: int, seed: int) -> Tensor:
+    """Classical multidimensional scaling: points of few axes, as far apart as can be as they are given.
+
+    Args:
+        distance: squared distances, float64 [T, T]; overwritten, for it may be large.
+        n_axes: the directions of largest variance.
+        seed: of the random projections.
+
+    Returns:
+        float64 [T, n_axes], largest variance first; NaN if distances overflow or are rounding alone.
+
+    """
+    points = distance.new_zeros(len(distance), n_axes)
+    solver = "dense" if len(distance) <= DENSE_LIMIT else "randomized"
+    n_components = min(n_axes, len(distance))
+    scaling = KernelPCA(n_components, kernel="precomputed", eigen_solver=solver, copy_X=False, random_state=seed)
+    try:
+        found = scaling.fit_transform(distance.mul_(-0.5).cpu().numpy())  # it takes the means off
+    except ValueError:  # not finite, or no positive eigenvalue
+        return points.fill_(torch.nan)
+    points[:, : found.shape[1]] = torch.from_numpy(found)  # one client has one axis
+    return points
