@@ -78,6 +78,7 @@ ROWS = [
     Row(HypCluster, down=2, options={"initialization": "random"}),
     Row(Mapper, options={"adaptation": Interpolate(lambdas=(0.2, 0.7), selection="train")}),
     Row(UserCentric, ("models",), once=1),
+    Row(UserCentric, ("models",), once=1, options={"similarity": "cosine"}),
     Row(FedFOMO, ("models",), down=3, options={"exploration": 0.0}),
     Row(DFedEM, ("private", "models"), messages=9, options={"topology": COMPLETE}),
     Row(SurrogateOptimization, ("private",), messages=2, options={"surrogate": MixtureSurrogate(), "n_components": 2}),

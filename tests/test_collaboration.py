@@ -30,16 +30,16 @@ def test_the_plane_is_that_of_the_principal_components(n: int) -> None:
     points = np.random.default_rng(0).normal(size=(n, 4)) * (9.0, 5.0, 0.1, 0.1) + 100
     centred = points - points.mean(axis=0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
-    found = coordinates(squared(points), 2, seed=0).numpy()
+    found = coordinates(squared(points), seed=0).numpy()
     expected = u[:, :2] * s[:2]
     np.testing.assert_allclose(found * np.sign((found * expected).sum(axis=0)), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_map_of_one_client_of_equal_ones_and_of_none_that_can_be_drawn() -> None:
-    assert torch.equal(coordinates(torch.zeros(1, 1).double(), 2, 0), torch.zeros(1, 2).double())
-    assert torch.equal(coordinates(torch.zeros(5, 5).double(), 2, 0), torch.zeros(5, 2).double())
-    assert coordinates(torch.tensor([[0.0, torch.inf], [torch.inf, 0.0]]).double(), 2, 0).isnan().all()
-    pair = coordinates(torch.tensor([[0.0, 4.0], [4.0, 0.0]]).double(), 2, 0)
+    assert torch.equal(coordinates(torch.zeros(1, 1).double(), 0), torch.zeros(1, 2).double())
+    assert torch.equal(coordinates(torch.zeros(5, 5).double(), 0), torch.zeros(5, 2).double())
+    assert coordinates(torch.tensor([[0.0, torch.inf], [torch.inf, 0.0]]).double(), 0).isnan().all()
+    pair = coordinates(torch.tensor([[0.0, 4.0], [4.0, 0.0]]).double(), 0)
     torch.testing.assert_close(pair.abs(), torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double())
 
 

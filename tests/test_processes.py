@@ -41,6 +41,7 @@ for name, kind, options in (
     ("mapper", Mapper, {}),
     ("hypcluster", HypCluster, {"participation": 3}),
     ("user centric", UserCentric, {"n_streams": 2, "similarity": "common", "refresh_every": 2, "participation": 3}),
+    ("by class", UserCentric, {"n_streams": 2, "similarity": "cosine", "label_adjusted": True}),
     ("apfl", APFL, {}),
     ("pfedme", PFedMe, {"penalty": 1.0, "outer_lr": 0.5}),
     ("l2sgd", L2SGD, {"participation": 3}),

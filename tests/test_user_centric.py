@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import adjusted_rand_score
 
 from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
@@ -20,7 +21,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.collaboration import gradients
-from fedem_lightning.streams import coefficients, silhouettes
+from fedem_lightning.streams import coefficients, silhouettes, squared_norms
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -47,6 +48,8 @@ def test_equation_6_by_hand() -> None:
     w = coefficients(distance, variance, variance, torch.tensor([100, 300]), "eq6")
     expected = [[0.35466124, 0.64533876], [0.16817566, 0.83182434]]
     np.testing.assert_allclose(w / w.sum(dim=1, keepdim=True), expected, atol=1e-8)
+    cosine = coefficients(distance, variance, variance, torch.tensor([100, 300]), "cosine")
+    np.testing.assert_allclose(cosine, [[100, 0], [0, 300]])
     common = coefficients(distance, variance, variance, torch.tensor([100, 300]), "common")
     np.testing.assert_allclose(common, [[100, 300 * np.exp(-0.4)], [100 * np.exp(-0.4), 300]])
 
@@ -90,6 +93,106 @@ def test_only_the_compared_gradients_count() -> None:
     assert list(stored[some]) == ["linear.bias"]
     assert torch.equal(stored[some]["linear.bias"], stored[every]["linear.bias"])
     assert bool((noise[some] < noise[every]).all())
+
+
+def class_means(model: UserCentric, data: FederatedDataModule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gradients of a linear softmax model at each sample less its class's mean [n, D], as they are, owners."""
+    block = data.federation.block(data.federation.clients(), "train")
+    w, b = (p.detach().double().numpy() for p in model.components[0].parameters())
+    x, y = block.x(torch.float64).numpy(), block.y().numpy()
+    p = np.exp(x @ w.T + b)
+    error = p / p.sum(axis=1, keepdims=True) - np.eye(3)[y]
+    each = np.concatenate([(error[:, :, None] * x[:, None]).reshape(len(x), -1), error], axis=1)
+    return each - np.stack([each[y == k].mean(axis=0) for k in range(3)])[y], each, block.owner.numpy()
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_adjusted_gradients_in_numpy(engine: str) -> None:
+    """Every sample's gradient less the mean of its class over all clients; the mean over all is then 0."""
+    data = make_data(sizes=(13, 30, 9))
+    model = make_model(UserCentric, data, label_adjusted=True, engine=engine, client_optimizer=SGD).double()
+    model.check_federation(data.federation)
+    model.statistics.plan(1)
+    with torch.no_grad():
+        model.special_round(data.federation)
+    adjusted, each, owner = class_means(model, data)
+    rows = model.gradients.read(torch.arange(3))
+    found = torch.cat([rows["linear.weight"].flatten(1), rows["linear.bias"].flatten(1)], dim=1).numpy()
+    np.testing.assert_allclose(found, [adjusted[owner == i].mean(axis=0) for i in range(3)], atol=1e-12)
+    assert np.abs(each.mean(axis=0)).max() > 0.01
+    np.testing.assert_allclose(adjusted.mean(axis=0), 0, atol=1e-12)
+
+
+def test_label_frequencies_alone_leave_no_adjusted_gradient() -> None:
+    """Three clients with the same samples of each class, in other numbers; a fourth whose features are others."""
+    rng, x, y, client = np.random.default_rng(0), [], [], []
+    samples = rng.normal(size=(3, 5))  # one of each class
+    for i, times in enumerate([(30, 10, 5), (5, 30, 10), (10, 10, 40)]):
+        x.append(np.repeat(samples, times, axis=0))
+        y.append(np.repeat([0, 1, 2], times))
+        client.append(np.full(sum(times), i))
+    data = FederatedDataModule.from_arrays(
+        np.concatenate(x), np.concatenate(y), np.concatenate(client), n_classes=3, fractions=(1.0, 0.0, 0.0)
+    )
+    norms = {}
+    for adjusted in (False, True):
+        model = make_model(UserCentric, data, label_adjusted=adjusted, client_optimizer=SGD)
+        norms[adjusted] = squared_norms(train(model, data, 1).gradients, torch.arange(3))
+    assert bool((norms[False] > 0.01).all())
+    assert bool((norms[True] < 1e-20).all())
+
+
+def test_cosines_in_numpy() -> None:
+    """W from the directions of the gradients less their mean; a stream's negative weights are cut after its mean."""
+    data = make_data(sizes=(13, 30, 9, 20, 25))
+    model = make_model(UserCentric, data, n_streams=2, similarity="cosine", client_optimizer=SGD).double()
+    model.statistics.plan(1)
+    with torch.no_grad():
+        model.special_round(data.federation)
+    _, each, owner = class_means(model, data)
+    counts = np.bincount(owner)
+    g = np.stack([each[owner == i].mean(axis=0) for i in range(5)]) - each.mean(axis=0)
+    direction = g / np.linalg.norm(g, axis=1, keepdims=True)
+    rows = counts * (direction @ direction.T)
+    np.testing.assert_allclose(model.w, np.maximum(rows, 0) / np.maximum(rows, 0).sum(axis=1, keepdims=True), atol=1e-9)
+    scaled = rows / np.maximum(rows, 0).sum(axis=1, keepdims=True)
+    assert (scaled < 0).any()
+    for stream in (0, 1):
+        members = (model.stream == stream).numpy()
+        np.testing.assert_allclose(model.weights[stream], np.maximum(scaled[members].mean(axis=0), 0), atol=1e-9)
+
+
+def swapped(seed: int) -> FederatedDataModule:
+    """Clients with label frequencies of their own; half of them have their first two features swapped."""
+    rng, client = np.random.default_rng(seed), np.repeat(np.arange(12), 300)
+    centres = 2 * rng.normal(size=(8, 8)) * np.repeat([1, 0.7], 4)
+    y = np.concatenate([rng.choice(8, size=300, p=p) for p in rng.dirichlet(np.ones(8), size=12)])
+    x = centres[y] + rng.normal(size=(len(y), 8))
+    x[client % 2 == 1, :2] = x[client % 2 == 1, 1::-1]
+    return FederatedDataModule.from_arrays(x, y, client, n_classes=8)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_groups_behind_label_shift_need_adjusted_gradients(seed: int) -> None:
+    data, found = swapped(seed), {}
+    for adjusted in (False, True):
+        options = {"n_streams": 2, "similarity": "cosine", "label_adjusted": adjusted}
+        model = train(make_model(UserCentric, data, client_optimizer=SGD, **options), data, 1)
+        found[adjusted] = adjusted_rand_score(np.arange(12) % 2, model.stream)
+    assert found[False] < 0.5
+    assert found[True] == 1
+
+
+def test_gradients_by_class_cost_a_message_each() -> None:
+    data = make_data()
+    sent = {}
+    for compared in (None, "bias$"):
+        model = make_model(UserCentric, data, label_adjusted=True, compared=compared, client_optimizer=SGD)
+        train(model, data, 2)
+        sent[compared] = model.statistics.up_bytes, model.statistics.down_bytes
+    size = 8 * 4  # of a number from each client; 3 of the model's 15 are biases
+    assert sent[None] == ((2 * 15 + 3 * 15) * size, 3 * 15 * size)
+    assert sent["bias$"] == ((2 * 15 + 3 * 3) * size, 3 * 15 * size)
 
 
 def test_identical_data_gives_the_shares_of_samples() -> None:
@@ -177,10 +280,12 @@ def test_streams_are_means_with_centroids() -> None:
     assert not torch.allclose(served[0], served[3])
 
 
+@pytest.mark.parametrize("similarity", ["eq6", "cosine"])
 @pytest.mark.parametrize("n_streams", [2, "auto", None])
-def test_groups_are_found_and_served(n_streams: Any) -> None:
+def test_groups_are_found_and_served(n_streams: Any, similarity: str) -> None:
     data = grouped(n_clients=8, n=120)
-    model = make_model(UserCentric, data, n_streams=n_streams, client_optimizer=ClientSGD(lr=0.3), batch_size=20)
+    options = {"n_streams": n_streams, "similarity": similarity}
+    model = make_model(UserCentric, data, client_optimizer=ClientSGD(lr=0.3), batch_size=20, **options)
     train(model, data, 10)
     if n_streams is not None:
         assert model.n_groups == 2
@@ -210,9 +315,10 @@ def test_members_outside_the_cohort_keep_their_model() -> None:
     assert moved.sum() == 3
 
 
-def test_unseen_clients_get_the_mean_of_those_like_them() -> None:
+@pytest.mark.parametrize("options", [{}, {"similarity": "cosine", "label_adjusted": True}])
+def test_unseen_clients_get_the_mean_of_those_like_them(options: dict[str, Any]) -> None:
     data = grouped(n_clients=12, n=120, unseen_fraction=0.25)
-    model = make_model(UserCentric, data, n_streams=2, client_optimizer=ClientSGD(lr=0.3), batch_size=20)
+    model = make_model(UserCentric, data, n_streams=2, **options, client_optimizer=ClientSGD(lr=0.3), batch_size=20)
     trainer = make_trainer(8)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
@@ -259,6 +365,9 @@ def test_wrong_values_are_named() -> None:
             make_model(UserCentric, data, **options)
     with pytest.raises(UserError, match="n_streams: 9 streams, but only 4 clients train"):
         train(make_model(UserCentric, data, n_streams=9), data, 1)
+    numbers = FederatedDataModule.from_arrays(np.ones((9, 2)), np.ones(9), np.repeat([0, 1, 2], 3), task="regression")
+    with pytest.raises(UserError, match="label_adjusted: the samples do not have one class each"):
+        train(make_model(UserCentric, numbers, label_adjusted=True), numbers, 1)
 
 
 # --- FedFOMO ----------------------------------------------------------------------------------------------------------

@@ -23,11 +23,11 @@ _DRAW, _DEVICE = 0, 1  # keep a client's delay in a round and its device apart
 class Traffic(NamedTuple):
     """What a round sends, in models; C clients were drawn, those of its cohort trained."""
 
-    up: int  # by all clients together, to the server or to one another
-    down: int  # received by all clients together
+    up: float  # by all clients together, to the server or to one another
+    down: float  # received by all clients together
     uploads: float  # that each client of the cohort puts on the air
     streams: float  # that the server puts on the air: distinct ones, a broadcast counts once
-    on_air: int  # by all clients and the server
+    on_air: float  # by all clients and the server
     heard: Tensor | None  # the stream that each drawn client listens to, int64 [C]; None: all listen to all
     model_bytes: int
 

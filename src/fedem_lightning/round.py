@@ -52,9 +52,9 @@ class Statistics:
 
     def count(self, traffic: Traffic, times: dict[str, float]) -> None:
         """Adds what a round sent, and how long it took in each network."""
-        self.up_bytes += traffic.up * traffic.model_bytes
-        self.down_bytes += traffic.down * traffic.model_bytes
-        self.air_bytes += traffic.on_air * traffic.model_bytes
+        self.up_bytes += round(traffic.up * traffic.model_bytes)
+        self.down_bytes += round(traffic.down * traffic.model_bytes)
+        self.air_bytes += round(traffic.on_air * traffic.model_bytes)
         self.times |= {name: self.times.get(name, 0.0) + time for name, time in times.items()}
 
     def totals(self) -> dict[str, float]:
@@ -186,15 +186,15 @@ def traffic_of(algorithm: "FederatedAlgorithm", drawn: Tensor, cohort: Tensor) -
 
     """
     (down, up), uploads = algorithm.messages, algorithm.uploads
-    received = round(down * len(drawn if algorithm.streams else cohort))
+    received = down * len(drawn if algorithm.streams else cohort)
     streams = min(algorithm.streams, received)  # a server sends nothing that nobody hears
     heard = algorithm.stream_of(drawn)
     return Traffic(
-        up=round(up * len(cohort)),
+        up=up * len(cohort),
         down=received,
         uploads=uploads,
         streams=streams,
-        on_air=round(uploads * len(cohort) + streams),
+        on_air=uploads * len(cohort) + streams,
         heard=None if heard is None else heard.cpu(),
         model_bytes=algorithm.message_bytes,
     )

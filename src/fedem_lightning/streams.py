@@ -86,11 +86,12 @@ def choose_streams(
         int64 [T], 0..k-1.
 
     """
-    n_clients, k, scores = len(rows), n_streams, {}
+    n_clients, k = len(rows), n_streams
+    scores: dict[int, float] = {}
     if bool((rows == rows[0]).all()):  # one mean for all
-        return torch.zeros(n_clients, dtype=torch.int64, device=rows.device), scores
+        return torch.zeros(n_clients, dtype=torch.int64, device=rows.device), {}
     if k is None or k == n_clients:
-        return torch.arange(n_clients, device=rows.device), scores
+        return torch.arange(n_clients, device=rows.device), {}
     found = points.cpu().numpy()
     if k == "auto":
         scores = silhouettes(found, largest, seed)
@@ -137,22 +138,25 @@ def scaled(rows: Tensor) -> Tensor:
     return rows / rows.clamp(min=0).sum(dim=1, keepdim=True)
 
 
-def coordinates(distance: Tensor, n_axes: int, seed: int) -> Tensor:
+def coordinates(distance: Tensor, seed: int, n_axes: int | None = 2) -> Tensor:
     """Classical multidimensional scaling: points of few axes, as far apart as can be as they are given.
 
     Args:
         distance: squared distances, float64 [T, T]; overwritten, for it may be large.
-        n_axes: the directions of largest variance.
         seed: of the random projections.
+        n_axes: how many, 2 or more; None: T, but `AXES` beyond `DENSE_LIMIT`.
 
     Returns:
         float64 [T, n_axes], largest variance first; NaN if distances overflow or are rounding alone.
 
     """
+    few = len(distance) <= DENSE_LIMIT
+    n_axes = n_axes or max(2, len(distance) if few else AXES)
     points = distance.new_zeros(len(distance), n_axes)
-    solver = "dense" if len(distance) <= DENSE_LIMIT else "randomized"
-    n_components = min(n_axes, len(distance))
-    scaling = KernelPCA(n_components, kernel="precomputed", eigen_solver=solver, copy_X=False, random_state=seed)
+    solver = "dense" if few else "randomized"
+    scaling = KernelPCA(
+        min(n_axes, len(distance)), kernel="precomputed", eigen_solver=solver, copy_X=False, random_state=seed
+    )
     try:
         found = scaling.fit_transform(distance.mul_(-0.5).cpu().numpy())  # it takes the means off
     except ValueError:  # not finite, or no positive eigenvalue

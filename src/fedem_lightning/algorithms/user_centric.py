@@ -21,8 +21,6 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.round import Round
 from fedem_lightning.streams import (
-    AXES,
-    DENSE_LIMIT,
     MATRIX_LIMIT,
     RULES,
     choose_streams,
@@ -34,7 +32,6 @@ from fedem_lightning.streams import (
     squared_norms,
     stream_weights,
 )
-from fedem_lightning.tasks import BinaryClassification, Classification
 
 
 class UserCentric(FederatedAlgorithm):
@@ -116,11 +113,9 @@ class UserCentric(FederatedAlgorithm):
         """No more streams than clients; classes, if gradients are compared by them."""
         super().check_federation(federation)
         n_seen, k, task = len(federation.clients()), self.n_streams, federation.task
-        by_label = isinstance(task, (Classification, BinaryClassification)) and task.n_targets == 1
-        require(
-            by_label or not self.label_adjusted, "algorithm.label_adjusted: samples need one label each, of classes"
-        )
-        self._n_classes = task.n_classes if by_label and self.label_adjusted else 1
+        if self.label_adjusted:
+            self._n_classes = getattr(task, "n_classes", 0) if task.n_targets == 1 else 0
+            require(self._n_classes > 0, "algorithm.label_adjusted: the samples do not have one class each")
         fits = not isinstance(k, int) or k <= n_seen
         require(fits, f"algorithm.n_streams: {k} streams, but only {n_seen} clients train")
 
@@ -159,29 +154,25 @@ class UserCentric(FederatedAlgorithm):
         self._gather_gradients(federation, t)
         distance = self._distances(t, t).fill_diagonal_(0.0)
         rows = self.coefficients(distance, self.noise[t], self.noise[t], federation.splits["train"].counts(t))
-        n_axes = 2 if not cosine or len(t) == 1 else len(t) if len(t) <= DENSE_LIMIT else AXES
-        points = coordinates(distance, n_axes, self.seed)
+        points = coordinates(distance, self.seed, None if cosine else 2)
         self.embedding[t] = points[:, :2].to(self.embedding)
         del distance  # 800 MB of 10,000 clients
         w = scaled(rows).clamp(min=0)  # [T', T']
         self.w = w if len(t) <= MATRIX_LIMIT else w.new_zeros(0, 0)
         collaborators = 1 / w.square().sum(dim=1)
-        self.diagnostics["user_centric"] = {"collaborators": float(collaborators.mean())}
         if len(t) > 1 and bool((collaborators < 1.001).all()):
             warnings.warn(
                 "algorithm: the coefficients leave every client alone; algorithm.similarity=common or more "
                 "algorithm.n_parts make them more alike",
                 stacklevel=2,
             )
-        labels, scores = choose_streams(
-            rows, points.nan_to_num() if cosine else w, self.n_streams, self.max_streams, self.seed
-        )
-        if scores:
-            self.diagnostics["user_centric"]["silhouettes"] = scores
+        points = points.nan_to_num() if cosine else w
+        labels, scores = choose_streams(rows, points, self.n_streams, self.max_streams, self.seed)
         self.stream[t] = labels
         self.weights = w.new_zeros(int(labels.max()) + 1, self.n_clients)
         self.weights[:, t] = stream_weights(rows, labels)
-        self.diagnostics["user_centric"]["streams"] = len(self.weights)
+        found = {"collaborators": float(collaborators.mean()), "streams": len(self.weights)}
+        self.diagnostics["user_centric"] = found | ({"silhouettes": scores} if scores else {})
 
     def coefficients(self, distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor) -> Tensor:
         """Rows of W before they are scaled to sum to 1, [C, T']; see `collaboration.coefficients`."""
