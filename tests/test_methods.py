@@ -73,7 +73,7 @@ def vector(module: torch.nn.Module) -> np.ndarray:
     return np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
 
 
-def agree(found: np.ndarray, expected: np.ndarray) -> None:
+def assert_agree(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -89,7 +89,7 @@ def test_fedprox_agrees_with_numpy() -> None:
             for _ in range(3):
                 locals_[t] = locals_[t] - 0.3 * (example.gradient(locals_[t], t) + 0.7 * (locals_[t] - theta))
         theta = example.mean(locals_)
-    agree(example.shared(), theta)
+    assert_agree(example.shared(), theta)
 
 
 def test_fedprox_without_its_term_is_fedavg_bit_for_bit() -> None:
@@ -185,9 +185,9 @@ def test_pfedme_agrees_with_numpy() -> None:
                     theta[t] = theta[t] - 0.1 * (example.gradient(theta[t], t) + penalty * (theta[t] - w[t]))
                 w[t] = w[t] - eta * penalty * (w[t] - theta[t])
         glob = (1 - beta) * glob + beta * example.mean(w)
-    agree(example.shared(), glob)
+    assert_agree(example.shared(), glob)
     for t in range(2):
-        agree(example.served(t), theta[t])
+        assert_agree(example.served(t), theta[t])
 
 
 def test_pfedme_without_penalty_or_server_stays() -> None:
@@ -226,11 +226,11 @@ def test_apfl_agrees_with_numpy() -> None:
                 if j == 0:
                     alpha[t] = float(np.clip(alpha[t] - lr * slope, 0, 1))
         glob = example.mean(w)
-    agree(example.shared(), glob)
-    agree(example.model.alpha.numpy(), np.array(alpha))
+    assert_agree(example.shared(), glob)
+    assert_agree(example.model.alpha.numpy(), np.array(alpha))
     assert min(abs(a - 0.375) for a in alpha) > 1e-6
     for t in range(2):
-        agree(example.served(t), alpha[t] * v[t] + (1 - alpha[t]) * glob)
+        assert_agree(example.served(t), alpha[t] * v[t] + (1 - alpha[t]) * glob)
 
 
 def test_the_slope_of_alpha_is_the_derivative_of_the_loss() -> None:
@@ -271,8 +271,8 @@ def test_l2sgd_agrees_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
         x = [0.7 * x[t] + 0.3 * mean for t in range(2)]
         np.testing.assert_allclose((x[0] + x[1]) / 2, mean)  # a step towards the mean leaves it
     for t in range(2):
-        agree(example.served(t), x[t])
-    agree(example.shared(), (x[0] + x[1]) / 2)
+        assert_agree(example.served(t), x[t])
+    assert_agree(example.shared(), (x[0] + x[1]) / 2)
 
 
 def test_l2sgd_without_pull_is_local_and_with_all_of_it_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,9 +306,9 @@ def test_afl_agrees_with_numpy() -> None:
         w = w - 0.4 * sum(weights[t] * example.gradient(w, t) for t in range(2))
         weights = project_on_simplex(torch.tensor(weights + 0.2 * losses)).numpy()
         averaged.append(w)
-    agree(example.shared(), w)
-    agree(example.model.weights.numpy(), weights)
-    agree(example.served(0), np.mean(averaged, axis=0))
+    assert_agree(example.shared(), w)
+    assert_agree(example.model.weights.numpy(), weights)
+    assert_agree(example.served(0), np.mean(averaged, axis=0))
     assert weights[np.argmax(losses)] > 0.5
 
 
@@ -332,7 +332,7 @@ def test_afl_with_fixed_weights_is_full_batch_descent() -> None:
     w = example.start
     for _ in range(4):
         w = w - 0.4 * (example.gradient(w, 0) + example.gradient(w, 1)) / 2
-    agree(example.shared(), w)
+    assert_agree(example.shared(), w)
 
 
 def test_projection_on_the_simplex() -> None:
@@ -358,7 +358,7 @@ def test_qffl_agrees_with_numpy(q: float) -> None:
             delta += loss**q * dw
             h += q * loss ** (q - 1) * (dw @ dw) + smoothness * loss**q
         w = w - delta / h
-    agree(example.shared(), w)
+    assert_agree(example.shared(), w)
 
 
 def test_the_figures_of_q_fedavg() -> None:
