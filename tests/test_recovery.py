@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer, train
-from fedem_lightning import ClientSGD, FedEM, Linear, SyntheticMixture, UserError
+from conftest import make_data, make_model, make_trainer, parameters, train
+from fedem_lightning import ClientSGD, FedAvg, FedEM, Linear, SyntheticMixture, UserError
 from fedem_lightning.initialization import farthest_models
 from fedem_lightning.recovery import component_health
 from fedem_lightning.reporting import run_results
@@ -76,6 +76,21 @@ def test_shared_initialization_parts_components_by_clients() -> None:
     model = make_model(FedEM, data, initialization="shared", client_optimizer=ClientSGD(lr=0.5))
     train(model, data, 3)
     assert not torch.allclose(model.components[0].linear.weight, model.components[1].linear.weight)
+
+
+def test_a_warm_up_is_fedavg_in_every_component() -> None:
+    """And then the clients part it: pi, which stayed as drawn, moves with the components."""
+    data, sgd = make_data(sizes=(20, 20, 20, 20)), ClientSGD(lr=0.3, momentum=0.9)
+    fedavg = parameters(train(make_model(FedAvg, data, client_optimizer=sgd), data, 3).components[0])
+    options = {"initialization": "shared", "warmup_rounds": 3, "client_optimizer": sgd}
+    model = train(make_model(FedEM, data, **options), data, 3)
+    for component in model.components:
+        torch.testing.assert_close(parameters(component), fedavg, rtol=1e-12, atol=1e-14)
+    drawn = model.pi.clone()
+    assert len(drawn.unique(dim=0)) == 4
+    model = train(make_model(FedEM, data, **options), data, 5)
+    assert not torch.allclose(parameters(model.components[0]), parameters(model.components[1]))
+    assert not torch.allclose(model.pi, drawn)
 
 
 @pytest.mark.parametrize("n_components", [2, 3])

@@ -33,6 +33,8 @@ class FedEM(FederatedAlgorithm):
         initialization: "random": each component from its own seed, pi uniform. "farthest": components trained on single
             clients that serve one another badly (`fedem_lightning.initialization`). "shared": equal components, and a
             random pi for every client, so that clients part the components and not labels.
+        warmup_rounds: at first, in which every component trains on all samples (q = 1) and pi stays: with "shared" they
+            are FedAvg's one model, which the clients then part. The paper's is 0.
         personalize_steps: E-steps and updates of pi of an unseen client; the paper's is 1, where pi has hardly left the
             uniform weights.
         options: see `FederatedAlgorithm`.
@@ -47,6 +49,7 @@ class FedEM(FederatedAlgorithm):
         n_clients: int,
         n_components: int = 3,
         initialization: str = "random",
+        warmup_rounds: int = 0,
         personalize_steps: int = 1,
         **options: Any,
     ) -> None:
@@ -55,8 +58,10 @@ class FedEM(FederatedAlgorithm):
             initialization in ("random", "farthest", "shared"),
             f"algorithm.initialization: expected random, farthest or shared, got {initialization}",
         )
+        require_whole("algorithm.warmup_rounds", warmup_rounds, at_least=0)
         require_whole("algorithm.personalize_steps", personalize_steps, at_least=1)
         self.initialization, self.personalize_steps = initialization, personalize_steps
+        self.warmup_rounds = warmup_rounds
         self.register_buffer("pi", torch.full((n_clients, n_components), 1.0 / n_components))
 
     def initialize(self, federation: Federation) -> None:
@@ -76,8 +81,11 @@ class FedEM(FederatedAlgorithm):
         t, owner = block.clients, block.owner
         losses = self.losses(block)  # l(h_m(x_i), y_i)  [n, M]
         self.round_metrics.add("objective", mixture_losses(self.pi[t], losses, owner))  # Eq. 6, before the round
-        q = responsibilities(self.pi[t], losses, owner)  # Eq. 8  [n, M]
-        self.pi[t] = mixture_weights(q, owner, self.pi[t])  # Eq. 9  [C, M]
+        if round_ < self.warmup_rounds:
+            q = torch.ones_like(losses)  # M times FedAvg
+        else:
+            q = responsibilities(self.pi[t], losses, owner)  # Eq. 8  [n, M]
+            self.pi[t] = mixture_weights(q, owner, self.pi[t])  # Eq. 9  [C, M]
         models = self.local_solver(self.broadcast(t), block, round_, weights=q)  # Eq. 10  [C, M, ...]
         return Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
 
