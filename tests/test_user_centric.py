@@ -297,6 +297,19 @@ def test_groups_are_found_and_served(n_streams: Any, similarity: str) -> None:
     assert model.clients.test_accuracy.min() > fedavg.clients.test_accuracy.max()
 
 
+def test_streams_of_members_in_the_true_groups_are_the_oracle() -> None:
+    """Exactly those of `Oracle` if the groups are found; a stream for everybody is then Local."""
+    data = grouped(n_clients=8, n=120)
+    options = {"similarity": "cosine", "members_only": True, "client_optimizer": SGD}
+    model = train(make_model(UserCentric, data, n_streams=2, **options), data, 4)
+    assert adjusted_rand_score(np.arange(8) % 2, model.stream) == 1
+    oracle = train(make_model(Oracle, data, client_optimizer=SGD), data, 4)
+    torch.testing.assert_close(rows_of(model, 8), rows_of(oracle, 8), rtol=1e-12, atol=1e-14)
+    alone = train(make_model(UserCentric, data, **options), data, 4)
+    local = train(make_model(Local, data, client_optimizer=SGD), data, 4)
+    torch.testing.assert_close(rows_of(alone, 8), rows_of(local, 8), rtol=1e-12, atol=1e-14)
+
+
 def test_no_silhouette_above_zero_means_one_stream() -> None:
     data = make_data(sizes=(9, 9, 9))
     model = make_model(Fixed, data, n_streams="auto", client_optimizer=SGD)

@@ -133,6 +133,11 @@ def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:
     return weights.clamp_(min=0)
 
 
+def member_weights(counts: Tensor, labels: Tensor) -> Tensor:
+    """The same if a stream has nobody but its members, by their samples n_j [T]."""
+    return counts * (labels == torch.arange(int(labels.max()) + 1, device=labels.device).unsqueeze(1))
+
+
 def scaled(rows: Tensor) -> Tensor:
     """Rows [C, T] whose positive entries sum to 1."""
     return rows / rows.clamp(min=0).sum(dim=1, keepdim=True)

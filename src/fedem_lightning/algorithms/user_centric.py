@@ -27,6 +27,7 @@ from fedem_lightning.streams import (
     coefficients,
     coordinates,
     direction_distances,
+    member_weights,
     scaled,
     squared_distances,
     squared_norms,
@@ -56,10 +57,9 @@ class UserCentric(FederatedAlgorithm):
             max(0, cos(g_i, g_j)) of gradients less their mean, k-means on their directions, where Eq. 6 is nearly even.
         label_adjusted: compare gradients less what label frequencies explain of them, sum_y p_i(y) g_y with g_y the
             mean gradient of class y over all clients; for that a client sends one gradient for each class.
-        compared: regular expression, found in the names of the parameters whose gradients are compared; None: all. In a
-            network's last layers they show a client's label frequencies before anything else.
-        warmup_rounds: of one mean for all before the coefficients are found; the paper's is 0, where the common model
-            is random and its gradients may know more of a client's label frequencies than of its task.
+        members_only: a stream is its members' mean by their samples, in place of all clients' by the mean row of W.
+        compared: regular expression, found in the names of the parameters whose gradients are compared; None: all.
+        warmup_rounds: of one mean for all before the coefficients are found; the paper's is 0: a random common model.
         refresh_every: rounds between special rounds; None: only the first.
 
     """
@@ -81,6 +81,7 @@ class UserCentric(FederatedAlgorithm):
         n_parts: int = 5,
         similarity: str = "eq6",
         label_adjusted: bool = False,
+        members_only: bool = False,
         compared: str | None = None,
         warmup_rounds: int = 0,
         refresh_every: int | None = None,
@@ -96,7 +97,7 @@ class UserCentric(FederatedAlgorithm):
         if refresh_every is not None:
             require_whole("algorithm.refresh_every", refresh_every, at_least=1)
         self.n_streams, self.max_streams, self.n_parts = n_streams, max_streams, n_parts
-        self.similarity, self.label_adjusted = similarity, label_adjusted
+        self.similarity, self.label_adjusted, self.members_only = similarity, label_adjusted, members_only
         self.warmup_rounds, self.refresh_every = warmup_rounds, refresh_every
         self._special = (0, 0.0)  # special rounds beside the last round, and their messages for each of its clients
         self._n_classes = 1  # gradients that a client sends in a special round
@@ -153,7 +154,8 @@ class UserCentric(FederatedAlgorithm):
         t, cosine = federation.clients(), self.similarity == "cosine"
         self._gather_gradients(federation, t)
         distance = self._distances(t, t).fill_diagonal_(0.0)
-        rows = self.coefficients(distance, self.noise[t], self.noise[t], federation.splits["train"].counts(t))
+        counts = federation.splits["train"].counts(t)
+        rows = self.coefficients(distance, self.noise[t], self.noise[t], counts)
         points = coordinates(distance, self.seed, None if cosine else 2)
         self.embedding[t] = points[:, :2].to(self.embedding)
         del distance  # 800 MB of 10,000 clients
@@ -170,12 +172,13 @@ class UserCentric(FederatedAlgorithm):
         labels, scores = choose_streams(rows, points, self.n_streams, self.max_streams, self.seed)
         self.stream[t] = labels
         self.weights = w.new_zeros(int(labels.max()) + 1, self.n_clients)
-        self.weights[:, t] = stream_weights(rows, labels)
+        weights = member_weights(counts, labels) if self.members_only else stream_weights(rows, labels)
+        self.weights[:, t] = weights.to(self.weights)
         found = {"collaborators": float(collaborators.mean()), "streams": len(self.weights)}
         self.diagnostics["user_centric"] = found | ({"silhouettes": scores} if scores else {})
 
     def coefficients(self, distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor) -> Tensor:
-        """Rows of W before they are scaled to sum to 1, [C, T']; see `collaboration.coefficients`."""
+        """Rows of W before they are scaled to sum to 1, [C, T']; see `streams.coefficients`."""
         return coefficients(distance, noise, other_noise, counts, self.similarity).to(self.noise)
 
     def _gather_gradients(self, federation: Federation, clients: Tensor) -> None:
