@@ -109,6 +109,7 @@ class UserCentric(FederatedAlgorithm):
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
         params = self.params_of(self.models.read(torch.tensor(0)))
         self.gradients = ClientStore(n_clients, compared_parameters(params, compared))  # g_i
+        self._share = self.gradients.n_bytes / self.models.n_bytes  # of a model, which a gradient is
 
     def check_federation(self, federation: Federation) -> None:
         """No more streams than clients; classes, if gradients are compared by them."""
@@ -159,7 +160,7 @@ class UserCentric(FederatedAlgorithm):
         points = coordinates(distance, self.seed, None if cosine else 2)
         self.embedding[t] = points[:, :2].to(self.embedding)
         del distance  # 800 MB of 10,000 clients
-        w = scaled(rows).clamp(min=0)  # [T', T']
+        w = scaled(rows).clamp_(min=0)  # [T', T']
         self.w = w if len(t) <= MATRIX_LIMIT else w.new_zeros(0, 0)
         collaborators = 1 / w.square().sum(dim=1)
         if len(t) > 1 and bool((collaborators < 1.001).all()):
@@ -193,7 +194,8 @@ class UserCentric(FederatedAlgorithm):
 
     def _distances(self, clients: Tensor, others: Tensor) -> Tensor:
         """Squared, of gradients or of their directions, float64 [C, C']."""
-        squares, other_squares = squared_norms(self.gradients, clients), squared_norms(self.gradients, others)
+        squares = squared_norms(self.gradients, clients)
+        other_squares = squares if others is clients else squared_norms(self.gradients, others)
         measure = direction_distances if self.similarity == "cosine" else squared_distances
         return measure(self.gradients.products(clients, others), squares, other_squares)
 
@@ -225,8 +227,7 @@ class UserCentric(FederatedAlgorithm):
     @property
     def messages(self) -> tuple[float, float]:
         """Its stream's model down, its own up; in a special round each client gets a model and sends gradients too."""
-        share = self.gradients.n_bytes / self.models.n_bytes  # of a model that is compared
-        return 1 + self._special[1], 1 + self._special[1] * self._n_classes * share
+        return 1 + self._special[1], 1 + self._special[1] * self._n_classes * self._share
 
     @property
     def streams(self) -> int:

@@ -119,7 +119,7 @@ def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
                 draw(border, color="white", linewidth=0.8)
     axes.set(xlabel=f"whose model, by {kind.replace('_', ' ')}", ylabel="for which client")
     axes.locator_params(integer=True)
-    figure.colorbar(image, label="coefficient (Eq. 6)", extend="max" if w.max() > others.max() > 0 else "neither")
+    figure.colorbar(image, label="coefficient w_ij", extend="max" if w.max() > others.max() > 0 else "neither")
     return figure
 
 
