@@ -650,6 +650,15 @@ def test_accuracy_is_drawn_against_streams_and_unicast_is_one_for_each(tmp_path:
     assert (tmp_path / "report" / "synthetic_by_n_streams.png").exists()
 
 
+def test_curves_keep_their_room_beside_long_names(tmp_path: Path, capsys) -> None:
+    """Matplotlib warns, and tests fail, if a legend leaves nothing for the panels."""
+    for name in ("first", "second"):
+        config = {f"algorithm.a_long_option_{letter}": f"its_{name}_value" for letter in "abcdefghij"}
+        make_run(tmp_path / name, config=config)
+    saved(capsys, tmp_path)
+    assert (tmp_path / "report" / "synthetic_by_round.png").exists()
+
+
 def test_runs_without_their_tables_stay_in_the_report(tmp_path: Path, capsys) -> None:
     run = make_run(tmp_path / "run")
     (run / "clients.parquet").write_bytes(b"PAR1")

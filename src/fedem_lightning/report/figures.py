@@ -1,6 +1,7 @@
 """Figures over several runs: learning curves, fairness, mixture weights, sweeps."""
 
 import json
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
@@ -18,6 +19,8 @@ from fedem_lightning.report.groups import Group, Setting, file_name, short, show
 from fedem_lightning.report.tables import scores_of
 
 PERCENTILES = np.arange(1, 101)
+LEGEND_WIDTH = 32
+"""Letters of a line; the panels shrink to nothing beside longer ones."""
 LOG_FROM = 20
 """A varied number is drawn on a logarithmic axis if its largest value is so many times its least."""
 UNSEEN_KEYS = ("algorithm.personalize_fraction",)
@@ -108,7 +111,9 @@ def curves(setting: Setting, x: str, xlabel: str) -> Figure | None:
 
 def _legend(figure: Figure, axes: Axes) -> None:
     """Beside the panels, where it hides no curve."""
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
+    handles, labels = axes.get_legend_handles_labels()
+    wrapped = [textwrap.fill(label, LEGEND_WIDTH, subsequent_indent="  ", break_long_words=False) for label in labels]
+    figure.legend(handles, wrapped, loc="outside right upper")
 
 
 def _over_seeds(found: list[pd.DataFrame], x: str, column: str) -> pd.DataFrame | None:
