@@ -21,7 +21,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.collaboration import gradients
-from fedem_lightning.streams import coefficients, silhouettes, squared_norms
+from fedem_lightning.streams import coefficients, silhouettes, squared_norms, stream_weights
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -308,6 +308,39 @@ def test_streams_of_members_in_the_true_groups_are_the_oracle() -> None:
     alone = train(make_model(UserCentric, data, **options), data, 4)
     local = train(make_model(Local, data, client_optimizer=SGD), data, 4)
     torch.testing.assert_close(rows_of(alone, 8), rows_of(local, 8), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("sizes", "n_streams"), [((20, 20), "auto"), ((20, 30), "auto"), ((20, 30, 25), 1)])
+def test_one_stream_by_cosine_is_fedavg(sizes: tuple[int, ...], n_streams: Any) -> None:
+    """The directions of all have no mean to go by."""
+    data = make_data(sizes=sizes)
+    options = {"similarity": "cosine", "refresh_every": 1, "client_optimizer": SGD}
+    model = train(make_model(UserCentric, data, n_streams=n_streams, **options), data, 3)
+    fedavg = train(make_model(FedAvg, data, client_optimizer=SGD), data, 3)
+    torch.testing.assert_close(rows_of(model, len(sizes)), rows_of(fedavg, len(sizes)), rtol=1e-12, atol=1e-14)
+
+
+def test_members_that_point_apart_share_by_their_samples() -> None:
+    rows = torch.tensor([[2.0, -2.0, -1.0], [-3.0, 3.0, -1.0], [1.0, -1.0, 4.0]])
+    labels = torch.tensor([0, 0, 1])
+    torch.testing.assert_close(stream_weights(rows, labels), torch.tensor([[2.0, 3.0, 0.0], [1.0, 0.0, 4.0]]))
+
+
+@pytest.mark.parametrize("adjusted", [False, True])
+def test_gradients_of_rounding_alone_have_no_direction(adjusted: bool) -> None:
+    """Clients with identical data share one mean; so do those that differ by label frequencies alone."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(3, 5)), np.arange(3)
+    times = [(30, 10, 5), (5, 30, 10), (10, 10, 25)] if adjusted else [(7, 20, 9)] * 3
+    client = np.repeat([0, 1, 2], [sum(n) for n in times])
+    rows = np.concatenate([np.repeat(y, n) for n in times])
+    data = FederatedDataModule.from_arrays(x[rows], rows, client, n_classes=3, fractions=(1.0, 0.0, 0.0))
+    options = {"similarity": "cosine", "label_adjusted": adjusted, "n_streams": "auto", "client_optimizer": SGD}
+    for precision in ("64-true", "32-true"):
+        model = train(make_model(UserCentric, data, **options), data, 1, precision=precision)
+        assert model.n_groups == 1
+        counts = torch.bincount(torch.from_numpy(client)).to(model.w)
+        torch.testing.assert_close(model.w, (counts / counts.sum()).expand(3, 3))
 
 
 def test_no_silhouette_above_zero_means_one_stream() -> None:

@@ -85,10 +85,15 @@ def gradients(
     found, sizes = [], []  # K x [C, 1, ...], K x [C]
     for k in range(n_parts):
         piece = _where(block, part == k)
-        total = summed_gradients(algorithm, piece, compared)
-        found.append(total if explained is None else _less(total, piece, explained))
+        found.append(summed_gradients(algorithm, piece, compared))
         sizes.append(piece.counts())
+        if explained is not None:
+            found[k] = _less(found[k], piece, explained)
     mean = {name: _over(sum(total[name] for total in found), counts) for name in found[0]}
+    if explained is not None:
+        mean = _without_rounding(
+            mean, {name: _over(rows, counts) for name, rows in _explained(block, explained).items()}
+        )
     variance, filled = mean_square(found, sizes, mean), sum((size > 0).long() for size in sizes)
     return mean, torch.where(torch.as_tensor(filled) > 1, variance / filled, torch.nan)
 
@@ -121,12 +126,25 @@ def class_gradients(
     return {name: _over(rows, counts) for name, rows in total.items()}
 
 
-def _less(total: Models, piece: Block, explained: Models) -> Models:
-    """Sums of gradients less sum over the samples of their classes' rows, [C, 1, ...]."""
-    n_classes, n_clients = len(next(iter(explained.values()))), len(piece.clients)
+def _explained(piece: Block, means: Models) -> Models:
+    """The sum over the samples of their classes' rows, [C, 1, ...]."""
+    n_classes, n_clients = len(next(iter(means.values()))), len(piece.clients)
     pairs = piece.owner * n_classes + _kinds(piece, n_classes)
     each = torch.bincount(pairs, minlength=n_clients * n_classes).view(n_clients, n_classes)  # samples, [C, Y]
-    return {name: rows - torch.tensordot(each.to(rows), explained[name], 1) for name, rows in total.items()}
+    return {name: torch.tensordot(each.to(rows), rows, 1) for name, rows in means.items()}
+
+
+def _less(total: Models, piece: Block, means: Models) -> Models:
+    explained = _explained(piece, means)
+    return {name: rows - explained[name] for name, rows in total.items()}
+
+
+def _without_rounding(left: Models, taken: Models) -> Models:
+    """0 for clients of whose gradient nothing is left but rounding of what was taken off, [C, 1, ...] both."""
+    eps = torch.finfo(next(iter(left.values())).dtype).eps
+    squares, limit = (sum(rows.flatten(1).double().square().sum(dim=1) for rows in m.values()) for m in (left, taken))
+    kept = torch.as_tensor(squares > (100 * eps) ** 2 * limit)  # [C]
+    return {name: rows * kept.view(-1, *[1] * (rows.ndim - 1)) for name, rows in left.items()}
 
 
 def _kinds(block: Block, n_classes: int) -> Tensor:

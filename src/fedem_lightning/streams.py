@@ -26,7 +26,7 @@ AXES = 50
 
 
 def coefficients(distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor, rule: str) -> Tensor:
-    """The weights of Eq. 6 before they are scaled to sum to 1: n_j exp(-Delta_ij / (2 sigma_i sigma_j)).
+    """The coefficients before they are scaled to sum to 1, by Eq. 6: n_j exp(-Delta_ij / (2 sigma_i sigma_j)).
 
     Args:
         distance: Delta, squared distances of gradients (of their directions with "cosine"), float64 [C, T].
@@ -64,9 +64,9 @@ def squared_distances(products: Tensor, squares: Tensor, other_squares: Tensor) 
 
 
 def direction_distances(products: Tensor, squares: Tensor, other_squares: Tensor) -> Tensor:
-    """|a_i / |a_i| - b_j / |b_j||^2 = 2 - 2 cos(a_i, b_j); overwrites `products`. What has no direction is 2 away."""
-    norms, other_norms = (v.sqrt().clamp(min=torch.finfo(v.dtype).tiny) for v in (squares, other_squares))
-    cos = products.div_(norms.unsqueeze(1)).div_(other_norms).clamp_(-1, 1)
+    """|a_i / |a_i| - b_j / |b_j||^2 = 2 - 2 cos(a_i, b_j); overwrites `products`. Zeros are near to everything."""
+    norms = squares.sqrt().unsqueeze(1) * other_squares.sqrt()  # [C, T]
+    cos = torch.where(norms > 0, products.div_(norms), 1.0).clamp_(-1, 1)
     return cos.mul_(-2).add_(2)
 
 
@@ -129,12 +129,14 @@ def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:
     for c in range(len(weights)):
         members = rows[labels == c]
         alike = bool((members == members[0]).all())
-        weights[c] = members[0] if alike else scaled(members).mean(dim=0)
-    return weights.clamp_(min=0)
+        weights[c] = (members[0] if alike else scaled(members).mean(dim=0)).clamp(min=0)
+        if not weights[c].any():  # members that point apart
+            weights[c] = torch.where(labels == c, rows.diagonal(), 0)
+    return weights
 
 
 def member_weights(counts: Tensor, labels: Tensor) -> Tensor:
-    """The same if a stream has nobody but its members, by their samples n_j [T]."""
+    """The same if a stream has nobody but its members, by their samples n_j [T]; [k, T]."""
     return counts * (labels == torch.arange(int(labels.max()) + 1, device=labels.device).unsqueeze(1))
 
 

@@ -151,7 +151,7 @@ class UserCentric(FederatedAlgorithm):
         self.server_step(None)
 
     def special_round(self, federation: Federation) -> None:
-        """Gradients at component 0, then W (Eq. 6) and the streams."""
+        """Gradients at component 0, then W and the streams."""
         t, cosine = federation.clients(), self.similarity == "cosine"
         self._gather_gradients(federation, t)
         distance = self._distances(t, t).fill_diagonal_(0.0)
@@ -163,7 +163,7 @@ class UserCentric(FederatedAlgorithm):
         w = scaled(rows).clamp_(min=0)  # [T', T']
         self.w = w if len(t) <= MATRIX_LIMIT else w.new_zeros(0, 0)
         collaborators = 1 / w.square().sum(dim=1)
-        if len(t) > 1 and bool((collaborators < 1.001).all()):
+        if not cosine and len(t) > 1 and bool((collaborators < 1.001).all()):
             warnings.warn(
                 "algorithm: the coefficients leave every client alone; algorithm.similarity=common or more "
                 "algorithm.n_parts make them more alike",
@@ -173,7 +173,8 @@ class UserCentric(FederatedAlgorithm):
         labels, scores = choose_streams(rows, points, self.n_streams, self.max_streams, self.seed)
         self.stream[t] = labels
         self.weights = w.new_zeros(int(labels.max()) + 1, self.n_clients)
-        weights = member_weights(counts, labels) if self.members_only else stream_weights(rows, labels)
+        alone = self.members_only or (cosine and bool((labels == 0).all()))  # all directions have no mean
+        weights = member_weights(counts, labels) if alone else stream_weights(rows, labels)
         self.weights[:, t] = weights.to(self.weights)
         found = {"collaborators": float(collaborators.mean()), "streams": len(self.weights)}
         self.diagnostics["user_centric"] = found | ({"silhouettes": scores} if scores else {})
@@ -209,7 +210,7 @@ class UserCentric(FederatedAlgorithm):
         self.models.mix(t, (shares / shares.sum(dim=1, keepdim=True)).T)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """A mean of the known clients' models, by Eq. 6 from the client's own gradient."""
+        """A mean of the known clients' models, by the row of W of the client's own gradient."""
         t = federation.clients()
         counts = federation.splits["train"].counts(t)
         self._gather_gradients(federation, clients)
