@@ -151,8 +151,8 @@ def found_coefficients(algorithm: FederatedAlgorithm, federation: Federation) ->
     """Who learns with whom in user-centric aggregation, after its newest special round.
 
     Returns:
-        w: coefficients, rows sum to 1, [T, T]; id: of these clients, str [T]; stream: int64 [T]; true_group: int64 [T], where
-        known. Nothing for other algorithms, before a special round, and of more than `MATRIX_LIMIT` clients.
+        w: coefficients, rows sum to 1, [T, T]; id: of these clients, str [T]; stream: int64 [T]; true_group: int64 [T],
+        where known. Nothing for other algorithms, before a special round, and of more than `MATRIX_LIMIT` clients.
 
     """
     if not isinstance(algorithm, UserCentric) or not len(algorithm.w):
