@@ -10,6 +10,9 @@ from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import BinaryClassification
 
+SIZE, SAMPLES, COMPONENTS, WEIGHTS = range(4)
+"""What is drawn, each by a key of its own. Part of what a seed means: never renumber."""
+
 
 class SyntheticMixture(FederatedDataModule):
     """Binary labels from M linear models that the clients mix in their own proportions.
@@ -28,7 +31,8 @@ class SyntheticMixture(FederatedDataModule):
         test_size: test samples of each client.
         one_hot: each client draws from one component alone, uniformly chosen (Appendix J.4).
         unseen_fraction: share of the clients that take no part in training.
-        seed: of everything drawn; a client's samples depend on (seed, client) only.
+        seed: of everything drawn. theta is a function of the seed; a client's pi, n_t and samples are functions of (seed,
+            client), and the samples also of theta: more clients leave those that were there as they are.
 
     """
 
@@ -46,9 +50,9 @@ class SyntheticMixture(FederatedDataModule):
     ) -> None:
         check_mixture(n_clients, n_components, dimension, alpha, noise)
         require_whole("dataset.test_size", test_size, at_least=0)
-        pi, theta = _draw_mixture(n_clients, n_components, dimension, None if one_hot else alpha, seed)
-        rng = generator(seed, Purpose.SYNTHETIC, 0, 1)
-        n_train = np.minimum(50 + np.floor(np.minimum(rng.lognormal(4.0, 2.0, n_clients), 1e6)), 1000).astype(np.int64)
+        theta = draw_components(n_components, dimension, seed)
+        pi = np.stack([_draw_weights(n_components, None if one_hot else alpha, seed, t) for t in range(n_clients)])
+        n_train = np.array([_draw_size(seed, t) for t in range(n_clients)])
         counts = np.stack([n_train, n_train // 3, np.full(n_clients, test_size)])  # [split, T]
 
         n = counts.sum()
@@ -58,7 +62,7 @@ class SyntheticMixture(FederatedDataModule):
         starts = counts.cumsum().reshape(counts.shape) - counts  # stored split after split, client after client
         for t in range(n_clients):
             xt, yt, correct = _draw_client(
-                pi[t], theta, noise, counts[:, t].sum(), generator(seed, Purpose.SYNTHETIC, 1, t)
+                pi[t], theta, noise, counts[:, t].sum(), generator(seed, Purpose.SYNTHETIC, SAMPLES, t)
             )
             bounds = counts[:, t].cumsum()
             for code in range(3):
@@ -92,15 +96,20 @@ def check_mixture(n_clients: int, n_components: int, dimension: int, alpha: floa
 
 
 def draw_components(m: int, d: int, seed: int) -> np.ndarray:
-    """Theta [M, d] of a population."""
-    return generator(seed, Purpose.SYNTHETIC, 2).uniform(-1.0, 1.0, size=(m, d))
+    """Theta [M, d], a function of the seed: neither clients nor more components change a row."""
+    return generator(seed, Purpose.SYNTHETIC, COMPONENTS).uniform(-1.0, 1.0, size=(m, d))
 
 
-def _draw_mixture(t: int, m: int, d: int, alpha: float | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """True pi [T, M] (one-hot rows if alpha is None) and theta [M, d]."""
-    rng = generator(seed, Purpose.SYNTHETIC, 0, 0)
-    pi = np.eye(m)[rng.integers(m, size=t)] if alpha is None else rng.dirichlet(np.full(m, alpha), size=t)
-    return pi, rng.uniform(-1.0, 1.0, size=(m, d))
+def _draw_weights(m: int, alpha: float | None, seed: int, client: int) -> np.ndarray:
+    """A client's true pi [M], one-hot if alpha is None."""
+    rng = generator(seed, Purpose.SYNTHETIC, WEIGHTS, client)
+    return np.eye(m)[rng.integers(m)] if alpha is None else rng.dirichlet(np.full(m, alpha))
+
+
+def _draw_size(seed: int, client: int) -> int:
+    """A client's number of training samples."""
+    drawn = generator(seed, Purpose.SYNTHETIC, SIZE, client).lognormal(4.0, 2.0)
+    return int(min(50 + np.floor(drawn), 1000))
 
 
 def _draw_client(
