@@ -125,6 +125,7 @@ class FederatedAlgorithm(pl.LightningModule):
     # --- what an algorithm says -------------------------------------------------------------------------------------
 
     samples_clients = True  # whether a round may leave clients out
+    uses_server_optimizer = True  # whether what clients serve goes through it; else it has to be the plain average
     serves_unseen = True  # whether clients that did not train get a model
     personalizes_seen = False  # whether the others too personalise anew, with the newest models, when they are scored
     shares_models = True  # whether all clients serve the components, each with its own mixture of them

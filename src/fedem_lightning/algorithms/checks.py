@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from fedem_lightning.algorithms.solving import takes_plain_averages
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require, require_number, require_whole
 from fedem_lightning.round import share_of
@@ -57,6 +58,11 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
     require(
         algorithm.serves_unseen or n_seen == federation.n_clients,
         f"dataset.unseen_fraction: {name} has no model for clients that did not train, expected 0",
+    )
+    require(
+        algorithm.uses_server_optimizer or takes_plain_averages(algorithm.configure_optimizers()),
+        f"algorithm.server_optimizer: {name} has no server model that it could move, expected SGD with lr 1 and no momentum "
+        "(momentum for all methods is algorithm.client_optimizer.momentum)",
     )
     if algorithm.adaptation is not None:
         algorithm.adaptation.check_federation(federation)

@@ -29,7 +29,8 @@ class Clustered(FederatedAlgorithm):
     """FedAvg in each cluster; a cluster near a stationary point whose clients still pull apart is split in two.
 
     Clusters are the leaves of a binary tree: node v has the children 2v + 1 and 2v + 2, the root is 0. A split node
-    keeps its model and its clients' last updates, by which unseen clients find their way down (Alg. 4).
+    keeps its model and its clients' last updates, by which unseen clients find their way down (Alg. 4). In the round of
+    the split each child already takes the mean of its own members.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`. The server optimiser takes no part.
@@ -45,6 +46,7 @@ class Clustered(FederatedAlgorithm):
     """
 
     samples_clients = False  # all updates are compared
+    uses_server_optimizer = False
     shares_models = False
     cluster: Tensor  # int64 [T], the leaf of each client
     split: Tensor  # bool [nodes]
@@ -100,17 +102,28 @@ class Clustered(FederatedAlgorithm):
                 continue
             theta = {name: rows[g] for name, rows in means.models.items()}  # [...]
             members = round_.cohort[self.cluster[round_.cohort] == leaf]
-            parts = self._bipartition(leaf, members, theta, round_.number)
-            nodes = [leaf] if parts is None else [2 * leaf + 1, 2 * leaf + 2]
-            for node in nodes:
-                self.nodes.write(node.view(1), {name: tensor[None, None] for name, tensor in theta.items()})
-            if parts is not None:
-                if self.unseen == "tree":
-                    self.split_updates.write(depth(leaf) * self.n_clients + members, self.updates.read(members))
-                self.split[leaf] = True
-                self.cluster[members] = torch.where(parts, nodes[1], nodes[0])
+            side = self._bipartition(leaf, members, theta, round_.number)
+            if side is None:
+                self._serve(leaf, theta)
+            else:
+                self._split(leaf, members, side, theta, round_.federation)
         self.round_metrics.add("clusters", torch.tensor([float(self.n_groups)]))
         self.server_step(None)
+
+    def _serve(self, node: Tensor, theta: Models) -> None:
+        self.nodes.write(node.view(1), {name: tensor[None, None] for name, tensor in theta.items()})
+
+    def _split(self, leaf: Tensor, members: Tensor, side: Tensor, theta: Models, federation: Federation) -> None:
+        """Two children, each at theta_c + the mean update of its own members; buffers are the parent's mean, `theta`."""
+        old = self.nodes.read(leaf)  # theta_c, where the members started  [1, ...]
+        for child, half in ((2 * leaf + 1, members[~side]), (2 * leaf + 2, members[side])):
+            self.cluster[half] = child
+            half = half[self.update_norms[half].isfinite()]
+            mean = self.updates.mean(half, federation.splits["train"].counts(half)) if len(half) else {}  # [1, ...]
+            self._serve(child, theta | {name: (old[name] + update)[0] for name, update in mean.items()})
+        if self.unseen == "tree":
+            self.split_updates.write(depth(leaf) * self.n_clients + members, self.updates.read(members))
+        self.split[leaf] = True
 
     def _bipartition(self, leaf: Tensor, members: Tensor, theta: Models, round_: int) -> Tensor | None:
         """Which side each member goes to, bool [c]; None: the cluster stays."""

@@ -35,6 +35,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
 
     """
 
+    uses_server_optimizer = False
     shares_models = False
     private: Tensor  # v [T, ...]
 

@@ -40,6 +40,7 @@ class FedFOMO(FederatedAlgorithm):
 
     """
 
+    uses_server_optimizer = False
     shares_models = False
     affinity: Tensor  # P, the sum of the weights so far [T, T]
 

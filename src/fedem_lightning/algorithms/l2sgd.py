@@ -37,6 +37,7 @@ class L2SGD(FederatedAlgorithm):
 
     """
 
+    uses_server_optimizer = False
     shares_models = False
 
     def __init__(

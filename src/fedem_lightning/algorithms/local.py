@@ -21,6 +21,7 @@ class Local(FederatedAlgorithm):
 
     """
 
+    uses_server_optimizer = False
     shares_models = False
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:

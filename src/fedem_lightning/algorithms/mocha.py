@@ -69,6 +69,7 @@ class MOCHA(FederatedAlgorithm):
 
     """
 
+    uses_server_optimizer = False
     shares_models = False
     serves_unseen = False  # they have no row in Sigma
     sized_by_data = ("alpha",)

@@ -26,6 +26,7 @@ class Oracle(FederatedAlgorithm):
 
     """
 
+    uses_server_optimizer = False
     shares_models = False
     sized_by_data = ("group",)
     group: Tensor  # of each client, int64 [T]; [0] before the first round

@@ -91,7 +91,7 @@ def take_means(algorithm: "FederatedAlgorithm", means: Means) -> None:
     """Theta <- server optimiser(theta, theta - mean); with plain SGD of rate 1 the mean itself, without rounding."""
     optimizer = algorithm.optimizers()
     assert not isinstance(optimizer, list)  # configure_optimizers gives one
-    if type(optimizer.optimizer) is not torch.optim.SGD or not all(map(_replaces, optimizer.param_groups)):
+    if not takes_plain_averages(optimizer.optimizer):
         return algorithm.server_step(algorithm.pseudo_gradient(means))
     for m, component in enumerate(algorithm.components):
         if means.heard[m]:
@@ -99,8 +99,13 @@ def take_means(algorithm: "FederatedAlgorithm", means: Means) -> None:
     return algorithm.server_step(None)
 
 
-def _replaces(group: dict[str, Any]) -> bool:
-    return group["lr"] == 1 and group["momentum"] == 0 and group["weight_decay"] == 0 and not group["maximize"]
+def takes_plain_averages(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step on theta - mean ends at the mean: SGD of rate 1 without momentum."""
+
+    def replaces(group: dict[str, Any]) -> bool:
+        return group["lr"] == 1 and group["momentum"] == 0 and group["weight_decay"] == 0 and not group["maximize"]
+
+    return type(optimizer) is torch.optim.SGD and all(map(replaces, optimizer.param_groups))
 
 
 def pseudo_gradient(algorithm: "FederatedAlgorithm", means: Means) -> list[Models | None]:

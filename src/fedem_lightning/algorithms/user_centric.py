@@ -64,6 +64,7 @@ class UserCentric(FederatedAlgorithm):
 
     """
 
+    uses_server_optimizer = False
     shares_models = False
     sized_by_data = ("weights", "w")
     stream: Tensor  # of each client, int64 [T]

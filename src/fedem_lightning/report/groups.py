@@ -26,8 +26,9 @@ ALGORITHMS += ["fedem", "d_fedem"]
 DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthetic"]
 """The order of FedEM's tables; other names follow alphabetically."""
 
-WITHOUT_EFFECT = ("seed", "run_dir", "ckpt_path", "data_dir", "logger", "callbacks", "engine", "learning_rates")
-"""Parts of the configuration in which repetitions may differ. The learning rate itself stands in the algorithm."""
+WITHOUT_EFFECT = ("seed", "run_dir", "ckpt_path", "data_dir", "logger", "callbacks", "engine")
+WITHOUT_EFFECT += ("learning_rates", "local_training")
+"""Parts of the configuration in which repetitions may differ. Rate and local training themselves stand in the algorithm."""
 WITHOUT_EFFECT_KEYS = [
     "dataset.data_dir",
     "dataset.mmap",
