@@ -61,8 +61,8 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
     )
     require(
         algorithm.uses_server_optimizer or takes_plain_averages(algorithm.configure_optimizers()),
-        f"algorithm.server_optimizer: {name} has no server model that it could move, expected SGD with lr 1 and no momentum "
-        "(momentum for all methods is algorithm.client_optimizer.momentum)",
+        f"algorithm.server_optimizer: {name} takes plain averages or none, expected SGD with lr 1 and no momentum "
+        "(momentum that reaches every method is algorithm.client_optimizer.momentum)",
     )
     if algorithm.adaptation is not None:
         algorithm.adaptation.check_federation(federation)

@@ -114,7 +114,7 @@ class Clustered(FederatedAlgorithm):
         self.nodes.write(node.view(1), {name: tensor[None, None] for name, tensor in theta.items()})
 
     def _split(self, leaf: Tensor, members: Tensor, side: Tensor, theta: Models, federation: Federation) -> None:
-        """Two children, each at theta_c + the mean update of its own members; buffers are the parent's mean, `theta`."""
+        """Two children, each at theta_c + the mean update of its own members; buffers are the parent's mean."""
         old = self.nodes.read(leaf)  # theta_c, where the members started  [1, ...]
         for child, half in ((2 * leaf + 1, members[~side]), (2 * leaf + 2, members[side])):
             self.cluster[half] = child

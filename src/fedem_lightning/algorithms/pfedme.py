@@ -50,8 +50,8 @@ class PFedMe(FederatedAlgorithm):
         backbone, n_clients, options: see `FederatedAlgorithm`. `client_optimizer.lr` is eta_p; `local_steps` is R, by
             default the batches of an epoch; the server's learning rate is beta.
         penalty: lambda.
-        outer_lr: eta, the rate of w; keep eta lambda < 1. At 1 w becomes theta with each batch: what is left is local SGD
-            with `inner_steps` steps a batch, and no personal model.
+        outer_lr: eta, the rate of w; keep eta lambda < 1. At 1 w becomes theta with each batch: what is left is local
+            SGD with `inner_steps` steps a batch, and no personal model.
         inner_steps: gradient steps that approximate the proximal point, for each batch.
 
     """
@@ -73,8 +73,8 @@ class PFedMe(FederatedAlgorithm):
         require_whole("algorithm.inner_steps", inner_steps, at_least=1)
         if outer_lr * penalty >= 1:
             warnings.warn(
-                f"algorithm.outer_lr: eta lambda = outer_lr penalty is {outer_lr * penalty:g}; from 1 on the model that is "
-                "sent is the personal one or overshoots it, and pFedMe is local SGD",
+                f"algorithm.outer_lr: eta lambda (outer_lr times penalty) is {outer_lr * penalty:g}; from 1 on the "
+                "model that is sent is the personal one or overshoots it, and pFedMe is local SGD",
                 stacklevel=2,
             )
         self.penalty, self.outer_lr, self.inner_steps = penalty, outer_lr, inner_steps

@@ -31,8 +31,8 @@ class SyntheticMixture(FederatedDataModule):
         test_size: test samples of each client.
         one_hot: each client draws from one component alone, uniformly chosen (Appendix J.4).
         unseen_fraction: share of the clients that take no part in training.
-        seed: of everything drawn. theta is a function of the seed; a client's pi, n_t and samples are functions of (seed,
-            client), and the samples also of theta: more clients leave those that were there as they are.
+        seed: of everything drawn. Theta is a function of the seed; a client's pi, n_t and samples are functions of
+            (seed, client), the samples of theta and pi too. So more clients leave those that were there as they are.
 
     """
 

@@ -1,0 +1,246 @@
+"""What the shipped configurations resolve to, against a table; and what that means: methods that average move alike.
+
+tests/settings.csv has a row for each experiment and fidelity: what all methods share, and each one's learning rate.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from conftest import make_trainer
+from fedem_lightning import FederatedDataModule, Interpolate, Linear, PFedMe, UserError
+from fedem_lightning.cli import CONFIG_DIR
+
+TABLE = pd.read_csv(Path(__file__).with_name("settings.csv"), index_col=["experiment", "fidelity"])
+SHARED = ["batch_size", "local_epochs", "local_steps", "participation", "momentum", "state", "weight_decay", "schedule"]
+SHARED += ["server_lr", "server_momentum", "rounds"]
+OWN: dict[str, dict[str, Any]] = {  # what a method keeps whatever the experiment
+    "afl": {"batch_size": 10**9, "local_steps": 1, "momentum": 0.0},
+    "l2sgd": {"momentum": 0.0},
+    "pfedme": {"momentum": 0.0},
+}
+OWN_IN_REFERENCE = {"fedprox": {"momentum": 0.0}}
+MAY_SET = {"participation", "scored_clients", "local_epochs", "server_optimizer.momentum"}
+"""Keys of `algorithm` that an experiment may set: no method has a value of its own for them."""
+
+ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml") if path.stem != "base")
+ROWS = sorted(TABLE.index)
+MOVES_AS_FEDAVG: dict[str, dict[str, Any]] = {  # with these options it is FedAvg on clients that are all the same
+    "agnostic": {},
+    "apfl": {"alpha": 0.0, "adaptive": False},
+    "clustered": {},
+    "d_fedavg": {},
+    "d_fedem": {"n_components": 1},
+    "fedavg": {},
+    "fedavg_plus": {},
+    "fedem": {"n_components": 1},
+    "fedfomo": {},
+    "fedprox": {"mu": 0.0},
+    "hypcluster": {"n_components": 1},
+    "local": {},
+    "mapper": {"adaptation": Interpolate(lambdas=(0.0,))},
+    "oracle": {},
+    "qffl": {"q": 0.0},
+    "user_centric": {"similarity": "common"},  # eq6 divides by noise, which equal samples do not have
+}
+MOVES_OTHERWISE = {
+    "afl": "one step on the full batch without momentum; serves the mean of all rounds",
+    "l2sgd": "a random number of steps, without momentum",
+    "mocha": "coordinate steps in the dual",
+    "pfedme": "a proximal point without momentum, and eta lambda of the way to it",
+}
+IN_REFERENCE = {"fedprox": "the public code has no momentum"}
+NO_SERVER = {"clustered", "d_fedavg", "d_fedem", "fedfomo", "l2sgd", "local", "mocha", "oracle", "user_centric"}
+"""Methods that a server optimiser would not reach: they refuse it."""
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        return compose("config", list(overrides))
+
+
+def composed_with_all(experiment: str) -> DictConfig:
+    """The experiment, with every algorithm under `all`: one composition in place of twenty."""
+    return composed(f"+experiment={experiment}", *(f"+algorithm@all.{name}={name}" for name in ALGORITHMS))
+
+
+def set_by_experiment(config: DictConfig) -> dict[str, Any]:
+    """What the experiment sets in `algorithm` itself, dotted keys."""
+    with_it, default = config.algorithm, config.all.fedem
+    flat = {}
+    for key in MAY_SET:
+        value, before = OmegaConf.select(with_it, key), OmegaConf.select(default, key)
+        if value != before:
+            flat[key] = value
+    return flat
+
+
+def settings(algorithm: DictConfig, rounds: int) -> dict[str, Any]:
+    optimizer, server = algorithm.client_optimizer, algorithm.server_optimizer
+    found = {key: algorithm.get(key) for key in SHARED[:4]}
+    found |= {key: optimizer.get(key) for key in SHARED[4:8]}
+    return found | {"server_lr": server.lr, "server_momentum": server.get("momentum", 0.0), "rounds": rounds}
+
+
+def expected(experiment: str, fidelity: str, algorithm: str) -> dict[str, Any]:
+    row = TABLE.loc[(experiment, fidelity), SHARED].to_dict()
+    own = OWN.get(algorithm, {}) | (OWN_IN_REFERENCE.get(algorithm, {}) if fidelity == "reference" else {})
+    return {key: None if pd.isna(value) else value for key, value in (row | own).items()}
+
+
+def test_the_table_has_every_experiment() -> None:
+    experiments = {path.stem for path in (CONFIG_DIR / "experiment").glob("*.yaml")}
+    assert set(ROWS) == {(e, fidelity) for e in experiments for fidelity in ("paper", "reference")}
+    assert set(TABLE.columns) == {*SHARED, *ALGORITHMS}
+
+
+@pytest.mark.parametrize("path", sorted((CONFIG_DIR / "experiment").glob("*.yaml")), ids=lambda path: path.stem)
+def test_an_experiment_sets_nothing_that_methods_have_of_their_own(path: Path) -> None:
+    config = OmegaConf.load(path)
+    algorithm = OmegaConf.to_container(config.get("algorithm", OmegaConf.create()), resolve=False)
+    flat = pd.json_normalize(algorithm).columns if algorithm else []
+    assert set(flat) <= MAY_SET
+    assert set(config.get("local_training", {})) <= set(OmegaConf.load(CONFIG_DIR / "config.yaml").local_training)
+
+
+@pytest.fixture(scope="module")
+def moved_by() -> dict[tuple[Any, ...], bool]:
+    """Settings for which the methods have been seen to move alike."""
+    return {}
+
+
+@pytest.mark.parametrize("experiment", sorted({experiment for experiment, _ in ROWS}))
+def test_every_algorithm_has_the_settings_of_the_table_and_moves_as_fedavg(
+    experiment: str, moved_by: dict[tuple[Any, ...], bool]
+) -> None:
+    config = composed_with_all(experiment)
+    common = set_by_experiment(config)
+    for fidelity in ("paper", "reference"):
+        config.fidelity = fidelity
+        for name in ALGORITHMS:
+            algorithm = config.all[name].copy()
+            algorithm._set_parent(config)
+            for key, value in common.items():
+                OmegaConf.update(algorithm, key, value, force_add=True)
+            assert settings(algorithm, config.trainer.max_epochs) == expected(experiment, fidelity, name), name
+            rate = algorithm.client_optimizer.lr
+            assert rate == pytest.approx(TABLE.loc[(experiment, fidelity), name]), f"learning rate of {name}"
+            config.all[name] = algorithm
+        row = TABLE.loc[(experiment, fidelity)]
+        key = (fidelity, *row[["batch_size", "local_epochs", "momentum", "state", "weight_decay", "schedule"]])
+        key += (row["server_momentum"],)
+        if not moved_by.get(key):
+            check_that_methods_move_alike(config, fidelity)
+            moved_by[key] = True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", sorted({experiment for experiment, _ in ROWS}))
+def test_the_whole_product_of_experiments_and_algorithms(experiment: str) -> None:
+    for name in ALGORITHMS:
+        config = composed(f"+experiment={experiment}", f"algorithm={name}")
+        for fidelity in ("paper", "reference"):
+            config.fidelity = fidelity
+            assert settings(config.algorithm, config.trainer.max_epochs) == expected(experiment, fidelity, name), name
+            assert config.algorithm.client_optimizer.lr == pytest.approx(TABLE.loc[(experiment, fidelity), name])
+
+
+def alike(n_clients: int = 4, n_samples: int = 20) -> FederatedDataModule:
+    """Clients that are all the same, each with one sample many times: batches and their order do not matter."""
+    x = np.tile([[0.5, -1.0, 2.0]], (n_clients * n_samples, 1))
+    client = np.repeat(np.arange(n_clients), n_samples)
+    data = FederatedDataModule.from_arrays(x, np.ones(len(x), int), client, n_classes=3, domain=np.zeros(len(x), int))
+    data.federation.truth["group"] = np.zeros(n_clients, dtype=np.int64)
+    return data
+
+
+def model_after(algorithm: DictConfig, options: dict[str, Any], rounds: int = 5) -> torch.Tensor:
+    """Every client's model, [T, D], trained by a shipped configuration at a common rate, everybody in each round."""
+    data = alike()
+    torch.manual_seed(0)
+    algorithm = OmegaConf.create(OmegaConf.to_container(algorithm, resolve=True))
+    algorithm.client_optimizer.lr, algorithm.participation = 0.05, 1.0
+    model = instantiate(algorithm, Linear(data.in_shape, 3), n_clients=data.n_clients, **options)
+    make_trainer(rounds).fit(model, data)
+    served = model.serving(torch.arange(data.n_clients))
+    return torch.cat([rows.flatten(1) for rows in model.params_of(served).values()], dim=1)
+
+
+def check_that_methods_move_alike(config: DictConfig, fidelity: str) -> None:
+    """After 5 rounds every method is where FedAvg is, or refuses the server optimiser, or is excused above."""
+    fedavg = model_after(config.all.fedavg, {})
+    start = model_after(config.all.fedavg, {}, rounds=0)
+    assert (fedavg - start).norm() > 0.1
+    server_moves = config.all.fedavg.server_optimizer.get("momentum", 0.0) > 0
+    for name, options in MOVES_AS_FEDAVG.items():
+        if fidelity == "reference" and name in IN_REFERENCE:
+            continue
+        if server_moves and name in NO_SERVER:
+            with pytest.raises(UserError, match=r"algorithm\.server_optimizer"):
+                model_after(config.all[name], options)
+            continue
+        moved = model_after(config.all[name], options)
+        distance = float((moved - fedavg).norm() / (fedavg - start).norm())
+        assert distance < 1e-6, f"{name}: {distance:.2g} of FedAvg's way apart from it, {fidelity}"
+
+
+def test_every_algorithm_is_compared_or_excused() -> None:
+    assert {*MOVES_AS_FEDAVG, *MOVES_OTHERWISE} == set(ALGORITHMS)
+    assert all(MOVES_OTHERWISE.values())
+    assert set(ALGORITHMS) >= NO_SERVER
+
+
+def test_the_smallest_difference_of_effective_rates_is_seen() -> None:
+    config = composed(*(f"+algorithm@all.{name}={name}" for name in ("fedavg", "local")))
+    a, b = (model_after(config.all[name], {}) for name in ("fedavg", "local"))
+    torch.testing.assert_close(a, b)
+    config.all.local.client_optimizer.momentum = 0.8
+    assert not torch.allclose(a, model_after(config.all.local, {}), rtol=1e-3)
+
+
+DOCUMENTED = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|", re.MULTILINE)
+
+
+def documented_defaults(section: str) -> list[tuple[str, str]]:
+    """The rows "| `key` | default | ..." of a section: several keys in a row have as many defaults."""
+    found = []
+    for keys, defaults in DOCUMENTED.findall(section):
+        names = re.findall(r"`([^`]+)`", keys)
+        values = [value.strip(" `") for value in defaults.split(",")]
+        found += list(zip(names, values, strict=True)) if len(names) == len(values) else [(", ".join(names), defaults)]
+    return found
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_documented_defaults_are_the_configurations(name: str) -> None:
+    text = (CONFIG_DIR.parent / "docs" / "algorithms.md").read_text()
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    config = composed(f"algorithm={name}").algorithm
+    for section in (s for s in sections if re.match(rf"[^\n]*`{name}`", s)):
+        for key, default in documented_defaults(section):
+            value = OmegaConf.select(config, key, default="no such key")
+            shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            same = shown == default or number(shown) == number(default) is not None
+            assert same, f"{name}: {key} is {shown}, documented as {default}"
+
+
+def number(text: str) -> float | None:
+    """10^9 and 1e9 are numbers too."""
+    try:
+        return float(text.replace("10^", "1e"))
+    except ValueError:
+        return None
+
+
+def test_pfedme_warns_where_its_personal_model_is_the_one_it_sends() -> None:
+    with pytest.warns(UserWarning, match=r"algorithm\.outer_lr: eta lambda .* is 1;"):
+        PFedMe(Linear((3,), 2), n_clients=2, penalty=2.0, outer_lr=0.5)
+    PFedMe(Linear((3,), 2), n_clients=2, penalty=2.0, outer_lr=0.49)
