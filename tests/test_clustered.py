@@ -9,6 +9,7 @@ import torch
 from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedDataModule
 from fedem_lightning.algorithms.clustered import ancestor, cosine_similarities, depth
+from reference import gradient
 
 SPLITTING: dict[str, Any] = {"eps1": 10.0, "eps2": 0.0, "min_rounds": 2, "batch_size": 1000, "local_epochs": 3}
 
@@ -46,6 +47,31 @@ def test_four_groups_need_two_levels_and_stay_a_partition() -> None:
     found = clusters(model)
     assert sorted(t for members in found for t in members) == list(range(12))
     assert sorted(found) == [[g, g + 4, g + 8] for g in range(4)]
+
+
+def test_in_the_round_of_a_split_each_child_takes_the_mean_of_its_own_members() -> None:
+    data, lr = two_groups(), 0.3
+    options = {**SPLITTING, "min_rounds": 0, "local_epochs": 1, "max_depth": 1}
+    model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=lr), **options)
+    layer = model.components[0].linear
+    start = layer.weight.detach().double().numpy().copy(), layer.bias.detach().double().numpy().copy()
+    train(model, data, 1)
+    assert sorted(clusters(model)) == [[0, 2, 4], [1, 3, 5]]
+
+    federation, moved = data.federation, {}
+    for t in range(6):  # one full batch: Delta_t = -lr grad F_t(theta)
+        block = federation.block(torch.tensor([t]), "train")
+        x, y = block.x(torch.float64).numpy(), block.y().numpy()
+        d_weight, d_bias = gradient(*start, x, y, np.ones(len(y)))
+        moved[t] = len(y), -lr * d_weight, -lr * d_bias
+    for members in ([0, 2, 4], [1, 3, 5]):
+        n = sum(moved[t][0] for t in members)
+        weight = start[0] + sum(moved[t][0] / n * moved[t][1] for t in members)
+        bias = start[1] + sum(moved[t][0] / n * moved[t][2] for t in members)
+        served = model.serving(torch.tensor(members))
+        for c in range(3):
+            np.testing.assert_allclose(served["linear.weight"][c, 0].numpy(), weight, atol=1e-12)
+            np.testing.assert_allclose(served["linear.bias"][c, 0].numpy(), bias, atol=1e-12)
 
 
 def test_without_a_split_it_is_fedavg_and_each_cluster_trains_like_fedavg_alone() -> None:

@@ -203,7 +203,8 @@ def test_pfedme_without_penalty_or_server_stays() -> None:
 
 def test_pfedme_with_a_stiff_and_exact_prox_is_sgd() -> None:
     """lambda (w - theta) -> grad f(w) as lambda grows: one round with one full batch is w - eta grad F."""
-    example = Example(PFedMe, 1, lr=9e-6, penalty=1e5, outer_lr=0.1, inner_steps=60)
+    with pytest.warns(UserWarning, match="eta lambda"):
+        example = Example(PFedMe, 1, lr=9e-6, penalty=1e5, outer_lr=0.1, inner_steps=60)
     expected = example.mean([example.start - 0.1 * example.gradient(example.start, t) for t in range(2)])
     np.testing.assert_allclose(example.shared(), expected, atol=1e-5)
 

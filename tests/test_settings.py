@@ -241,6 +241,6 @@ def number(text: str) -> float | None:
 
 
 def test_pfedme_warns_where_its_personal_model_is_the_one_it_sends() -> None:
-    with pytest.warns(UserWarning, match=r"algorithm\.outer_lr: eta lambda .* is 1;"):
+    with pytest.warns(UserWarning, match=r"algorithm\.outer_lr: eta lambda .* is 1, expected less"):
         PFedMe(Linear((3,), 2), n_clients=2, penalty=2.0, outer_lr=0.5)
     PFedMe(Linear((3,), 2), n_clients=2, penalty=2.0, outer_lr=0.49)
