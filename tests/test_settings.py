@@ -49,7 +49,7 @@ MOVES_AS_FEDAVG: dict[str, dict[str, Any]] = {  # with these options it is FedAv
     "mapper": {"adaptation": Interpolate(lambdas=(0.0,))},
     "oracle": {},
     "qffl": {"q": 0.0},
-    "user_centric": {"similarity": "common"},  # eq6 divides by noise, which equal samples do not have
+    "user_centric": {"similarity": "cosine"},  # equal samples have no noise, by which eq6 divides
 }
 MOVES_OTHERWISE = {
     "afl": "one step on the full batch without momentum; serves the mean of all rounds",

@@ -35,7 +35,7 @@ class AFL(FederatedAlgorithm):
     weights: Tensor  # lambda [T]; of the seen clients, on the simplex
     losses_of_clients: Tensor  # F_t [T], nats
 
-    def __init__(self, backbone: Backbone, n_clients: int, weights_lr: float = 0.01, **options: Any) -> None:
+    def __init__(self, backbone: Backbone, n_clients: int, weights_lr: float = 0.001, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         require_number("algorithm.weights_lr", weights_lr, at_least=0)
         self.weights_lr = weights_lr
