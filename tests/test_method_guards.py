@@ -315,7 +315,8 @@ def test_an_unseen_client_without_a_server_starts_from_the_mean_of_all() -> None
 def test_two_rounds_of_oracle_and_its_unseen_client() -> None:
     """Two groups of clients of unequal sizes; the unseen client has the model of its group."""
     data = make_data(sizes=(20, 45, 30, 15, 22, 50), unseen_fraction=1 / 6)
-    group, seen = np.array([0, 0, 1, 1, 1, 0]), data.federation.seen.numpy()
+    seen = data.federation.seen.numpy()
+    group = np.where(seen, [0, 0, 1, 1, 1, 0], 1)
     data.federation.truth["group"] = group
     model, trainer = make_model(Oracle, data, **FULL), make_trainer(2)
     theta = {g: initial(model) for g in (0, 1)}
