@@ -70,7 +70,7 @@ def test_the_results_are_in_the_summary_of_wandb(tmp_path: Path) -> None:
     results = _report(tmp_path, model, data, SimpleNamespace(loggers=[logger]), names, time.perf_counter())
     assert logger.experiment.summary == {"results": results}
     assert results["test"]["accuracy"].keys() >= {"weighted", "worst"}
-    assert logger.images["figures"] == [str(path) for path in tmp_path.glob("*.png")]
+    assert sorted(logger.images["figures"]) == sorted(str(path) for path in tmp_path.glob("*.png"))
 
 
 # --- resumed runs -----------------------------------------------------------------------------------------------------
