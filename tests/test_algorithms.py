@@ -1,4 +1,6 @@
-"""The conformance table: every algorithm goes through the same properties; then each one's degenerate cases."""
+"""The conformance table: every algorithm goes through the same properties, as far as it is defined for what they are
+about; then each one's degenerate cases.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
