@@ -1,5 +1,5 @@
-"""The conformance table: every algorithm goes through the same properties, as far as it is defined for what they are
-about; then each one's degenerate cases.
+"""The conformance table: every algorithm goes through the same properties, but for those that it is
+not defined for; then each one's degenerate cases.
 """
 
 from dataclasses import dataclass, field
