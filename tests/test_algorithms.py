@@ -1,4 +1,6 @@
-"""The conformance table: every algorithm goes through the same properties; then each one's degenerate cases."""
+"""The conformance table: every algorithm goes through the same properties, but for those that it is
+not defined for; then each one's degenerate cases.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +14,7 @@ from fedem_lightning import (
     AFL,
     APFL,
     L2SGD,
+    MOCHA,
     QFFL,
     Agnostic,
     ClientSGD,
@@ -33,6 +36,7 @@ from fedem_lightning import (
     Mapper,
     MixtureSurrogate,
     MoreauSurrogate,
+    Oracle,
     PFedMe,
     SurrogateOptimization,
     SyntheticMixture,
@@ -46,6 +50,12 @@ from fedem_lightning.client_store import ClientStore
 from fedem_lightning.round import sample_cohort
 
 
+def with_groups(data: FederatedDataModule) -> FederatedDataModule:
+    """Even clients are one true group, odd ones the other: Oracle has to know them."""
+    data.federation.truth["group"] = np.arange(data.n_clients) % 2
+    return data
+
+
 @dataclass(frozen=True)
 class Row:
     """What differs between algorithms in the common properties."""
@@ -56,7 +66,12 @@ class Row:
     down: float | None = None  # and down, if another number
     once: float = 0  # each way, before training
     samples: bool = True  # is defined for cohorts
+    sgd: bool = True  # clients train networks by SGD; if not, one linear layer for two classes, by steps of their own
     options: dict[str, Any] = field(default_factory=dict)
+
+    def data(self, **options: Any) -> FederatedDataModule:
+        """`make_data` with labels that the method takes, and with true groups."""
+        return with_groups(make_data(**({} if self.sgd else {"n_classes": 2, "task": "binary"}), **options))
 
     def model(self, data: FederatedDataModule, **options: Any) -> FederatedAlgorithm:
         return make_model(self.kind, data, **{**self.options, **options})
@@ -80,6 +95,8 @@ ROWS = [
     Row(UserCentric, ("models",), once=1),
     Row(UserCentric, ("models",), once=1, options={"similarity": "cosine"}),
     Row(FedFOMO, ("models",), down=3, options={"exploration": 0.0}),
+    Row(Oracle),
+    Row(MOCHA, ("b",), sgd=False, options={"penalty": 0.1, "inner_rounds": 2}),
     Row(DFedEM, ("private", "models"), messages=9, options={"topology": COMPLETE}),
     Row(SurrogateOptimization, ("private",), messages=2, options={"surrogate": MixtureSurrogate(), "n_components": 2}),
     Row(
@@ -105,15 +122,22 @@ def served(model: FederatedAlgorithm) -> torch.Tensor:
     return torch.cat([rows.double().flatten() for rows in model.serving(torch.arange(model.n_clients)).values()])
 
 
-EVERY = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.kind.__name__)
-SAMPLING = pytest.mark.parametrize("row", [r for r in ROWS if r.samples], ids=lambda row: row.kind.__name__)
+def each(rows: list[Row]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("row", rows, ids=lambda row: row.kind.__name__)
+
+
+EVERY = each(ROWS)
+SAMPLING = each([r for r in ROWS if r.samples])
+TRAINED_BY_SGD = each([r for r in ROWS if r.sgd])
+SERVING_UNSEEN = each([r for r in ROWS if r.kind.serves_unseen])
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
 
 @EVERY
 def test_a_round_is_finite_and_moves_the_model(row: Row) -> None:
-    data = make_data()
+    data = row.data()
     model = row.model(data, client_optimizer=SGD)
+    model.check_federation(data.federation)  # Oracle learns the groups
     before = served(model)
     train(model, data, 1)
     assert parameters(model).isfinite().all()
@@ -123,7 +147,7 @@ def test_a_round_is_finite_and_moves_the_model(row: Row) -> None:
 
 @EVERY
 def test_training_lowers_the_loss(row: Row) -> None:
-    data = make_data(sizes=(60, 60, 60))
+    data = row.data(sizes=(60, 60, 60))
     model = row.model(data, client_optimizer=ClientSGD(lr=0.1))
     trainer = make_trainer(10)
     trainer.test(model, data, verbose=False)
@@ -144,12 +168,15 @@ def relabelled(data: FederatedDataModule, order: np.ndarray) -> FederatedDataMod
         split[table.index] = code
         client[table.index] = np.repeat(np.arange(data.n_clients), table.counts())
     x, y, domain = federation.samples.x.numpy(), federation.samples.y.numpy(), federation.domains.of_sample.numpy()
-    return FederatedDataModule.from_arrays(x, y, np.argsort(order)[client], split=split, domain=domain, n_classes=3)
+    renumbered = np.argsort(order)[client]
+    data = FederatedDataModule.from_arrays(x, y, renumbered, split=split, domain=domain, n_classes=3)
+    data.federation.truth["group"] = federation.truth["group"][order]
+    return data
 
 
-@EVERY
+@TRAINED_BY_SGD
 def test_permuting_clients_permutes_the_result(row: Row) -> None:
-    data, order = make_data(n_classes=3), np.array([2, 0, 3, 1])
+    data, order = row.data(), np.array([2, 0, 3, 1])
     permuted = relabelled(data, order)
     # full batches: the order in which a client meets its samples does depend on its number
     options: dict[str, Any] = {"client_optimizer": SGD, "batch_size": 100}
@@ -174,10 +201,8 @@ class Noisy(torch.nn.Module):
         return self.out(self.dropout(self.norm(self.hidden(x)).relu()))
 
 
-@EVERY
-@pytest.mark.parametrize("backbone", ["linear", "noisy"])
-def test_engines_and_blocks_agree(row: Row, backbone: str) -> None:
-    data = make_data(sizes=(9, 17, 6, 13))
+def engines_and_blocks_agree(row: Row, backbone: str) -> None:
+    data = row.data(sizes=(9, 17, 6, 13))
     served = []
     for engine in (LoopEngine(), VmapEngine(), VmapEngine(block_size=2), LoopEngine(block_size=1)):
         torch.manual_seed(0)
@@ -193,8 +218,18 @@ def test_engines_and_blocks_agree(row: Row, backbone: str) -> None:
 
 
 @EVERY
+def test_engines_and_blocks_agree(row: Row) -> None:
+    engines_and_blocks_agree(row, "linear")
+
+
+@TRAINED_BY_SGD
+def test_engines_and_blocks_agree_on_batch_norm_and_dropout(row: Row) -> None:
+    engines_and_blocks_agree(row, "noisy")
+
+
+@EVERY
 def test_state_survives_a_round_trip(row: Row) -> None:
-    data = make_data()
+    data = row.data()
     model = train(row.model(data, client_optimizer=SGD), data, 2)
     copy = row.model(data).double()
     copy.load_state_dict(model.state_dict())
@@ -206,7 +241,7 @@ def test_state_survives_a_round_trip(row: Row) -> None:
 @EVERY
 @pytest.mark.parametrize(("state", "schedule"), [("restart", "cosine"), ("keep", "constant")])
 def test_a_resumed_run_has_the_same_bits(row: Row, state: str, schedule: str, tmp_path: Any) -> None:
-    data = make_data()
+    data = row.data()
     sgd = ClientSGD(lr=0.5, momentum=0.9, state=state, schedule=schedule)
     options: dict[str, Any] = {"client_optimizer": sgd, "participation": 0.5 if row.samples else 1.0}
     options["server_optimizer"] = lambda p: torch.optim.Adam(p, lr=0.1)
@@ -223,7 +258,7 @@ def test_a_resumed_run_has_the_same_bits(row: Row, state: str, schedule: str, tm
 
 @SAMPLING
 def test_sampling_leaves_the_other_clients_alone(row: Row) -> None:
-    data = make_data(sizes=(9, 9, 9, 9, 9))
+    data = row.data(sizes=(9, 9, 9, 9, 9))
     model = row.model(data, client_optimizer=SGD, participation=2)
     before = {name: own_rows(model, name) for name in row.private}
     train(model, data, 1)
@@ -235,9 +270,9 @@ def test_sampling_leaves_the_other_clients_alone(row: Row) -> None:
         assert (after[cohort] != rows[cohort]).flatten(1).any(dim=1).all()
 
 
-@EVERY
+@SERVING_UNSEEN
 def test_unseen_clients_do_not_touch_training_and_are_scored(row: Row) -> None:
-    data = make_data(sizes=(30,) * 6, unseen_fraction=1 / 3)
+    data = row.data(sizes=(30,) * 6, unseen_fraction=1 / 3)
     federation = data.federation
     seen = federation.seen.numpy()
     assert seen.sum() == 4
@@ -259,13 +294,13 @@ def test_unseen_clients_do_not_touch_training_and_are_scored(row: Row) -> None:
         assert torch.equal(own_rows(model, name), rows)
 
 
-@EVERY
+@SERVING_UNSEEN
 def test_unseen_clients_without_training_samples_are_scored(row: Row) -> None:
     x, y, client = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 3, np.arange(40) % 2
     options: dict[str, Any] = {"unseen_fraction": 0.5, "domain": np.arange(40) // 20}
     seen = FederatedDataModule.from_arrays(x, y, client, **options).federation.seen.numpy()
     split = np.where(seen[client], np.arange(40) // 2 % 3, 2)  # the unseen client has test samples only
-    data = FederatedDataModule.from_arrays(x, y, client, split=split, **options)
+    data = with_groups(FederatedDataModule.from_arrays(x, y, client, split=split, **options))
     model, trainer = row.model(data), make_trainer(2)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
@@ -276,16 +311,16 @@ def test_unseen_clients_without_training_samples_are_scored(row: Row) -> None:
 
 @EVERY
 def test_messages_are_counted(row: Row) -> None:
-    data = make_data()
+    data = row.data()
     model = train(row.model(data), data, 2)
-    size = 4 * (4 * 3 + 3) * 8  # of a linear layer in float64, for 4 clients
+    size = 4 * (4 + 1) * data.n_outputs * 8  # of a linear layer in float64, for 4 clients
     assert model.statistics.up_bytes == (2 * row.messages + row.once) * size
     assert model.statistics.down_bytes == (2 * (row.messages if row.down is None else row.down) + row.once) * size
 
 
-@EVERY
+@TRAINED_BY_SGD
 def test_updates_that_are_not_finite_are_rejected(row: Row) -> None:
-    data = make_data(sizes=(9, 9, 9))
+    data = row.data(sizes=(9, 9, 9))
     data.federation.samples.x[data.federation.splits["train"].index[:1]] = 1e300  # client 0 overflows
     with pytest.raises(UserError, match="training diverged: in round 1 no client's update was finite"):
         train(row.model(data, client_optimizer=ClientSGD(lr=1e200, weight_decay=1e200)), data, 3)
@@ -300,7 +335,7 @@ def test_updates_that_are_not_finite_are_rejected(row: Row) -> None:
 
 @EVERY
 def test_wrong_values_are_named(row: Row) -> None:
-    data = make_data()
+    data = row.data()
     wrong = {"local_epochs": 0, "batch_size": 0, "participation": 0, "seed": -1}
     for key, value in wrong.items():
         with pytest.raises(UserError, match=key):
@@ -312,7 +347,7 @@ def test_wrong_values_are_named(row: Row) -> None:
         with pytest.raises(UserError, match=r"participation: .* needs every client in every round, got 0.5"):
             train(row.model(data, participation=0.5), data, 1)
     with pytest.raises(UserError, match="made for 3 clients, the data has 4"):
-        train(row.kind(Linear((4,), 3), n_clients=3, **row.options), data, 1)
+        train(row.kind(Linear((4,), data.n_outputs), n_clients=3, **row.options), data, 1)
 
 
 # --- degenerate cases -------------------------------------------------------------------------------------------------

@@ -7,84 +7,68 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from pytorch_lightning.utilities import rank_zero_only
+from torch import Tensor
 
-from fedem_lightning import UserError
+from conftest import make_trainer
+from fedem_lightning import ClientSGD, Dapper, FedAvg, Finetune, Linear, UserCentric, UserError
 from fedem_lightning.processes import Processes
+from test_algorithms import ROWS, Noisy, Row
 
-SCRIPT = """
-import sys
-import numpy as np, pytorch_lightning as pl, torch
-from torch import nn
-from fedem_lightning import AFL, APFL, L2SGD, QFFL, ClientSGD, Clustered, DFedEM, FedAvg, FedEM, FederatedDataModule
-from fedem_lightning import Agnostic, Dapper, Finetune, HypCluster, Interpolate, Local, Mapper, MOCHA, PFedMe
-from fedem_lightning import UserCentric
+SIZES = (9, 30, 4, 17, 8, 25, 12)
 
-rng = np.random.default_rng(0)
-client = np.repeat(np.arange(7), (9, 30, 4, 17, 8, 25, 12))
-x, y = rng.normal(size=(len(client), 4)), rng.integers(3, size=len(client))
-data = FederatedDataModule.from_arrays(x, y, client, unseen_fraction=0.3, domain=client % 2)
-binary = FederatedDataModule.from_arrays(x, y % 2, client, task="binary")
-sgd = ClientSGD(lr=0.3, momentum=0.9, state="keep")
-normed = lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
-found = {}
-for name, kind, options in (
-    ("fedem", FedEM, {"n_components": 2}),
-    ("sampled", FedEM, {"n_components": 2, "participation": 3}),
-    ("local", Local, {}),
-    ("batch norm", FedAvg, {}),
-    ("tuned", FedAvg, {"adaptation": Finetune(1), "scored_clients": 2}),
-    ("dapper", FedAvg, {"adaptation": Dapper()}),
-    ("interpolated", FedAvg, {"adaptation": Interpolate("own")}),
-    ("mapper", Mapper, {}),
-    ("hypcluster", HypCluster, {"participation": 3}),
-    ("user centric", UserCentric, {"n_streams": 2, "similarity": "common", "refresh_every": 2, "participation": 3}),
-    ("by class", UserCentric, {"n_streams": 2, "similarity": "cosine", "label_adjusted": True}),
-    ("apfl", APFL, {}),
-    ("pfedme", PFedMe, {"penalty": 1.0, "outer_lr": 0.5}),
-    ("l2sgd", L2SGD, {"participation": 3}),
-    ("afl", AFL, {"weights_lr": 0.1}),
-    ("qffl", QFFL, {"participation": 3}),
-    ("agnostic", Agnostic, {"participation": 3, "window": 2, "domain_lr": 0.5}),
-    ("clustered", Clustered, {"eps1": 1e9, "eps2": 0.0, "min_rounds": 1, "max_depth": 2}),
-    ("gossip", DFedEM, {"n_components": 2, "participation": 4}),
-    ("mocha", MOCHA, {"penalty": 0.1, "inner_rounds": 2}),
-):
-    torch.manual_seed(0)
-    backbone = normed() if name == "batch norm" else nn.Linear(4, 1 if name == "mocha" else 3)
-    model = kind(backbone, 7, batch_size=4, client_optimizer=sgd, **options)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = pl.Trainer(
-        accelerator="cpu", devices=int(sys.argv[1]), strategy="ddp" if sys.argv[1] != "1" else "auto", max_epochs=3,
-        precision="64-true", use_distributed_sampler=False, num_sanity_val_steps=0, enable_model_summary=False, **quiet
-    )
-    trainer.fit(model, binary if name == "mocha" else data)
-    trainer.test(model, binary if name == "mocha" else data, verbose=False)
-    found[name] = model.state_dict() | {
-        "test loss": torch.tensor(model.clients.test_loss.fillna(-1).to_numpy()),
-        "sent": torch.tensor(model.statistics.up_bytes),
-        "lambda": torch.tensor(model.clients.get("lambda", model.clients.n_test).to_numpy()),
+
+def cases() -> dict[str, tuple[Row, dict[str, Any]]]:
+    """Every row of the conformance table, with cohorts where it has any, and what else crosses processes."""
+    found = {
+        f"{n}: {row.kind.__name__}": (row, {"participation": 4} if row.samples else {}) for n, row in enumerate(ROWS)
     }
-torch.save(found, f"{sys.argv[2]}/rank{trainer.global_rank}.pt")
-"""
+    by_class = {"n_streams": 2, "similarity": "cosine", "label_adjusted": True}
+    more = {
+        "tuned": (FedAvg, {"adaptation": Finetune(1), "scored_clients": 2}),
+        "dapper": (FedAvg, {"adaptation": Dapper()}),
+        "streams": (UserCentric, {"n_streams": 2, "similarity": "common", "refresh_every": 2, "participation": 3}),
+        "by class": (UserCentric, by_class),
+    }
+    return found | {name: (Row(kind), options) for name, (kind, options) in more.items()}
+
+
+def results(devices: int) -> dict[str, dict[str, Tensor]]:
+    """What three rounds of each case, and the test after them, leave behind."""
+    sgd = ClientSGD(lr=0.3, momentum=0.9, state="keep")
+    found = {}
+    for name, (row, options) in cases().items():
+        data = row.data(sizes=SIZES, unseen_fraction=0.3 if row.kind.serves_unseen else 0.0)
+        torch.manual_seed(0)
+        backbone = Noisy() if name == "tuned" else Linear(data.in_shape, data.n_outputs)
+        model = row.kind(backbone, 7, batch_size=4, client_optimizer=sgd, **{**row.options, **options})
+        several = {"strategy": "ddp", "use_distributed_sampler": False} if devices > 1 else {}
+        trainer = make_trainer(3, devices=devices, num_sanity_val_steps=0, **several)
+        trainer.fit(model, data)
+        metrics = model.round_metrics.means()
+        trainer.test(model, data, verbose=False)
+        table = model.clients
+        found[name] = model.state_dict() | {
+            "metrics": torch.tensor([metrics[key] for key in sorted(metrics)]),
+            "test loss": torch.tensor(table.test_loss.fillna(-1).to_numpy()),
+            "sent": torch.tensor([model.statistics.up_bytes, model.statistics.down_bytes]),
+            "lambda": torch.tensor(table.get("lambda", table.n_test).to_numpy()),
+        }
+    return found
+
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
 def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    for n in (1, 2):
-        (tmp_path / str(n)).mkdir()
-        subprocess.run(
-            [sys.executable, script, str(n), tmp_path / str(n)], check=True, timeout=240, env=ENVIRONMENT, cwd=tmp_path
-        )
-    alone, first, second = (
-        torch.load(tmp_path / path, weights_only=True) for path in ("1/rank0.pt", "2/rank0.pt", "2/rank1.pt")
-    )
-    for name, state in alone.items():
+    """This file, run as a script, leaves what each of two processes found."""
+    subprocess.run([sys.executable, __file__, tmp_path], check=True, timeout=400, env=ENVIRONMENT, cwd=tmp_path)
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1))
+    for name, state in results(devices=1).items():
         for key, expected in state.items():
             close = {"equal_nan": True, "msg": f"{name}: {key}"}  # unseen clients are on no map
             torch.testing.assert_close(first[name][key], expected, rtol=1e-9, atol=1e-12, **close)
@@ -147,3 +131,8 @@ def test_clients_are_dealt_evenly_and_each_one_once() -> None:
 def test_fewer_clients_than_processes() -> None:
     with pytest.raises(UserError, match="4 processes, but only 3 clients in a round"):
         Processes(0, 4).deal(torch.arange(3), torch.ones(3))
+
+
+if __name__ == "__main__":
+    here = results(devices=2)
+    torch.save(here, f"{sys.argv[1]}/rank{rank_zero_only.rank}.pt")
