@@ -1,0 +1,40 @@
+"""What keeps a comparison of methods fair: nobody sees more data, trains longer or counts less than the others."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedem_lightning import TextFederation
+from fedem_lightning.recovery import component_health
+from fedem_lightning.report.components import MixtureWeights
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def test_characters_of_unseen_clients_do_not_weigh_the_loss(tmp_path: Path) -> None:
+    spoken = {"ANNA": "aacb aab. caa. " * 4, "BERT": "bbba zz. zzzb. " * 4}
+    (tmp_path / "play.txt").write_text("\n".join(f"{role}. {text}" for role, text in spoken.items()))
+    data = TextFederation(tmp_path, window=5, char_weights=True, unseen_fraction=0.5)
+    federation, symbols = data.federation, data.federation.notes["vocabulary"]
+    assert federation.seen.sum() == 1
+    role = federation.names[int(federation.clients()[0])].split("/")[1]
+    text = spoken[role].strip()
+    trained_on = text[: int(0.6 * len(text))]
+    often = Counter(trained_on)
+    expected = [8 * min(1.0, 0.012 / (often[s] / len(trained_on))) if often[s] else 8.0 for s in symbols]
+    np.testing.assert_allclose(federation.task.class_weights, expected)
+    assert 8.0 in expected  # each role has a letter that only it uses
+
+
+# --- components -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "dead"), [(0.04, [2]), (0.06, [])])
+def test_a_run_and_a_report_call_the_same_components_dead(share: float, dead: list[int]) -> None:
+    """Below 0.05 / M: in between lies what only one of two thresholds would name."""
+    pi = np.tile([0.5, 0.5 - share / 3, share / 3], (4, 1))
+    assert component_health(pi, np.eye(3))["dead"] == dead
+    assert MixtureWeights(pi, pi[:0]).dead() == dead
+    assert MixtureWeights(pi[:0], pi).dead() == []
