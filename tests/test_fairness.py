@@ -2,11 +2,14 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from fedem_lightning import TextFederation
+from conftest import make_data, make_model, parameters, train
+from fedem_lightning import ClientSGD, FedEM, TextFederation
 from fedem_lightning.recovery import component_health
 from fedem_lightning.report.components import MixtureWeights
 
@@ -38,3 +41,34 @@ def test_a_run_and_a_report_call_the_same_components_dead(share: float, dead: li
     assert component_health(pi, np.eye(3))["dead"] == dead
     assert MixtureWeights(pi, pi[:0]).dead() == dead
     assert MixtureWeights(pi[:0], pi).dead() == []
+
+
+# --- FedEM's warm-up --------------------------------------------------------------------------------------------------
+
+
+class AllTrained(FedEM):
+    """The warm-up as it was: M equal models, each of them trained."""
+
+    def _n_sent(self, round_: int) -> int:
+        return len(self.components)
+
+
+@pytest.mark.parametrize("state", ["restart", "keep"])
+def test_a_warm_up_trains_one_model_for_equal_components(state: str) -> None:
+    """And ends where M trained models would; kept momentum goes on in the rounds after it."""
+    data, sgd = make_data(), ClientSGD(lr=0.3, momentum=0.9, state=state)
+    options: dict[str, Any] = {"initialization": "shared", "warmup_rounds": 2, "client_optimizer": sgd}
+    options |= {"participation": 3, "server_optimizer": lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.5)}
+    for rounds, models in ((2, 2 * 1), (4, 2 * 1 + 2 * 3)):
+        one = train(make_model(FedEM, data, **options), data, rounds)
+        every = train(make_model(AllTrained, data, **options), data, rounds)
+        torch.testing.assert_close(parameters(one), parameters(every), rtol=1e-12, atol=1e-12)
+        assert one.statistics.up_bytes == one.statistics.down_bytes == 3 * models * one.message_bytes
+    assert not torch.allclose(parameters(one.components[0]), parameters(one.components[1]))
+
+
+def test_a_warm_up_of_different_components_trains_them_all() -> None:
+    data = make_data()
+    model = train(make_model(FedEM, data, warmup_rounds=2, client_optimizer=ClientSGD(lr=0.3)), data, 2)
+    assert model.statistics.up_bytes == 2 * 4 * 3 * model.message_bytes
+    assert not torch.allclose(parameters(model.components[0]), parameters(model.components[1]))

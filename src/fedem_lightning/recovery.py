@@ -69,7 +69,7 @@ def group_scores(found: np.ndarray, true: np.ndarray) -> dict[str, float | int]:
 
 
 DEAD = 0.05
-"""A component with less than this share of its fair share 1 / M of the clients' weights is dead, in runs and reports."""
+"""A component with less than this share of its fair share 1 / M of the weights is dead, for runs and reports."""
 
 TWINS = 0.05
 """Two components nearer than this, relative to the longer one, are twins: EM can hardly part them again."""

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Sent
+from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.predicting import losses_of
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.initialization import farthest_models, load_models
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.round import Round
 
 
 class FedEM(FederatedAlgorithm):
@@ -33,8 +35,9 @@ class FedEM(FederatedAlgorithm):
         initialization: "random": each component from its own seed, pi uniform. "farthest": components trained on single
             clients that serve one another badly (`fedem_lightning.initialization`). "shared": equal components, and a
             random pi for every client, so that clients part the components and not labels.
-        warmup_rounds: at first, in which every component trains on all samples (q = 1) and pi stays: with "shared" they
-            are FedAvg's one model, which the clients then part. The paper's is 0.
+        warmup_rounds: at first, in which every component trains on all samples (q = 1) and pi stays. With "shared" the
+            components are FedAvg's one model, which is sent and trained once, and which the clients then part. With
+            the others it is FedAvg M times. The paper's is 0.
         personalize_steps: E-steps and updates of pi of an unseen client; the paper's is 1, where pi has hardly left the
             uniform weights.
         options: see `FederatedAlgorithm`.
@@ -78,16 +81,34 @@ class FedEM(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""
-        t, owner = block.clients, block.owner
-        losses = self.losses(block)  # l(h_m(x_i), y_i)  [n, M]
-        self.round_metrics.add("objective", mixture_losses(self.pi[t], losses, owner))  # Eq. 6, before the round
+        t, owner, received = block.clients, block.owner, self.components[: self._n_sent(round_)]
+        losses = losses_of(self, received, block)  # l(h_m(x_i), y_i)  [n, M]
+        pi = self.pi[t] if len(received) > 1 else torch.ones_like(self.pi[t, :1])
+        self.round_metrics.add("objective", mixture_losses(pi, losses, owner))  # Eq. 6, before the round
         if round_ < self.warmup_rounds:
-            q = torch.ones_like(losses)  # M times FedAvg
+            q = torch.ones_like(losses)  # FedAvg
         else:
             q = responsibilities(self.pi[t], losses, owner)  # Eq. 8  [n, M]
             self.pi[t] = mixture_weights(q, owner, self.pi[t])  # Eq. 9  [C, M]
-        models = self.local_solver(self.broadcast(t), block, round_, weights=q)  # Eq. 10  [C, M, ...]
+        models = self.local_solver(self.broadcast(t, received), block, round_, weights=q)  # Eq. 10  [C, M, ...]
         return Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """theta_m <- mean over the clients; one mean for all components where they are equal."""
+        if means is not None:
+            m = len(self.components)
+            models = {name: rows.expand(m, *rows.shape[1:]) for name, rows in means.models.items()}
+            means = means._replace(models=models, heard=means.heard.expand(m))
+        super().server_update(means, round_)
+
+    def _n_sent(self, round_: int) -> int:
+        """Models that travel in a round and are trained: one for all in a warm-up of equal components, else M."""
+        return 1 if self.initialization == "shared" and round_ < self.warmup_rounds else len(self.components)
+
+    @property
+    def messages(self) -> tuple[int, int]:
+        """M each way."""
+        return self._n_sent(self.current_epoch), self._n_sent(self.current_epoch)
 
     def mixture(self, clients: Tensor) -> Tensor:
         """Eq. 5: client t serves sum_m pi[t, m] h_m(x)."""
