@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_data, make_model, parameters, train
-from fedem_lightning import ClientSGD, FedEM, TextFederation
+from conftest import make_data, make_model, make_trainer, parameters, train
+from fedem_lightning import ClientSGD, FedEM, Local, ShiftedExponentialNetwork, TextFederation
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.data.federation import Block
 from fedem_lightning.recovery import component_health
 from fedem_lightning.report.components import MixtureWeights
 
@@ -72,3 +74,39 @@ def test_a_warm_up_of_different_components_trains_them_all() -> None:
     model = train(make_model(FedEM, data, warmup_rounds=2, client_optimizer=ClientSGD(lr=0.3)), data, 2)
     assert model.statistics.up_bytes == 2 * 4 * 3 * model.message_bytes
     assert not torch.allclose(parameters(model.components[0]), parameters(model.components[1]))
+
+
+# --- Local ------------------------------------------------------------------------------------------------------------
+
+
+class Counted(Local):
+    """Notes who trains in which round."""
+
+    def client_update(self, block: Block, round_: int) -> None:
+        vars(self).setdefault("rounds", []).extend((t, round_) for t in block.clients.tolist())
+        super().client_update(block, round_)
+
+
+@pytest.mark.parametrize("deadline", [None, 2.0])
+@pytest.mark.parametrize("participation", [1.0, 0.25])
+def test_an_unseen_local_client_trains_as_often_as_a_seen_one(
+    participation: float, deadline: float | None, tmp_path: Path
+) -> None:
+    """Before and after a resume."""
+    data = make_data(sizes=(6,) * 10, unseen_fraction=0.2)
+    network = ShiftedExponentialNetwork(rho=1, t_min=1, mu=1, deadline=deadline)
+    options: dict[str, Any] = {"participation": participation, "networks": {"n": network}}
+    trainer = make_trainer(12, callbacks=[RoundCheckpoint(1, keep=99, dirpath=tmp_path)], enable_checkpointing=True)
+    straight, resumed = (make_model(Counted, data, **options) for _ in range(2))
+    trainer.fit(straight, data)
+    mean = len(straight.rounds) / 8  # over the clients that train
+    assert (mean == 12) == (participation == 1 and deadline is None)
+    second = make_trainer(12)
+    second.fit(resumed, data, ckpt_path=tmp_path / "round-000007.ckpt", weights_only=True)
+    for model, tester in ((straight, trainer), (resumed, second)):
+        model.rounds.clear()
+        tester.test(model, data, verbose=False)
+        for t in data.federation.clients(seen=False).tolist():
+            rounds = [round_ for client, round_ in model.rounds if client == t]
+            assert len(rounds) == len(set(rounds)) == round(mean)
+            assert rounds == [int(i * 12 / len(rounds)) for i in range(len(rounds))]  # over the whole run
