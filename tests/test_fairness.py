@@ -9,9 +9,27 @@ import pytest
 import torch
 
 from conftest import make_data, make_model, make_trainer, parameters, train
-from fedem_lightning import ClientSGD, FedEM, Local, ShiftedExponentialNetwork, TextFederation
+from fedem_lightning import (
+    APFL,
+    L2SGD,
+    MOCHA,
+    ClientSGD,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    HypCluster,
+    Interpolate,
+    Local,
+    LoopEngine,
+    Mapper,
+    PFedMe,
+    ShiftedExponentialNetwork,
+    TextFederation,
+    UserCentric,
+)
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data.federation import Block
+from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.recovery import component_health
 from fedem_lightning.report.components import MixtureWeights
 
@@ -110,3 +128,89 @@ def test_an_unseen_local_client_trains_as_often_as_a_seen_one(
             rounds = [round_ for client, round_ in model.rounds if client == t]
             assert len(rounds) == len(set(rounds)) == round(mean)
             assert rounds == [int(i * 12 / len(rounds)) for i in range(len(rounds))]  # over the whole run
+
+
+# --- simulated time and messages --------------------------------------------------------------------------------------
+
+RELIABLE = {"reliable": ShiftedExponentialNetwork(rho=4, t_min=1, mu=None)}
+
+
+@pytest.mark.parametrize(("label_adjusted", "gradients"), [(False, 1), (True, 3)])
+@pytest.mark.parametrize("cohort", [2, 10])
+def test_a_special_round_costs_the_same_whatever_the_cohort(cohort: int, label_adjusted: bool, gradients: int) -> None:
+    """10 clients: all hear a model, compute (1), and send gradients (4 each) at once; then rounds with two streams."""
+    data = make_data(sizes=(12,) * 10)
+    options = {"n_streams": 2, "participation": cohort, "label_adjusted": label_adjusted, "networks": RELIABLE}
+    model = train(make_model(UserCentric, data, **options, refresh_every=2), data, 3)  # special before and after two
+    sent, size = model.statistics, model.message_bytes
+    assert len(model.weights) == 2
+    assert sent.times == {"reliable": 3 * (1 + 4 + 2) + 2 * (1 + 4 * gradients + 1)}
+    assert sent.up_bytes == (3 * cohort + 2 * 10 * gradients) * size
+    assert sent.down_bytes == (3 * cohort + 2 * 10) * size
+    assert sent.air_bytes == (3 * (cohort + 2) + 2 * (10 * gradients + 1)) * size
+
+
+def test_a_special_round_waits_for_those_who_would_miss_the_deadline() -> None:
+    data, network = make_data(sizes=(12,) * 10), ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=1.5)
+    model = train(make_model(UserCentric, data, n_streams=1, networks={"n": network}), data, 1)
+    sent, size = model.statistics, model.message_bytes
+    in_time = 10 - sent.stragglers
+    assert 0 < in_time < 10
+    assert sent.down_bytes == (10 + 10) * size
+    assert sent.up_bytes == (in_time + 10) * size
+    slowest = float(network.compute_times(torch.arange(10), torch.ones(10), 0, -1).max())
+    assert slowest > 1.5
+    assert sent.times["n"] == pytest.approx((1.5 + 4 + 1) + (slowest + 4 + 1))
+
+
+WORK: list[tuple[type[FederatedAlgorithm], dict[str, Any]]] = [
+    (FedAvg, {"local_epochs": 2}),
+    (FedAvg, {"local_steps": 5}),
+    (FedEM, {"local_epochs": 2}),
+    (FedEM, {"local_epochs": 2, "initialization": "shared", "warmup_rounds": 1}),
+    (APFL, {"local_steps": 3}),
+    (PFedMe, {"inner_steps": 3, "local_epochs": 2}),
+    (HypCluster, {"n_components": 3, "initialization": "random"}),
+    (Mapper, {"local_epochs": 2, "adaptation": Interpolate(lambdas=(0.0, 0.2, 0.7), epochs=3, selection="train")}),
+    (L2SGD, {"probability": 0.2}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), WORK)
+def test_work_is_every_gradient_that_is_taken(
+    kind: type[FederatedAlgorithm], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop takes the gradients of a learner's batches one after the other, so they can be counted."""
+    taken, objective = [], LocalStep.objective
+
+    def counting(self: LocalStep, params: Any, buffers: Any, x: torch.Tensor, *rest: Any) -> Any:
+        taken.append(len(x))
+        return objective(self, params, buffers, x, *rest)
+
+    monkeypatch.setattr(LocalStep, "objective", counting)
+    data = make_data(sizes=(8, 16, 4), fractions=(1.0, 0.0, 0.0))  # batches of 4
+    model = make_model(kind, data, engine=LoopEngine(), client_optimizer=ClientSGD(lr=0.1), **options)
+    train(model, data, 1)
+    work = model.local_work(data.federation, torch.arange(3), 0)
+    assert work.sum() == sum(taken) > 0
+    per_sample = work / torch.tensor([8, 16, 4]) if "local_steps" not in options and kind is not L2SGD else work
+    assert len(per_sample.unique()) == 1
+
+
+def test_work_of_coordinate_steps() -> None:
+    data = make_data(sizes=(8, 17, 4), n_classes=2, task="binary", fractions=(1.0, 0.0, 0.0))
+    assert make_model(MOCHA, data).local_work(data.federation, torch.arange(3), 0).tolist() == [4, 8, 2]
+
+
+@pytest.mark.parametrize(("participation", "exchanges"), [(4, 1), (3, 4)])
+def test_l2sgd_sends_nothing_where_the_mean_has_not_changed(
+    participation: int, exchanges: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With J = 0 the coin has not turned; but the mean over another cohort is another one."""
+    steps = [0, 3, 0, 0]
+    monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: steps[round_])
+    data = make_data()
+    model = train(make_model(L2SGD, data, participation=participation, networks=RELIABLE), data, 4)
+    sent, size = model.statistics, model.message_bytes
+    assert sent.up_bytes == sent.down_bytes == exchanges * participation * size
+    assert sent.times == {"reliable": 1 + exchanges * (4 + 1)}  # who takes no step computes no time

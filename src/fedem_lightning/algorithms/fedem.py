@@ -110,6 +110,10 @@ class FedEM(FederatedAlgorithm):
         """M each way."""
         return self._n_sent(self.current_epoch), self._n_sent(self.current_epoch)
 
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """A gradient for each model that travels; the E-step has forward passes only."""
+        return super().local_work(federation, clients, round_) // len(self.components) * self._n_sent(round_)
+
     def mixture(self, clients: Tensor) -> Tensor:
         """Eq. 5: client t serves sum_m pi[t, m] h_m(x)."""
         return self.pi[clients]
