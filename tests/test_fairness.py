@@ -14,6 +14,7 @@ from fedem_lightning import (
     L2SGD,
     MOCHA,
     ClientSGD,
+    Clustered,
     FedAvg,
     FedEM,
     FederatedAlgorithm,
@@ -26,6 +27,7 @@ from fedem_lightning import (
     ShiftedExponentialNetwork,
     TextFederation,
     UserCentric,
+    UserError,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data.federation import Block
@@ -214,3 +216,86 @@ def test_l2sgd_sends_nothing_where_the_mean_has_not_changed(
     sent, size = model.statistics, model.message_bytes
     assert sent.up_bytes == sent.down_bytes == exchanges * participation * size
     assert sent.times == {"reliable": 1 + exchanges * (4 + 1)}  # who takes no step computes no time
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def em(losses: np.ndarray, steps: int, tolerance: float) -> np.ndarray:
+    """pi of one client from uniform weights, in NumPy."""
+    pi = np.full(losses.shape[1], 1 / losses.shape[1])
+    for _ in range(steps):
+        joint = pi * np.exp(-losses)
+        new = (joint / joint.sum(axis=1, keepdims=True)).mean(axis=0)
+        near, pi = np.abs(new - pi).max() < tolerance, new
+        if near:
+            break
+    return pi
+
+
+def test_pi_is_made_anew_until_it_stays() -> None:
+    """Of unseen clients, each by itself; with `personalize_seen` of all, and training goes on with its own pi."""
+    data = make_data(sizes=(20,) * 6, unseen_fraction=1 / 3)
+    options: dict[str, Any] = {"personalize_steps": 300, "personalize_tolerance": 1e-3, "participation": 2}
+    models = []
+    for seen in (False, True):
+        model = make_model(FedEM, data, personalize_seen=seen, client_optimizer=ClientSGD(lr=0.5), **options)
+        trainer = make_trainer(3, limit_val_batches=1, num_sanity_val_steps=0, check_val_every_n_epoch=1)
+        trainer.fit(model, data)
+        models.append((model, model.pi.clone()))
+        trainer.test(model, data, verbose=False)
+    assert torch.equal(models[0][1], models[1][1])
+    for seen, (model, trained) in zip((False, True), models, strict=True):
+        for t in range(6):
+            block = data.federation.block(torch.tensor([t]), "train")
+            again = seen or not data.federation.seen[t]
+            expected = em(model.losses(block).numpy(), 300, 1e-3) if again else trained[t].numpy()
+            np.testing.assert_allclose(model.pi[t], expected, rtol=1e-9)
+            assert not np.allclose(expected, em(model.losses(block).numpy(), 300, 0.0), rtol=1e-9)
+
+
+def test_thresholds_of_clustered_by_the_rule_of_thumb() -> None:
+    """eps1 is a tenth of the longest mean update so far, eps2 four times that: both hold in round 4 only."""
+    data = make_data()
+    model = make_model(Clustered, data, eps1="auto", eps2="auto", min_rounds=1)
+    theta = {name: rows[0] for name, rows in model.nodes.read(torch.tensor([0])).items()}
+    members, root = torch.arange(4), torch.tensor(0)
+    model.updates.write(members, {n: torch.randn(4, *r.shape) for n, r in theta.items()})
+    parted = []
+    for round_, (a, b) in enumerate([(1.0, 9.0), (2.0, 9.0), (0.3, 9.0), (0.19, 0.7), (0.19, 0.9)]):
+        model.update_norms[:] = b
+        moved = {name: rows + (a if "bias" in name else 0) / 3**0.5 for name, rows in theta.items()}
+        parted.append(model._bipartition(root, members, moved, round_) is not None)
+        if round_ == 3:
+            found = model.diagnostics["clustered"]
+    assert parted == [False, False, False, False, True]
+    assert found == pytest.approx(
+        {"smallest_mean_update_norm": 0.19, "largest_update_norm": 9, "eps1": 0.2, "eps2": 0.8}
+    )
+    assert "clustered" not in model.diagnostics
+
+
+@pytest.mark.parametrize(("options", "reason"), [({}, "min_rounds=20 of 1 rounds"), ({"eps1": 0.0}, ".*eps1=0")])
+def test_a_run_that_cannot_split_says_so(options: dict[str, Any], reason: str) -> None:
+    data = make_data()
+    with pytest.warns(UserWarning, match=rf"Clustered cannot split, so it is FedAvg \({reason}"):
+        train(make_model(Clustered, data, **options), data, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (
+            FedEM,
+            {"personalize_tolerance": 0, "personalize_steps": 2},
+            "personalize_tolerance: expected a number above 0",
+        ),
+        (FedEM, {"personalize_tolerance": 0.1}, "personalize_tolerance: it needs algorithm.personalize_steps above 1"),
+        (FedEM, {"personalize_seen": "yes"}, "personalize_seen: expected true or false, got yes"),
+        (Clustered, {"eps1": "often"}, "eps1: expected a number or auto, got often"),
+        (Clustered, {"eps2": -1}, "eps2: expected a number at least 0"),
+    ],
+)
+def test_wrong_values_are_named(kind: type[FederatedAlgorithm], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_model(kind, make_data(), **options)

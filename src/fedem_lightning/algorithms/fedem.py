@@ -17,7 +17,7 @@ from fedem_lightning.algorithms.predicting import losses_of
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
-from fedem_lightning.errors import require, require_whole
+from fedem_lightning.errors import require, require_number, require_whole
 from fedem_lightning.initialization import farthest_models, load_models
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.round import Round
@@ -40,6 +40,9 @@ class FedEM(FederatedAlgorithm):
             the others it is FedAvg M times. The paper's is 0.
         personalize_steps: E-steps and updates of pi of an unseen client; the paper's is 1, where pi has hardly left the
             uniform weights.
+        personalize_tolerance: a client stops before that once no weight of its pi moves by as much; None: never.
+        personalize_seen: seen clients too are scored with a pi made so, from the newest components. Training keeps its
+            own pi. For cohorts, whose other clients have an old pi; one step leaves pi near the uniform weights.
         options: see `FederatedAlgorithm`.
 
     """
@@ -54,6 +57,8 @@ class FedEM(FederatedAlgorithm):
         initialization: str = "random",
         warmup_rounds: int = 0,
         personalize_steps: int = 1,
+        personalize_tolerance: float | None = None,
+        personalize_seen: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
@@ -63,7 +68,18 @@ class FedEM(FederatedAlgorithm):
         )
         require_whole("algorithm.warmup_rounds", warmup_rounds, at_least=0)
         require_whole("algorithm.personalize_steps", personalize_steps, at_least=1)
+        if personalize_tolerance is not None:
+            require_number("algorithm.personalize_tolerance", personalize_tolerance, above=0)
+            require(
+                personalize_steps > 1,
+                "algorithm.personalize_tolerance: it needs algorithm.personalize_steps above 1, the most steps taken",
+            )
+        require(
+            isinstance(personalize_seen, bool),
+            f"algorithm.personalize_seen: expected true or false, got {personalize_seen}",
+        )
         self.initialization, self.personalize_steps = initialization, personalize_steps
+        self.personalize_tolerance, self.personalizes_seen = personalize_tolerance or 0.0, personalize_seen
         self.warmup_rounds = warmup_rounds
         self.register_buffer("pi", torch.full((n_clients, n_components), 1.0 / n_components))
 
@@ -124,12 +140,23 @@ class FedEM(FederatedAlgorithm):
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several of both."""
-        self.pi[clients] = 1.0 / self.pi.shape[1]
+        pi = torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
         block = federation.block(clients, "train")
         losses = self.losses(block)  # the components stay as they are  [n, M]
+        moving = torch.ones(len(clients), dtype=torch.bool, device=pi.device)
         for _ in range(self.personalize_steps):
-            q = responsibilities(self.pi[clients], losses, block.owner)
-            self.pi[clients] = mixture_weights(q, block.owner, self.pi[clients])
+            q = responsibilities(pi, losses, block.owner)
+            new = mixture_weights(q, block.owner, pi)
+            change = (new - pi).abs().amax(dim=1)  # [C]
+            pi = torch.where(moving.unsqueeze(1), new, pi)  # each client stops by itself
+            moving &= change >= self.personalize_tolerance
+        self.pi[clients] = pi
+
+    def validation_step(self, batch: Federation, batch_idx: int) -> None:
+        """Scores the seen clients; the pi made for that is not the one that they train with."""
+        kept = self.pi.clone()
+        super().validation_step(batch, batch_idx)
+        self.pi.copy_(kept)
 
     def client_state(self) -> Iterator[Tensor]:
         """The mixture weights."""
