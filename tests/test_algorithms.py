@@ -86,7 +86,7 @@ ROWS = [
     Row(Clustered, samples=False, options={"eps1": 1e9, "eps2": 0.0, "min_rounds": 1, "max_depth": 2}),
     Row(PFedMe, ("models",), options={"penalty": 2.0, "outer_lr": 0.2, "inner_steps": 3}),
     Row(APFL, ("own",)),
-    Row(L2SGD, ("models",), options={"probability": 0.2, "pull": 0.4}),
+    Row(L2SGD, ("models",), messages=0.5, options={"probability": 0.2, "pull": 0.4}),  # J = 0 in one of two rounds
     Row(AFL, samples=False, options={"weights_lr": 0.1}),
     Row(QFFL, options={"sampling": "uniform"}),
     Row(Agnostic, options={"domain_lr": 0.5, "window": 2}),

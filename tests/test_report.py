@@ -350,21 +350,21 @@ def test_entropy_recovery_and_dead_components(tmp_path: Path, capsys) -> None:
     recovery = {"pi_cosine_distance": 0.02, "group_accuracy": 0.5, "match": [0, 1, 2]}
     run = make_run(tmp_path / "run", 0.7, "fedem", dataset="cifar100", recovery=recovery)
     clients = pd.DataFrame({"population": ["seen", "seen", "unseen"], "test_accuracy": [0.5, 0.6, 0.7]})
-    # the third component's mean, 0.003, is below 0.01 / 3 = 0.00333; the unseen client does not count
-    clients[["pi_0", "pi_1", "pi_2"]] = [[0.5, 0.494, 0.006], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]]
+    # the third component's mean, 0.015, is below 0.05 / 3 = 0.0167; the unseen client does not count
+    clients[["pi_0", "pi_1", "pi_2"]] = [[0.5, 0.47, 0.03], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]]
     clients.to_parquet(run / "clients.parquet")
     make_run(tmp_path / "avg")
     cells = saved(capsys, tmp_path)
     components = cells[cells.table == "components"]
     assert set(components.row) == {"fedem"}
-    first = -(0.5 * math.log(0.5) + 0.494 * math.log(0.494) + 0.006 * math.log(0.006))
+    first = -(0.5 * math.log(0.5) + 0.47 * math.log(0.47) + 0.03 * math.log(0.03))
     assert value(components, "fedem", "entropy") == pytest.approx(first / 2)
     assert value(components, "fedem", "unseen_entropy") == pytest.approx(math.log(3))
     assert value(components, "fedem", "paper_entropy") == 0.27
     assert value(components, "fedem", "group_accuracy") == 50
-    assert value(components, "fedem", "smallest") == pytest.approx(0.003)
+    assert value(components, "fedem", "smallest") == pytest.approx(0.015)
     assert value(components, "fedem", "dead") == 1
-    assert f"dead: fedem, seed 0, component 2 (mean weight below 0.01 / 3) in {run}" in report(capsys, tmp_path)[0]
+    assert f"dead: fedem, seed 0, component 2 (mean weight below 0.05 / 3) in {run}" in report(capsys, tmp_path)[0]
 
 
 def test_groups_found_stand_beside_components(tmp_path: Path, capsys) -> None:

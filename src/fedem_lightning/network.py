@@ -54,8 +54,8 @@ class Network(ABC):
 
         Args:
             clients: drawn for the round, int64 [C].
-            work: samples that each one trains on, as often as they are visited, [C].
-            seed, round_: of the run, and the round's number from 0.
+            work: gradients of single samples that each one computes, [C]; without any it takes no time.
+            seed, round_: of the run, and the round's number from 0 (below 0: a special round's).
 
         """
 
@@ -127,8 +127,9 @@ class ShiftedExponentialNetwork(Network):
         self.mean_delay = 0.0 if mu is None else 1 / mu
 
     def compute_times(self, clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
-        """Drawn anew each round, whatever the work: float64 [C]."""
-        return self.t_min - self.mean_delay * _uniform(seed, _DRAW, round_, clients).log()
+        """Drawn anew each round, whatever the work, if there is any: float64 [C]."""
+        times = self.t_min - self.mean_delay * _uniform(seed, _DRAW, round_, clients).log()
+        return torch.where(work > 0, times, 0.0)
 
     def upload_times(self, clients: Tensor, traffic: Traffic, seed: int) -> Tensor:
         """Rho T_dl for each model, or C times that: [C]."""
@@ -195,14 +196,23 @@ class Clocks:
     Args:
         networks: by name; the one with a deadline, if any, says who is in time, the others wait for the same clients.
         clients, work, seed, round_: see `Network.compute_times`; on any device.
+        limited: whether the deadline holds; else everybody is waited for.
 
     """
 
-    def __init__(self, networks: Mapping[str, Network], clients: Tensor, work: Tensor, seed: int, round_: int) -> None:
+    def __init__(
+        self,
+        networks: Mapping[str, Network],
+        clients: Tensor,
+        work: Tensor,
+        seed: int,
+        round_: int,
+        limited: bool = True,
+    ) -> None:
         self._networks, self._clients, self._seed = networks, clients.cpu(), seed
         self._times = {n: net.compute_times(self._clients, work.cpu(), seed, round_) for n, net in networks.items()}
         self.in_time = torch.ones(len(clients), dtype=torch.bool)  # [C], on the CPU
-        for name, network in networks.items():
+        for name, network in networks.items() if limited else ():
             self.in_time &= network.in_time(self._times[name])
 
     def times(self, traffic: Traffic) -> dict[str, float]:

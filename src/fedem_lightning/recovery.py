@@ -69,10 +69,15 @@ def group_scores(found: np.ndarray, true: np.ndarray) -> dict[str, float | int]:
 
 
 DEAD = 0.05
-"""A component with less than this share of its fair share 1 / M of the clients' weights is dead."""
+"""A component with less than this share of its fair share 1 / M of the weights is dead, for runs and reports."""
 
 TWINS = 0.05
 """Two components nearer than this, relative to the longer one, are twins: EM can hardly part them again."""
+
+
+def dead_components(pi: np.ndarray) -> list[int]:
+    """Components that hardly any client uses: pi [T, M], T at least 1."""
+    return np.flatnonzero(pi.mean(axis=0) < DEAD / pi.shape[1]).tolist()
 
 
 def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, list[Any]]:
@@ -88,7 +93,6 @@ def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, list[A
 
     """
     n_components, norms = len(components), np.linalg.norm(components, axis=1)
-    mean = pi.mean(axis=0)
     twins = [
         [a, b]
         for a in range(n_components)
@@ -96,7 +100,7 @@ def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, list[A
         if np.linalg.norm(components[a] - components[b]) < TWINS * max(norms[a], norms[b], np.finfo(float).tiny)
     ]
     return {
-        "mean_weights": mean.tolist(),
-        "dead": np.flatnonzero(mean < DEAD / n_components).tolist(),
+        "mean_weights": pi.mean(axis=0).tolist(),
+        "dead": dead_components(pi),
         "twins": twins,
     }

@@ -34,6 +34,7 @@ class Statistics:
     times: dict[str, float] = field(default_factory=dict)  # simulated, of each network, in its unit
     stragglers: int = 0  # clients left out of a round because they missed its deadline
     rejected_updates: int = 0  # client updates left out because they were not finite
+    special_rounds: int = 0  # rounds of their own, see `count_special_round`
     planned_rounds: int = 0  # of the whole run; the learning-rate schedule needs it
 
     def __post_init__(self) -> None:
@@ -122,7 +123,7 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
     if round_ == 0:
         algorithm.initialize(federation)
     drawn = algorithm.cohort(federation, round_)
-    clocks = Clocks(algorithm.networks, drawn, local_work(algorithm, federation, drawn), algorithm.seed, round_)
+    clocks = Clocks(algorithm.networks, drawn, algorithm.local_work(federation, drawn, round_), algorithm.seed, round_)
     cohort = drawn[clocks.in_time.to(drawn.device)]
     means = train_clients(algorithm, federation, cohort, round_)
     algorithm.server_update(means, Round(round_, federation, cohort))
@@ -169,12 +170,25 @@ def train_clients(algorithm: "FederatedAlgorithm", federation: Federation, cohor
     return mean.compute()
 
 
-def local_work(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> Tensor:
-    """Samples that each client trains on in a round, once for every visit and model that it trains, int64 [C]."""
-    counts = federation.splits["train"].counts(clients)
-    steps, batch = algorithm.local_steps, algorithm.batch_size
-    visits = algorithm.local_epochs * counts if steps is None else steps * counts.clamp(max=batch)
-    return visits * (algorithm.trained_models or len(algorithm.components))
+def count_special_round(algorithm: "FederatedAlgorithm", federation: Federation, down: float, up: float) -> None:
+    """Counts a round in which all clients that train take part at once, whatever the cohort and the deadline.
+
+    Everybody hears the same `down` models, computes the gradients of its training samples, and sends `up` models.
+    """
+    clients, statistics = federation.clients(), algorithm.statistics
+    statistics.special_rounds += 1
+    work = federation.splits["train"].counts(clients)
+    clocks = Clocks(algorithm.networks, clients, work, algorithm.seed, -statistics.special_rounds, limited=False)
+    traffic = Traffic(
+        up=up * len(clients),
+        down=down * len(clients),
+        uploads=up,
+        streams=down,
+        on_air=up * len(clients) + down,
+        heard=None,
+        model_bytes=algorithm.message_bytes,
+    )
+    statistics.count(traffic, clocks.times(traffic))
 
 
 def traffic_of(algorithm: "FederatedAlgorithm", drawn: Tensor, cohort: Tensor) -> Traffic:

@@ -107,6 +107,10 @@ class APFL(FederatedAlgorithm):
             return self.own_momentum.read(clients)
         return {name: torch.zeros_like(v) for name, v in own.items() if self.client_optimizer.momentum}
 
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """Two gradients a visit: at w and at v_bar."""
+        return 2 * super().local_work(federation, clients, round_)
+
     def serving(self, clients: Tensor) -> Models:
         """v_bar_t with the newest w, [C, 1, ...]; who never took part has w."""
         w = self.broadcast(clients)

@@ -193,6 +193,16 @@ class FederatedAlgorithm(pl.LightningModule):
         """The stream that each of the clients [C] listens to, int64 [C]; None: all listen to all of them."""
         return None
 
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """Gradients of single samples that each of the clients [C] computes in a round; forward passes do not count.
+
+        Default: one for each visit of a sample and each model trained, int64 [C].
+        """
+        counts = federation.splits["train"].counts(clients)
+        steps, batch = self.local_steps, self.batch_size
+        visits = self.local_epochs * counts if steps is None else steps * counts.clamp(max=batch)
+        return visits * (self.trained_models or len(self.components))
+
     def cohort(self, federation: Federation, round_: int) -> Tensor:
         """The clients of a round, int64, ascending. Default: drawn uniformly."""
         return sample_cohort(federation.clients(), self.participation, self.seed, round_)

@@ -4,6 +4,7 @@ Sattler, Mueller, Samek: "Clustered Federated Learning: Model-Agnostic Distribut
 Constraints", IEEE TNNLS 2020, arXiv 1910.01991. Algorithms 1 (bipartition), 3 (training) and 4 (unseen clients).
 """
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,7 +37,8 @@ class Clustered(FederatedAlgorithm):
         backbone, n_clients, options: see `FederatedAlgorithm`. The server optimiser takes no part.
         eps1: split only if the mean update is shorter, |sum_t (n_t / n_c) Delta_t| < eps1 ...
         eps2: ... and the longest is longer, max_t |Delta_t| > eps2. Both depend on learning rate, model and steps; the
-            metrics `mean_update_norm` and `max_update_norm` show them.
+            metrics `mean_update_norm` and `max_update_norm` show them. "auto" (the paper's rule of thumb): eps1 is a
+            tenth of the cluster's longest mean update so far, eps2 is 4 eps1, the ratio of the authors' code.
         min_rounds: no split in so many first rounds.
         gamma_max: split only if sqrt((1 - alpha_cross) / 2) is larger, alpha_cross the largest similarity across.
         linkage: "complete" (the authors' code), or "single" (the paper's Algorithm 1, which minimises alpha_cross).
@@ -51,13 +53,14 @@ class Clustered(FederatedAlgorithm):
     cluster: Tensor  # int64 [T], the leaf of each client
     split: Tensor  # bool [nodes]
     update_norms: Tensor  # |Delta_t| of the last round, [T]
+    longest_mean: Tensor  # of each cluster, over its rounds so far, [nodes]
 
     def __init__(
         self,
         backbone: Backbone,
         n_clients: int,
-        eps1: float = 0.4,
-        eps2: float = 1.6,
+        eps1: float | str = 0.4,
+        eps2: float | str = 1.6,
         min_rounds: int = 20,
         gamma_max: float = 0.0,
         linkage: str = "complete",
@@ -66,8 +69,14 @@ class Clustered(FederatedAlgorithm):
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
+        for key, value in (("eps1", eps1), ("eps2", eps2)):
+            require(
+                value == "auto" or not isinstance(value, str),
+                f"algorithm.{key}: expected a number or auto, got {value}",
+            )
         for key, value in (("eps1", eps1), ("eps2", eps2), ("gamma_max", gamma_max)):
-            require_number(f"algorithm.{key}", value, at_least=0)
+            if value != "auto":
+                require_number(f"algorithm.{key}", value, at_least=0)
         require_whole("algorithm.min_rounds", min_rounds, at_least=0)
         require_whole("algorithm.max_depth", max_depth, at_least=1, below=11)
         require(linkage in ("complete", "single"), f"algorithm.linkage: expected complete or single, got {linkage}")
@@ -78,11 +87,25 @@ class Clustered(FederatedAlgorithm):
         self.register_buffer("cluster", torch.zeros(n_clients, dtype=torch.int64))
         self.register_buffer("split", torch.zeros(n_nodes, dtype=torch.bool))
         self.register_buffer("update_norms", torch.zeros(n_clients))
+        self.register_buffer("longest_mean", torch.zeros(n_nodes))
         self.nodes = ClientStore.of_components(n_nodes, self.components)  # a row a node
         row = self.params_of(self.nodes.read(torch.tensor(0)))
         self.updates = ClientStore(n_clients, row)  # Delta_t of the last round
         if unseen == "tree":
             self.split_updates = ClientStore(max_depth * n_clients, row)  # at each level's split, client after client
+
+    def initialize(self, federation: Federation) -> None:
+        """Says so if no cluster can be split."""
+        rounds, n_clients = self.statistics.planned_rounds, len(federation.clients())
+        reasons = {
+            f"min_rounds={self.min_rounds} of {rounds} rounds": self.min_rounds >= rounds,
+            "eps1=0": self.eps1 == 0,
+            f"gamma_max={self.gamma_max:g} is 1 at least": self.gamma_max >= 1,
+            f"{n_clients} clients": n_clients <= 2,
+        }
+        found = [reason for reason, holds in reasons.items() if holds]
+        if found:
+            warnings.warn(f"algorithm: Clustered cannot split, so it is FedAvg ({', '.join(found)})", stacklevel=2)
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Delta_t = local_sgd(theta_c) - theta_c."""
@@ -132,8 +155,13 @@ class Clustered(FederatedAlgorithm):
         a, b = float(a) ** 0.5, float(self.update_norms[members].nan_to_num(0.0, 0.0).max())
         self.round_metrics.add("mean_update_norm", torch.tensor([a]))
         self.round_metrics.add("max_update_norm", torch.tensor([b]))
+        self.longest_mean[leaf] = max(float(self.longest_mean[leaf]), a)
+        eps1 = float(self.longest_mean[leaf]) / 10 if isinstance(self.eps1, str) else self.eps1
+        eps2 = 4 * eps1 if isinstance(self.eps2, str) else self.eps2
+        if round_ >= self.min_rounds and not self.split.any():
+            self._note(a, b, eps1, eps2)
         deepest = int(leaf) >= len(self.split) // 2
-        if not (a < self.eps1 and b > self.eps2 and len(members) > 2 and round_ >= self.min_rounds) or deepest:
+        if not (a < eps1 and b > eps2 and len(members) > 2 and round_ >= self.min_rounds) or deepest:
             return None
         similarity = cosine_similarities(self.updates.read(members))  # [c, c]
         clustering = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=self.linkage)
@@ -141,7 +169,18 @@ class Clustered(FederatedAlgorithm):
         across = similarity[side][:, ~side].max()
         if np.sqrt(max(0.0, 1 - across) / 2) <= self.gamma_max:
             return None
+        self.diagnostics.pop("clustered", None)
         return torch.from_numpy(side).to(members.device)
+
+    def _note(self, a: float, b: float, eps1: float, eps2: float) -> None:
+        """How far the norms were from the thresholds, as long as there is no split."""
+        seen = self.diagnostics.get("clustered", {})
+        self.diagnostics["clustered"] = {
+            "smallest_mean_update_norm": min(a, seen.get("smallest_mean_update_norm", a)),
+            "largest_update_norm": max(b, seen.get("largest_update_norm", b)),
+            "eps1": eps1,
+            "eps2": eps2,
+        }
 
     @property
     def n_groups(self) -> int:  # type: ignore[override]

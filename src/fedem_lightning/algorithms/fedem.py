@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Sent
+from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.predicting import losses_of
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
-from fedem_lightning.errors import require, require_whole
+from fedem_lightning.errors import require, require_number, require_whole
 from fedem_lightning.initialization import farthest_models, load_models
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.round import Round
 
 
 class FedEM(FederatedAlgorithm):
@@ -33,10 +35,14 @@ class FedEM(FederatedAlgorithm):
         initialization: "random": each component from its own seed, pi uniform. "farthest": components trained on single
             clients that serve one another badly (`fedem_lightning.initialization`). "shared": equal components, and a
             random pi for every client, so that clients part the components and not labels.
-        warmup_rounds: at first, in which every component trains on all samples (q = 1) and pi stays: with "shared" they
-            are FedAvg's one model, which the clients then part. The paper's is 0.
+        warmup_rounds: at first, in which every component trains on all samples (q = 1) and pi stays. With "shared" the
+            components are FedAvg's one model, which is sent and trained once, and which the clients then part. With
+            the others it is FedAvg M times. The paper's is 0.
         personalize_steps: E-steps and updates of pi of an unseen client; the paper's is 1, where pi has hardly left the
             uniform weights.
+        personalize_tolerance: a client stops before that once no weight of its pi moves by as much; None: never.
+        personalize_seen: seen clients too are scored with a pi made so, from the newest components. Training keeps its
+            own pi. For cohorts, whose other clients have an old pi; one step leaves pi near the uniform weights.
         options: see `FederatedAlgorithm`.
 
     """
@@ -51,6 +57,8 @@ class FedEM(FederatedAlgorithm):
         initialization: str = "random",
         warmup_rounds: int = 0,
         personalize_steps: int = 1,
+        personalize_tolerance: float | None = None,
+        personalize_seen: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
@@ -60,7 +68,18 @@ class FedEM(FederatedAlgorithm):
         )
         require_whole("algorithm.warmup_rounds", warmup_rounds, at_least=0)
         require_whole("algorithm.personalize_steps", personalize_steps, at_least=1)
+        if personalize_tolerance is not None:
+            require_number("algorithm.personalize_tolerance", personalize_tolerance, above=0)
+            require(
+                personalize_steps > 1,
+                "algorithm.personalize_tolerance: it needs algorithm.personalize_steps above 1, the most steps taken",
+            )
+        require(
+            isinstance(personalize_seen, bool),
+            f"algorithm.personalize_seen: expected true or false, got {personalize_seen}",
+        )
         self.initialization, self.personalize_steps = initialization, personalize_steps
+        self.personalize_tolerance, self.personalizes_seen = personalize_tolerance or 0.0, personalize_seen
         self.warmup_rounds = warmup_rounds
         self.register_buffer("pi", torch.full((n_clients, n_components), 1.0 / n_components))
 
@@ -78,16 +97,38 @@ class FedEM(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""
-        t, owner = block.clients, block.owner
-        losses = self.losses(block)  # l(h_m(x_i), y_i)  [n, M]
-        self.round_metrics.add("objective", mixture_losses(self.pi[t], losses, owner))  # Eq. 6, before the round
+        t, owner, received = block.clients, block.owner, self.components[: self._n_sent(round_)]
+        losses = losses_of(self, received, block)  # l(h_m(x_i), y_i)  [n, M]
+        pi = self.pi[t] if len(received) > 1 else torch.ones_like(self.pi[t, :1])
+        self.round_metrics.add("objective", mixture_losses(pi, losses, owner))  # Eq. 6, before the round
         if round_ < self.warmup_rounds:
-            q = torch.ones_like(losses)  # M times FedAvg
+            q = torch.ones_like(losses)  # FedAvg
         else:
             q = responsibilities(self.pi[t], losses, owner)  # Eq. 8  [n, M]
             self.pi[t] = mixture_weights(q, owner, self.pi[t])  # Eq. 9  [C, M]
-        models = self.local_solver(self.broadcast(t), block, round_, weights=q)  # Eq. 10  [C, M, ...]
+        models = self.local_solver(self.broadcast(t, received), block, round_, weights=q)  # Eq. 10  [C, M, ...]
         return Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """theta_m <- mean over the clients; one mean for all components where they are equal."""
+        if means is not None:
+            m = len(self.components)
+            models = {name: rows.expand(m, *rows.shape[1:]) for name, rows in means.models.items()}
+            means = means._replace(models=models, heard=means.heard.expand(m))
+        super().server_update(means, round_)
+
+    def _n_sent(self, round_: int) -> int:
+        """Models that travel in a round and are trained: one for all in a warm-up of equal components, else M."""
+        return 1 if self.initialization == "shared" and round_ < self.warmup_rounds else len(self.components)
+
+    @property
+    def messages(self) -> tuple[int, int]:
+        """M each way."""
+        return self._n_sent(self.current_epoch), self._n_sent(self.current_epoch)
+
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """A gradient for each model that travels; the E-step has forward passes only."""
+        return super().local_work(federation, clients, round_) // len(self.components) * self._n_sent(round_)
 
     def mixture(self, clients: Tensor) -> Tensor:
         """Eq. 5: client t serves sum_m pi[t, m] h_m(x)."""
@@ -99,12 +140,23 @@ class FedEM(FederatedAlgorithm):
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several of both."""
-        self.pi[clients] = 1.0 / self.pi.shape[1]
+        pi = torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
         block = federation.block(clients, "train")
         losses = self.losses(block)  # the components stay as they are  [n, M]
+        moving = torch.ones(len(clients), dtype=torch.bool, device=pi.device)
         for _ in range(self.personalize_steps):
-            q = responsibilities(self.pi[clients], losses, block.owner)
-            self.pi[clients] = mixture_weights(q, block.owner, self.pi[clients])
+            q = responsibilities(pi, losses, block.owner)
+            new = mixture_weights(q, block.owner, pi)
+            change = (new - pi).abs().amax(dim=1)  # [C]
+            pi = torch.where(moving.unsqueeze(1), new, pi)  # each client stops by itself
+            moving &= change >= self.personalize_tolerance
+        self.pi[clients] = pi
+
+    def validation_step(self, batch: Federation, batch_idx: int) -> None:
+        """Scores the seen clients; the pi made for that is not the one that they train with."""
+        kept = self.pi.clone()
+        super().validation_step(batch, batch_idx)
+        self.pi.copy_(kept)
 
     def client_state(self) -> Iterator[Tensor]:
         """The mixture weights."""

@@ -3,8 +3,9 @@
 Hanzely, Richtarik: "Federated Learning of a Mixture of Global and Local Models", 2020, arXiv 2002.05516. Algorithm 1.
 
 A step of theirs is a coin for all: with probability 1 - p every client takes a gradient step, with probability p all
-models move towards their mean. Messages are needed only when the coin turns, so a round here is the gradient steps up
-to the next p, J of them (geometric, mean (1 - p) / p), and then one step towards the mean.
+models move towards their mean. A round here is the gradient steps up to the next p, J of them (geometric, mean
+(1 - p) / p), and then one step towards the mean. Messages are needed only when the coin turns: in a round with J = 0
+the mean is still that of the round before (or of the common start), and every client has it.
 """
 
 from typing import Any
@@ -56,6 +57,7 @@ class L2SGD(FederatedAlgorithm):
         require(self.local_steps is None, "algorithm.local_steps: L2SGD draws them; set algorithm.probability instead")
         self.pull, self.probability = pull, probability
         self.models = ClientStore.of_components(n_clients, self.components)  # x_t, rows [1, ...]
+        self._exchanged = True  # whether models were sent in the last round
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Xi = 0: J local steps."""
@@ -74,7 +76,22 @@ class L2SGD(FederatedAlgorithm):
             for name, tensor in self.components[0].state_dict(keep_vars=True).items():
                 if name in means.models:
                     tensor.data.copy_(means.models[name][0])
+        # a mean over another cohort is another one: then it has to be sent in any case
+        always = len(self.cohort(round_.federation, round_.number)) < len(round_.federation.clients()) or any(
+            network.deadline is not None for network in self.networks.values()
+        )
+        self._exchanged = always or self.local_steps_of(round_.federation, round_.number) > 0
         self.server_step(None)
+
+    @property
+    def messages(self) -> tuple[int, int]:
+        """One each way; none in a round without a local step."""
+        return int(self._exchanged), int(self._exchanged)
+
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """J batches."""
+        counts = federation.splits["train"].counts(clients)
+        return self.local_steps_of(federation, round_) * counts.clamp(max=self.batch_size)
 
     def local_steps_of(self, federation: Federation, round_: int) -> int:
         """J, the coin's zeros before its next one; the same for all clients."""

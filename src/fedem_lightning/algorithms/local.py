@@ -9,12 +9,13 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.round import share_of
 
 
 class Local(FederatedAlgorithm):
     """theta_t <- local_sgd(theta_t), no server. All clients start from the same model.
 
-    An unseen client trains alone too: as many rounds as the others have had.
+    An unseen client trains alone too: as many rounds as a seen one took part in on average, rounded.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
@@ -44,8 +45,16 @@ class Local(FederatedAlgorithm):
         return self.models.read(clients)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """Trains the clients from the common start, round by round."""
+        """From the common start; the clients' rounds are spread over the run, and so over the schedule of the rate."""
+        done = len(self.statistics.round_seconds)
+        taken = self.rounds_of_a_client(federation)
         self.models.write(clients, self.broadcast(clients))
         for block in self.blocks(federation, clients):
-            for round_ in range(len(self.statistics.round_seconds)):
-                self.client_update(block, round_)
+            for i in range(taken):
+                self.client_update(block, i * done // taken)
+
+    def rounds_of_a_client(self, federation: Federation) -> int:
+        """In how many rounds a seen client was drawn and met the deadline: the mean over them, rounded."""
+        n_seen, statistics = len(federation.clients()), self.statistics
+        drawn = len(statistics.round_seconds) * share_of(self.participation, n_seen)
+        return round((drawn - statistics.stragglers) / n_seen)

@@ -7,13 +7,14 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedem_lightning.adaptation import Adaptation, Interpolate
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.components import Backbone
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
 from fedem_lightning.personal import Personal
 
@@ -49,3 +50,10 @@ class Mapper(FederatedAlgorithm):
         step = self.local_step(block, round_, MixtureStep)
         models = self.local_solver(h_c, block, round_, weights, step=step)  # Eq. 12
         return Sent(models, block.counts())
+
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """h_c's, and the epochs of an h_l for each lambda of the grid above 0."""
+        assert isinstance(self.adaptation, Interpolate)
+        n_local = sum(value > 0 for value in self.adaptation.lambdas)
+        counts = federation.splits["train"].counts(clients)
+        return super().local_work(federation, clients, round_) + n_local * self.adaptation.epochs * counts

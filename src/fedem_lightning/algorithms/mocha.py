@@ -162,6 +162,10 @@ class MOCHA(FederatedAlgorithm):
             share = self.stragglers + (1 - self.stragglers) * uniform  # [C]
         return (share * block.counts().double()).long().clamp(min=1)
 
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """H_t: a coordinate step is as much work as a sample's gradient."""
+        return self.local_steps_of(federation.block(clients, "train"), round_)
+
     def features(self, block: Block) -> Tensor:
         """A copy of X, with a last column of ones if there is a bias: [n, d]."""
         x = self.w.new_ones(len(block.index), self.w.shape[1])

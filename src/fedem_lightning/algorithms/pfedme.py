@@ -95,6 +95,10 @@ class PFedMe(FederatedAlgorithm):
         self.models.write_finite(block.clients, trained["params"] | trained["buffers"])
         return Sent(trained["anchor"] | trained["buffers"], block.counts())
 
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """A gradient for each inner step."""
+        return self.inner_steps * super().local_work(federation, clients, round_)
+
     def serving(self, clients: Tensor) -> Models:
         """theta_t, [C, 1, ...]; who never took part has the global model."""
         return self.models.read(clients, self.broadcast(clients))

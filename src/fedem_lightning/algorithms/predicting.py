@@ -39,11 +39,17 @@ def outputs(algorithm: "FederatedAlgorithm", block: Block, components: nn.Module
 
 def losses(algorithm: "FederatedAlgorithm", block: Block) -> Tensor:
     """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]. Shared components need no stacking."""
+    return losses_of(algorithm, algorithm.components, block)
+
+
+def losses_of(algorithm: "FederatedAlgorithm", components: nn.ModuleList, block: Block) -> Tensor:
+    """As `losses`, of some components."""
     task = block.federation.task
     pieces = []
     for piece in block.pieces():
         y = piece.y()
-        pieces.append(torch.stack([task.losses(outputs, y) for outputs in algorithm.outputs(piece)]))  # [M, piece]
+        outputs = algorithm.outputs(piece, components)
+        pieces.append(torch.stack([task.losses(output, y) for output in outputs]))  # [M, piece]
     return torch.cat(pieces, dim=1).T
 
 

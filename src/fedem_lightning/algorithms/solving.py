@@ -64,7 +64,7 @@ def solve(
     learners = {
         "params": {name: models[name] for name in params},
         "buffers": {name: tensor for name, tensor in models.items() if name not in params},
-        "momentum": restart if kept is None else kept.read(block.clients),
+        "momentum": restart if kept is None else _first(kept.read(block.clients), models),
         **(extra or {}),
     }
     steps = algorithm.local_steps if epochs is None and steps is None else steps
@@ -75,8 +75,16 @@ def solve(
     trained = algorithm.engine.run(step, learners, block, batches, weights, progress)
     if kept is not None:
         finite = all_finite(trained["momentum"])  # a client that diverged once starts again from what it had
-        kept.write(block.clients[finite], {name: t[finite] for name, t in trained["momentum"].items()})
+        n_kept = algorithm.trained_models or len(algorithm.components)
+        rows = {name: t[finite].expand(-1, n_kept, *t.shape[2:]) for name, t in trained["momentum"].items()}
+        kept.write(block.clients[finite], rows)
     return trained
+
+
+def _first(kept: Models, models: Models) -> Models:
+    """Of what is kept, [C, M, ...], as much as there are models: one may be trained that stands for M equal ones."""
+    n_models = next(iter(models.values())).shape[1]
+    return {name: rows[:, :n_models] for name, rows in kept.items()}
 
 
 def local_step(

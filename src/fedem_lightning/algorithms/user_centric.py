@@ -19,7 +19,7 @@ from fedem_lightning.collaboration import class_gradients, compared_parameters, 
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_whole
-from fedem_lightning.round import Round
+from fedem_lightning.round import Round, count_special_round
 from fedem_lightning.streams import (
     MATRIX_LIMIT,
     RULES,
@@ -100,7 +100,6 @@ class UserCentric(FederatedAlgorithm):
         self.n_streams, self.max_streams, self.n_parts = n_streams, max_streams, n_parts
         self.similarity, self.label_adjusted, self.members_only = similarity, label_adjusted, members_only
         self.warmup_rounds, self.refresh_every = warmup_rounds, refresh_every
-        self._special = (0, 0.0)  # special rounds beside the last round, and their messages for each of its clients
         self._n_classes = 1  # gradients that a client sends in a special round
         self.register_buffer("stream", torch.zeros(n_clients, dtype=torch.int64))
         self.register_buffer("weights", torch.zeros(0, n_clients))
@@ -146,14 +145,12 @@ class UserCentric(FederatedAlgorithm):
         again = self.refresh_every is not None and trained > 0 and trained % self.refresh_every == 0
         if trained == 0 or again:
             self._refresh(round_.federation)
-        before_training = self.warmup_rounds == 0 and round_.number == 0
-        n_special, n_clients = (trained == 0) + again + before_training, len(round_.federation.clients())
-        self._special = (n_special, n_special * n_clients / len(round_.cohort))
         self.server_step(None)
 
     def special_round(self, federation: Federation) -> None:
-        """Gradients at component 0, then W and the streams."""
+        """Gradients at component 0, then W and the streams. Everybody hears one model and sends its gradients."""
         t, cosine = federation.clients(), self.similarity == "cosine"
+        count_special_round(self, federation, down=1, up=self._n_classes * self._share)
         self._gather_gradients(federation, t)
         distance = self._distances(t, t).fill_diagonal_(0.0)
         counts = federation.splits["train"].counts(t)
@@ -227,14 +224,9 @@ class UserCentric(FederatedAlgorithm):
         return len(self.weights)
 
     @property
-    def messages(self) -> tuple[float, float]:
-        """Its stream's model down, its own up; in a special round each client gets a model and sends gradients too."""
-        return 1 + self._special[1], 1 + self._special[1] * self._n_classes * self._share
-
-    @property
     def streams(self) -> int:
         """Distinct models sent down."""
-        return len(self.weights) + self._special[0]
+        return len(self.weights)
 
     def stream_of(self, clients: Tensor) -> Tensor:
         """The clients' groups."""

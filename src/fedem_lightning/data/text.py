@@ -37,7 +37,8 @@ class TextFederation(FederatedDataModule):
         min_sentences: a role with fewer is left out.
         n_clients: up to 1: the fraction of the roles to keep; from 2 on: their number; None: all.
         printable: the vocabulary is Python's 100 printable characters; else the characters of the text.
-        char_weights: weigh characters in the loss by min(1, 0.012 / frequency) * 8, as the public FedEM code does.
+        char_weights: weigh characters in the loss by min(1, 0.012 / frequency) * 8, as the public FedEM code does. The
+            frequency is that in the training text of the clients that train.
         fractions: of each role's text for train, val, test.
         unseen_fraction: share of the clients that take no part in training.
         seed: of the choice of roles and of unseen clients.
@@ -87,7 +88,9 @@ class TextFederation(FederatedDataModule):
             f"window of {window} characters, {len(fit) - len(kept)} by dataset.n_clients",
             "vocabulary": symbols,
         }
-        weights = _char_weights(codes[(split == 0) & (new[client] >= 0)], len(symbols)) if char_weights else None
+        seen = hold_out_clients(len(kept), unseen_fraction, seed)
+        trained_on = codes[(split == 0) & np.isin(client, kept[seen])]
+        weights = _char_weights(trained_on, len(symbols)) if char_weights else None
         super().__init__(
             Federation.from_samples(
                 Windows(torch.from_numpy(codes), window),
@@ -96,7 +99,7 @@ class TextFederation(FederatedDataModule):
                 position=start,
                 task=Classification(len(symbols), n_targets=window, class_weights=weights),
                 names=[names[t] for t in kept],
-                seen=hold_out_clients(len(kept), unseen_fraction, seed),
+                seen=seen,
                 notes=notes,
             )
         )

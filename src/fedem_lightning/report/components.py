@@ -6,13 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from fedem_lightning.recovery import DEAD, dead_components
 from fedem_lightning.report.cells import Cell, Column, Table, cell
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import Setting
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers
-
-DEAD = 0.01
-"""A component is dead if its mean weight is below this share of 1 / M, what it has when all are used alike."""
 
 _COLUMNS = {
     "seeds": Column("seeds", ".0f"),
@@ -48,8 +46,7 @@ class MixtureWeights:
 
     def dead(self) -> list[int]:
         """Components that hardly any client uses."""
-        n_components = self.seen.shape[1]
-        return [] if not len(self.seen) else np.flatnonzero(self.seen.mean(axis=0) < DEAD / n_components).tolist()
+        return dead_components(self.seen) if len(self.seen) else []
 
 
 def mixture_weights(run: Run) -> MixtureWeights | None:
