@@ -1,6 +1,6 @@
 """Breaks the package in one place at a time and says whether the tests notice.
 
-    python tests/mutants/run.py [--only SUBSTRING] [--all-tests] [--jobs N] [--logs FOLDER] [--catalogue FILE]
+    python tests/mutants/run.py [--only SUBSTRING] [--all-tests] [--jobs N] [--logs FOLDER] [--unchecked] [FILE]
 
 The mistakes are the rows of mutants.toml. For each one a copy of the package gets that mistake, and pytest runs the
 row's tests on the copy; the mutant is killed if one of them fails. Exit code 0: all are killed.
@@ -10,6 +10,7 @@ import argparse
 import ast
 import compileall
 import contextlib
+import functools
 import importlib
 import importlib.util
 import json
@@ -32,10 +33,13 @@ SOURCE = ROOT / "src" / "fedem_lightning"
 CATALOGUE = Path(__file__).with_name("mutants.toml")
 TIMEOUT = 300
 """Seconds after which a mutant's tests are ended; it then counts as one that survived."""
+ALL_TIMEOUT = 3600
+"""Of all tests together, on the package without a mistake."""
 
 PRELOADED = """
-    numpy pandas scipy.optimize scipy.special scipy.sparse.csgraph networkx sklearn.cluster sklearn.decomposition
-    sklearn.metrics sklearn.datasets scipy.io pyarrow.parquet pyarrow.csv matplotlib.pyplot matplotlib.figure rich.console rich.progress rich.table PIL.Image
+    numpy pandas pyarrow.parquet pyarrow.csv scipy.optimize scipy.special scipy.sparse.csgraph scipy.io networkx
+    sklearn.cluster sklearn.decomposition sklearn.metrics sklearn.datasets PIL.Image
+    matplotlib.pyplot matplotlib.figure rich.console rich.progress rich.table
     torch torch.func torch.distributed torchvision.models torchmetrics pytorch_lightning pytorch_lightning.loggers
     pytorch_lightning.strategies hydra hydra.utils omegaconf pytest
 """
@@ -70,18 +74,17 @@ class Mutant:
 
     def found(self) -> int:
         """How often `old` is where it is looked for; it should be 1."""
-        text = (SOURCE / self.file).read_text()
-        first, last = self._span(text)
+        text, (first, last) = _read(SOURCE / self.file), self._span()
         return text[first:last].count(self.old)
 
     def text(self) -> str:
         """The file with the mistake."""
-        text = (SOURCE / self.file).read_text()
-        first, last = self._span(text)
+        text, (first, last) = _read(SOURCE / self.file), self._span()
         return text[:first] + text[first:last].replace(self.old, self.new) + text[last:]
 
-    def _span(self, text: str) -> tuple[int, int]:
+    def _span(self) -> tuple[int, int]:
         """Where to look: characters from, to."""
+        text = _read(SOURCE / self.file)
         if not self.within:
             return 0, len(text)
         lines, kinds = text.splitlines(keepends=True), (ast.FunctionDef, ast.ClassDef)
@@ -98,14 +101,24 @@ def load(path: Path = CATALOGUE) -> list[Mutant]:
     return [Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows]
 
 
+@functools.cache
+def _read(path: Path) -> str:
+    return path.read_text()
+
+
+@functools.cache
+def _tests_in(path: Path) -> list[str]:
+    """Names of a file's tests; none if there is no such file."""
+    tree = ast.parse(_read(path) if path.is_file() else "")
+    functions = (node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+    return [name for name in functions if name.startswith("test_")]
+
+
 def named_tests(test: str) -> list[str]:
     """The tests that a row means, as pytest takes them; none if there is no such test."""
     file, _, name = test.partition("::")
     path = TESTS / file
-    if not path.is_file():
-        return []
-    names = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
-    found = [n for n in names if n.startswith("test_") and n.startswith(name.partition("[")[0])]
+    found = [known for known in _tests_in(path) if known.startswith(name.partition("[")[0])]
     if "[" in name:
         return [f"{path}::{name}"] if found else []
     return [f"{path}::{n}" for n in found] if name else [str(path)] * bool(found)
@@ -151,14 +164,15 @@ class Outcome:
 class Child:
     """A forked process in which pytest runs on a copy of the package."""
 
-    def __init__(self, copy: Copy, tests: list[str], log: Path, stop_at_first: bool = True) -> None:
-        self.copy, self.log, self.start = copy, log, time.monotonic()
+    def __init__(self, copy: Copy, tests: list[str], log: Path, unbroken: bool = False) -> None:
+        self.copy, self.start = copy, time.monotonic()
+        self.timeout = ALL_TIMEOUT if unbroken else TIMEOUT
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
             code = 99
             try:
-                code = _run_pytest(copy.source, tests, log, stop_at_first)
+                code = _run_pytest(copy.source, tests, log, stop_at_first=not unbroken)
             except BaseException:
                 traceback.print_exc()
                 sys.stderr.flush()
@@ -170,7 +184,7 @@ class Child:
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         seconds = time.monotonic() - self.start
         if pid == 0:
-            if seconds < TIMEOUT:
+            if seconds < self.timeout:
                 return None
             self.kill()
             return Outcome("timeout", seconds)
@@ -210,9 +224,10 @@ def _run_pytest(source: Path, tests: list[str], log: Path, stop_at_first: bool) 
     return code if tested else 98
 
 
-def run(mutants: list[Mutant], folder: Path, jobs: int, all_tests: bool, logs: Path) -> Iterator[tuple[Mutant, Outcome]]:
+def run(
+    mutants: list[Mutant], folder: Path, jobs: int, all_tests: bool, logs: Path
+) -> Iterator[tuple[Mutant, Outcome]]:
     """What becomes of each mutant, in the order in which they end."""
-    whole = [str(path) for path in sorted(TESTS.glob("test_*.py"))]
     free = [Copy(folder / str(job)) for job in range(jobs)]
     waiting, working = list(enumerate(mutants)), list[tuple[Mutant, Child]]()
     try:
@@ -221,8 +236,7 @@ def run(mutants: list[Mutant], folder: Path, jobs: int, all_tests: bool, logs: P
                 number, mutant = waiting.pop(0)
                 copy = free.pop()
                 copy.become(mutant)
-                tests = whole if all_tests else all_named(mutant.tests)
-                working.append((mutant, Child(copy, tests, logs / f"{number:03d}.log")))
+                working.append((mutant, Child(copy, tests_of([mutant], all_tests), logs / f"{number:03d}.log")))
             time.sleep(0.02)
             for mutant, child in working.copy():
                 if (outcome := child.outcome()) is not None:
@@ -234,10 +248,16 @@ def run(mutants: list[Mutant], folder: Path, jobs: int, all_tests: bool, logs: P
             child.kill()
 
 
-def check_unbroken(mutants: list[Mutant], folder: Path, logs: Path) -> None:
-    """Ends the program unless all named tests pass on a copy without any mistake."""
-    tests = all_named(test for mutant in mutants for test in mutant.tests)
-    child = Child(Copy(folder / "unbroken"), tests, log := logs / "unbroken.log", stop_at_first=False)
+def tests_of(mutants: list[Mutant], all_tests: bool) -> list[str]:
+    """What pytest is to run."""
+    if all_tests:
+        return [str(path) for path in sorted(TESTS.glob("test_*.py"))]
+    return all_named(test for mutant in mutants for test in mutant.tests)
+
+
+def check_unbroken(tests: list[str], folder: Path, logs: Path) -> None:
+    """Ends the program unless all these tests pass on a copy without any mistake."""
+    child = Child(Copy(folder / "unbroken"), tests, log := logs / "unbroken.log", unbroken=True)
     while (outcome := child.outcome()) is None:
         time.sleep(0.02)
     print(f"{len(tests)} tests on the package as it is: {outcome.seconds:.0f} s", flush=True)
@@ -252,7 +272,8 @@ def main() -> int:
     parser.add_argument("--all-tests", action="store_true", help="run the whole default suite on each mutant")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--logs", type=Path, help="a folder for pytest's output; also writes outcomes.json into it")
-    parser.add_argument("--catalogue", type=Path, default=CATALOGUE)
+    parser.add_argument("--unchecked", action="store_true", help="do not run the tests on the unbroken package first")
+    parser.add_argument("catalogue", nargs="?", type=Path, default=CATALOGUE, help="default: mutants.toml")
     options = parser.parse_args()
     mutants = [mutant for mutant in load(options.catalogue) if options.only in mutant.name]
     for name in PRELOADED.split():
@@ -263,8 +284,8 @@ def main() -> int:
         logs.mkdir(parents=True, exist_ok=True)
         for old in logs.glob("*.log"):
             old.unlink()
-        if not options.all_tests:
-            check_unbroken(mutants, Path(folder), logs)
+        if not options.unchecked:
+            check_unbroken(tests_of(mutants, options.all_tests), Path(folder), logs)
         for mutant, outcome in run(mutants, Path(folder), options.jobs, options.all_tests, logs):
             outcomes.append((mutant, outcome))
             print(f"{outcome.status:9}{outcome.seconds:6.1f} s  {mutant.name}", flush=True)
@@ -274,7 +295,8 @@ def main() -> int:
     seconds = sum(outcome.seconds for _, outcome in outcomes)
     print(f"\n{len(outcomes)} mutants, {len(outcomes) - len(lost)} killed, {len(lost)} not, {seconds:.0f} s")
     for mutant, outcome in lost:
-        print(f"{outcome.status}: {mutant.name}\n  - {mutant.old}\n  + {mutant.new}\n  tests: {', '.join(mutant.tests)}")
+        print(f"{outcome.status}: {mutant.name}\n  - {mutant.old}\n  + {mutant.new}")
+        print(f"  tests: {', '.join(mutant.tests)}")
     return 1 if lost or not outcomes else 0
 
 
