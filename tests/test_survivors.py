@@ -18,6 +18,7 @@ from fedem_lightning import (
     Clustered,
     DecentralizedSurrogateOptimization,
     FedAvg,
+    Finetune,
     Local,
     LoopEngine,
     MoreauSurrogate,
@@ -28,6 +29,7 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
+from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.cli import CONFIG_DIR
 from fedem_lightning.collaboration import gradients
 from fedem_lightning.data.splits import split_samples
@@ -53,6 +55,37 @@ def test_clients_of_a_group_weigh_by_their_samples() -> None:
     fedavg = train(make_model(FedAvg, data, client_optimizer=sgd), data, 2)
     for name, rows in fedavg.serving(EVERYBODY).items():
         torch.testing.assert_close(oracle.serving(EVERYBODY)[name], rows, rtol=1e-12, atol=1e-14)
+
+
+def test_the_servers_momentum_counts_at_rate_1() -> None:
+    """v_1 = theta_0 - mean_1, so theta_1 = mean_1; then theta_2 = theta_1 - (0.9 v_1 + theta_1 - mean_2)."""
+    data, sgd = make_data(), ClientSGD(lr=0.3)
+    start = parameters(make_model(FedAvg, data).double().components)
+    first, second = (
+        parameters(train(make_model(FedAvg, data, client_optimizer=sgd), data, rounds).components) for rounds in (1, 2)
+    )
+    model = make_model(
+        FedAvg, data, client_optimizer=sgd, server_optimizer=lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.9)
+    )
+    expected = second - 0.9 * (start - first)
+    torch.testing.assert_close(parameters(train(model, data, 2).components), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_tuning_on_the_side_leaves_kept_momentum_alone() -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.2, momentum=0.9, state="keep")
+    plain = train(make_model(FedAvg, data, client_optimizer=sgd), data, 3)
+    tuned = train(make_model(FedAvg, data, client_optimizer=sgd, adaptation=Finetune(1)), data, 3, limit_val_batches=1)
+    assert torch.equal(parameters(tuned.components), parameters(plain.components))
+    assert torch.equal(parameters(tuned.kept_momentum), parameters(plain.kept_momentum))
+
+
+def test_a_model_that_is_infinite_enters_no_mean() -> None:
+    mean = WeightedMean()
+    mean.add(Sent({"w": torch.tensor([[[1.0, 2.0]], [[torch.inf, 2.0]], [[3.0, 6.0]]])}, torch.tensor([3, 5, 1])))
+    found = mean.compute()
+    assert found is not None
+    assert mean.rejected == 1
+    assert found.models["w"].tolist() == [[1.5, 3.0]]
 
 
 def test_without_a_server_a_pull_counts_as_much_as_with_one() -> None:
