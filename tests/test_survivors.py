@@ -32,15 +32,16 @@ from fedem_lightning import (
 from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.cli import CONFIG_DIR
 from fedem_lightning.collaboration import gradients
-from fedem_lightning.data.splits import split_samples
+from fedem_lightning.data.splits import SPLITS, split_samples
 from fedem_lightning.recovery import component_health
 from fedem_lightning.report import find_runs, group_runs
 from fedem_lightning.report.bounds import bounds_table
 from fedem_lightning.report.minimum import minimum_cell
+from fedem_lightning.report.tables import scores_of
 from fedem_lightning.reporting import save_results
 from fedem_lightning.run import build_model
 from fedem_lightning.run_folder import find_checkpoint
-from test_report import make_run
+from test_report import make_run, sums
 
 EVERYBODY = torch.arange(4)
 
@@ -205,6 +206,13 @@ def test_results_are_json_even_if_they_are_infinite(tmp_path: Path) -> None:
     save_results(tmp_path, {"a": [float("inf"), float("nan"), 1.5]}, pd.DataFrame({"id": ["0"]}), {})
     text = (tmp_path / "results.json").read_text()
     assert json.loads(text) == {"a": [None, None, 1.5]}
+
+
+def test_unseen_clients_have_a_mean_of_their_own(tmp_path: Path) -> None:
+    """The sums of a made-up run: the mean lies 2 % above the weighted score."""
+    make_run(tmp_path / "run", 0.7, unseen={split: {"accuracy": sums(0.5), "loss": sums(1.0)} for split in SPLITS})
+    scores = scores_of(find_runs([tmp_path])[0][0])
+    assert [scores[key] for key in ("weighted", "mean", "unseen", "unseen_mean")] == pytest.approx([70, 72, 50, 52])
 
 
 def test_a_minimum_is_a_mean_over_seeds(tmp_path: Path) -> None:

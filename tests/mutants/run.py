@@ -202,6 +202,7 @@ class Child:
 def _run_pytest(source: Path, tests: list[str], log: Path, stop_at_first: bool) -> int:
     """In the child: pytest's exit code, or 98 if another copy of the package was tested."""
     os.setsid()
+    assert tests, "pytest would run all there are"
     for number in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     sys.dont_write_bytecode = True
