@@ -29,10 +29,12 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
+from fedem_lightning.adaptation.selection import selection_losses
 from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.cli import CONFIG_DIR
 from fedem_lightning.collaboration import gradients
 from fedem_lightning.data.splits import SPLITS, split_samples
+from fedem_lightning.personal import Personal
 from fedem_lightning.recovery import component_health
 from fedem_lightning.report import find_runs, group_runs
 from fedem_lightning.report.bounds import bounds_table
@@ -154,6 +156,20 @@ def test_the_parts_of_a_clients_samples_are_drawn_at_random() -> None:
     in_order = np.mean([((part.mean(axis=0) - each.mean(axis=0)) ** 2).sum() for part in np.split(each, 3)])
     assert noises[0] != noises[1]
     assert max(noises) < in_order / 3
+
+
+@pytest.mark.parametrize("selection", ["val", "train"])
+def test_lambda_is_judged_by_the_mean_loss_on_its_split(selection: str) -> None:
+    data = make_data(sizes=(20, 25, 30, 15))
+    model = make_model(FedAvg, data).double()
+    served = Personal(model.serving(EVERYBODY), torch.ones(4, 1, dtype=torch.float64))
+    found = selection_losses(model, served, data.federation.block(EVERYBODY, "train"), selection)
+    w, b = (p.detach().numpy() for p in model.components[0].parameters())
+    for t in range(4):
+        block = data.federation.block(torch.tensor([t]), selection)
+        z = block.x(torch.float64).numpy() @ w.T + b
+        loss = np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(z)), block.y().numpy()]
+        assert float(found[t]) == pytest.approx(loss.mean(), rel=1e-12)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
