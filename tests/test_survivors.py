@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.distributed as dist
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
@@ -35,6 +36,7 @@ from fedem_lightning.cli import CONFIG_DIR
 from fedem_lightning.collaboration import gradients
 from fedem_lightning.data.splits import SPLITS, split_samples
 from fedem_lightning.personal import Personal
+from fedem_lightning.processes import Processes
 from fedem_lightning.recovery import component_health
 from fedem_lightning.report import find_runs, group_runs
 from fedem_lightning.report.bounds import bounds_table
@@ -247,7 +249,29 @@ def test_bounds_of_one_seed_are_not_those_of_all(tmp_path: Path) -> None:
     assert bounds_table(settings[0]) is None
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
+# --- processes and runs ----------------------------------------------------------------------------------------------
+
+
+def test_what_two_processes_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process is played: it has ten times this one's numbers, and 7 in the rows of its clients."""
+
+    def all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+        tensor.copy_({dist.ReduceOp.SUM: 11 * tensor, dist.ReduceOp.MAX: 10 * tensor}[op])
+
+    def broadcast(rows: torch.Tensor, src: int) -> None:
+        rows.copy_(rows if src == 0 else torch.full_like(rows, 7))
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(dist, "broadcast", broadcast)
+    first = Processes(rank=0, size=2)
+    tensors = [torch.tensor([1.0, 2.0]), torch.tensor([[3]]), torch.tensor(4.0)]
+    first.sum(tensors)
+    assert [tensor.tolist() for tensor in tensors] == [[11, 22], [[33]], 44]
+    first.maximum(tensors[:1])
+    assert tensors[0].tolist() == [110, 220]
+    kept = torch.arange(4.0)
+    first.exchange_rows([kept], [torch.tensor([0, 2]), torch.tensor([1, 3])])
+    assert kept.tolist() == [0, 7, 2, 7]
 
 
 def test_the_newest_checkpoint_is_found(tmp_path: Path) -> None:
