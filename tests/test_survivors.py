@@ -1,0 +1,297 @@
+"""Small expectations by hand, each of which a mutant of `tests/mutants` asked for: no other test noticed it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.distributed as dist
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from conftest import make_data, make_model, make_trainer, parameters, train
+from fedem_lightning import (
+    ClientSGD,
+    Clustered,
+    DecentralizedSurrogateOptimization,
+    FedAvg,
+    Finetune,
+    Local,
+    LoopEngine,
+    MoreauSurrogate,
+    Oracle,
+    SurrogateOptimization,
+    TextFederation,
+    Topology,
+    UserCentric,
+    UserError,
+)
+from fedem_lightning.adaptation.selection import selection_losses
+from fedem_lightning.aggregation import Sent, WeightedMean
+from fedem_lightning.cli import CONFIG_DIR
+from fedem_lightning.collaboration import gradients
+from fedem_lightning.data.splits import SPLITS, split_samples
+from fedem_lightning.personal import Personal
+from fedem_lightning.processes import Processes
+from fedem_lightning.recovery import component_health
+from fedem_lightning.report import find_runs, group_runs
+from fedem_lightning.report.bounds import bounds_table
+from fedem_lightning.report.minimum import minimum_cell
+from fedem_lightning.report.tables import scores_of
+from fedem_lightning.reporting import save_results
+from fedem_lightning.run import build_model
+from fedem_lightning.run_folder import find_checkpoint
+from test_report import make_run, sums
+
+EVERYBODY = torch.arange(4)
+
+# --- methods ----------------------------------------------------------------------------------------------------------
+
+
+def test_clients_of_a_group_weigh_by_their_samples() -> None:
+    """One group of clients of different sizes is FedAvg."""
+    data, sgd = make_data(), ClientSGD(lr=0.5)
+    data.federation.truth["group"] = np.zeros(4, dtype=int)
+    oracle = train(make_model(Oracle, data, client_optimizer=sgd), data, 2)
+    fedavg = train(make_model(FedAvg, data, client_optimizer=sgd), data, 2)
+    for name, rows in fedavg.serving(EVERYBODY).items():
+        torch.testing.assert_close(oracle.serving(EVERYBODY)[name], rows, rtol=1e-12, atol=1e-14)
+
+
+def test_the_servers_momentum_counts_at_rate_1() -> None:
+    """v_1 = theta_0 - mean_1, so theta_1 = mean_1; then theta_2 = theta_1 - (0.9 v_1 + theta_1 - mean_2)."""
+    data, sgd = make_data(), ClientSGD(lr=0.3)
+    start = parameters(make_model(FedAvg, data).double().components)
+    first, second = (
+        parameters(train(make_model(FedAvg, data, client_optimizer=sgd), data, rounds).components) for rounds in (1, 2)
+    )
+    model = make_model(
+        FedAvg, data, client_optimizer=sgd, server_optimizer=lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.9)
+    )
+    expected = second - 0.9 * (start - first)
+    torch.testing.assert_close(parameters(train(model, data, 2).components), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_tuning_on_the_side_leaves_kept_momentum_alone() -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.2, momentum=0.9, state="keep")
+    plain = train(make_model(FedAvg, data, client_optimizer=sgd), data, 3)
+    tuned = train(make_model(FedAvg, data, client_optimizer=sgd, adaptation=Finetune(1)), data, 3, limit_val_batches=1)
+    assert torch.equal(parameters(tuned.components), parameters(plain.components))
+    assert torch.equal(parameters(tuned.kept_momentum), parameters(plain.kept_momentum))
+
+
+def test_a_model_that_is_infinite_enters_no_mean() -> None:
+    mean = WeightedMean()
+    mean.add(Sent({"w": torch.tensor([[[1.0, 2.0]], [[torch.inf, 2.0]], [[3.0, 6.0]]])}, torch.tensor([3, 5, 1])))
+    found = mean.compute()
+    assert found is not None
+    assert mean.rejected == 1
+    assert found.models["w"].tolist() == [[1.5, 3.0]]
+
+
+def test_without_a_server_a_pull_counts_as_much_as_with_one() -> None:
+    """App. F: one step of plain SGD on the complete graph, scaled by T n_t / n, is the server's weighted mean."""
+    data = make_data(sizes=(9, 14, 5, 20))
+    options: dict[str, Any] = {"surrogate": MoreauSurrogate(2.0, 3, 0.1), "local_steps": 1, "batch_size": 100}
+    options["client_optimizer"] = ClientSGD(lr=0.2)
+    server = train(make_model(SurrogateOptimization, data, **options), data, 2)
+    complete = Topology(graph="complete")
+    gossip = train(make_model(DecentralizedSurrogateOptimization, data, topology=complete, **options), data, 2)
+    for name, rows in server.serving(EVERYBODY).items():
+        torch.testing.assert_close(gossip.serving(EVERYBODY)[name], rows, rtol=1e-9, atol=1e-12)
+
+
+def test_a_cluster_is_split_only_where_its_nearest_clients_are_apart() -> None:
+    """Updates at 0, 40 and 180 degrees: those across are 180 and 140 apart, so sqrt((1 - cos 140) / 2) = 0.94."""
+    data = make_data(sizes=(9, 9, 9))
+    for gamma, splits in ((0.93, True), (0.95, False)):
+        model = make_model(Clustered, data, gamma_max=gamma, eps1=1e9, eps2=0.0, min_rounds=0)
+        update = {name: torch.zeros_like(rows) for name, rows in model.updates.read(torch.arange(3)).items()}
+        angles = torch.deg2rad(torch.tensor([0.0, 40.0, 180.0]))
+        update["linear.bias"][:, 0, 0], update["linear.bias"][:, 0, 1] = angles.cos(), angles.sin()
+        model.updates.write(torch.arange(3), update)
+        model.update_norms += 1
+        theta = {name: rows[0] for name, rows in model.nodes.read(torch.tensor(0)).items()}
+        side = model._bipartition(torch.tensor(0), torch.arange(3), theta, 0)
+        assert (side is not None) == splits
+        if side is not None:
+            assert side[0] == side[1] != side[2]
+
+
+def test_the_logged_rate_follows_the_schedule() -> None:
+    data, rates = make_data(), []
+    for rounds in (1, 2, 3, 4):
+        model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.4, schedule="multistep"))
+        model.statistics.plan(4)
+        rates.append(model.lr_at(rounds - 1))
+    assert rates == pytest.approx([0.4, 0.4, 0.04, 0.004])
+
+
+def test_other_data_is_refused_by_a_model_that_was_trained() -> None:
+    data = make_data()
+    model = train(make_model(FedAvg, data), data, 1)
+    with pytest.raises(UserError, match="trained on another federation"):
+        train(model, make_data(seed=1), 2)
+
+
+def test_the_parts_of_a_clients_samples_are_drawn_at_random() -> None:
+    """A client whose samples are sorted by label: parts cut in this order would differ far more."""
+    data = make_data(sizes=(90,), fractions=(1.0, 0.0, 0.0))
+    samples = data.federation.samples
+    order = samples.y.argsort()
+    samples.x, samples.y = samples.x[order], samples.y[order]
+    block = data.federation.block(torch.tensor([0]), "train")
+    x, y = block.x(torch.float64).numpy(), block.y().numpy()
+    noises = []
+    for seed in (0, 1):
+        model = make_model(UserCentric, data, seed=seed).double()
+        model.statistics.plan(1)
+        noises.append(float(gradients(model, block, 3, model.gradients.names)[1]))
+    w, b = (p.detach().numpy() for p in model.components[0].parameters())
+    p = np.exp(x @ w.T + b)
+    error = p / p.sum(axis=1, keepdims=True) - np.eye(3)[y]
+    each = np.concatenate([(error[:, :, None] * x[:, None]).reshape(90, -1), error], axis=1)  # [n, D]
+    in_order = np.mean([((part.mean(axis=0) - each.mean(axis=0)) ** 2).sum() for part in np.split(each, 3)])
+    assert noises[0] != noises[1]
+    assert max(noises) < in_order / 3
+
+
+@pytest.mark.parametrize("selection", ["val", "train"])
+def test_lambda_is_judged_by_the_mean_loss_on_its_split(selection: str) -> None:
+    data = make_data(sizes=(20, 25, 30, 15))
+    model = make_model(FedAvg, data).double()
+    served = Personal(model.serving(EVERYBODY), torch.ones(4, 1, dtype=torch.float64))
+    found = selection_losses(model, served, data.federation.block(EVERYBODY, "train"), selection)
+    w, b = (p.detach().numpy() for p in model.components[0].parameters())
+    for t in range(4):
+        block = data.federation.block(torch.tensor([t]), selection)
+        z = block.x(torch.float64).numpy() @ w.T + b
+        loss = np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(z)), block.y().numpy()]
+        assert float(found[t]) == pytest.approx(loss.mean(), rel=1e-12)
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def test_rounding_takes_no_sample_away() -> None:
+    """0.29 * 100 is 28.999999999999996 in floating point."""
+    codes = split_samples(np.zeros(100, dtype=int), seed=0, fractions=(0.42, 0.29, 0.29))
+    assert np.bincount(codes).tolist() == [42, 29, 29]
+
+
+def test_frequent_characters_weigh_little(tmp_path: Path) -> None:
+    """min(1, 0.012 / frequency) * 8: a character of 1 % has the largest weight, 8; one of half the text 0.192."""
+    text = "ab" * 49 + "!."
+    (tmp_path / "play.txt").write_text(f"HAMLET. {text * 10}")
+    task = TextFederation(tmp_path, window=5, char_weights=True, fractions=(1.0, 0.0, 0.0)).federation.task
+    rare, frequent = 8.0, 8 * 0.012 / 0.49
+    assert task.class_weights == pytest.approx([rare, rare, frequent, frequent])  # of ! . a b
+
+
+def test_true_groups_are_part_of_the_digest() -> None:
+    data, digests = make_data(), set()
+    for group in ([0, 0, 1, 1], [0, 1, 0, 1]):
+        data.federation.truth["group"] = np.array(group)
+        digests.add(data.federation.digest())
+    assert len(digests) == 2
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def test_scores_of_clients_do_not_depend_on_the_blocks() -> None:
+    data, tables = make_data(sizes=(20, 25, 30)), []
+    for block_size in (1, None):
+        model = make_model(Local, data, engine=LoopEngine(block_size), client_optimizer=ClientSGD(lr=0.3))
+        trainer = make_trainer(1)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        tables.append(model.clients)
+    pd.testing.assert_frame_equal(tables[0], tables[1])
+
+
+def test_twins_are_near_relative_to_the_longer_one() -> None:
+    pi = np.full((3, 2), 0.5)
+    assert component_health(pi, np.array([[1.0, 0.0], [1.052, 0.0]]))["twins"] == [[0, 1]]  # 0.052 < 0.05 * 1.052
+    assert component_health(pi, np.array([[1.0, 0.0], [1.054, 0.0]]))["twins"] == []
+
+
+def test_results_are_json_even_if_they_are_infinite(tmp_path: Path) -> None:
+    save_results(tmp_path, {"a": [float("inf"), float("nan"), 1.5]}, pd.DataFrame({"id": ["0"]}), {})
+    text = (tmp_path / "results.json").read_text()
+    assert json.loads(text) == {"a": [None, None, 1.5]}
+
+
+def test_unseen_clients_have_a_mean_of_their_own(tmp_path: Path) -> None:
+    """The sums of a made-up run: the mean lies 2 % above the weighted score."""
+    make_run(tmp_path / "run", 0.7, unseen={split: {"accuracy": sums(0.5), "loss": sums(1.0)} for split in SPLITS})
+    scores = scores_of(find_runs([tmp_path])[0][0])
+    assert [scores[key] for key in ("weighted", "mean", "unseen", "unseen_mean")] == pytest.approx([70, 72, 50, 52])
+
+
+def test_a_minimum_is_a_mean_over_seeds(tmp_path: Path) -> None:
+    for seed, loss in enumerate((1.0, 2.0)):
+        make_run(tmp_path / str(seed), 0.7, "local", seed, "density", reference={"minimum_loss": loss})
+    cell = minimum_cell(find_runs([tmp_path])[0])
+    assert cell is not None
+    assert (cell.value, cell.high, cell.n) == (1.5, None, 2)
+
+
+def test_bounds_of_one_seed_are_not_those_of_all(tmp_path: Path) -> None:
+    bounds = {"skewness": 1.5, "dimension": 10, "discrepancy": {}, "suggestions": {}}
+    make_run(tmp_path / "0", seed=0, bounds=bounds)
+    make_run(tmp_path / "1", seed=1)
+    settings, _ = group_runs(find_runs([tmp_path])[0])
+    assert bounds_table(settings[0]) is None
+
+
+# --- processes and runs ----------------------------------------------------------------------------------------------
+
+
+def test_what_two_processes_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process is played: it has ten times this one's numbers, and 7 in the rows of its clients."""
+
+    def all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+        tensor.copy_({dist.ReduceOp.SUM: 11 * tensor, dist.ReduceOp.MAX: 10 * tensor}[op])
+
+    def broadcast(rows: torch.Tensor, src: int) -> None:
+        rows.copy_(rows if src == 0 else torch.full_like(rows, 7))
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(dist, "broadcast", broadcast)
+    first = Processes(rank=0, size=2)
+    tensors = [torch.tensor([1.0, 2.0]), torch.tensor([[3]]), torch.tensor(4.0)]
+    first.sum(tensors)
+    assert [tensor.tolist() for tensor in tensors] == [[11, 22], [[33]], 44]
+    first.maximum(tensors[:1])
+    assert tensors[0].tolist() == [110, 220]
+    kept = torch.arange(4.0)
+    first.exchange_rows([kept], [torch.tensor([0, 2]), torch.tensor([1, 3])])
+    assert kept.tolist() == [0, 7, 2, 7]
+
+
+def test_the_newest_checkpoint_is_found(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for name, age in (("round-000002.ckpt", 0), ("round-000001.ckpt", 100)):
+        path = tmp_path / "checkpoints" / name
+        torch.save({"state_dict": {}, "statistics": {}, "federation": None}, path)
+        os.utime(path, (10**9 - age, 10**9 - age))
+    found = find_checkpoint("auto", tmp_path)
+    assert found is not None
+    assert found.name == "round-000002.ckpt"
+
+
+def test_a_method_has_the_runs_seed() -> None:
+    sizes = ["dataset.n_clients=3", "dataset.dimension=2", "dataset.test_size=3"]
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        models = []
+        for seed in (4, 5):
+            config = compose("config", [*sizes, f"seed={seed}"])
+            model = build_model(config, instantiate(config.dataset))
+            models.append(model)
+            assert model.seed == seed
+    assert not torch.equal(parameters(models[0].components[1]), parameters(models[1].components[1]))
