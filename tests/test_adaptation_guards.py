@@ -140,6 +140,19 @@ def test_dapper_chooses_lambda_on_the_samples_it_was_told_to(selection: str, exp
     assert all(np.abs(row(each[0], t) - row(each[1], t)).max() > 0.01 for t in range(4))
 
 
+def test_dapper_scores_a_lambda_on_the_clients_own_samples_not_on_those_drawn_for_it() -> None:
+    """Client 0 has all three labels, the pool almost one alone: the pool's own samples would be easier to fit."""
+    client = np.repeat([0, 1, 2], [12, 60, 60])
+    y = np.where(client == 0, np.arange(132) % 3, 1)
+    data = FederatedDataModule.from_arrays(
+        np.random.default_rng(0).normal(size=(132, 4)), y, client, n_classes=3, fractions=ALL_TRAIN
+    )
+    model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1))
+    for selection in ("train", "val"):  # there are no validation samples
+        chosen = Dapper(lambdas=(0.0, 1.0), selection=selection).adapt(model, everybodys(data, "train"))
+        assert chosen.columns["lambda"][0] == 1.0
+
+
 # --- interpolation ----------------------------------------------------------------------------------------------------
 
 
