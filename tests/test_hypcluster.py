@@ -75,13 +75,11 @@ def test_two_rounds_in_numpy() -> None:
         np.testing.assert_allclose(component.linear.bias.detach().numpy(), b, rtol=1e-9)
 
 
-@pytest.mark.parametrize("initialization", ["sampled", "farthest", "random"])
+@pytest.mark.parametrize("initialization", ["sampled", "farthest", "greedy", "random"])
 def test_one_hypothesis_is_fedavg_bit_for_bit(initialization: str) -> None:
     data = make_data()
     options: dict[str, Any] = {"client_optimizer": SGD, "participation": 0.75, "local_epochs": 2}
-    one = {"n_components": 1, "initialization": initialization}
-    if initialization == "farthest":
-        one["initialization"] = "sampled"
+    one: dict[str, Any] = {"n_components": 1, "initialization": initialization}
     a = train(make_model(HypCluster, data, **one, **options), data, 4)
     b = train(make_model(FedAvg, data, **options), data, 4)
     assert torch.equal(parameters(a.components), parameters(b.components))

@@ -22,6 +22,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.collaboration import gradients
 from fedem_lightning.streams import coefficients, silhouettes, squared_norms, stream_weights
+from reference import gradient
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -373,18 +374,27 @@ def test_unseen_clients_get_the_mean_of_those_like_them(options: dict[str, Any])
     assert abs(accuracy["unseen"] - accuracy["seen"]) < 0.12
 
 
-def test_coefficients_are_refreshed() -> None:
-    data, found = grouped(6), []
-    for every in (None, 2):
-        model = make_model(UserCentric, data, refresh_every=every, client_optimizer=SGD)
-        start = parameters(model.components)
-        train(model, data, 3)
-        found.append(model)
-        assert torch.equal(parameters(model.components), start) == (every is None)
-    assert not torch.allclose(found[0].weights, found[1].weights)
-    size = (5 * 3 + 3) * 8 * 6
-    assert found[0].statistics.up_bytes == 4 * size
-    assert found[1].statistics.up_bytes == 5 * size
+def test_coefficients_are_refreshed_at_the_mean_of_all_models() -> None:
+    """After the second of three rounds: gradients at the mean of the models that two rounds leave, by n_i, in NumPy."""
+    data, size = grouped(6, n=30), (5 * 3 + 3) * 8 * 6
+    kept, twice = (make_model(UserCentric, data, client_optimizer=SGD) for _ in range(2))
+    refreshed = make_model(UserCentric, data, refresh_every=2, client_optimizer=SGD)
+    start = parameters(kept.components)
+    for model, rounds in ((kept, 3), (twice, 2), (refreshed, 3)):
+        train(model, data, rounds)
+    mean = np.average(rows_of(twice, 6).numpy(), axis=0, weights=data.federation.splits["train"].counts().numpy())
+    np.testing.assert_allclose(parameters(refreshed.components).numpy(), mean, rtol=1e-9, atol=1e-12)
+    found = refreshed.gradients.read(torch.arange(6))
+    for i in range(6):
+        block = data.federation.block(torch.tensor([i]), "train")
+        x, y = block.x(torch.float64).numpy(), block.y().numpy()
+        d_w, d_b = gradient(mean[:15].reshape(3, 5), mean[15:], x, y, np.ones(len(y)))
+        np.testing.assert_allclose(found["linear.weight"][i, 0], d_w, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found["linear.bias"][i, 0], d_b, rtol=1e-9, atol=1e-12)
+    assert torch.equal(parameters(kept.components), start)
+    assert not torch.allclose(kept.w, refreshed.w)
+    assert kept.statistics.up_bytes == 4 * size
+    assert refreshed.statistics.up_bytes == 5 * size
 
 
 def test_clients_left_alone_are_reported() -> None:
