@@ -371,10 +371,14 @@ def test_qffl_agrees_with_numpy(q: float) -> None:
     assert_agree(example.shared(), w)
 
 
-def test_the_figures_of_q_fedavg() -> None:
-    """F = (1, 4), w - w_t = ((0.1, 0), (0, 0.2)), L = 10, q = 1: h = (11, 44), step ((1, 0) + 4 (0, 2)) / 55."""
+@pytest.mark.parametrize(("q", "expected"), [(1.0, [0.01818182, 0.14545455]), (2.0, [0.00490196, 0.15686275])])
+def test_the_figures_of_q_fedavg(q: float, expected: list[float]) -> None:
+    """F = (1, 4), w - w_t = ((0.1, 0), (0, 0.2)), L = 10.
+
+    q = 1: h = (11, 44), step ((1, 0) + 4 (0, 2)) / 55; q = 2: h = (12, 192), step ((1, 0) + 16 (0, 2)) / 204.
+    """
     data = FederatedDataModule.from_arrays(np.zeros((6, 1)), np.arange(6) % 2, np.arange(6) // 3, task="binary")
-    model = make_model(QFFL, data, q=1.0, client_optimizer=ClientSGD(lr=0.1)).double()
+    model = make_model(QFFL, data, q=q, client_optimizer=ClientSGD(lr=0.1)).double()
     moved = torch.tensor([[0.1, 0.0], [0.0, 0.2]]).double()  # of weight and bias, by client
     start = vector(model.components[0])
 
@@ -388,7 +392,7 @@ def test_the_figures_of_q_fedavg() -> None:
     model.mean_losses = lambda block: torch.tensor([[1.0], [4.0]]).double()[block.clients]
     model.local_solver = local_solver
     train(model, data, 1)
-    np.testing.assert_allclose(start - vector(model.components[0]), [0.01818182, 0.14545455], atol=1e-8)
+    np.testing.assert_allclose(start - vector(model.components[0]), expected, atol=1e-8)
 
 
 def test_qffl_draws_large_clients_more_often() -> None:
