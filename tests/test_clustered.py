@@ -31,13 +31,35 @@ def clusters(model: torch.nn.Module) -> list[list[int]]:
     return [torch.nonzero(leaf == node).squeeze(1).tolist() for node in leaf.unique()]
 
 
-@pytest.mark.parametrize("linkage", ["complete", "single"])
-def test_opposite_groups_are_parted(linkage: str) -> None:
+def test_opposite_groups_are_parted() -> None:
     data = two_groups()
-    model = make_model(Clustered, data, linkage=linkage, client_optimizer=ClientSGD(lr=0.3), max_depth=1, **SPLITTING)
+    model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=0.3), max_depth=1, **SPLITTING)
     train(model, data, 6)
     assert sorted(clusters(model)) == [[0, 2, 4], [1, 3, 5]]
     assert model.n_groups == 2
+
+
+@pytest.mark.parametrize(("linkage", "expected"), [("single", [5]), ("complete", [4, 5])])
+def test_the_linkage_says_how_a_cluster_is_parted(linkage: str, expected: list[int]) -> None:
+    """Updates at 0, 18, 37, 57, 78 and 110 degrees: the largest gap is the last, but 0 to 78 is wider than 0 to 57."""
+    data = make_data(sizes=(9,) * 6)
+    model = make_model(Clustered, data, linkage=linkage, eps1=1.0, eps2=0.0, min_rounds=0).double()
+    angle, everybody = np.deg2rad([0, 18, 37, 57, 78, 110]), torch.arange(6)
+    updates = {name: torch.zeros_like(rows) for name, rows in model.updates.read(everybody).items()}
+    updates["linear.bias"][:, 0, :2] = torch.tensor(np.stack([np.cos(angle), np.sin(angle)], axis=1))
+    model.updates.write(everybody, updates)
+    model.update_norms[:] = 1.0
+    root = torch.tensor(0)
+    same = {name: rows[0] for name, rows in model.nodes.read(root).items()}  # the mean update is zero
+    side = model._bipartition(root, everybody, same, round_=0)
+    assert sorted(torch.nonzero(side == side[5]).flatten().tolist()) == expected
+    if linkage == "single":  # Algorithm 1: of all bipartitions the one whose largest similarity across is smallest
+        across = {}
+        for code in range(1, 2**5):
+            mine = np.array([code >> t & 1 for t in range(6)], dtype=bool)
+            across[code] = np.cos(angle[mine][:, None] - angle[~mine]).max()
+        best = min(across, key=across.__getitem__)
+        assert sorted(t for t in range(6) if not best >> t & 1) == expected
 
 
 def test_four_groups_need_two_levels_and_stay_a_partition() -> None:
@@ -121,6 +143,25 @@ def test_unseen_clients_find_their_group(unseen: str) -> None:
         friends = [s for s in np.flatnonzero(seen) if s % 4 == t % 4]
         assert int(model.cluster[t]) == int(model.cluster[friends[0]])
     assert model.clients.cluster.tolist() == model.cluster.tolist()
+
+
+@pytest.mark.parametrize("unseen", ["tree", "lowest_loss"])
+def test_the_tree_goes_by_updates_and_the_loss_by_models(unseen: str) -> None:
+    """With the two clusters' models exchanged, unseen clients stay with their friends or leave them."""
+    data = two_groups(n_clients=8, unseen_fraction=0.25)
+    model = make_model(Clustered, data, unseen=unseen, client_optimizer=ClientSGD(lr=0.3), max_depth=1, **SPLITTING)
+    trainer = make_trainer(5)
+    trainer.fit(model, data)
+    seen = data.federation.seen.numpy()
+    friends = {group: int(model.cluster[seen][np.flatnonzero(seen) % 2 == group][0]) for group in (0, 1)}
+    assert sorted(friends.values()) == [1, 2]
+    for exchanged in (False, True):
+        if exchanged:
+            model.nodes.write(torch.tensor([1, 2]), model.nodes.read(torch.tensor([2, 1])))
+        trainer.test(model, data, verbose=False)
+        for t in np.flatnonzero(~seen):
+            leaves = exchanged and unseen == "lowest_loss"
+            assert int(model.cluster[t]) == friends[(t + leaves) % 2]
 
 
 def test_the_tree_of_clusters() -> None:

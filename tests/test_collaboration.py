@@ -15,7 +15,7 @@ from fedem_lightning.algorithms import user_centric
 from fedem_lightning.recovery import group_scores
 from fedem_lightning.reporting import draw_figures, found_coefficients, run_results
 from fedem_lightning.streams import DENSE_LIMIT, coordinates
-from test_cli import TINY, finish, start
+from test_cli import TINY, call
 from test_user_centric import grouped
 
 SGD = ClientSGD(lr=0.3)
@@ -80,38 +80,49 @@ def test_a_run_without_a_special_round_or_with_many_clients_leaves_no_matrix(mon
     assert [path.name for path in draw_figures(tmp_path, results, waiting.clients, {})] == ["accuracy_over_clients.png"]
 
 
+def rand_index(found: np.ndarray, true: np.ndarray) -> float:
+    """Adjusted for chance, from pairs of clients (Hubert and Arabie 1985)."""
+    pairs = np.triu(np.ones((len(true), len(true)), dtype=bool), k=1)
+    a, b = ((g[:, None] == g)[pairs] for g in (found, true))
+    by_chance = a.sum() * b.sum() / pairs.sum()
+    return float(((a & b).sum() - by_chance) / ((a.sum() + b.sum()) / 2 - by_chance))
+
+
 @pytest.mark.parametrize(
-    ("kind", "options", "expected"),
+    ("kind", "options", "groups"),
     [
-        (Oracle, {}, {"adjusted_rand_index": 1.0, "groups_found": 2}),
-        (Clustered, {}, {"adjusted_rand_index": 0.0, "groups_found": 1}),  # not split yet
-        (Clustered, {"eps1": 1e9, "eps2": 0.0, "min_rounds": 2, "max_depth": 1}, {"groups_found": 2}),
-        (HypCluster, {"initialization": "farthest"}, {}),
-        (UserCentric, {"n_streams": 2}, {"adjusted_rand_index": 1.0, "groups_found": 2}),
-        (UserCentric, {}, None),  # each client is alone
-        (HypCluster, {"n_components": 1}, None),
-        (FedAvg, {}, None),
+        (Oracle, {}, 2),
+        (Clustered, {}, 1),  # not split yet
+        (Clustered, {"eps1": 1e9, "eps2": 0.0, "min_rounds": 2, "max_depth": 1}, 2),
+        (HypCluster, {"initialization": "farthest", "n_components": 3}, None),
+        (HypCluster, {"initialization": "random", "n_components": 2}, None),
+        (UserCentric, {"n_streams": 2}, 2),
+        (UserCentric, {"n_streams": 3}, 3),
+        (UserCentric, {}, 0),  # each client is alone
+        (HypCluster, {"n_components": 1}, 0),
+        (FedAvg, {}, 0),
     ],
 )
 def test_groups_are_measured_where_a_method_forms_any(
-    kind: type[FederatedAlgorithm], options: dict[str, Any], expected: dict[str, Any] | None
+    kind: type[FederatedAlgorithm], options: dict[str, Any], groups: int | None
 ) -> None:
+    """Those clients are a group that serve the same model. `groups`: how many; 0: none; None: as training has it."""
     data = grouped(8, n=120, unseen_fraction=0.25)
     model = make_model(kind, data, client_optimizer=SGD, batch_size=20, **options)
     trainer = make_trainer(4)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     recovery = run_results(model, data.federation)["recovery"]
-    if expected is None:
-        assert "adjusted_rand_index" not in recovery
-        assert "groups_found" not in recovery
+    if groups == 0:
+        assert recovery.keys().isdisjoint({"adjusted_rand_index", "groups_found"})
         return
-    assert recovery.items() >= expected.items()
-    seen = model.clients.population == "seen"
-    column = {UserCentric: "stream", Oracle: "true_group"}.get(kind, "cluster")
-    assert recovery["groups_found"] == model.clients[seen][column].nunique()
-    if recovery["groups_found"] == 2:
-        assert recovery["adjusted_rand_index"] == 1.0
+    seen = data.federation.clients()
+    models = torch.cat([rows.flatten(2) for rows in model.serving(seen).values()], dim=2)  # [C, M, D]
+    own = torch.einsum("cm,cmd->cd", model.mixture(seen), models)
+    _, found = np.unique(own.numpy(), axis=0, return_inverse=True)
+    assert recovery["groups_found"] == len(set(found.tolist())) == (groups or recovery["groups_found"])
+    assert recovery["adjusted_rand_index"] == pytest.approx(rand_index(found, seen.numpy() % 2))
+    assert groups != 2 or recovery["adjusted_rand_index"] == 1.0
 
 
 def test_without_known_groups_nothing_is_measured() -> None:
@@ -123,13 +134,14 @@ def test_without_known_groups_nothing_is_measured() -> None:
     assert run_results(model, data.federation)["recovery"] == {}
 
 
-def test_a_resumed_run_has_the_matrix_and_the_map_of_the_first(tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_matrix_and_the_map_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     options = [*TINY, "algorithm=user_centric", "algorithm.n_streams=2", "algorithm.similarity=common"]
     options += ["dataset.one_hot=true", "dataset.unseen_fraction=0.25", "run_dir=run"]
     kept = []
     for more in (["trainer.max_epochs=2"], ["ckpt_path=auto"]):
-        code, out, err = finish(start(tmp_path, *options, *more))
-        assert (code, err) == (0, ""), (out, err)
+        assert call(tmp_path, monkeypatch, *options, *more) == 0
         with np.load(tmp_path / "run" / "coefficients.npz") as found:
             kept.append(dict(found))
     first, second = kept
@@ -146,4 +158,4 @@ def test_a_resumed_run_has_the_matrix_and_the_map_of_the_first(tmp_path: Path) -
     assert results["rounds"] == 4
     assert results["recovery"].keys() == {"adjusted_rand_index", "groups_found"}
     assert results["user_centric"]["streams"] == 2  # found before the first run stopped
-    assert "adjusted Rand index" in out
+    assert "adjusted Rand index" in capsys.readouterr().out

@@ -11,6 +11,8 @@ import torchvision
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from matplotlib.figure import Figure
+from omegaconf import DictConfig, open_dict
 
 from fedem_lightning import UserError
 from fedem_lightning.cli import CONFIG_DIR
@@ -33,13 +35,23 @@ GROUPS = (
 NOT_ALONE = {"algorithm/base"}
 SMALL = {
     "synthetic": ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=9"],
-    "population": ["dataset.n_clients=1600", "dataset.dimension=5"],
+    "population": [
+        "dataset.n_clients=40",
+        "dataset.dimension=5",
+        "algorithm.participation=10",
+        "algorithm.scored_clients=12",
+    ],
     "density": ["dataset.n_clients=6", "dataset.n_samples=20", "dataset.test_size=30"],
     "digits": ["dataset.n_clients=5"],
     "npz": ["dataset.path={files}/images.npz"],
     "femnist": ["dataset.path={files}/images.npz", "dataset.n_clients=3"],
     **{
-        name: [f"dataset.path={{files}}/{file}.npz", "dataset.n_clients=3", "dataset.sample_fraction=1.0"]
+        name: [
+            f"dataset.path={{files}}/{file}.npz",
+            "dataset.n_clients=3",
+            "dataset.min_samples=5",
+            "dataset.sample_fraction=1.0",
+        ]
         for name, file in {"emnist": "images", "mnist": "images", "cifar10": "colour", "cifar100": "colour"}.items()
     },
     "shakespeare": ["dataset.path={files}/text.npz", "dataset.window=9", "dataset.stride=9"],
@@ -55,6 +67,7 @@ FITTING = {  # a data set for an algorithm or a backbone that does not run on th
     "resnet18": "cifar10",
     "lstm": "shakespeare",
 }
+DRAWN = {"algorithm/fedem", "algorithm/user_centric", "dataset/digits", "logger/wandb"}  # every figure at least once
 OPTIONS = sorted(
     option
     for group in GROUPS
@@ -63,33 +76,44 @@ OPTIONS = sorted(
 )
 
 
-def run_small(folder: Path, files: Path, *overrides: str) -> dict[str, Any]:
-    """Composes as the command line does, shrinks the data set and runs two rounds."""
+def composed_small(files: Path, *overrides: str) -> tuple[DictConfig, dict[str, str]]:
+    """Composes as the command line does, for two rounds of a small data set; with the choices by group."""
+    rounds = ["trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu"]
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        chosen = compose("config", list(overrides), return_hydra_config=True).hydra.runtime.choices
-        small = [argument.format(files=files) for argument in SMALL[chosen["dataset"]]]
-        if re.search("user_centric_(covariate|concept)_shift", str(overrides)):
-            small.append("dataset.n_groups=3")  # of as many clients
-        rounds = ["trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu"]
-        config = compose("config", [*small, *overrides, *rounds])
+        config = compose("config", [*overrides, *rounds], return_hydra_config=True)
+    chosen = config.hydra.runtime.choices
     choices = {group: str(chosen[group]) for group in ("algorithm", "adaptation", "dataset", "backbone")}
+    small = [argument.format(files=files) for argument in SMALL[choices["dataset"]]]
+    if re.search("user_centric_(covariate|concept)_shift", str(overrides)):
+        small.append("dataset.n_groups=3")  # of as many clients
+    given = {override.split("=")[0] for override in overrides}
+    with open_dict(config):
+        del config.hydra
+    # not composed anew with these: that would take as long again
+    config.merge_with_dotlist([argument for argument in small if argument.split("=")[0] not in given])
+    return config, choices
+
+
+def run_small(folder: Path, files: Path, *overrides: str) -> dict[str, Any]:
+    """Two rounds of what `overrides` choose, on a small data set."""
+    config, choices = composed_small(files, *overrides)
     return run(config, folder, choices, [])
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 images of each kind, and a text of three roles."""
+    """30 images of each kind, and a text of three roles."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    images = rng.integers(256, size=(60, 28, 28)).astype(np.uint8)
-    labels = {"y": np.arange(60) % 4, "client": np.arange(60) % 3, "domain": np.arange(60) % 2}
+    images = rng.integers(256, size=(30, 28, 28)).astype(np.uint8)
+    labels = {"y": np.arange(30) % 4, "client": np.arange(30) % 3, "domain": np.arange(30) % 2}
     np.savez(folder / "images.npz", x=images, names=np.array(["f2100_1", "f0123_4", "f2599_0"]), **labels)
-    colour = rng.integers(256, size=(60, 32, 32, 3)).astype(np.uint8)
-    np.savez(folder / "colour.npz", x=colour, y=np.arange(60) % 4, coarse=np.arange(60) % 2)
-    text = np.frombuffer(b"To be. Or not to be? That is. " * 12, dtype=np.uint8)
+    colour = rng.integers(256, size=(30, 32, 32, 3)).astype(np.uint8)
+    np.savez(folder / "colour.npz", x=colour, y=np.arange(30) % 4, coarse=np.arange(30) % 2)
+    text = np.frombuffer(b"To be. Or not to be? That is. " * 6, dtype=np.uint8)
     names = np.array(["HAMLET", "GHOST", "CLAUDIUS"])
     table = "device,share,up_mbit,down_mbit,samples_per_second\na,1,1,2,100\nb,2,3,4,500\n"
     (folder / "devices.csv").write_text(table)
-    np.savez(folder / "text.npz", text=text, client=np.arange(360) // 120, client_names=names)
+    np.savez(folder / "text.npz", text=text, client=np.arange(180) // 60, client_names=names)
     return folder
 
 
@@ -97,9 +121,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     group, name = option.rsplit("/", 1)
+    if option not in DRAWN:  # all figures are put together, but rendering them takes half of a run's time
+        monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: path.touch())
     overrides = [f"{'+' if group in ('experiment', 'protocol') else ''}{group}={name}"]
     if group in ("algorithm", "backbone") and name in FITTING:
         overrides.append(f"dataset={FITTING[name]}")
+    if name in ("mobilenet_v2", "resnet18"):  # three components: experiment/cifar10
+        overrides.append("algorithm=fedavg")
     if group == "dataset/augmentation":
         overrides += ["dataset=cifar10", "backbone=lenet"]
     if option == "network/devices":

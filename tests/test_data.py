@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -181,15 +183,22 @@ def test_bayes_probability_is_the_expectation_over_the_noise() -> None:
     assert bayes_probability(scores, pi, noise=0.0)[0] == pytest.approx(pi @ (1 / (1 + np.exp(-scores[0]))))
 
 
-def test_a_synthetic_client_does_not_depend_on_how_many_there_are() -> None:
-    few, many = (SyntheticMixture(n_clients=t, dimension=3, test_size=4, one_hot=True) for t in (2, 5))
-    assert sorted(np.unique(many.federation.truth["pi"])) == [0, 1]
-    assert not torch.equal(
-        few.federation.samples.x[:5], SyntheticMixture(n_clients=2, dimension=3, seed=1).federation.samples.x[:5]
-    )
-    again = SyntheticMixture(n_clients=2, dimension=3, test_size=4, one_hot=True)
-    assert torch.equal(few.federation.samples.x, again.federation.samples.x)
-    assert torch.equal(few.federation.samples.y, again.federation.samples.y)
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_a_synthetic_client_does_not_depend_on_how_many_there_are(one_hot: bool) -> None:
+    options: dict[str, Any] = {"dimension": 3, "test_size": 4, "one_hot": one_hot}
+    few, many = (SyntheticMixture(n_clients=t, **options).federation for t in (2, 5))
+    assert_allclose(many.truth["theta"], few.truth["theta"], rtol=0)
+    assert_allclose(many.truth["pi"][:2], few.truth["pi"], rtol=0)
+    first = torch.arange(2)
+    for split in ("train", "val", "test"):
+        a, b = (federation.block(first, split) for federation in (few, many))
+        assert torch.equal(a.counts(), b.counts())
+        assert torch.equal(a.x(torch.float32), b.x(torch.float32))
+        assert torch.equal(a.y(), b.y())
+    other = SyntheticMixture(n_clients=2, seed=1, **options).federation.block(first[:1], "test")
+    assert not torch.equal(other.x(torch.float32), few.block(first[:1], "test").x(torch.float32))
+    if one_hot:
+        assert sorted(np.unique(many.truth["pi"])) == [0, 1]
 
 
 @pytest.mark.parametrize(

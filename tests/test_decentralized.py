@@ -14,6 +14,7 @@ from fedem_lightning import (
     FedAvg,
     FedEM,
     FederatedAlgorithm,
+    FederatedDataModule,
     Finetune,
     MixtureSurrogate,
     MoreauSurrogate,
@@ -191,18 +192,38 @@ def test_pfedme_with_one_batch_a_round_is_an_instance() -> None:
 
 
 def test_the_surrogate_of_the_envelope_touches_and_majorises() -> None:
-    """Definition 1 for g(u) = f(theta) + (lambda / 2) |theta - u|^2 and F(u) = min f + (lambda / 2) |. - u|^2."""
-    a, penalty, u0 = 3.0, 2.0, 0.7  # f(theta) = (a / 2) theta^2
+    """Definition 1 for g(u) = f(theta) + (lambda / 2) |theta - u|^2 and F(u) = min f + (lambda / 2) |. - u|^2.
 
-    def envelope(u: float) -> float:
-        return 0.5 * a * penalty / (a + penalty) * u**2
+    For least squares, whose envelope F has a closed form.
+    """
+    rng, penalty = np.random.default_rng(0), 2.0
+    x, y = rng.normal(size=(12, 2)), rng.normal(size=12)
+    data = FederatedDataModule.from_arrays(x, y, np.zeros(12, int), task="regression", fractions=(1.0, 0.0, 0.0))
+    surrogate = MoreauSurrogate(penalty, inner_steps=300, inner_lr=0.15)
+    model = make_model(SurrogateOptimization, data, surrogate=surrogate, **FULL).double()
+    block = data.federation.block(torch.tensor([0]), "train")
+    u = model.broadcast(block.clients)
+    found = surrogate.majorize(model, block, u, model.private[block.clients], 0)
+    assert found.anchor is not None
+    u0, theta = (np.concatenate([rows.detach().numpy().ravel() for rows in m.values()]) for m in (u, found.anchor))
+    a = np.hstack([x, np.ones((12, 1))])
 
-    theta = penalty * u0 / (a + penalty)
-    for u in np.linspace(-2, 2, 41):
-        g = 0.5 * a * theta**2 + 0.5 * penalty * (theta - u) ** 2
-        assert g >= envelope(u) - 1e-12
-    assert 0.5 * a * theta**2 + 0.5 * penalty * (theta - u0) ** 2 == pytest.approx(envelope(u0))
-    assert penalty * (u0 - theta) == pytest.approx(a * penalty / (a + penalty) * u0)
+    def f(w: np.ndarray) -> float:
+        return float(np.mean((a @ w - y) ** 2) / 2)
+
+    def envelope(w: np.ndarray) -> float:
+        nearest = np.linalg.solve(a.T @ a / 12 + penalty * np.eye(3), a.T @ y / 12 + penalty * w)
+        return f(nearest) + penalty / 2 * float((nearest - w) @ (nearest - w))
+
+    def g(w: np.ndarray) -> float:
+        return f(theta) + found.pull / 2 * float((theta - w) @ (theta - w))
+
+    assert g(u0) == pytest.approx(envelope(u0), rel=1e-12)
+    for _ in range(20):
+        step = rng.normal(size=3)
+        assert g(u0 + step) > envelope(u0 + step)
+        up, down = (g(u0 + s * step) - envelope(u0 + s * step) for s in (1e-4, -1e-4))
+        assert up - down == pytest.approx(0.0, abs=1e-11)  # their slopes at u0 are one
 
 
 def test_a_users_own_surrogate_runs_with_and_without_a_server() -> None:

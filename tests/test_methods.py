@@ -27,7 +27,9 @@ from fedem_lightning import (
     PFedMe,
     SurrogateOptimization,
 )
+from fedem_lightning.aggregation import Models
 from fedem_lightning.algorithms.afl import project_on_simplex
+from fedem_lightning.data.federation import Block
 from fedem_lightning.evaluation import summarize_table
 from fedem_lightning.local_solver import shuffled_batches
 from reference import gradient, probabilities
@@ -234,13 +236,21 @@ def test_apfl_agrees_with_numpy() -> None:
         assert_agree(example.served(t), alpha[t] * v[t] + (1 - alpha[t]) * glob)
 
 
-def test_the_slope_of_alpha_is_the_derivative_of_the_loss() -> None:
-    example = Example(APFL, 0)
-    rng = np.random.default_rng(0)
-    v, w, a, step = rng.normal(size=15), rng.normal(size=15), 0.3, 1e-6
-    slope = (v - w) @ example.gradient(a * v + (1 - a) * w, 0)
-    up, down = (example.loss(b * v + (1 - b) * w, 0) for b in (a + step, a - step))
-    assert slope == pytest.approx((up - down) / (2 * step), rel=1e-6)
+def test_alpha_follows_the_derivative_of_the_loss() -> None:
+    """One step where v and w differ: alpha - lr d/d alpha of the loss of alpha v + (1 - alpha) w, by differences."""
+    lr, a, h = 0.05, 0.3, 1e-6
+    example = Example(APFL, 0, lr=lr, alpha=a)
+    w, v = example.start, np.random.default_rng(0).normal(size=(2, 15))
+    rows = {
+        "linear.weight": torch.tensor(v[:, :12]).view(2, 1, 3, 4),
+        "linear.bias": torch.tensor(v[:, 12:]).view(2, 1, 3),
+    }
+    example.model.own.write(torch.arange(2), rows)
+    train(example.model, example.data, 1)
+    for t in range(2):
+        up, down = (example.loss(b * v[t] + (1 - b) * w, t) for b in (a + h, a - h))
+        assert example.model.alpha[t] == pytest.approx(a - lr * (up - down) / (2 * h), rel=1e-7)
+        assert abs(float(example.model.alpha[t]) - a) > 1e-3
 
 
 def test_apfl_at_the_ends_is_fedavg_and_local() -> None:
@@ -362,13 +372,28 @@ def test_qffl_agrees_with_numpy(q: float) -> None:
     assert_agree(example.shared(), w)
 
 
-def test_the_figures_of_q_fedavg() -> None:
-    """F = (1, 4), w - w_t = ((0.1, 0), (0, 0.2)), lr 0.1, q = 1: h = (11, 44), step (0.01818182, 0.14545455)."""
-    loss, moved, smoothness = np.array([1.0, 4.0]), np.array([[0.1, 0.0], [0.0, 0.2]]), 10.0
-    dw = smoothness * moved
-    h = (dw**2).sum(axis=1) + smoothness * loss
-    np.testing.assert_allclose(h, [11, 44])
-    np.testing.assert_allclose((loss[:, None] * dw).sum(axis=0) / h.sum(), [0.01818182, 0.14545455], atol=1e-8)
+@pytest.mark.parametrize(("q", "expected"), [(1.0, [0.01818182, 0.14545455]), (2.0, [0.00490196, 0.15686275])])
+def test_the_figures_of_q_fedavg(q: float, expected: list[float]) -> None:
+    """F = (1, 4), w - w_t = ((0.1, 0), (0, 0.2)), L = 10.
+
+    q = 1: h = (11, 44), step ((1, 0) + 4 (0, 2)) / 55; q = 2: h = (12, 192), step ((1, 0) + 16 (0, 2)) / 204.
+    """
+    data = FederatedDataModule.from_arrays(np.zeros((6, 1)), np.arange(6) % 2, np.arange(6) // 3, task="binary")
+    model = make_model(QFFL, data, q=q, client_optimizer=ClientSGD(lr=0.1)).double()
+    moved = torch.tensor([[0.1, 0.0], [0.0, 0.2]]).double()  # of weight and bias, by client
+    start = vector(model.components[0])
+
+    def local_solver(w: Models, block: Block, round_: int) -> Models:
+        by = moved[block.clients]
+        return {
+            "linear.weight": w["linear.weight"] - by[:, 0].view(-1, 1, 1, 1),
+            "linear.bias": w["linear.bias"] - by[:, 1].view(-1, 1, 1),
+        }
+
+    model.mean_losses = lambda block: torch.tensor([[1.0], [4.0]]).double()[block.clients]
+    model.local_solver = local_solver
+    train(model, data, 1)
+    np.testing.assert_allclose(start - vector(model.components[0]), expected, atol=1e-8)
 
 
 def test_qffl_draws_large_clients_more_often() -> None:

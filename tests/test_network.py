@@ -214,12 +214,15 @@ LIMITED = {**FIGURE_3, "limited": ShiftedExponentialNetwork(rho=4, t_min=1, mu=1
 
 
 @pytest.mark.parametrize(
-    ("kind", "private"),
-    [(FedEM, ["pi"]), (APFL, ["own"]), (Local, ["models"]), (DFedEM, ["private", "models"])],
+    ("kind", "private", "models"),  # `models`: what each client sends, and hears from the server, if there is one
+    [(FedEM, ["pi"], 3), (APFL, ["own"], 1), (Local, ["models"], 0), (DFedEM, ["private", "models"], 3)],
 )
-def test_who_misses_the_deadline_keeps_its_state(kind: type[FederatedAlgorithm], private: list[str]) -> None:
+def test_who_misses_the_deadline_keeps_its_state(
+    kind: type[FederatedAlgorithm], private: list[str], models: int
+) -> None:
     data = make_data(sizes=(9,) * 8)
-    model = make_model(kind, data, networks=LIMITED, participation=6)
+    options = {"topology": COMPLETE} if kind is DFedEM else {}
+    model = make_model(kind, data, networks=LIMITED, participation=6, **options)
     before = [own_rows(model, name) for name in private]
     train(model, data, 1)
     drawn = model.cohort(data.federation, 0)
@@ -232,11 +235,13 @@ def test_who_misses_the_deadline_keeps_its_state(kind: type[FederatedAlgorithm],
         assert (new[on_time] != old[on_time]).view(len(on_time), -1).any(dim=1).all()
     statistics = model.statistics
     assert statistics.stragglers == 6 - len(on_time)
-    down, up = model.messages
-    receivers = 6 if model.streams else len(on_time)
-    assert statistics.up_bytes == round(up * len(on_time)) * model.message_bytes
-    assert statistics.down_bytes == round(down * receivers) * model.message_bytes
-    assert statistics.times["limited"] == 2 + 4 * model.uploads + model.streams
+    n, size, streams = len(on_time), 8 * (4 * 3 + 3), models
+    up, down = models * n, models * 6  # the server is heard by those who will be late
+    if kind is DFedEM:  # each to all others who are in time; there is no server
+        up = down = models * n * (n - 1)
+        streams = 0
+    assert (statistics.up_bytes, statistics.down_bytes) == (up * size, down * size)
+    assert statistics.times["limited"] == 2 + 4 * models + streams
 
 
 def test_results_with_a_deadline_depend_on_the_seed_alone(tmp_path: Path) -> None:

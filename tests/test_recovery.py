@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from conftest import make_data, make_model, make_trainer, parameters, train
-from fedem_lightning import ClientSGD, FedAvg, FedEM, Linear, SyntheticMixture, UserError
+from fedem_lightning import ClientSGD, FedAvg, FedEM, Linear, Local, SyntheticMixture, UserError
 from fedem_lightning.initialization import farthest_models
 from fedem_lightning.recovery import component_health
 from fedem_lightning.reporting import run_results
+from reference import probabilities
 
 
 def test_dead_and_twin_components_are_named() -> None:
@@ -47,18 +48,31 @@ def test_farthest_models_come_from_different_clusters() -> None:
     assert sorted(nearest.tolist()) == [0, 1, 2]
 
 
-def test_farthest_initialization_is_a_function_of_the_seed_and_sets_the_components() -> None:
+def test_farthest_initialization_follows_its_rule() -> None:
+    """Five passes over single clients, the first drawn; then always the client that the models so far serve worst."""
     data = make_data(sizes=(20, 20, 20, 20, 20))
-    starts = []
-    for seed in (0, 0, 1):
-        model = make_model(FedEM, data, initialization="farthest", seed=seed, client_optimizer=ClientSGD(lr=1e-12))
-        train(model, data, 1)
-        starts.append(torch.stack([c.linear.weight.detach() for c in model.components]))
-    assert torch.equal(starts[0], starts[1])
-    assert not torch.equal(starts[0], starts[2])
-    model = make_model(FedEM, data, initialization="farthest", client_optimizer=ClientSGD(lr=0.5))
-    model = train(model, data, 1)
-    assert not torch.allclose(model.components[0].linear.weight, model.components[1].linear.weight)
+    options = {"client_optimizer": ClientSGD(lr=0.5), "batch_size": 1000}
+    local = train(make_model(Local, data, local_epochs=5, **options), data, 1).serving(torch.arange(5))
+    alone = [(local["linear.weight"][t, 0].numpy(), local["linear.bias"][t, 0].numpy()) for t in range(5)]
+    losses = np.zeros((5, 5))  # of client t with what client s learned alone
+    for t in range(5):
+        block = data.federation.block(torch.tensor([t]), "train")
+        x, y = block.x(torch.float64).numpy(), block.y().numpy()
+        for s, (w, b) in enumerate(alone):
+            losses[t, s] = -np.mean([np.log(probabilities(w, b, x[i])[y[i]]) for i in range(len(y))])
+    firsts = set()
+    for seed in (0, 0, 1, 2):
+        model = make_model(FedEM, data, initialization="farthest", seed=seed, **options).double()
+        model.statistics.plan(1)
+        model.initialize(data.federation)
+        starts = [c.linear.weight.detach().numpy() for c in model.components]
+        chosen = [int(np.argmin([np.abs(w - start).max() for w, _ in alone])) for start in starts]
+        for t, start in zip(chosen, starts, strict=True):
+            np.testing.assert_allclose(start, alone[t][0], rtol=1e-9, atol=1e-12)
+        for m in (1, 2):
+            assert chosen[m] == losses[:, chosen[:m]].min(axis=1).argmax()
+        firsts.add(chosen[0])
+    assert len(firsts) > 1
     with pytest.raises(UserError, match=r"algorithm.initialization: expected random, farthest or shared, got near"):
         make_model(FedEM, data, initialization="near")
 

@@ -22,6 +22,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.collaboration import gradients
 from fedem_lightning.streams import coefficients, silhouettes, squared_norms, stream_weights
+from reference import gradient
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -363,28 +364,45 @@ def test_members_outside_the_cohort_keep_their_model() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"similarity": "cosine", "label_adjusted": True}])
 def test_unseen_clients_get_the_mean_of_those_like_them(options: dict[str, Any]) -> None:
-    data = grouped(n_clients=12, n=120, unseen_fraction=0.25)
+    """Of all known clients' models, by the row of W that an unseen client's gradient has, in NumPy."""
+    data = grouped(n_clients=12, n=60, unseen_fraction=0.25)
     model = make_model(UserCentric, data, n_streams=2, **options, client_optimizer=ClientSGD(lr=0.3), batch_size=20)
-    trainer = make_trainer(8)
+    trainer = make_trainer(4)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
-    accuracy = model.clients.groupby("population").test_accuracy.mean()
-    assert accuracy["unseen"] > 0.75
-    assert abs(accuracy["unseen"] - accuracy["seen"]) < 0.12
+    seen, n = data.federation.seen.numpy(), data.federation.splits["train"].counts().numpy()
+    g = torch.cat([rows.flatten(1) for rows in model.gradients.read(torch.arange(12)).values()], dim=1).numpy()
+    sigma, served = model.noise.sqrt().numpy(), rows_of(model, 12).numpy()
+    for u in np.flatnonzero(~seen):
+        if options:
+            w = (n * (g @ g[u]) / np.linalg.norm(g, axis=1) / np.linalg.norm(g[u])).clip(min=0)[seen]
+        else:
+            w = (n * np.exp(-((g - g[u]) ** 2).sum(axis=1) / (2 * sigma * sigma[u])))[seen]
+        np.testing.assert_allclose(served[u], w @ served[seen] / w.sum(), rtol=1e-7, atol=1e-9)
+        assert w[np.flatnonzero(seen) % 2 == u % 2].sum() > 0.5 * w.sum()
 
 
-def test_coefficients_are_refreshed() -> None:
-    data, found = grouped(6), []
-    for every in (None, 2):
-        model = make_model(UserCentric, data, refresh_every=every, client_optimizer=SGD)
-        start = parameters(model.components)
-        train(model, data, 3)
-        found.append(model)
-        assert torch.equal(parameters(model.components), start) == (every is None)
-    assert not torch.allclose(found[0].weights, found[1].weights)
-    size = (5 * 3 + 3) * 8 * 6
-    assert found[0].statistics.up_bytes == 4 * size
-    assert found[1].statistics.up_bytes == 5 * size
+def test_coefficients_are_refreshed_at_the_mean_of_all_models() -> None:
+    """After the second of three rounds: gradients at the mean of the models that two rounds leave, by n_i, in NumPy."""
+    data, size = grouped(6, n=30), (5 * 3 + 3) * 8 * 6
+    kept, twice = (make_model(UserCentric, data, client_optimizer=SGD) for _ in range(2))
+    refreshed = make_model(UserCentric, data, refresh_every=2, client_optimizer=SGD)
+    start = parameters(kept.components)
+    for model, rounds in ((kept, 3), (twice, 2), (refreshed, 3)):
+        train(model, data, rounds)
+    mean = np.average(rows_of(twice, 6).numpy(), axis=0, weights=data.federation.splits["train"].counts().numpy())
+    np.testing.assert_allclose(parameters(refreshed.components).numpy(), mean, rtol=1e-9, atol=1e-12)
+    found = refreshed.gradients.read(torch.arange(6))
+    for i in range(6):
+        block = data.federation.block(torch.tensor([i]), "train")
+        x, y = block.x(torch.float64).numpy(), block.y().numpy()
+        d_w, d_b = gradient(mean[:15].reshape(3, 5), mean[15:], x, y, np.ones(len(y)))
+        np.testing.assert_allclose(found["linear.weight"][i, 0], d_w, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found["linear.bias"][i, 0], d_b, rtol=1e-9, atol=1e-12)
+    assert torch.equal(parameters(kept.components), start)
+    assert not torch.allclose(kept.w, refreshed.w)
+    assert kept.statistics.up_bytes == 4 * size
+    assert refreshed.statistics.up_bytes == 5 * size
 
 
 def test_clients_left_alone_are_reported() -> None:

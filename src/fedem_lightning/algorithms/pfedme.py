@@ -73,8 +73,8 @@ class PFedMe(FederatedAlgorithm):
         require_whole("algorithm.inner_steps", inner_steps, at_least=1)
         if outer_lr * penalty >= 1:
             warnings.warn(
-                f"algorithm.outer_lr: eta lambda (outer_lr times penalty) is {outer_lr * penalty:g}, expected less than "
-                "1: at 1 the model that is sent is the personal one (local SGD), above 1 it overshoots",
+                f"algorithm.outer_lr: eta lambda (outer_lr times penalty) is {outer_lr * penalty:g}, expected less "
+                "than 1: at 1 the model that is sent is the personal one (local SGD), above 1 it overshoots",
                 stacklevel=2,
             )
         self.penalty, self.outer_lr, self.inner_steps = penalty, outer_lr, inner_steps

@@ -26,8 +26,8 @@ ALGORITHMS += ["fedem", "d_fedem"]
 DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthetic"]
 """The order of FedEM's tables; other names follow alphabetically."""
 
-WITHOUT_EFFECT = ("seed", "run_dir", "ckpt_path", "data_dir", "logger", "callbacks", "engine")
-WITHOUT_EFFECT += ("learning_rates", "local_training")
+WITHOUT_EFFECT = ["seed", "run_dir", "ckpt_path", "data_dir", "logger", "callbacks", "engine"]
+WITHOUT_EFFECT += ["learning_rates", "local_training"]
 """Parts of the configuration in which repetitions may differ. What was used of the last two stands in the algorithm."""
 WITHOUT_EFFECT_KEYS = [
     "dataset.data_dir",

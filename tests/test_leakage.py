@@ -1,0 +1,249 @@
+"""What must not reach a model: test samples, the data of unseen clients, labels of validation samples."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pytorch_lightning import Trainer
+
+import fedem_lightning
+from conftest import make_data, make_trainer
+from fedem_lightning import (
+    MOCHA,
+    ClientSGD,
+    Dapper,
+    DensityFederation,
+    Digits,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    Federation,
+    FedFOMO,
+    Finetune,
+    HypCluster,
+    Interpolate,
+    MixturePopulation,
+    Oracle,
+    SyntheticMixture,
+    TextFederation,
+    UserCentric,
+)
+from test_algorithms import ROWS, Row
+
+N_CLIENTS = 6  # no tensor of these small models has this size for another reason
+SEEN_BY_VALIDATION = {FedFOMO: "weighs others' models by the loss on the client's validation samples"}
+MORE = [  # what has a table of its own, and options under which a method looks at data elsewhere
+    Row(Oracle),
+    Row(MOCHA, options={"inner_rounds": 1}),
+    Row(FedEM, options={"initialization": "farthest", "personalize_steps": 2}),
+    Row(HypCluster, options={"initialization": "farthest"}),
+    Row(UserCentric, options={"n_streams": 2, "refresh_every": 1, "label_adjusted": True}),
+    Row(FedAvg, options={"adaptation": Finetune()}),
+    Row(FedAvg, options={"adaptation": Dapper(lambdas=(0.2, 0.8), selection="train")}),
+    Row(FedAvg, options={"adaptation": Interpolate("own", (0.2, 0.8), selection="train")}),
+    Row(FedAvg, options={"adaptation": Interpolate("mixture", (0.2, 0.8), selection="train")}),
+]
+BY_VALIDATION = [  # adaptations that choose lambda on validation samples
+    Row(FedAvg, options={"adaptation": Dapper(lambdas=(0.0, 1.0))}),
+    Row(FedAvg, options={"adaptation": Interpolate("own", (0.0, 1.0))}),
+    Row(FedAvg, options={"adaptation": Interpolate("mixture", (0.0, 1.0))}),
+]
+TABLE = [*ROWS, *MORE, *BY_VALIDATION]
+
+
+def name_of(row: Row) -> str:
+    adaptation = row.options.get("adaptation")
+    return row.kind.__name__ + (f"-{type(adaptation).__name__}" if adaptation else "")
+
+
+EVERY = pytest.mark.parametrize("case", range(len(TABLE)), ids=lambda case: name_of(TABLE[case]))
+WITHOUT_VALIDATION = [case for case, row in enumerate([*ROWS, *MORE]) if row.kind not in SEEN_BY_VALIDATION]
+WITH_VALIDATION = [case for case in range(len(TABLE)) if case not in WITHOUT_VALIDATION]
+WITH_UNSEEN = [case for case, row in enumerate(TABLE) if row.kind.serves_unseen]
+
+
+def federation_for(kind: type[FederatedAlgorithm]) -> FederatedDataModule:
+    """Four clients that train and two that do not; binary labels and known groups for who needs them."""
+    options: dict[str, Any] = {"n_classes": 2, "task": "binary"} if kind is MOCHA else {}
+    unseen = 1 / 3 if kind.serves_unseen else 0.0
+    data = make_data(sizes=(10, 14, 12, 11, 17, 12), unseen_fraction=unseen, **options)
+    data.federation.truth["group"] = np.arange(N_CLIENTS) % 2
+    return data
+
+
+def changed(federation: Federation, what: str) -> None:
+    """Changes samples in place.
+
+    what: "nothing"; "test", x and y; "held out", that and the labels of validation samples; "val" and "train", labels;
+    "unseen", all that the unseen clients have.
+    """
+    test, val, train = (federation.splits[split].index for split in ("test", "val", "train"))
+    own = [split.positions(federation.clients(seen=False))[0] for split in federation.splits.values()]
+    labels = {"test": [test], "held out": [test, val], "val": [val], "train": [train], "unseen": own}
+    features = {"test": [test], "held out": [test], "unseen": own}
+    n_classes = int(federation.samples.y.max()) + 1
+    for where in labels.get(what, ()):
+        federation.samples.y[where] = (federation.samples.y[where] + 1) % n_classes
+    for where in features.get(what, ()):
+        federation.samples.x[where] += 1.0
+
+
+State = dict[str, np.ndarray]
+
+
+def state_of(model: FederatedAlgorithm) -> State:
+    """The whole state_dict, and what everybody serves."""
+    everybody = torch.arange(N_CLIENTS)
+    served = {f"served {name}": rows for name, rows in model.serving(everybody).items()}
+    every = {**model.state_dict(), **served, "served mixture": model.mixture(everybody)}
+    return {name: tensor.detach().numpy().copy() for name, tensor in every.items()}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of two rounds and a test."""
+
+    trained: State  # after the rounds
+    tested: State  # after the test, for which the unseen clients are personalised
+    clients: pd.DataFrame
+
+
+def trained_on(case: int, what: str) -> tuple[FederatedAlgorithm, FederatedDataModule, Trainer]:
+    row = TABLE[case]
+    data, trainer = federation_for(row.kind), make_trainer(2)
+    changed(data.federation, what)
+    model = row.model(data, client_optimizer=ClientSGD(lr=0.2, momentum=0.9, state="keep"), batch_size=8)
+    trainer.fit(model, data)
+    return model, data, trainer
+
+
+@functools.cache
+def outcome(case: int, what: str = "nothing") -> Outcome:
+    model, data, trainer = trained_on(case, what)
+    trained = state_of(model)
+    trainer.test(model, data, verbose=False)
+    return Outcome(trained, state_of(model), model.clients)
+
+
+def differing(a: State, b: State, rows: np.ndarray | None = None) -> list[str]:
+    """Names of the tensors whose bits differ; with `rows`, of those that have a row a client, in these rows only."""
+    assert a.keys() == b.keys()
+    names = []
+    for name in a:
+        per_client = rows is not None and a[name].shape[:1] == (N_CLIENTS,)
+        one, other = (s[name][rows] if per_client else s[name] for s in (a, b))
+        if one.tobytes() != other.tobytes():
+            names.append(name)
+    return names
+
+
+def scores_of(clients: pd.DataFrame, *splits: str) -> pd.DataFrame:
+    """The columns of the clients' table that are measured on these splits."""
+    return clients[[name for name in clients if str(name).startswith(tuple(f"{split}_" for split in splits))]]
+
+
+def assert_nobody_learns(case: int, what: str, *splits: str) -> None:
+    """That samples of these splits are others shows in their scores, and nowhere else."""
+    before, after = outcome(case), outcome(case, what)
+    assert differing(before.trained, after.trained) == []
+    assert differing(before.tested, after.tested) == []
+    for split in splits:
+        assert not scores_of(before.clients, split).equals(scores_of(after.clients, split))
+    others = before.clients.columns.difference(scores_of(before.clients, *splits).columns)
+    pd.testing.assert_frame_equal(before.clients[others], after.clients[others], check_exact=True)
+
+
+@pytest.mark.parametrize("case", WITHOUT_VALIDATION, ids=lambda case: name_of(TABLE[case]))
+def test_test_samples_and_labels_of_validation_samples_reach_nobody(case: int) -> None:
+    """Neither training, nor the personalisation of unseen clients, nor an adaptation."""
+    assert_nobody_learns(case, "held out", "test", "val")
+
+
+@pytest.mark.parametrize("case", WITH_VALIDATION, ids=lambda case: name_of(TABLE[case]))
+def test_who_needs_validation_samples_does_without_those_of_the_test(case: int) -> None:
+    assert_nobody_learns(case, "test", "test")
+
+
+@pytest.mark.parametrize("kind", SEEN_BY_VALIDATION, ids=lambda kind: kind.__name__)
+def test_who_is_said_to_use_validation_samples_does(kind: type[FederatedAlgorithm]) -> None:
+    case = next(i for i, row in enumerate(TABLE) if row.kind is kind)
+    assert differing(outcome(case).trained, outcome(case, "val").trained)
+
+
+@pytest.mark.parametrize("case", WITH_UNSEEN, ids=lambda case: name_of(TABLE[case]))
+def test_unseen_clients_reach_nobody(case: int) -> None:
+    """Not even once they have been personalised, which the test does."""
+    before, after = outcome(case), outcome(case, "unseen")
+    seen = federation_for(TABLE[case].kind).federation.seen.numpy()
+    assert seen.sum() == 4
+    assert differing(before.trained, after.trained) == []
+    assert differing(before.tested, after.tested, seen) == []
+    scores = [scores_of(o.clients, "train", "val", "test") for o in (before, after)]
+    assert scores[0][seen].equals(scores[1][seen])
+    assert not scores[0][~seen].equals(scores[1][~seen])
+
+
+@EVERY
+def test_a_test_leaves_what_was_trained(case: int) -> None:
+    seen = federation_for(TABLE[case].kind).federation.seen.numpy()
+    assert differing(outcome(case).trained, outcome(case).tested, seen) == []
+
+
+@EVERY
+def test_labels_of_training_samples_do_reach_the_models(case: int) -> None:
+    """So the comparison of the tests above can see a difference."""
+    model, _, _ = trained_on(case, "train")
+    assert differing(outcome(case).trained, state_of(model)) != []
+
+
+def test_every_algorithm_is_in_the_table() -> None:
+    public = (getattr(fedem_lightning, name) for name in fedem_lightning.__all__)
+    kinds = {k for k in public if isinstance(k, type) and issubclass(k, FederatedAlgorithm)} - {FederatedAlgorithm}
+    assert kinds == {row.kind for row in TABLE}
+
+
+# --- the data sets ----------------------------------------------------------------------------------------------------
+
+
+def text(folder: Path) -> Federation:
+    spoken = {"HAMLET": "To be. Or not to be? " * 9, "GHOST": "Swear. By his sword. " * 7}
+    (folder / "play.txt").write_text("\n".join(f"{role}. {lines}" for role, lines in spoken.items()))
+    return TextFederation(folder, window=6).federation
+
+
+def personalised_on_a_part(folder: Path) -> Federation:
+    federation = make_data(sizes=(30, 20, 25), unseen_fraction=1 / 3).federation
+    return federation.with_part(federation.clients(seen=False), 0.4, seed=0)
+
+
+DATA: dict[str, Callable[[Path], Federation]] = {
+    "arrays": lambda folder: make_data(unseen_fraction=0.25).federation,
+    "a part of an unseen client's samples": personalised_on_a_part,
+    "synthetic": lambda folder: SyntheticMixture(n_clients=3, dimension=2, test_size=20).federation,
+    "population": lambda folder: MixturePopulation(n_clients=5, dimension=2, samples=(4, 2, 3)).federation,
+    "density": lambda folder: DensityFederation(n_clients=4, n_symbols=9, n_samples=8, test_size=9).federation,
+    "digits": lambda folder: Digits(n_clients=5).federation,
+    "text": text,
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_no_sample_is_in_two_splits_or_with_two_clients(name: str, tmp_path: Path) -> None:
+    """Nor any character of a text: a window reads one more than its length."""
+    federation = DATA[name](tmp_path)
+    width = 7 if name == "text" else 1
+    everybody, owner_of = torch.arange(federation.n_clients), {}
+    for split, table in federation.splits.items():
+        where, owner = table.positions(everybody)
+        assert len(where) == len(table) == len(where.unique())
+        for position, client in zip(where.tolist(), owner.tolist(), strict=True):
+            for offset in range(width):
+                assert owner_of.setdefault(position + offset, (split, client)) == (split, client)
+    assert len({split for split, _ in owner_of.values()}) == 3
