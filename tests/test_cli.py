@@ -80,7 +80,7 @@ def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
     for scores in (results["train"], results["val"], results["test"], results["unseen"]["test"]):
         assert scores["accuracy"].keys() == scores["loss"].keys() == sums
         assert all(0 <= v <= 1 for v in scores["accuracy"].values())
-    assert 0.5 < results["reference"]["bayes_accuracy"] < 1
+    assert 0.3 < results["reference"]["bayes_accuracy"] < 1  # on 30 test samples a client
     assert results["recovery"].keys() == {"match", "pi_cosine_distance", "theta_cosine_distance"}
     assert results["seconds"].keys() == {"total", "training", "per_round"}
     assert results["seconds"]["total"] > results["seconds"]["training"] > results["seconds"]["per_round"] > 0

@@ -175,7 +175,8 @@ def test_fidelity_picks_the_settings() -> None:
         "fedem_lightning.ReferenceCNN",
     )
     assert (paper.algorithm.client_optimizer.lr, reference.algorithm.client_optimizer.lr) == (0.1, 0.03)
-    assert (paper.algorithm.client_optimizer.state, reference.algorithm.client_optimizer.state) == ("restart", "keep")
+    schedules = paper.algorithm.client_optimizer.schedule, reference.algorithm.client_optimizer.schedule
+    assert schedules == ("constant", "multistep")
 
 
 def test_an_experiment_names_its_command() -> None:

@@ -40,7 +40,7 @@ def test_equal_components_are_reported_as_twins(capsys: pytest.CaptureFixture[st
 
 
 def test_farthest_models_come_from_different_clusters() -> None:
-    data = SyntheticMixture(n_clients=24, n_components=3, dimension=20, noise=0.0, test_size=10, one_hot=True)
+    data = SyntheticMixture(n_clients=24, n_components=3, dimension=20, noise=0.0, test_size=10, one_hot=True, seed=1)
     model = FedEM(Linear((20,), 1), 24, 3, client_optimizer=ClientSGD(lr=1.0, momentum=0.9), batch_size=16)
     models = farthest_models(model, data.federation, n_candidates=24, epochs=20)["linear.weight"][:, 0]  # [3, d]
     theta = torch.from_numpy(data.federation.truth["theta"]).float()
@@ -110,12 +110,12 @@ def test_a_warm_up_is_fedavg_in_every_component() -> None:
 @pytest.mark.parametrize("n_components", [2, 3])
 def test_true_clusters_are_recovered(n_components: int) -> None:
     """Appendix J.4, smaller: every client in its cluster."""
-    data = SyntheticMixture(n_clients=60, n_components=n_components, dimension=30, test_size=1, one_hot=True)
+    data = SyntheticMixture(n_clients=60, n_components=n_components, dimension=30, test_size=1, one_hot=True, seed=1)
     model = FedEM(Linear((30,), 1), 60, n_components, client_optimizer=ClientSGD(lr=1.0, momentum=0.9))
     trainer = make_trainer(80, precision="32-true")
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     results = run_results(model, data.federation)
     assert results["recovery"]["group_accuracy"] == 1.0
-    assert results["recovery"]["pi_cosine_distance"] < 1e-2
+    assert results["recovery"]["pi_cosine_distance"] < 2e-2  # some clients have 50 noisy samples
     assert results["components"]["dead"] == results["components"]["twins"] == []
