@@ -14,10 +14,12 @@ from reference import gradient
 SPLITTING: dict[str, Any] = {"eps1": 10.0, "eps2": 0.0, "min_rounds": 2, "batch_size": 1000, "local_epochs": 3}
 
 
-def two_groups(n_clients: int = 6, unseen_fraction: float = 0.0, groups: int = 2) -> FederatedDataModule:
+def two_groups(
+    n_clients: int = 6, unseen_fraction: float = 0.0, groups: int = 2, sizes: int | tuple[int, ...] = 100
+) -> FederatedDataModule:
     """Clients of a group share a rule; the rules are opposite for two groups, orthogonal pairs for four."""
     rng = np.random.default_rng(0)
-    client = np.repeat(np.arange(n_clients), 100)
+    client = np.repeat(np.arange(n_clients), sizes)
     x = rng.normal(size=(len(client), 4))
     group = client % groups
     score = np.where(group % 2 == 0, 1, -1) * np.where(group < 2, x[:, 0], x[:, 1])
@@ -72,7 +74,7 @@ def test_four_groups_need_two_levels_and_stay_a_partition() -> None:
 
 
 def test_in_the_round_of_a_split_each_child_takes_the_mean_of_its_own_members() -> None:
-    data, lr = two_groups(), 0.3
+    data, lr = two_groups(sizes=(60, 150, 80, 200, 140, 90)), 0.3
     options = {**SPLITTING, "min_rounds": 0, "local_epochs": 1, "max_depth": 1}
     model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=lr), **options)
     layer = model.components[0].linear

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from conftest import make_data, make_model, make_trainer
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
 from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.cli import CONFIG_DIR
 from fedem_lightning.processes import Processes
 from fedem_lightning.recovery import recovery_scores
 from fedem_lightning.report import find_runs, group_runs
@@ -20,7 +22,7 @@ from fedem_lightning.report.cells import cell
 from fedem_lightning.report.equal_cost import budget
 from fedem_lightning.reporting import run_results
 from fedem_lightning.round import RoundMetrics
-from fedem_lightning.run import _report
+from fedem_lightning.run import _report, run
 from fedem_lightning.run_folder import check_run_folder, save_config
 from test_report import make_run
 
@@ -144,6 +146,30 @@ def test_a_run_goes_on_longer_and_elsewhere(tmp_path: Path) -> None:
     ):
         OmegaConf.update(other, key, value, force_add=True)
     check_run_folder(tmp_path, other)
+
+
+def test_a_resumed_run_does_only_the_rounds_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [
+        "dataset.n_clients=4",
+        "dataset.dimension=5",
+        "dataset.test_size=9",
+        "callbacks.checkpoint.every_n_rounds=1",
+    ]
+    small += ["algorithm=fedavg", "trainer.accelerator=cpu"]
+    done: list[int] = []
+    step = FedAvg.training_step
+
+    def counted(model: FedAvg, *arguments: Any) -> None:
+        done.append(model.current_epoch)
+        step(model, *arguments)
+
+    monkeypatch.setattr(FedAvg, "training_step", counted)
+    choices = {"algorithm": "fedavg", "adaptation": "none", "dataset": "synthetic", "backbone": "linear"}
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        for rounds, more in ((2, []), (3, ["ckpt_path=auto"])):
+            config = compose("config", [*small, *more, f"trainer.max_epochs={rounds}"])
+            run(config, tmp_path / "run", choices, [])
+    assert done == [0, 1, 2]
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------
