@@ -34,7 +34,7 @@ class Clustered(FederatedAlgorithm):
     the split each child already takes the mean of its own members.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`. The server optimiser takes no part.
+        backbone, n_clients, options: see `FederatedAlgorithm`. The server optimiser must be the plain average.
         eps1: split only if the mean update is shorter, |sum_t (n_t / n_c) Delta_t| < eps1 ...
         eps2: ... and the longest is longer, max_t |Delta_t| > eps2. Both depend on learning rate, model and steps; the
             metrics `mean_update_norm` and `max_update_norm` show them. "auto" (the paper's rule of thumb): eps1 is a

@@ -29,7 +29,8 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
     from the same u. Clients outside a round's cohort are isolated nodes. An unseen client takes the mean of all u_t.
 
     Args:
-        backbone, n_clients, n_components, options: see `FederatedAlgorithm`; the server optimiser takes no part.
+        backbone, n_clients, n_components, options: see `FederatedAlgorithm`; the server optimiser must be the
+            plain average.
         surrogate: of the clients' objectives.
         topology: graph and mixing weights.
 

@@ -40,9 +40,9 @@ class FedEM(FederatedAlgorithm):
             the others it is FedAvg M times. The paper's is 0.
         personalize_steps: E-steps and updates of pi of an unseen client; the paper's is 1, where pi has hardly left the
             uniform weights.
-        personalize_tolerance: a client stops before that once no weight of its pi moves by as much; None: never.
-        personalize_seen: seen clients too are scored with a pi made so, from the newest components. Training keeps its
-            own pi. For cohorts, whose other clients have an old pi; one step leaves pi near the uniform weights.
+        personalize_tolerance: a client stops earlier, once no weight of its pi moves by as much; None: it never does.
+        personalize_seen: seen clients are scored with a pi computed from the newest components, as unseen clients are.
+            Training keeps its own pi. It helps clients outside the cohort, whose pi is old.
         options: see `FederatedAlgorithm`.
 
     """

@@ -31,8 +31,8 @@ class L2SGD(FederatedAlgorithm):
     lambda / (2T) sum_t |x_t - x_bar|^2 with lambda = rho p / (eta (1 - p)). Unseen clients get x_bar.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`. `client_optimizer.lr` is eta; the server optimiser takes
-            no part.
+        backbone, n_clients, options: see `FederatedAlgorithm`. `client_optimizer.lr` is eta; the server optimiser must
+            be the plain average.
         pull: rho, in [0, 1]; the paper asks for 1/2 at most.
         probability: p, in (0, 1]; None: such that a round has as many local steps as an epoch on average.
 

@@ -60,7 +60,8 @@ class MOCHA(FederatedAlgorithm):
     a new Sigma.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`. Local epochs, batches and both optimisers take no part.
+        backbone, n_clients, options: see `FederatedAlgorithm`. Local epochs, batches and the client optimiser take no
+            part; the server optimiser must be the plain average.
         penalty: lambda.
         loss: phi, "hinge" or "logistic".
         inner_rounds: rounds from one update of Sigma to the next.
