@@ -1,61 +1,95 @@
 """Making the M components out of one backbone: alike in kind, different at the start."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.backbones.batch_norm import GUARDED
+from fedem_lightning.backbones.batch_norm import GUARDED, for_clients
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.backbones.lstm import LSTM
-from fedem_lightning.errors import UserError, require_whole
+from fedem_lightning.errors import UserError, require, require_whole
+from fedem_lightning.frozen import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 
 Backbone = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one."""
 
 
-def make_components(backbone: Backbone, n_components: int, seed: int) -> nn.ModuleList:
+def make_components(backbone: Backbone, n_components: int, seed: int, pretrained: Sequence[str] = ()) -> nn.ModuleList:
     """M components that start different from one another; with equal ones EM would keep them equal for ever.
 
     Component 0 is the backbone as given. The others are made by the function, or are copies whose layers draw their
-    initial values anew (`reset_parameters`), under a seed of (seed, component). `nn.Dropout` layers are exchanged for
-    ours, whose masks depend on neither engine nor block; `nn.LSTM` for one that can be stacked; BatchNorm is guarded
-    against batches of one value.
+    initial values anew (`reset_parameters`), under a seed of (seed, component). Frozen parameters are the same tensors
+    in all components. `nn.Dropout` layers are exchanged for ours, whose masks depend on neither engine nor block;
+    `nn.LSTM` for one that can be stacked; BatchNorm is guarded against batches of one value.
+
+    Args:
+        backbone: the network, or what makes it.
+        n_components: M.
+        seed: of components 1..M-1.
+        pretrained: parts of the network, by the names of layers, that start in all components as in component 0.
 
     Raises:
-        UserError: n_components < 1, or parameters that cannot be drawn anew.
+        UserError: n_components < 1; no parameter trains; a name in `pretrained` that no parameter has; parameters that
+            cannot be drawn anew, or none to draw.
 
     """
     require_whole("algorithm.n_components", n_components, at_least=1)
-    components = []
+    components: list[nn.Module] = []
     for m in range(n_components):
         with torch.random.fork_rng(devices=[]):
             if m > 0:
                 torch.manual_seed(int(generator(seed, Purpose.COMPONENT, m).integers(2**62)))
-            if isinstance(backbone, nn.Module):
-                component = copy.deepcopy(backbone) if m == 0 else _draw_anew(copy.deepcopy(backbone))
-            else:
-                component = backbone()
-        _exchange_layers(component)
+            component = copy.deepcopy(backbone) if isinstance(backbone, nn.Module) else backbone()
+            if m > 0 and isinstance(backbone, nn.Module):
+                _draw_anew(component, pretrained)
+        _exchange_layers(component.train())
+        if m == 0:
+            _check_trained(component, n_components, pretrained)
+        else:
+            share_frozen(component, components[0])
+            kept = {name: t for name, t in components[0].state_dict().items() if _within(name, pretrained)}
+            component.load_state_dict(kept, strict=False)
         components.append(component)
     return nn.ModuleList(components)
 
 
-def _draw_anew(module: nn.Module) -> nn.Module:
-    for layer in module.modules():
-        own = list(layer.parameters(recurse=False))
+def _within(name: str, parts: Sequence[str]) -> bool:
+    """Whether a tensor belongs to one of the parts: `features.0.weight` to `features`."""
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+
+def _check_trained(component: nn.Module, n_components: int, pretrained: Sequence[str]) -> None:
+    trained, names = trained_parameters(component), [name for name, _ in component.named_parameters()]
+    require(bool(trained), "backbone: no parameter has requires_grad=True, so there is nothing to train")
+    parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in names))
+    for part in pretrained:
+        known = any(_within(name, [part]) for name in names)
+        require(known, f"algorithm.pretrained: the backbone has no part called {part}; it has {parts}")
+    drawn = any(not _within(name, pretrained) for name in trained)
+    require(
+        drawn or n_components == 1 or not pretrained,
+        "algorithm.pretrained: every parameter that trains would start equal in all components, and stay so; leave the "
+        "last layer out (or use algorithm.initialization=shared, where the method has it)",
+    )
+
+
+def _draw_anew(network: nn.Module, pretrained: Sequence[str]) -> None:
+    """Draws initial values for all layers but those that are frozen or pretrained as a whole."""
+    for name, layer in network.named_modules():
+        own = list(layer.named_parameters(recurse=False))
+        kept = own and all(not p.requires_grad or _within(f"{name}.{n}".lstrip("."), pretrained) for n, p in own)
         reset = getattr(layer, "reset_parameters", None)
-        if callable(reset):
+        if callable(reset) and not kept:
             reset()
-        elif own:
+        elif own and not kept:
             raise UserError(
                 f"backbone: {type(layer).__name__} has parameters but no reset_parameters(), so components would start "
                 "equal; give a function that makes the backbone instead of the backbone"
             )
-    return module
 
 
 def _exchange_layers(module: nn.Module) -> None:
@@ -63,7 +97,7 @@ def _exchange_layers(module: nn.Module) -> None:
     salts = iter(range(1000, 2000))
     for layer in module.modules():
         if type(layer) in GUARDED:
-            layer.__class__ = GUARDED[type(layer)]
+            for_clients(layer)
         elif LSTM.can_replace(layer):
             layer.__class__ = LSTM
     for parent in list(module.modules()):
@@ -88,7 +122,7 @@ def dropout_keys(module: nn.Module) -> list[str]:
 
 
 def model_state(component: nn.Module) -> Models:
-    """Parameters and buffers of a component that make up its model (dropout keys do not); no gradients attached."""
-    keys = dropout_keys(component)
-    tensors = [*component.named_parameters(), *component.named_buffers()]
-    return {name: tensor.detach() for name, tensor in tensors if name not in keys}
+    """Parameters and buffers of a component that make up its model, without gradients; what is frozen does not."""
+    others = {*dropout_keys(component), *frozen_buffers(component)}
+    tensors = [*trained_parameters(component).items(), *component.named_buffers()]
+    return {name: tensor.detach() for name, tensor in tensors if name not in others}

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, WeightedMean
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.frozen import with_frozen
 from fedem_lightning.network import Clocks, Traffic
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import Purpose, generator
@@ -127,7 +128,7 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
     cohort = drawn[clocks.in_time.to(drawn.device)]
     means = train_clients(algorithm, federation, cohort, round_)
     algorithm.server_update(means, Round(round_, federation, cohort))
-    traffic = traffic_of(algorithm, drawn, cohort)
+    traffic = with_frozen(algorithm, drawn, traffic_of(algorithm, drawn, cohort))
     statistics.count(traffic, clocks.times(traffic))
     statistics.stragglers += len(drawn) - len(cohort)
     statistics.round_seconds.append(time.perf_counter() - start)
@@ -188,6 +189,7 @@ def count_special_round(algorithm: "FederatedAlgorithm", federation: Federation,
         heard=None,
         model_bytes=algorithm.message_bytes,
     )
+    traffic = with_frozen(algorithm, clients, traffic)
     statistics.count(traffic, clocks.times(traffic))
 
 

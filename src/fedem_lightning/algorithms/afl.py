@@ -41,7 +41,7 @@ class AFL(FederatedAlgorithm):
         self.weights_lr = weights_lr
         self.register_buffer("weights", torch.zeros(n_clients))
         self.register_buffer("losses_of_clients", torch.zeros(n_clients))
-        self.averaged = copy.deepcopy(self.components).requires_grad_(False)  # w_bar
+        self.averaged = copy.deepcopy(self.components)  # w_bar
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """F_t(w) and w - gamma_w grad F_t(w), both at the w received."""

@@ -2,7 +2,7 @@
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation import client_table, curve_metrics, scored_clients
+from fedem_lightning.frozen import frozen_bytes, trained_parameters
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.network import Network, check_networks
 from fedem_lightning.processes import Processes, require_ddp
@@ -41,6 +42,7 @@ class FederatedAlgorithm(pl.LightningModule):
         backbone: an `nn.Module` (component 0; the others are re-initialised copies) or a function that makes one.
         n_clients: T of the federation, the unseen clients included.
         n_components: M.
+        pretrained: parts of the backbone (`features`, `layer1.0`) that start in all components as in component 0.
         client_optimizer: of the local solver.
         server_optimizer: makes the optimiser that takes the pseudo-gradient, theta - aggregate; None: SGD with lr 1,
             the plain average.
@@ -61,6 +63,7 @@ class FederatedAlgorithm(pl.LightningModule):
     """
 
     components: nn.ModuleList
+    has_frozen: Tensor  # bool [T], who has received what does not train
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class FederatedAlgorithm(pl.LightningModule):
         n_clients: int,
         n_components: int = 1,
         *,
+        pretrained: Sequence[str] | str = (),
         client_optimizer: ClientSGD | None = None,
         server_optimizer: ServerOptimizer | None = None,
         local_epochs: int = 1,
@@ -105,7 +109,10 @@ class FederatedAlgorithm(pl.LightningModule):
         self.networks = check_networks(networks)
         self.client_optimizer = client_optimizer or ClientSGD()
         self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
-        self.components = make_components(backbone, n_components, seed)
+        parts = [pretrained] if isinstance(pretrained, str) else list(pretrained)
+        self.components = make_components(backbone, n_components, seed, parts)
+        none = torch.zeros(n_clients, dtype=torch.bool)
+        self.register_buffer("has_frozen", none, persistent=frozen_bytes(self.components[0]) > 0)
         self._engine_choice = make_engine(engine)
         self._engine: Engine | None = None
         self.statistics = Statistics()
@@ -116,7 +123,7 @@ class FederatedAlgorithm(pl.LightningModule):
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.diagnostics: dict[str, Any] = {}  # what callbacks found out, by name; kept in results.json
         if self.client_optimizer.momentum and self.client_optimizer.state == "keep":
-            params = dict(self.components[0].named_parameters())
+            params = trained_parameters(self.components[0])
             n_trained = self.trained_models or n_components
             zeros = {name: p.new_zeros(n_trained, *p.shape) for name, p in params.items()}
             self.kept_momentum = ClientStore(n_clients, zeros)  # rows [M, ...]
@@ -243,8 +250,8 @@ class FederatedAlgorithm(pl.LightningModule):
         return {name: tensor[0] for name, tensor in self.serving(federation.clients()[:1]).items()}
 
     def params_of(self, models: Models) -> Models:
-        """Without buffers."""
-        return {name: models[name] for name, _ in self.components[0].named_parameters()}
+        """Those that train, without buffers."""
+        return {name: models[name] for name in trained_parameters(self.components[0])}
 
     def blocks(self, federation: Federation, clients: Tensor) -> Iterator[Block]:
         """Cuts `clients` into blocks of training samples that fit the engine's memory."""
@@ -265,7 +272,7 @@ class FederatedAlgorithm(pl.LightningModule):
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of one model as it is sent."""
+        """Bytes of one model as it is sent, without what is frozen."""
         return sum(tensor.numel() * tensor.element_size() for tensor in model_state(self.components[0]).values())
 
     @property

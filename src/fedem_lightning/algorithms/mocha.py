@@ -24,6 +24,7 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import UserError, require, require_number, require_whole
+from fedem_lightning.frozen import trained_parameters
 from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.round import Round
@@ -250,6 +251,6 @@ def linear_layer(backbone: nn.Module) -> nn.Linear:
     """The only layer of a linear backbone with one output; UserError if it is another backbone."""
     leaves = [m for m in backbone.modules() if not list(m.children()) and not isinstance(m, nn.Flatten | nn.Identity)]
     match leaves:
-        case [nn.Linear(out_features=1) as layer] if len(list(backbone.parameters())) == len(list(layer.parameters())):
+        case [nn.Linear(out_features=1) as layer] if len(trained_parameters(backbone)) == len(list(layer.parameters())):
             return layer
     raise UserError("backbone: MOCHA needs one linear layer with one output (backbone=linear and a binary task)")

@@ -71,6 +71,4 @@ class QFFL(FederatedAlgorithm):
         self.pseudo_gradient(means)  # for the buffers
         h = means.models["h"][0]
         self.reference.copy_(means.models["loss"][0])
-        return self.server_step(
-            [{name: means.models[name][0] / h for name, _ in self.components[0].named_parameters()}]
-        )
+        return self.server_step([{name: delta[0] / h for name, delta in self.params_of(means.models).items()}])

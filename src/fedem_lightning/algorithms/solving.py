@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, all_finite
 from fedem_lightning.data.federation import Block
+from fedem_lightning.frozen import trained_parameters
 from fedem_lightning.local_solver import Learner, LocalStep, shuffled_batches
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def solve(
 
     """
     step = step or algorithm.local_step(block, round_)
-    params = [name for name, _ in algorithm.components[0].named_parameters()]
+    params = list(trained_parameters(algorithm.components[0]))
     kept = algorithm.kept_momentum if keep_momentum and hasattr(algorithm, "kept_momentum") else None
     restart = {name: torch.zeros_like(models[name]) for name in params if step.optimizer.momentum}
     learners = {
@@ -123,7 +124,8 @@ def pseudo_gradient(algorithm: "FederatedAlgorithm", means: Means) -> list[Model
         if not means.heard[m]:
             gradients.append(None)
             continue
-        gradients.append({name: p.detach() - means.models[name][m] for name, p in component.named_parameters()})
+        trained = trained_parameters(component)
+        gradients.append({name: p.detach() - means.models[name][m] for name, p in trained.items()})
         for name, buffer in component.named_buffers():
             if name in means.models:
                 buffer.copy_(means.models[name][m])
@@ -134,7 +136,7 @@ def server_step(algorithm: "FederatedAlgorithm", gradients: list[Models | None] 
     """One step of the server optimiser; None leaves a component (or all) as it is. It counts the round."""
     for m, component in enumerate(algorithm.components):
         gradient = None if gradients is None else gradients[m]
-        for name, parameter in component.named_parameters():
+        for name, parameter in trained_parameters(component).items():
             parameter.grad = None if gradient is None else gradient[name]
     optimizer = algorithm.optimizers()
     assert not isinstance(optimizer, list)  # configure_optimizers gives one

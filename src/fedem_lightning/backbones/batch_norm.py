@@ -1,44 +1,39 @@
-"""BatchNorm that survives a batch with one value a channel, as a client's last, short batch may be.
+"""BatchNorm for clients: it survives a batch with one value a channel, and is still where it is frozen.
 
-One value has no variance: the running statistics are used for it, and stay as they are.
+One value, as a client's last, short batch may have, has no variance: the running statistics are used for it, and stay
+as they are. A layer whose parameters are all frozen always uses its running statistics, as in evaluation.
 """
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-
-def _guarded(layer: _BatchNorm, input: Tensor) -> Tensor:
-    if not layer.training or input.numel() > input.shape[1]:
-        return _BatchNorm.forward(layer, input)
-    layer.training = False
-    try:
-        return _BatchNorm.forward(layer, input)
-    finally:
-        layer.training = True
+from fedem_lightning.frozen import is_frozen_norm
 
 
-class BatchNorm1d(nn.BatchNorm1d):
-    """`nn.BatchNorm1d`, guarded."""
+class _ForClients(_BatchNorm):
+    still: bool  # frozen; inside an engine's step the layer's parameters are others, which do not tell
 
     def forward(self, input: Tensor) -> Tensor:
-        """As `nn.BatchNorm1d`."""
-        return _guarded(self, input)
+        """As `nn.BatchNorm1d` and the others, but for frozen layers and for one value a channel."""
+        if not self.training or (input.numel() > input.shape[1] and not self.still):
+            return super().forward(input)
+        self.training = False  # the running statistics are used, and stay
+        try:
+            return super().forward(input)
+        finally:
+            self.training = True
 
 
-class BatchNorm2d(nn.BatchNorm2d):
-    """`nn.BatchNorm2d`, guarded."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """As `nn.BatchNorm2d`."""
-        return _guarded(self, input)
+class BatchNorm1d(_ForClients, nn.BatchNorm1d):
+    """`nn.BatchNorm1d` for clients."""
 
 
-class BatchNorm3d(nn.BatchNorm3d):
-    """`nn.BatchNorm3d`, guarded."""
+class BatchNorm2d(_ForClients, nn.BatchNorm2d):
+    """`nn.BatchNorm2d` for clients."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        """As `nn.BatchNorm3d`."""
-        return _guarded(self, input)
+
+class BatchNorm3d(_ForClients, nn.BatchNorm3d):
+    """`nn.BatchNorm3d` for clients."""
 
 
 GUARDED: dict[type[nn.Module], type[nn.Module]] = {
@@ -46,3 +41,10 @@ GUARDED: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm2d: BatchNorm2d,
     nn.BatchNorm3d: BatchNorm3d,
 }
+
+
+def for_clients(layer: nn.Module) -> None:
+    """Makes a layer of torch's one of these."""
+    still = is_frozen_norm(layer)
+    layer.__class__ = GUARDED[type(layer)]
+    vars(layer)["still"] = still

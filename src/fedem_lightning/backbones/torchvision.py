@@ -8,29 +8,32 @@ from torch import nn
 from fedem_lightning.errors import UserError
 
 
-def MobileNetV2(n_outputs: int, pretrained: bool = False) -> nn.Module:
+def MobileNetV2(n_outputs: int, pretrained: bool = False, frozen_body: bool = False) -> nn.Module:
     """MobileNet-v2 (Sandler et al. 2018) for colour images; 2,236,682 parameters for 10 classes.
 
     Args:
         n_outputs: numbers out, of the replaced last layer.
         pretrained: start from ImageNet's weights (downloaded by torchvision). FedEM's components, made anew by a
-            function, then start apart in their last layer only; copies of one module lose the weights.
+            function, then start apart in their last layer only; copies of one module lose the weights, but for what
+            is frozen or named in the algorithm's `pretrained`.
+        frozen_body: only the last layer trains, and it alone is sent.
 
     """
-    network = _load("mobilenet_v2", "MobileNet_V2_Weights", pretrained)
+    network = _load("mobilenet_v2", "MobileNet_V2_Weights", pretrained).requires_grad_(not frozen_body)
     network.classifier[-1] = nn.Linear(network.last_channel, n_outputs)
     return network
 
 
-def ResNet18(n_outputs: int, pretrained: bool = False) -> nn.Module:
+def ResNet18(n_outputs: int, pretrained: bool = False, frozen_body: bool = False) -> nn.Module:
     """ResNet-18 (He et al. 2016) for colour images.
 
     Args:
         n_outputs: numbers out, of the replaced last layer.
-        pretrained: start from ImageNet's weights (downloaded by torchvision).
+        pretrained: see `MobileNetV2`.
+        frozen_body: only the last layer trains, and it alone is sent.
 
     """
-    network = _load("resnet18", "ResNet18_Weights", pretrained)
+    network = _load("resnet18", "ResNet18_Weights", pretrained).requires_grad_(not frozen_body)
     network.fc = nn.Linear(network.fc.in_features, n_outputs)
     return network
 

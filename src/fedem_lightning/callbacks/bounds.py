@@ -20,6 +20,7 @@ from fedem_lightning.bounds import (
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require_number
 from fedem_lightning.evaluation import scored_clients
+from fedem_lightning.frozen import trained_parameters
 from fedem_lightning.processes import Processes
 
 
@@ -113,7 +114,7 @@ class BoundsDiagnostics(pl.Callback):
 
 
 def _n_parameters(algorithm: FederatedAlgorithm) -> int:
-    return sum(parameter.numel() for parameter in algorithm.components[0].parameters())
+    return sum(parameter.numel() for parameter in trained_parameters(algorithm.components[0]).values())
 
 
 def _quantiles(values: np.ndarray) -> dict[str, float]:

@@ -28,24 +28,31 @@ class Shape(NamedTuple):
 
 
 class StackedLinear(nn.Linear):
-    """`nn.Linear` with a weight [A, M, out, in] and a bias [A, M, out]."""
+    """`nn.Linear` with a weight [A, M, out, in] and a bias [A, M, out]; what is frozen is [out, in] and [out]."""
 
     shape: Shape
 
     def forward(self, input: Tensor) -> Tensor:
-        """[A M B, ..., in], or [A B, ..., in] if a client's models share their input, -> [A M B, ..., out]."""
+        """[A M B, ..., in], or [A B, ..., in] if a client's models share their input, -> [A M B, ..., out].
+
+        A layer that is frozen as a whole keeps the input's number of rows.
+        """
         a, m, b = self.shape
-        weight, n_out, middle = self.weight, self.out_features, input.shape[1:-1]
+        if self.weight.ndim == 2 and (self.bias is None or self.bias.ndim == 1):
+            return super().forward(input)
+        n_out, middle = self.out_features, input.shape[1:-1]
+        weight = self.weight.expand(a, m, -1, -1)
+        bias = None if self.bias is None else self.bias.expand(a, m, -1)
         shared = input.shape[0] == a * b
         if shared and self.in_features > n_out:  # one product for all models of a client
             x = input.reshape(a, -1, self.in_features).transpose(1, 2)  # [A, in, B']
-            bias = None if self.bias is None else self.bias.flatten(1).unsqueeze(2)
-            out = _products(bias, weight.flatten(1, 2), x)  # [A, M out, B']
+            added = None if bias is None else bias.flatten(1).unsqueeze(2)
+            out = _products(added, weight.flatten(1, 2), x)  # [A, M out, B']
             out = out.view(a, m, n_out, -1).transpose(2, 3)  # [A, M, B', out]
         else:
             x = input.reshape(a, 1 if shared else m, -1, self.in_features).expand(a, m, -1, -1)  # [A, M, B', in]
-            bias = None if self.bias is None else self.bias.flatten(0, 1).unsqueeze(1)
-            out = _products(bias, x.flatten(0, 1), weight.flatten(0, 1).transpose(1, 2))  # [A M, B', out]
+            added = None if bias is None else bias.flatten(0, 1).unsqueeze(1)
+            out = _products(added, x.flatten(0, 1), weight.flatten(0, 1).transpose(1, 2))  # [A M, B', out]
         return out.reshape(a * m * b, *middle, n_out)
 
 
@@ -78,7 +85,8 @@ class StackedBackbone:
     """A backbone whose layers with state all have a stacked form."""
 
     def __init__(self, backbone: nn.Module) -> None:
-        self._network = copy.deepcopy(backbone).train()
+        shared = {id(p): p for p in backbone.parameters() if not p.requires_grad}  # the very ones, not copies
+        self._network = copy.deepcopy(backbone, shared).train()
         self._keys = dropout_keys(backbone)
         self._layers = [layer for layer in self._network.modules() if type(layer) in STACKED]
         for layer in self._layers:

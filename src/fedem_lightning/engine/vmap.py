@@ -16,6 +16,7 @@ from fedem_lightning.data.federation import Block
 from fedem_lightning.engine.base import Engine, take_step
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.stacked import StackedBackbone
+from fedem_lightning.frozen import is_frozen_norm
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.randomness import fold
 
@@ -46,7 +47,8 @@ class VmapEngine(Engine):
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> Engine:
         """Itself, knowing the backbone."""
-        self._padding = 0.0 if any(isinstance(layer, _BatchNorm) for layer in backbone.modules()) else PADDING
+        moving = (isinstance(layer, _BatchNorm) and not is_frozen_norm(layer) for layer in backbone.modules())
+        self._padding = 0.0 if any(moving) else PADDING
         self._stacked, self._trusted = StackedBackbone.of(backbone), False
         self._loop: LoopEngine | None = None
         return self

@@ -1,0 +1,77 @@
+"""Frozen parameters: those of the user's network with `requires_grad=False`.
+
+They are no part of a model: all components have the same ones, nobody trains, averages or keeps them, and a client
+receives them once, with its first model. A BatchNorm layer whose parameters are all frozen keeps its statistics too.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.network import Traffic
+
+
+def trained_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
+    """The others, by name; of tied ones the first name."""
+    return {name: p for name, p in network.named_parameters() if p.requires_grad}
+
+
+def is_frozen_norm(layer: nn.Module) -> bool:
+    """Whether it is a BatchNorm layer that has parameters, all frozen."""
+    own = list(layer.parameters(recurse=False))
+    return isinstance(layer, _BatchNorm) and bool(own) and not any(p.requires_grad for p in own)
+
+
+def frozen_buffers(network: nn.Module) -> set[str]:
+    """Names of the statistics of frozen BatchNorm layers."""
+    found = [(prefix, layer) for prefix, layer in network.named_modules() if is_frozen_norm(layer)]
+    return {f"{prefix}.{name}" if prefix else name for prefix, layer in found for name, _ in layer.named_buffers()}
+
+
+def frozen_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Frozen parameters under all their names, and statistics of frozen BatchNorm layers."""
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            yield name, parameter
+    for name in sorted(frozen_buffers(network)):
+        yield name, network.get_buffer(name)
+
+
+def share_frozen(network: nn.Module, owner: nn.Module) -> None:
+    """Gives `network` the very tensors that are frozen in `owner`, a network of the same layers."""
+    for name, tensor in frozen_tensors(owner):
+        path, _, own_name = name.rpartition(".")
+        setattr(network.get_submodule(path), own_name, tensor)
+
+
+def frozen_bytes(network: nn.Module) -> int:
+    """Bytes of all that is frozen; what is tied counts once."""
+    tensors = {id(tensor): tensor for _, tensor in frozen_tensors(network)}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def with_frozen(algorithm: "FederatedAlgorithm", clients: Tensor, traffic: "Traffic") -> "Traffic":
+    """A round's traffic with the frozen parameters for those of the clients that the server serves for the first time.
+
+    The server puts them on the air once for all of these. Without a server (graphs, Local) clients start with them, as
+    they do with their first models.
+
+    Args:
+        algorithm: it notes who has them.
+        clients: that hear the server in this round, int64 [C].
+        traffic: of the round, otherwise.
+
+    """
+    n_bytes = frozen_bytes(algorithm.components[0])
+    new = clients[~algorithm.has_frozen[clients]]
+    if not n_bytes or not traffic.streams or not len(new):
+        return traffic
+    algorithm.has_frozen[new] = True
+    models = n_bytes / traffic.model_bytes
+    return traffic._replace(
+        down=traffic.down + models * len(new), streams=traffic.streams + models, on_air=traffic.on_air + models
+    )
