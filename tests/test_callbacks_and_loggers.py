@@ -67,7 +67,7 @@ def test_the_first_interrupt_lets_the_round_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_shows_rounds_rate_and_accuracy(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LONG_ROUND_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "LONG_STAGE_SECONDS", -1.0)
     screen, bar = io.StringIO(), RoundProgress()
     bar._console = Console(file=screen, force_terminal=terminal, width=120)
     data = make_data()

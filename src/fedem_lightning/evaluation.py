@@ -84,6 +84,7 @@ def _score(algorithm: "FederatedAlgorithm", federation: Federation, clients: Ten
     names = algorithm.adaptation.columns if algorithm.adaptation else ()
     columns = {name: torch.zeros(len(clients), dtype=torch.float64, device=clients.device) for name in names}
     mine = torch.arange(len(clients), device=clients.device)[processes.rank :: processes.size]
+    algorithm.observer.begin("scoring", sum(int(federation.splits[s].counts(clients[mine]).sum()) for s in SPLITS))
     for rows, predict, found in _predictors(algorithm, own_data, clients, mine):
         for name, column in columns.items():
             column[rows] = found[name].double()
@@ -91,6 +92,7 @@ def _score(algorithm: "FederatedAlgorithm", federation: Federation, clients: Ten
             block = federation.block(clients[rows], split)
             for piece in block.pieces() if len(block.index) else ():
                 metric.update(predict(piece), piece.y(), rows[piece.owner])
+                algorithm.observer.advance(len(piece.index))
     for metric in metrics.values():
         metric._update_count = max(1, metric._update_count)  # or torchmetrics warns that nothing came before compute
     measures = {

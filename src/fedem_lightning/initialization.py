@@ -104,6 +104,7 @@ def _trained(
 ) -> tuple[Tensor, Models]:
     """Candidates [P], without those whose training diverged, and what component 0 becomes on each, [P, 1, ...]."""
     parts = []
+    algorithm.observer.begin("starting points", len(candidates))
     for block in algorithm.blocks(federation, candidates):
         start = {name: tensor[:, :1] for name, tensor in algorithm.broadcast(block.clients).items()}  # [C, 1, ...]
         parts.append(algorithm.local_solver(start, block, 0, epochs=epochs, keep_momentum=False))

@@ -152,7 +152,7 @@ def train_clients(algorithm: "FederatedAlgorithm", federation: Federation, cohor
     processes = Processes.of(algorithm.trainer)
     shares = processes.deal(cohort, federation.splits["train"].counts(cohort))
     mine = shares[processes.rank]
-    algorithm.observer.cohort_drawn(len(mine))
+    algorithm.observer.begin("clients", len(mine))
     mean, algorithm.round_metrics = WeightedMean(algorithm.n_groups), RoundMetrics()
     for block in algorithm.blocks(federation, mine):
         sent = algorithm.client_update(block, round_)
@@ -217,13 +217,13 @@ def traffic_of(algorithm: "FederatedAlgorithm", drawn: Tensor, cohort: Tensor) -
 
 
 class RoundObserver:
-    """Hears how far a round is; does nothing by itself."""
+    """Hears how far the work is; does nothing by itself."""
 
-    def cohort_drawn(self, n_clients: int) -> None:
-        """A round begins, with so many clients."""
+    def begin(self, stage: str, total: int) -> None:
+        """A stage begins: "clients" train, "scoring" of samples, ...; there are `total` of them in this process."""
 
-    def clients_done(self, n_clients: int) -> None:
-        """So many more clients have trained."""
+    def advance(self, amount: float) -> None:
+        """So much more of the stage is done; a part of a client counts as that part."""
 
 
 class RoundMetrics:

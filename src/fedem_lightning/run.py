@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import os
 import time
 import warnings
 from pathlib import Path
@@ -18,12 +17,11 @@ from torch import nn
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.engine import processes_on_cpu
+from fedem_lightning.devices import pick_devices
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
 from fedem_lightning.processes import in_another_process, launch_settings, leave_processes, require_ddp
 from fedem_lightning.reporting import draw_figures, found_coefficients, print_summary, run_results, save_results
-from fedem_lightning.round import share_of
 from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
 
 
@@ -148,23 +146,6 @@ def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
     return callbacks
-
-
-def pick_devices(config: DictConfig, model: FederatedAlgorithm, data: FederatedDataModule) -> Any:
-    """The Trainer's devices; "auto" on a CPU means processes, by `engine.processes_on_cpu` (Lightning would take 1)."""
-    devices, accelerator = config.trainer.devices, config.trainer.get("accelerator", "auto")
-    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
-    if on_cpu and str(config.trainer.precision).startswith("bf16") and not _computes_bfloat16():
-        print("trainer.precision: this CPU has no bfloat16 arithmetic, 32-true is many times faster", flush=True)
-    if devices != "auto" or not on_cpu:
-        return devices
-    n_clients = share_of(model.participation, len(data.federation.clients())) // config.trainer.get("num_nodes", 1)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return processes_on_cpu(model.resolve_engine(torch.device("cpu")), n_clients, cores)
-
-
-def _computes_bfloat16() -> bool:
-    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:

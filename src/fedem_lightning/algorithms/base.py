@@ -367,6 +367,7 @@ class FederatedAlgorithm(pl.LightningModule):
         shares = [clients[rank :: processes.size] for rank in range(processes.size)]
         with torch.inference_mode(False), torch.no_grad():
             if len(mine := shares[processes.rank]):
+                self.observer.begin("personalizing", len(mine))
                 self.personalize(federation, mine)
             processes.exchange_rows(self.client_state(), shares)
 

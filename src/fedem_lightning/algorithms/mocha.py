@@ -137,7 +137,7 @@ class MOCHA(FederatedAlgorithm):
         kept = finite[owner]
         self.b[t[finite]] += delta_b[finite]
         self.alpha[t[owner[kept]], turn[kept]] = (y * a)[kept]
-        self.observer.clients_done(len(t))
+        self.observer.advance(len(t))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """W <- (1/lambda) B Sigma; after `inner_rounds` rounds Sigma <- (W^T W)^1/2 / tr, and W is taken anew."""

@@ -72,7 +72,7 @@ def solve(
     epochs = algorithm.local_epochs if epochs is None else epochs
     batches = shuffled_batches(block, algorithm.batch_size, epochs, algorithm.seed, round_, steps)
     algorithm.components[0].train()
-    progress = (lambda clients: None) if quiet else algorithm.observer.clients_done
+    progress = (lambda clients: None) if quiet else algorithm.observer.advance
     trained = algorithm.engine.run(step, learners, block, batches, weights, progress)
     if kept is not None:
         finite = all_finite(trained["momentum"])  # a client that diverged once starts again from what it had

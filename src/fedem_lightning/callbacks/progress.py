@@ -1,18 +1,37 @@
-"""The progress bar: rounds, and in a long round its clients."""
+"""The progress bar: rounds, and what takes long within them: clients that train, scoring."""
 
+import math
 import time
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ProgressBar
+from pytorch_lightning.trainer.states import TrainerFn
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
+from fedem_lightning.devices import cores, faster_with
 from fedem_lightning.round import RoundObserver
 from fedem_lightning.tasks import headline
 
-LONG_ROUND_SECONDS = 2.0
+LONG_STAGE_SECONDS = 2.0
+"""After which a stage has a bar of its own."""
+LINE_SECONDS = 60.0
+"""Between two lines about a stage, where the output is no terminal."""
+ESTIMATE_SECONDS = 10.0
+"""After which a first round that has not ended is extrapolated."""
+LONG_RUN_SECONDS = 600.0
+"""From which a run's time is worth a line."""
 
 
 class _Rate(ProgressColumn):
@@ -23,10 +42,20 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each")
 
 
-class RoundProgress(ProgressBar, RoundObserver):
-    """One bar over rounds with rate, time left and current accuracy; a second one over clients when rounds are long.
+class _Done(MofNCompleteColumn):
+    """Rounds in numbers; stages as a share."""
 
-    Where the output is no terminal: a plain line at every evaluation.
+    _share = TaskProgressColumn()
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.fields["counted"] else self._share.render(task)
+
+
+class RoundProgress(ProgressBar, RoundObserver):
+    """One bar over rounds with rate, time left and current accuracy; a second one over a stage that takes long.
+
+    Stages are the clients of a round, personalising and scoring. Where the output is no terminal, there is a plain line
+    at every evaluation, and one a minute about a long stage. Before a long run a line says how long it will take.
     """
 
     def __init__(self) -> None:
@@ -34,7 +63,9 @@ class RoundProgress(ProgressBar, RoundObserver):
         self._console = Console()
         self._progress: Progress | None = None
         self._enabled = True
-        self._round_began = 0.0
+        self._stage, self._total, self._done = "", 0, 0.0
+        self._began = self._looked = self._spoke = 0.0
+        self._estimated = False
 
     def disable(self) -> None:
         """Shows nothing from now on."""
@@ -46,50 +77,59 @@ class RoundProgress(ProgressBar, RoundObserver):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draws the bar."""
-        vars(pl_module)["observer"] = self
-        if not (self._enabled and self._console.is_terminal):
+        self._show(trainer, pl_module, rounds=True)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draws the bar, outside training."""
+        self._show(trainer, pl_module)
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draws the bar."""
+        self._show(trainer, pl_module)
+
+    def begin(self, stage: str, total: int) -> None:
+        """A stage begins."""
+        self._stage, self._total, self._done = stage, total, 0.0
+        self._began = self._spoke = time.monotonic()
+        self._looked = -math.inf
+        if self._progress:
+            self._progress.reset(self._within, total=total, visible=False, description=f"  {stage}")
+
+    def advance(self, amount: float) -> None:
+        """A part of the stage is done: moves its bar, or writes a line now and then."""
+        self._done += amount
+        now = time.monotonic()
+        if now - self._looked < 0.1:  # steps may be many and short
             return
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _Rate(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[scores]}"),
-            console=self._console,
-        )
-        total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
-        self._rounds = self._progress.add_task("rounds", total=total, completed=trainer.current_epoch, scores="")
-        self._clients = self._progress.add_task("  clients", visible=False, scores="")
-        self._progress.start()
-
-    def cohort_drawn(self, n_clients: int) -> None:
-        """A round begins."""
-        self._round_began = time.monotonic()
+        self._looked, elapsed = now, now - self._began
+        if self._stage == "clients" and not self._estimated and elapsed > ESTIMATE_SECONDS:
+            self._estimate(elapsed * self._total / self._done)
         if self._progress:
-            self._progress.reset(self._clients, total=n_clients, visible=False)
-
-    def clients_done(self, n_clients: int) -> None:
-        """Clients have trained."""
-        if self._progress:
-            long = time.monotonic() - self._round_began > LONG_ROUND_SECONDS
-            self._progress.update(self._clients, advance=n_clients, visible=long)
+            self._progress.update(self._within, completed=self._done, visible=elapsed > LONG_STAGE_SECONDS)
+        elif self._enabled and now - self._spoke > LINE_SECONDS and self._total:
+            self._spoke = now
+            share = f"{self._done / self._total:.0%} after {duration(elapsed)}"
+            self._console.print(f"  {self._stage}: {share}", highlight=False)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """A round has ended."""
+        if not self._estimated:
+            self._estimate(time.monotonic() - self._began)
         if self._progress:
             self._progress.update(self._rounds, advance=1)
+            self._progress.update(self._within, visible=False)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Shows the scores."""
-        if trainer.sanity_checking:
-            return
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
+            return self._stop()
         metrics = trainer.callback_metrics
         measure = headline(key.rpartition("/")[2] for key in metrics)[0]
         scores = {split: metrics[key] for split in ("val", "test") if (key := f"{split}/{measure}") in metrics}
         text = f"{measure} " + ", ".join(f"{name} {float(value):.4f}" for name, value in scores.items())
         if self._progress:
             self._progress.update(self._rounds, scores=text)
+            self._progress.update(self._within, visible=False)
         elif self._enabled:
             self._console.print(f"round {trainer.current_epoch + 1}/{trainer.max_epochs}: {text}", highlight=False)
 
@@ -97,11 +137,53 @@ class RoundProgress(ProgressBar, RoundObserver):
         """Leaves the bar as it is."""
         self._stop()
 
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Takes the bar away."""
+        self._stop()
+
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Leaves the bar as it is."""
         self._stop()
+
+    def _show(self, trainer: pl.Trainer, module: pl.LightningModule, rounds: bool = False) -> None:
+        vars(module)["observer"] = self
+        self._model, self._of = module, trainer
+        if self._progress or not (self._enabled and self._console.is_terminal):
+            return
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            _Done(),
+            _Rate(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[scores]}"),
+            console=self._console,
+        )
+        total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+        self._rounds = self._progress.add_task(
+            "rounds", total=total, completed=trainer.current_epoch, visible=rounds, scores="", counted=True
+        )
+        self._within = self._progress.add_task("", visible=False, scores="", counted=False)
+        self._progress.start()
+
+    def _estimate(self, round_seconds: float) -> None:
+        """Says once how long the rounds will take, if it is long."""
+        self._estimated = True
+        left = (self._of.max_epochs or 0) - self._of.current_epoch
+        if self._enabled and left * round_seconds > LONG_RUN_SECONDS:
+            each = f"about {duration(round_seconds)} a round, {duration(left * round_seconds)} for {left} rounds"
+            advice = faster_with(self._model, self._of.world_size, cores())  # type: ignore[arg-type]
+            self._console.print(f"{each}, evaluation apart{advice}", highlight=False)
 
     def _stop(self) -> None:
         if self._progress:
             self._progress.stop()
             self._progress = None
+
+
+def duration(seconds: float) -> str:
+    """In the largest fitting unit: 12 s, 3.5 min, 40 min, 5.5 h, 3.2 days."""
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

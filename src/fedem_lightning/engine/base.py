@@ -49,7 +49,7 @@ class Engine(ABC):
         block: Block,
         batches: Batches,
         weights: Tensor | None = None,
-        progress: Callable[[int], None] = lambda clients: None,
+        progress: Callable[[float], None] = lambda clients: None,
     ) -> Learner:
         """Takes each client's own number of local steps with each of its M models.
 
@@ -59,7 +59,7 @@ class Engine(ABC):
             block: the clients' samples.
             batches: which samples each step sees.
             weights: of the samples in each model's loss [n, M]; None: 1.
-            progress: called with the number of clients that are done.
+            progress: called with the number of clients done since the last call, or the part of one.
 
         Returns:
             The states after the last step, each tensor [C, M, ...].

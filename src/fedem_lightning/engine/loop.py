@@ -31,7 +31,7 @@ class LoopEngine(Engine):
         block: Block,
         batches: Batches,
         weights: Tensor | None = None,
-        progress: Callable[[int], None] = lambda clients: None,
+        progress: Callable[[float], None] = lambda clients: None,
     ) -> Learner:
         """See `Engine.run`."""
         trained = tree_map(_own_copy, learners)
@@ -42,14 +42,17 @@ class LoopEngine(Engine):
             models = [tree_map(lambda t, c=c, m=m: t[c, m], trained) for m in range(n_components)]  # views
             passes = (order[start : start + count].split(batches.size) for order in batches.order if count)
             steps = itertools.islice(itertools.chain.from_iterable(passes), batches.limit)
+            n_steps = min(batches.limit, len(batches.order) * -(-count // batches.size))
             for s, rows in enumerate(steps):
                 x, y = block.batch(rows, fold(batches.keys[c], s), anyone.dtype)  # [B, ...]
                 size = torch.tensor(len(rows), dtype=anyone.dtype, device=device)
                 for m, model in enumerate(models):
                     weight = torch.ones_like(rows, dtype=anyone.dtype) if weights is None else weights[rows, m]
                     take_step(step, step.objective, model, x, y, weight, size, fold(batches.keys[c], s, m))
+                progress(1 / n_steps)
             start += count
-            progress(1)
+            if not n_steps:
+                progress(1)
         return trained
 
 

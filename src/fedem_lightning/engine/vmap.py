@@ -60,7 +60,7 @@ class VmapEngine(Engine):
         block: Block,
         batches: Batches,
         weights: Tensor | None = None,
-        progress: Callable[[int], None] = lambda clients: None,
+        progress: Callable[[float], None] = lambda clients: None,
     ) -> Learner:
         """See `Engine.run`."""
         if self._loop is None:
@@ -85,7 +85,7 @@ class VmapEngine(Engine):
         block: Block,
         batches: Batches,
         weights: Tensor | None,
-        progress: Callable[[int], None],
+        progress: Callable[[float], None],
     ) -> Learner:
         device, dtype = block.index.device, next(iter(learners["params"].values())).dtype
         counts, by_size = batches.counts.sort(descending=True, stable=True)
@@ -96,6 +96,7 @@ class VmapEngine(Engine):
         keys, n_passed = batches.keys[by_size], passes.to(device)
         draws = bool(step.key_names) or block.federation.augmentation is not None
         limit = CACHE // math.prod(block.federation.in_shape) if device.type == "cpu" else 2**62
+        reported = 0.0  # clients
         for e, order in enumerate(batches.order):
             for j in range(-(-int(counts[0]) // batches.size)):
                 sizes = (counts - j * batches.size).clamp(max=batches.size)
@@ -113,7 +114,10 @@ class VmapEngine(Engine):
                     x, y = block.batch(positions, key, dtype)
                     weight = _weights(weights, positions, real.to(dtype))
                     self._step(step, state, _Batch(x, y, weight, real.sum(dim=1).to(dtype), key))
-        progress(len(counts))
+                share = float(sizes[done:].sum()) / max(1, batches.order.numel()) * len(counts)
+                reported += share
+                progress(share)
+        progress(len(counts) - reported)
         back = by_size.argsort()
         return tree_map(lambda t: t[back], stack)
 

@@ -1,0 +1,88 @@
+"""On how many processes a run trains, and what would make it faster."""
+
+import copy
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedem_lightning.engine import LoopEngine, processes_on_cpu
+from fedem_lightning.round import share_of
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.data import FederatedDataModule
+
+LONG_RUN_FLOPS = 3e12
+"""Arithmetic from which further processes pay for their start: a CPU's core does some 4e10 a second."""
+
+
+def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> Any:
+    """The Trainer's devices; on a CPU "auto" means processes, by `engine.processes_on_cpu` (Lightning would take 1).
+
+    None, the default: as "auto" for a long run on a CPU, else 1.
+    """
+    devices, accelerator = config.trainer.devices, config.trainer.get("accelerator", "auto")
+    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
+    if not on_cpu:
+        return 1 if devices is None else devices
+    long = arithmetic(model, data) * int(config.trainer.max_epochs) > LONG_RUN_FLOPS
+    _print_precision_line(str(config.trainer.precision), long and isinstance(engine_on_cpu(model), LoopEngine))
+    n_nodes = config.trainer.get("num_nodes", 1)
+    if devices is None and (not long or n_nodes > 1 or _in_a_launchers_worker()):
+        return 1
+    if devices not in (None, "auto"):
+        return devices
+    n_clients = share_of(model.participation, len(data.federation.clients())) // n_nodes
+    return processes_on_cpu(engine_on_cpu(model), n_clients, cores())
+
+
+def engine_on_cpu(model: "FederatedAlgorithm") -> Any:
+    """The engine that would run there."""
+    return model.resolve_engine(torch.device("cpu"))
+
+
+def arithmetic(model: "FederatedAlgorithm", data: "FederatedDataModule") -> float:
+    """Floating-point operations of a round's gradients: those of a sample, forward three times, for each visit.
+
+    A count, not a measurement: the number of processes, and with it the last bits of the results, must not depend on
+    how busy the machine is.
+    """
+    federation = data.federation
+    clients = federation.clients()
+    index = federation.splits["train"].positions(clients[:1])[0][:1]
+    network = copy.deepcopy(model.components[0]).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(federation.samples.features(index, torch.float32))
+    drawn = share_of(model.participation, len(clients)) / len(clients)
+    return 3 * counter.get_total_flops() * drawn * float(model.local_work(federation, clients, 0).sum())
+
+
+def cores() -> int:
+    """That this run may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def faster_with(model: "FederatedAlgorithm", n_processes: int, n_cores: int) -> str:
+    """Advice to follow a line about a long run; empty if there is none."""
+    if model.device.type != "cpu" or n_processes > 1 or n_cores == 1 or not isinstance(model.engine, LoopEngine):
+        return ""
+    return f"; trainer.devices={n_cores} shares the clients out to {n_cores} processes"
+
+
+def _in_a_launchers_worker() -> bool:
+    """Whether Hydra gave this job to another process (joblib, ray, ...): it cannot start processes of its own."""
+    from hydra.core.hydra_config import HydraConfig
+
+    return HydraConfig.initialized() and "BasicLauncher" not in HydraConfig.get().launcher._target_
+
+
+def _print_precision_line(precision: str, long: bool) -> None:
+    has_bfloat16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if precision.startswith("bf16") and not has_bfloat16:
+        print("trainer.precision: this CPU has no bfloat16 arithmetic, 32-true is many times faster", flush=True)
+    elif precision == "32-true" and has_bfloat16 and long:
+        print("this CPU has bfloat16 arithmetic: trainer.precision=bf16-mixed is about twice as fast", flush=True)
