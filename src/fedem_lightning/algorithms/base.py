@@ -295,6 +295,7 @@ class FederatedAlgorithm(pl.LightningModule):
         if self.device.type == "cpu":
             for parameter in self.components.parameters():
                 parameter.data = channels_last(parameter) if parameter.ndim == 4 else parameter.data
+        self.resolve_engine(self.device)  # before a profiler hangs itself on the networks
         self.statistics.plan(self.trainer.max_epochs or 0)
 
     @torch.no_grad()
