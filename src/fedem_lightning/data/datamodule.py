@@ -61,8 +61,9 @@ class FederatedDataModule(pl.LightningDataModule):
 
         Args:
             x: features [n, ...]: floats, or uint8 images [n, height, width] or [n, height, width, channels].
-            y: labels, whole numbers [n] in 0..n_classes-1; for a regression real targets [n] or [n, k].
-            client: the client of each sample [n]: whole numbers or strings.
+            y: labels [n], whole numbers in 0..n_classes-1, or strings, which become these in alphabetical order; for a
+                regression real targets [n] or [n, k].
+            client: the client of each sample [n]: whole numbers or strings. Columns of pandas will do here and below.
             split: 0 train, 1 val, 2 test (or these words) [n]; default: drawn per client by `fractions`.
             names: of the clients, [T]; needs `client` to be whole numbers in 0..T-1.
             domain: of each sample [n]: whole numbers or strings; `Agnostic` needs it.
