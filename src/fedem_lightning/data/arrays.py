@@ -62,7 +62,7 @@ def as_array(name: str, values: Any) -> np.ndarray:
     array = np.asarray(values)
     if array.dtype.kind == "U" and not isinstance(values, np.ndarray):
         array = np.asarray(values, dtype=object)  # of a list; a NaN in it would become a name
-    if array.dtype.kind not in "OT" or array.ndim != 1:
+    if array.dtype.kind not in ("O", "T") or array.ndim != 1:
         return array
     for what, kind, dtype in (("strings", str, np.str_), ("whole numbers", (int, np.integer), np.int64)):
         right = np.array([isinstance(value, kind) for value in array], dtype=bool)
