@@ -148,6 +148,11 @@ WRONG = {
     "no such device": (["trainer.accelerator=abacus"], "abacus"),
     "malformed": (["algorithm.batch_size=[1"], "no viable alternative at input '[1'"),
     "diverged": (["algorithm.client_optimizer.lr=1e38", "run_dir=diverged"], "training diverged"),
+    "no images": (
+        ["dataset=npz", "dataset.path=good.npz", "backbone=cnn"],
+        "CNN takes images (channels, height, width)",
+    ),
+    "clipped": (["+trainer.gradient_clip_val=1", "run_dir=clipped"], "trainer.gradient_clip_val: the clients take the"),
     "spawned processes": (
         ["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"],
         "trainer.strategy: expected ddp for several devices",

@@ -1,10 +1,11 @@
 """What clients send, and the server's weighted averages of it, accumulated block by block."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedem_lightning.errors import require
 from fedem_lightning.processes import Processes
 
 Models = dict[str, Tensor]
@@ -17,6 +18,13 @@ class Sent(NamedTuple):
     models: Models  # [C, M, ...]
     weights: Tensor  # [C], of each client in its average, usually its number of samples; or [C, G], in every average
     group: Tensor | None = None  # int64 [C]: which average it enters; None: there is one, or it enters all
+
+
+def check_sent(sender: object, sent: Any) -> None:
+    """Raises UserError unless what `client_update` of `sender` has returned is Sent or None."""
+    kind = type(sender).__name__
+    fits = sent is None or isinstance(sent, Sent)
+    require(fits, f"{kind}.client_update returned {type(sent).__name__}, expected Sent(models, weights) or None")
 
 
 class Means(NamedTuple):

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -163,14 +163,17 @@ def summarize(
     }
 
 
-def curve_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
+def curve_metrics(
+    algorithm: "FederatedAlgorithm", federation: Federation, splits: Sequence[str] = SPLITS
+) -> dict[str, float]:
     """What the curves show during training: the seen clients on every split, weighted by training samples."""
     clients = scored_clients(algorithm, federation)
     n_train = federation.splits["train"].counts(clients).cpu().numpy()
     metrics = {}
-    for split, measures in score(algorithm, federation, clients).measures.items():
+    found = score(algorithm, federation, clients).measures
+    for split in splits:
         n_scored = federation.splits[split].counts(clients).cpu().numpy()
-        for measure, values in measures.items():
+        for measure, values in found[split].items():
             sums = summarize(values, n_train, n_scored, HIGHER_IS_BETTER[measure])
             if sums:
                 metrics[f"{split}/{measure}"] = sums["weighted"]
@@ -218,3 +221,19 @@ def summarize_table(table: pd.DataFrame, split: str) -> dict[str, dict[str, floa
         for measure, better in HIGHER_IS_BETTER.items()
         if (column := f"{split}_{measure}") in table
     }
+
+
+def final_metrics(table: pd.DataFrame) -> dict[str, float]:
+    """What `Trainer.test` returns, of the clients' table: the test split of the seen, and of the unseen clients.
+
+    Returns:
+        test/MEASURE, weighted by training samples, and with _mean and _bottom_decile behind it; test_unseen/... alike.
+
+    """
+    metrics = {}
+    for population, prefix in (("seen", "test"), ("unseen", "test_unseen")):
+        for measure, sums in summarize_table(table[table["population"] == population], "test").items():
+            name = f"{prefix}/{measure}"
+            metrics[name] = sums["weighted"]
+            metrics |= {f"{name}_{kind}": sums[kind] for kind in ("mean", "bottom_decile")}
+    return metrics

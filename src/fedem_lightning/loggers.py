@@ -17,6 +17,8 @@ from fedem_lightning.files import write_atomically
 class RoundCSVLogger(Logger):
     """One row a round, rounds on the x-axis; a resumed run drops the rows it computes again and goes on.
 
+    Scores of `Trainer.validate` and `Trainer.test` belong to no round, and are left out.
+
     Args:
         path: the .csv file. Empty cells: the metric was not computed in that round.
 
@@ -27,6 +29,7 @@ class RoundCSVLogger(Logger):
         self.path = Path(path)
         self._rows: dict[int, dict[str, Any]] = {}
         self._begun = self._unsaved = False
+        self._finished = 0  # rounds of the trainings that have ended
 
     @property
     def name(self) -> str:
@@ -47,6 +50,8 @@ class RoundCSVLogger(Logger):
         if step is None:
             return
         round_ = int(step)
+        if round_ <= self._finished:
+            return
         if not self._begun:
             self._rows = {r: row for r, row in self._read().items() if r < round_}
             self._begun = True
@@ -69,8 +74,9 @@ class RoundCSVLogger(Logger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Writes what is left."""
+        """Writes what is left; the rounds so far stay as they are."""
         self.save()
+        self._finished = max(self._rows, default=0)
 
     def _read(self) -> dict[int, dict[str, Any]]:
         if not self.path.is_file():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, WeightedMean
+from fedem_lightning.aggregation import Means, WeightedMean, check_sent
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.frozen import with_frozen
@@ -156,6 +156,7 @@ def train_clients(algorithm: "FederatedAlgorithm", federation: Federation, cohor
     mean, algorithm.round_metrics = WeightedMean(algorithm.n_groups), RoundMetrics()
     for block in algorithm.blocks(federation, mine):
         sent = algorithm.client_update(block, round_)
+        check_sent(algorithm, sent)
         if sent is not None:
             mean.add(sent)
     mean.reduce(processes)

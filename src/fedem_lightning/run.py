@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pytorch_lightning.loggers import Logger
-from torch import nn
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, MappedCheckpoints, RoundCheckpoint, RoundProgress
@@ -20,9 +18,10 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.devices import pick_devices
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
-from fedem_lightning.processes import in_another_process, launch_settings, leave_processes, require_ddp
+from fedem_lightning.processes import in_another_process, launch_settings, leave_processes
 from fedem_lightning.reporting import draw_figures, found_coefficients, print_summary, run_results, save_results
 from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
+from fedem_lightning.trainer_options import check_trainer
 
 
 class Interrupted(Exception):
@@ -74,6 +73,7 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
             raise Interrupted(
                 f"stopped after round {trainer.current_epoch}; continue with ckpt_path=auto run_dir={folder}"
             )
+        trainer.loggers = trainer.loggers[1:]  # metrics.csv is about rounds
         trainer.test(model, data, verbose=False)
         if not trainer.is_global_zero:
             return {}
@@ -106,35 +106,8 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
         networks={str(name): instantiate(network) for name, network in (config.get("network") or {}).items()},
         seed=config.seed,
     )
-    check_fit(model.components[0], data)
     model.check_federation(data.federation)
     return model
-
-
-def check_fit(backbone: nn.Module, data: FederatedDataModule) -> None:
-    """Runs two samples through the backbone.
-
-    Raises:
-        UserError: the backbone does not take such samples, or gives something else than the task needs.
-
-    """
-    federation = data.federation
-    index = federation.splits["train"].positions(federation.clients()[:2])[0][:2]
-    x, y = federation.samples.features(index, torch.float32), federation.samples.labels(index)
-    shape, kind = tuple(federation.in_shape), type(federation.task).__name__
-    try:
-        with torch.no_grad():
-            outputs = backbone.eval()(x)
-            losses = federation.task.losses(outputs, y)
-    except Exception as error:  # a network may fail in any way on samples it was not made for
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"backbone: it does not take samples of shape {shape} for {kind} ({reason})") from error
-    backbone.train()
-    right = outputs.shape[-1] == federation.task.n_outputs and losses.shape == index.shape
-    given = tuple(outputs.shape[1:])
-    require(
-        right, f"backbone: {kind} needs {federation.task.n_outputs} outputs for a sample, the backbone gives {given}"
-    )
 
 
 def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
@@ -164,7 +137,7 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
         plugins=[MappedCheckpoints()],
         default_root_dir=str(folder),
     )
-    require_ddp(trainer)
+    check_trainer(trainer)
     return trainer
 
 

@@ -14,18 +14,21 @@ from torch import Tensor, nn
 from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms import predicting, solving
-from fedem_lightning.algorithms.checks import check_capabilities, check_options, check_share
+from fedem_lightning.algorithms.checks import check_capabilities, check_class, check_options, check_share
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone, channels_last, make_components, model_state
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import require
-from fedem_lightning.evaluation import client_table, curve_metrics, scored_clients
+from fedem_lightning.evaluation import client_table, curve_metrics, final_metrics, scored_clients
 from fedem_lightning.frozen import frozen_bytes, trained_parameters
+from fedem_lightning.hyperparameters import constructor_arguments, is_plain, plain
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.network import Network, check_networks
-from fedem_lightning.processes import Processes, require_ddp
+from fedem_lightning.processes import Processes
 from fedem_lightning.round import Round, RoundMetrics, RoundObserver, Statistics, run_round, sample_cohort
+from fedem_lightning.trainer_options import check_trainer
 
 ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
@@ -86,21 +89,9 @@ class FederatedAlgorithm(pl.LightningModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        check_class(type(self))
         check_options(n_clients, local_epochs, local_steps, batch_size, participation, scored_clients, seed)
         check_share("personalize_fraction", personalize_fraction)
-        self.save_hyperparameters(
-            {
-                "n_clients": n_clients,
-                "n_components": n_components,
-                "local_epochs": local_epochs,
-                "local_steps": local_steps,
-                "batch_size": batch_size,
-                "participation": participation,
-                "scored_clients": scored_clients,
-                "personalize_fraction": personalize_fraction,
-                "seed": seed,
-            }
-        )
         self.automatic_optimization = False
         self.n_clients, self.seed = n_clients, seed
         self.participation, self.scored_clients = participation, scored_clients
@@ -114,6 +105,11 @@ class FederatedAlgorithm(pl.LightningModule):
         none = torch.zeros(n_clients, dtype=torch.bool)
         self.register_buffer("has_frozen", none, persistent=frozen_bytes(self.components[0]) > 0)
         self._engine_choice = make_engine(engine)
+        arguments, own = constructor_arguments(self)
+        self._saved_arguments = {name: value for name, value in own.items() if is_plain(value)}
+        made = {"backbone": self.components[0], "client_optimizer": self.client_optimizer}
+        made |= {"server_optimizer": self.server_optimizer, "engine": self._engine_choice}
+        self.save_hyperparameters(plain({"algorithm": type(self), **arguments, **made}))
         self._engine: Engine | None = None
         self.statistics = Statistics()
         self.round_metrics = RoundMetrics()
@@ -294,14 +290,19 @@ class FederatedAlgorithm(pl.LightningModule):
         """Keeps DDP from copying all buffers before every round: the round itself exchanges what changed."""
         self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
 
+    def configure_callbacks(self) -> list[pl.Callback]:
+        """None; but Lightning asks before anything else, so the Trainer's options are checked here."""
+        check_trainer(self.trainer, self.client_optimizer.schedule)
+        return []
+
     def on_fit_start(self) -> None:
-        """Checks what only the Trainer knows."""
-        require_ddp(self.trainer)
+        """Checks the precision, and plans the rounds."""
         scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
         require(not scaled, "trainer.precision: expected 32-true, 64-true or bf16-mixed, got 16-mixed")
         if self.device.type == "cpu":
             for parameter in self.components.parameters():
                 parameter.data = channels_last(parameter) if parameter.ndim == 4 else parameter.data
+        self.resolve_engine(self.device)  # before a profiler hangs itself on the networks
         self.statistics.plan(self.trainer.max_epochs or 0)
 
     @torch.no_grad()
@@ -311,11 +312,11 @@ class FederatedAlgorithm(pl.LightningModule):
         self._log(run_round(self, batch))
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
-        """Scores the seen clients on every split."""
+        """Scores the seen clients on every split; outside of training, what the test is for stays unseen."""
         self.check_federation(batch)
         if self.personalizes_seen:
             self._personalize(batch, scored_clients(self, batch))
-        self._log(curve_metrics(self, batch))
+        self._log(curve_metrics(self, batch, SPLITS if self.trainer.state.fn == "fit" else ("train", "val")))
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores everybody on every split, and fills `clients`."""
@@ -328,6 +329,7 @@ class FederatedAlgorithm(pl.LightningModule):
             kept.written[unseen] = False  # an earlier test may have left some
         self._personalize(own_data, unseen)
         self.clients = client_table(self, batch, own_data)
+        self._log(final_metrics(self.clients))
 
     def on_train_end(self) -> None:
         """Stops the clock."""
@@ -338,6 +340,7 @@ class FederatedAlgorithm(pl.LightningModule):
         self.statistics.tick()
         checkpoint["statistics"], checkpoint["diagnostics"] = self.statistics.state_dict(), self.diagnostics
         checkpoint["federation"] = self.federation_digest
+        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = self._saved_arguments  # what load_from_checkpoint may hand over
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Counts on from the statistics."""
@@ -372,8 +375,8 @@ class FederatedAlgorithm(pl.LightningModule):
             processes.exchange_rows(self.client_state(), shares)
 
     def _log(self, metrics: dict[str, float]) -> None:
-        # the metric called "step" is the loggers' x-axis: rounds
-        metrics = metrics | {"step": float(self.current_epoch + 1)}
+        if self.trainer.state.fn == "fit":  # the metric called "step" is the loggers' x-axis: rounds
+            metrics = metrics | {"step": float(self.current_epoch + 1)}
         several = self.trainer.world_size > 1
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, sync_dist=several)
 

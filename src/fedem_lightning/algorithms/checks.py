@@ -2,13 +2,23 @@
 
 from typing import TYPE_CHECKING
 
+import torch
+from torch import nn
+
 from fedem_lightning.algorithms.solving import takes_plain_averages
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import require, require_number, require_whole
+from fedem_lightning.errors import UserError, require, require_number, require_whole
 from fedem_lightning.round import share_of
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+def check_class(kind: type["FederatedAlgorithm"]) -> None:
+    """Raises UserError for a class without a method that it has to define: a LightningModule is no ABC."""
+    for name in dir(kind):
+        abstract = getattr(getattr(kind, name), "__isabstractmethod__", False)
+        require(not abstract, f"{kind.__name__} does not define {name}, see docs/adding_an_algorithm.md")
 
 
 def check_options(
@@ -42,7 +52,7 @@ def check_share(key: str, value: float) -> None:
 
 
 def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
-    """Raises UserError if the federation has other clients than the model, or asks for what the method cannot do."""
+    """Raises UserError if the model was made for another federation, or the method is not defined for this one."""
     name, n_seen = type(algorithm).__name__, len(federation.clients())
     require(
         federation.n_clients == algorithm.n_clients,
@@ -66,3 +76,31 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
     )
     if algorithm.adaptation is not None:
         algorithm.adaptation.check_federation(federation)
+    check_fit(algorithm.components[0], federation)
+
+
+@torch.no_grad()
+def check_fit(backbone: nn.Module, federation: Federation) -> None:
+    """Runs two samples through the backbone.
+
+    Raises:
+        UserError: the backbone does not take such samples, or gives something else than the task needs.
+
+    """
+    index = federation.splits["train"].positions(federation.clients()[:2])[0][:2]
+    dtype = next((p.dtype for p in backbone.parameters()), torch.float32)
+    x, y = federation.samples.features(index, dtype), federation.samples.labels(index)
+    task, was_training = federation.task, backbone.training
+    kind = type(task).__name__
+    try:
+        outputs = backbone.eval()(x)
+        given = tuple(outputs.shape[1:])
+        fits = given[-1:] == (task.n_outputs,)
+        fits = fits and task.losses(outputs, y).shape == index.shape
+    except Exception as error:  # a network may fail in any way on samples it was not made for
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        shape = tuple(federation.in_shape)
+        raise UserError(f"backbone: it does not take samples of shape {shape} for {kind} ({reason})") from error
+    finally:
+        backbone.train(was_training)
+    require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a sample, the backbone gives {given}")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from fedem_lightning.backbones.dropout import Dropout
+from fedem_lightning.backbones.shapes import image_shape
 
 
 class CNN(nn.Module):
@@ -14,11 +15,14 @@ class CNN(nn.Module):
         n_outputs: numbers out.
         in_shape: channels, height, width.
 
+    Raises:
+        UserError: samples of another shape.
+
     """
 
     def __init__(self, n_outputs: int, in_shape: Sequence[int] = (1, 28, 28)) -> None:
         super().__init__()
-        channels, height, width = in_shape
+        channels, height, width = image_shape("CNN", in_shape, at_least=6)
         self.features = nn.Sequential(
             nn.Conv2d(channels, 32, 3),
             nn.ReLU(),
@@ -42,11 +46,14 @@ class ReferenceCNN(nn.Module):
         n_outputs: numbers out.
         in_shape: channels, height, width.
 
+    Raises:
+        UserError: samples of another shape.
+
     """
 
     def __init__(self, n_outputs: int, in_shape: Sequence[int] = (1, 28, 28)) -> None:
         super().__init__()
-        channels, height, width = in_shape
+        channels, height, width = image_shape("ReferenceCNN", in_shape, at_least=16)
         self.features = nn.Sequential(
             nn.Conv2d(channels, 32, 5),
             nn.MaxPool2d(2),

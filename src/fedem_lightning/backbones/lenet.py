@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from fedem_lightning.backbones.shapes import image_shape
+
 
 class LeNet5(nn.Module):
     """Two 5 x 5 convolutions with pooling, dense 120 and 84; 62,006 parameters for CIFAR-10.
@@ -14,11 +16,14 @@ class LeNet5(nn.Module):
         n_outputs: numbers out.
         in_shape: channels, height, width.
 
+    Raises:
+        UserError: samples of another shape.
+
     """
 
     def __init__(self, n_outputs: int, in_shape: Sequence[int] = (1, 28, 28)) -> None:
         super().__init__()
-        channels, height, width = in_shape
+        channels, height, width = image_shape("LeNet5", in_shape, at_least=12)
         pad = 2 if height < 32 else 0
         self.features = nn.Sequential(
             nn.ZeroPad2d(pad),

@@ -27,17 +27,18 @@ def checked_federation(
     fractions: Sequence[float],
     unseen_fraction: float,
     seed: int,
-    **more: Any,
+    notes: dict[str, Any] | None = None,
 ) -> Federation:
     """See `FederatedDataModule.from_arrays`."""
-    x, y, client = np.asarray(x), np.asarray(y), np.asarray(client)
+    x, y, client = np.asarray(x), as_array("y", y), as_array("client", client)
     require(x.ndim > 0 and len(x) > 0, "x: expected at least one sample, got none")
     client, client_names = check_clients(client, names, len(x))
     if task == "regression":
         y, n_classes = _check_targets(y, len(x)), 0
     else:
+        y, notes = _numbered(y, notes)
         y, n_classes = check_labels(y, n_classes, len(x))
-    codes = split_samples(client, seed, fractions) if split is None else _check_split(np.asarray(split), len(x))
+    codes = split_samples(client, seed, fractions) if split is None else _check_split(as_array("split", split), len(x))
     return Federation.from_arrays(
         _check_features(x),
         y,
@@ -46,9 +47,38 @@ def checked_federation(
         task=make_task(task, n_classes, y[0].size, noise_scale, label_smoothing),
         names=client_names,
         seen=hold_out_clients(len(client_names), unseen_fraction, seed),
-        domains=None if domain is None else _check_domains(np.asarray(domain), len(x)),
-        **more,
+        domains=None if domain is None else _check_domains(as_array("domain", domain), len(x)),
+        notes=notes,
     )
+
+
+def as_array(name: str, values: Any) -> np.ndarray:
+    """An array, list or column of pandas as an array; strings that are Python objects become NumPy's.
+
+    Raises:
+        UserError: objects that are neither all strings nor all whole numbers, e.g. one that is missing.
+
+    """
+    array = np.asarray(values)
+    if array.dtype.kind == "U" and not isinstance(values, np.ndarray):
+        array = np.asarray(values, dtype=object)  # of a list; a NaN in it would become a name
+    if array.dtype.kind not in ("O", "T") or array.ndim != 1:
+        return array
+    for what, kind, dtype in (("strings", str, np.str_), ("whole numbers", (int, np.integer), np.int64)):
+        right = np.array([isinstance(value, kind) for value in array], dtype=bool)
+        if right.all():
+            return array.astype(dtype)
+        wrong = int(right.argmin())
+        require(not right.any(), f"{name}: expected {what} everywhere, number {wrong} is {array[wrong]!r}")
+    return array
+
+
+def _numbered(y: np.ndarray, notes: dict[str, Any] | None) -> tuple[np.ndarray, dict[str, Any] | None]:
+    """Labels that are strings as 0..Y-1, in the order of their names, which are noted."""
+    if y.ndim != 1 or y.dtype.kind not in "SU":
+        return y, notes
+    codes, names = _distinct("y", y)
+    return codes, {**(notes or {}), "classes": names}
 
 
 def _check_length(name: str, array: np.ndarray, n: int) -> None:
@@ -110,7 +140,7 @@ def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple
         codes, found = _distinct("client", client)
         require(client.dtype.kind != "i" or int(found[0]) >= 0, f"client: expected ids of 0 or more, got {found[0]}")
         return codes, found
-    names = np.asarray(names)
+    names = as_array("names", names)
     require(names.ndim == 1 and names.dtype.kind in "iuSU", f"names: expected strings [T], got dtype {names.dtype}")
     inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)
     require(inside, f"client: with names it must be whole numbers in 0..{len(names) - 1}, one for each name")

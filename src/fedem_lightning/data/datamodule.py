@@ -9,6 +9,7 @@ import torch
 
 from fedem_lightning.data.arrays import checked_federation
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.hyperparameters import constructor_arguments, plain
 
 
 class OneBatch:
@@ -34,6 +35,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def __init__(self, federation: Federation) -> None:
         super().__init__()
+        self._describe(constructor_arguments(self)[0])
         self.federation = federation
         self._on_device = federation
 
@@ -59,8 +61,9 @@ class FederatedDataModule(pl.LightningDataModule):
 
         Args:
             x: features [n, ...]: floats, or uint8 images [n, height, width] or [n, height, width, channels].
-            y: labels, whole numbers [n] in 0..n_classes-1; for a regression real targets [n] or [n, k].
-            client: the client of each sample [n]: whole numbers or strings.
+            y: labels [n], whole numbers in 0..n_classes-1, or strings, which become these in alphabetical order; for a
+                regression real targets [n] or [n, k].
+            client: the client of each sample [n]: whole numbers or strings. Columns of pandas will do here and below.
             split: 0 train, 1 val, 2 test (or these words) [n]; default: drawn per client by `fractions`.
             names: of the clients, [T]; needs `client` to be whole numbers in 0..T-1.
             domain: of each sample [n]: whole numbers or strings; `Agnostic` needs it.
@@ -77,22 +80,23 @@ class FederatedDataModule(pl.LightningDataModule):
                 samples.
 
         """
-        federation = checked_federation(
-            x,
-            y,
-            client,
-            split,
-            names,
-            domain,
-            task=task,
-            n_classes=n_classes,
-            noise_scale=noise_scale,
-            label_smoothing=label_smoothing,
-            fractions=fractions,
-            unseen_fraction=unseen_fraction,
-            seed=seed,
-        )
-        return FederatedDataModule(federation)
+        options: dict[str, Any] = {
+            "task": task,
+            "n_classes": n_classes,
+            "noise_scale": noise_scale,
+            "label_smoothing": label_smoothing,
+            "fractions": fractions,
+            "unseen_fraction": unseen_fraction,
+            "seed": seed,
+        }
+        data = FederatedDataModule(checked_federation(x, y, client, split, names, domain, **options))
+        data._describe(options)
+        return data
+
+    def _describe(self, arguments: dict[str, Any]) -> None:
+        """Saves hyper-parameters; under one name, for Lightning takes none twice, and the model has a seed as well."""
+        arguments = {name: plain(value) for name, value in arguments.items() if name != "federation"}
+        self.save_hyperparameters({"data": {"class": type(self).__name__, **arguments}})
 
     @property
     def n_clients(self) -> int:

@@ -1,0 +1,78 @@
+"""Options of Lightning's Trainer that cannot mean what they say where an epoch is a round of one batch, all clients."""
+
+from collections.abc import Iterator
+
+import pytorch_lightning as pl
+
+from fedem_lightning.errors import UserError
+from fedem_lightning.processes import require_ddp
+
+REFUSED_CALLBACKS = {
+    "BatchSizeFinder": "a round's only batch is the federation; choose algorithm.batch_size by hand, engine.memory_gb "
+    "bounds the memory",
+    "LearningRateFinder": "it steps through batches, and a round has one; try several algorithm.client_optimizer.lr, "
+    "e.g. with -m",
+    "GradientAccumulationScheduler": "the clients take the steps; a larger batch is algorithm.batch_size",
+    "StochasticWeightAveraging": "it would set the rate of the server; choose algorithm.server_optimizer instead",
+}
+"""What to use instead, by the name of the class."""
+
+
+def check_trainer(trainer: pl.Trainer, schedule: str = "constant") -> None:
+    """Refuses what would be ignored, or would do something else than it says.
+
+    Args:
+        trainer: as the user made it.
+        schedule: of the clients' learning rate.
+
+    Raises:
+        UserError: the option, what is expected, and what to use instead.
+
+    """
+    require_ddp(trainer)
+    for option, instead in _refused(trainer, schedule):
+        raise UserError(f"trainer.{option}: {instead}")
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for kind in type(callback).__mro__:
+            if kind.__name__ in REFUSED_CALLBACKS:
+                raise UserError(f"{kind.__name__}: {REFUSED_CALLBACKS[kind.__name__]}")
+
+
+def _refused(trainer: pl.Trainer, schedule: str) -> Iterator[tuple[str, str]]:
+    """Each option that is not as it has to be, and what to say of it."""
+    quick = trainer.fast_dev_run  # type: ignore[attr-defined]
+    if quick not in (False, True):  # 0 and 1 are these
+        yield "fast_dev_run", f"expected true, which is one round, got {quick}; use trainer.max_epochs={quick}"
+    if trainer.overfit_batches:  # type: ignore[attr-defined]
+        yield "overfit_batches", "a round's only batch is all of its clients; to overfit, take a smaller federation"
+    yield from _limits(trainer)
+    if trainer.gradient_clip_val is not None:
+        yield (
+            "gradient_clip_val",
+            "the clients take the gradients, where the Trainer cannot clip them; lower algorithm.client_optimizer.lr, "
+            "or clip in a LocalStep of your own (docs/adding_an_algorithm.md)",
+        )
+    if trainer.accumulate_grad_batches != 1:
+        yield "accumulate_grad_batches", "the clients take the steps; a larger batch is algorithm.batch_size"
+    if trainer.max_steps != -1 and not quick:
+        yield "max_steps", "a step is a round here; use trainer.max_epochs"
+    if trainer.min_steps is not None:
+        yield "min_steps", "a step is a round here; use trainer.min_epochs"
+    every = getattr(trainer, "val_check_interval", 1.0)  # missing where it is a time
+    if trainer.check_val_every_n_epoch is not None and every != 1:
+        yield "val_check_interval", f"expected 1, got {every}; rounds between evaluations: check_val_every_n_epoch"
+    if getattr(trainer.strategy, "_layer_sync", None) is not None:
+        yield "sync_batchnorm", "the statistics are each client's own, and the server averages them; expected false"
+    if trainer.max_epochs == -1 and schedule != "constant":
+        yield "max_epochs", f"algorithm.client_optimizer.schedule={schedule} needs the number of rounds, got -1"
+
+
+def _limits(trainer: pl.Trainer) -> Iterator[tuple[str, str]]:
+    fewer = "fewer clients: algorithm.scored_clients"
+    training = "fewer clients: algorithm.participation; fewer local steps: algorithm.local_steps"
+    for stage, allowed, instead in (("train", (1,), training), ("val", (0, 1), fewer), ("test", (1,), fewer)):
+        limit = getattr(trainer, f"limit_{stage}_batches")
+        if limit not in allowed:
+            expected = " or ".join(map(str, allowed))
+            given = f"the only batch is the federation, expected {expected}, got {limit}"
+            yield f"limit_{stage}_batches", f"{given}; {instead}"
