@@ -46,12 +46,12 @@ class Book:
     def __init__(self, folder: Path) -> None:
         self.lines, self.markdown = folder / "gpu.jsonl", folder / "gpu.md"
         text = self.lines.read_text() if self.lines.exists() else ""
-        # the last line of a call that was killed may be cut off
-        self.rows = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+        self.rows = [json.loads(line) for line in text.splitlines()]
+        self.begun = False  # whether this call has added to it
 
     def add(self, what: Measurement, status: str, found: dict[str, Any]) -> None:
         """Writes a measurement down, in place of an earlier one of its name; says so on the screen."""
-        row = {**what, "status": status, **found}
+        row, self.begun = {**what, "status": status, **found}, True
         self.rows = [*(old for old in self.rows if old["name"] != what["name"]), row]
         for path, text in (
             (self.lines, "".join(json.dumps(r) + "\n" for r in self.rows)),
@@ -107,35 +107,32 @@ class Worker:
 def work_off(rest: list[Measurement], options: argparse.Namespace, book: Book, deadline: float) -> int:
     """Lets one worker measure until it has done all or one fails or takes too long; how many are dealt with."""
     worker = Worker(rest, options)
-    done, until = 0, min(deadline, time.monotonic() + START)
-    found: dict[str, Any] = {}
-    begun = False
+    done, limit, until = 0, START, min(deadline, time.monotonic() + START)
+    environment, found = None, {}
     try:
         while done < len(rest):
             heard = worker.hear(until)
-            event = heard.pop("event") if heard else "ended"
-            if event == "ended":
-                if not begun:
-                    raise SystemExit(f"error: {worker.last_words()}")
+            if heard is None:
+                if environment is None and not book.begun:
+                    raise SystemExit(f"error: {worker.last_words()}")  # the first one: the others would fail alike
                 book.add(rest[done], "failed", {**found, "reason": worker.last_words()})
                 return done + 1
+            event = heard.pop("event")
             if event == "ready":
-                found = heard or {}
-                print(", ".join(f"{key} {value}" for key, value in found["environment"].items()), flush=True)
+                environment, until = heard["environment"], min(deadline, time.monotonic() + START)
+                print(", ".join(f"{key} {value}" for key, value in environment.items()), flush=True)
             elif event == "begin":
-                begun, until = True, min(deadline, time.monotonic() + options.limit)
-                found = {"environment": found["environment"], "seconds": []}
+                limit, until = options.limit, min(deadline, time.monotonic() + options.limit)
+                found = {"environment": environment, "seconds": []}
             elif event == "round":
                 found["seconds"].append(heard.pop("seconds"))
                 found |= heard
             else:
                 book.add(rest[done], "done", {**found, **heard})
-                done += 1
+                done, found = done + 1, {}
         return done
     except queue.Empty:
-        if not begun:
-            raise SystemExit("error: the worker took too long to start")
-        book.add(rest[done], "cut off", {**found, "limit": options.limit})
+        book.add(rest[done], "cut off", {**found, "limit": limit})
         return done + 1
     finally:
         worker.end()
@@ -180,7 +177,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the worker ends, too
     missing = what_is_there()
     if missing:
-        raise SystemExit(f"error: missing: {', '.join(missing)}; docs/scaling.md, \"On a GPU\", says how to bring them")
+        raise SystemExit(f'error: missing: {", ".join(missing)}; docs/scaling.md, "On a GPU", says how to bring them')
     options.out.mkdir(parents=True, exist_ok=True)
     book, deadline = Book(options.out), start + 60 * options.minutes
     rest = plan(options.only, options.tiny, options.clients)

@@ -150,7 +150,9 @@ def main() -> None:
     picked = work.fedem(options.components, "auto").resolve_engine(options.device).name
     engines = [picked, *({"loop", "vmap"} - {picked} if options.all_engines else ())]
     ways: dict[str, Way] = {"sequential PyTorch": Sequential(work, options.components, options.device)}
-    ways |= {f"engine={name}": one_round(work.fedem(options.components, name), data, options.device) for name in engines}
+    ways |= {
+        f"engine={name}": one_round(work.fedem(options.components, name), data, options.device) for name in engines
+    }
     timings = alternate(ways, options.rounds)
     print_header(
         f"FedEM, {options.work}, {data.n_clients} clients, {n_samples(data)} training samples, M = "
