@@ -5,9 +5,9 @@
 
 In order of worth: FEMNIST's CNN with 539 clients (the file's writers again and again; random images without a file) and
 the synthetic mixture, each with the engines `vmap` and `loop` and the plain loop of `rounds.py`, in float32 and
-bfloat16; the same rounds on the CPU and on the card; `vmap` with larger blocks. Every measurement has a time limit, and what it
-has found is written at once: DIR/gpu.jsonl (a line for each), DIR/gpu.md (tables) and DIR/gpu.log. A later call with the same
-DIR adds to them. Neither hydra nor wandb is needed.
+bfloat16; the same rounds on the CPU and on the card; `vmap` with larger blocks. Every measurement has a time limit, and
+what it has found is written at once: DIR/gpu.jsonl (a line for each), DIR/gpu.md (tables) and DIR/gpu.log. A later call
+with the same DIR adds to them. Neither hydra nor wandb is needed.
 """
 
 import argparse
