@@ -4,7 +4,7 @@
     python benchmarks/gpu_wheels.py install DIR SITE
 
 `fetch` downloads wheels for Linux on x86-64 and that version of Python: of the packages named and what they need, or of
-all packages of pyproject.toml but torch, torchvision, pytorch-lightning and torchmetrics, which the machine must have. A
+all packages of pyproject.toml but torch, torchvision, pytorch-lightning and torchmetrics, which the machine has. A
 package that is there as sources only (antlr4, for hydra-core) becomes a wheel. `install` puts the wheels of packages
 that the machine lacks into the folder SITE, for PYTHONPATH, and the name and version of this checkout, which a package
 that was never installed would not know.

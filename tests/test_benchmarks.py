@@ -1,5 +1,6 @@
 """The benchmarks run: their figures are not looked at here."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -7,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="benchmarks/ is only in a checkout")
@@ -104,3 +107,16 @@ def test_the_gpu_script_keeps_what_it_has(tmp_path: Path) -> None:
     names = list(rows(tmp_path))
     assert len(names) == 12
     assert "- synthetic, sequential, 32-true: not begun (no time was left)" in (tmp_path / "out" / "gpu.md").read_text()
+
+
+def test_writers_are_repeated_up_to_the_number_of_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    common = importlib.import_module("common")
+    client = np.repeat(np.arange(3), 20)
+    x = np.broadcast_to(client.astype(np.uint8)[:, None, None], (60, 4, 4))  # a writer's images are its number
+    np.savez(tmp_path / "few.npz", x=x, y=client, client=client)
+    federation = common.femnist(tmp_path / "few.npz", 7, repeat=True).federation
+    assert federation.n_clients == 7
+    for t in range(7):
+        assert set(federation.block(torch.tensor([t]), "train").y().tolist()) == {t % 3}
+    assert common.femnist(tmp_path / "few.npz", 7).n_clients == 3
