@@ -69,11 +69,15 @@ def mixture(clients: int, components: int = 3) -> SyntheticMixture:
     return SyntheticMixture(n_clients=clients, n_components=components, test_size=0)
 
 
-def images(clients: int, samples: int, shape: Sequence[int] = (28, 28), classes: int = 62) -> FederatedDataModule:
-    """Random images [height, width] or [height, width, channels], all for training."""
+def images(
+    clients: int, samples: int, shape: Sequence[int] = (28, 28), classes: int = 62, test: float = 0.0
+) -> FederatedDataModule:
+    """Random images [height, width] or [height, width, channels]; `test` is the fraction that is not for training."""
     rng, n = np.random.default_rng(0), clients * samples
     x = rng.integers(256, size=(n, *shape), dtype=np.uint8)
     y, client = rng.integers(classes, size=n), np.repeat(np.arange(clients), samples)
+    if test:
+        return FederatedDataModule.from_arrays(x, y, client, n_classes=classes, fractions=(1 - test, 0.0, test))
     return FederatedDataModule.from_arrays(x, y, client, split=np.zeros(n, dtype=np.int8), n_classes=classes)
 
 
@@ -93,12 +97,24 @@ def text(clients: int, samples: int, window: int = 40, classes: int = 80) -> Fed
     return FederatedDataModule(federation)
 
 
-def femnist(path: Path | None, clients: int) -> FederatedDataModule:
-    """Nine tenths of the images of a FEMNIST file's first writers; without a file 130 random images for each."""
+def femnist(path: Path | None, clients: int, repeat: bool = False) -> FederatedDataModule:
+    """Nine tenths of the images of a FEMNIST file's first writers; without a file 130 random images for each.
+
+    Args:
+        path: the file.
+        clients: their number, at most.
+        repeat: take the writers again, as further clients, where the file has fewer than `clients`.
+
+    """
     if path is None:
         return images(clients, 130)
     with np.load(path) as file:
         x, y, client = (file[name] for name in ("x", "y", "client"))
+    n_writers = int(client.max()) + 1
+    if repeat and n_writers < clients:
+        copies = -(-clients // n_writers)
+        x, y = np.concatenate([x] * copies), np.concatenate([y] * copies)
+        client = np.concatenate([client + copy * n_writers for copy in range(copies)])
     kept = client < clients
     fractions = (0.9, 0.0, 0.1)
     return FederatedDataModule.from_arrays(x[kept], y[kept], client[kept], n_classes=62, fractions=fractions)
@@ -123,10 +139,34 @@ def one_round(model: FederatedAlgorithm, data: FederatedDataModule, device: torc
     """Runs a round under a Trainer of its own, whose start does not count: a real run pays it once."""
 
     def run() -> float:
-        make_trainer(1, device, **options).fit(model, data)
-        return model.statistics.round_seconds[-1]
+        clock = RoundClock(device)
+        make_trainer(1, device, callbacks=[clock], **options).fit(model, data)
+        return clock.seconds[-1]
 
     return run
+
+
+class RoundClock(pl.Callback):
+    """Times the rounds of a fit, each until the device has done all of it.
+
+    Args:
+        device: that trains.
+        tell: called with the seconds of each round.
+
+    """
+
+    def __init__(self, device: torch.device, tell: Callable[[float], None] = lambda seconds: None) -> None:
+        self.device, self.tell = device, tell
+        self.seconds: list[float] = []
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """A round begins."""
+        self._start = now(self.device)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """The round is over."""
+        self.seconds.append(now(self.device) - self._start)
+        self.tell(self.seconds[-1])
 
 
 def now(device: torch.device) -> float:
@@ -194,7 +234,7 @@ def print_header(title: str, *columns: str) -> None:
 
 def finish(options: argparse.Namespace, device: torch.device, **figures: Any) -> None:
     """Prints machine, versions and date, and writes the raw figures if asked to."""
-    where = {**environment(device), "cpu": _cpu(), "cores": os.cpu_count()}
+    where = {**environment(device), "cpu": cpu_name(), "cores": os.cpu_count()}
     print("\n" + ", ".join(f"{key} {value}" for key, value in where.items()), flush=True)
     if options.json:
         settings = {key: value for key, value in vars(options).items() if key != "json"}
@@ -206,7 +246,8 @@ def _plain(value: Any) -> Any:
     return asdict(value) if isinstance(value, Timing) else str(value)
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """Of this machine's processor."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

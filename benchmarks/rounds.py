@@ -34,7 +34,7 @@ from common import (
     read_options,
     round_parser,
 )
-from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, Linear, ReferenceCNN
+from fedem_lightning import ClientSGD, Engine, FedEM, FederatedDataModule, Linear, ReferenceCNN
 
 BATCH = 128
 
@@ -46,12 +46,35 @@ class Work(NamedTuple):
     backbone: nn.Module
     sgd: ClientSGD
     at_once: bool  # the sequential E-step takes all samples of a client at once
+    bf16: bool = False  # the sequential way runs under autocast to bfloat16
 
     def losses(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """Of each sample."""
-        if self.data.n_outputs == 1:
-            return binary_cross_entropy_with_logits(model(x).squeeze(-1), y.float(), reduction="none")
-        return cross_entropy(model(x), y, reduction="none")
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+            if self.data.n_outputs == 1:
+                return binary_cross_entropy_with_logits(model(x).squeeze(-1), y.float(), reduction="none")
+            return cross_entropy(model(x), y, reduction="none")
+
+    def fedem(self, n_components: int, engine: Engine | str) -> FedEM:
+        """The library's algorithm for it."""
+        return FedEM(
+            self.backbone,
+            self.data.n_clients,
+            n_components,
+            client_optimizer=self.sgd,
+            batch_size=BATCH,
+            engine=engine,
+        )
+
+
+def synthetic_work(data: FederatedDataModule, bf16: bool = False) -> Work:
+    """The mixture and a linear model."""
+    return Work(data, Linear(data.in_shape, data.n_outputs), ClientSGD(lr=1.0, momentum=0.9), at_once=True, bf16=bf16)
+
+
+def femnist_work(data: FederatedDataModule, bf16: bool = False) -> Work:
+    """Images and the public code's CNN."""
+    return Work(data, ReferenceCNN(data.n_outputs, data.in_shape), ClientSGD(lr=0.03), at_once=False, bf16=bf16)
 
 
 class Sequential:
@@ -120,22 +143,16 @@ def main() -> None:
     parser.add_argument("--all-engines", action="store_true", help="also the engine that auto does not pick")
     options = read_options(parser)
     if options.work == "synthetic":
-        data = mixture(options.clients or 300, options.components)
-        backbone, sgd = Linear(data.in_shape, data.n_outputs), ClientSGD(lr=1.0, momentum=0.9)
+        work = synthetic_work(mixture(options.clients or 300, options.components))
     else:
-        data = femnist(options.femnist, options.clients or 50)
-        backbone, sgd = ReferenceCNN(data.n_outputs, data.in_shape), ClientSGD(lr=0.03)
-    work = Work(data, backbone, sgd, at_once=options.work == "synthetic")
-
-    def model(engine: str) -> FedEM:
-        return FedEM(
-            backbone, data.n_clients, options.components, client_optimizer=sgd, batch_size=BATCH, engine=engine
-        )
-
-    picked = model("auto").resolve_engine(options.device).name
+        work = femnist_work(femnist(options.femnist, options.clients or 50))
+    data = work.data
+    picked = work.fedem(options.components, "auto").resolve_engine(options.device).name
     engines = [picked, *({"loop", "vmap"} - {picked} if options.all_engines else ())]
     ways: dict[str, Way] = {"sequential PyTorch": Sequential(work, options.components, options.device)}
-    ways |= {f"engine={name}": one_round(model(name), data, options.device) for name in engines}
+    ways |= {
+        f"engine={name}": one_round(work.fedem(options.components, name), data, options.device) for name in engines
+    }
     timings = alternate(ways, options.rounds)
     print_header(
         f"FedEM, {options.work}, {data.n_clients} clients, {n_samples(data)} training samples, M = "

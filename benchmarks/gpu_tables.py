@@ -1,0 +1,118 @@
+"""The tables of `benchmarks/gpu.py`, in Markdown."""
+
+from statistics import median
+from typing import Any
+
+Row = dict[str, Any]
+"""A measurement, its status and what it has found."""
+
+TITLES = {"femnist": "FEMNIST's CNN", "synthetic": "the synthetic mixture"}
+NAMES = {"sequential": "sequential PyTorch", "loop": "engine=loop", "vmap": "engine=vmap"}
+
+
+def tables(rows: list[Row]) -> str:
+    """Everything found so far."""
+    sections = ["# FedEM on one card"]
+    environments = {_environment(row): None for row in rows if "environment" in row}  # each once, in order
+    sections += list(environments)
+    for work in TITLES:
+        timed = [row for row in rows if row["kind"] == "rounds" and row["work"] == work]
+        if timed:
+            sections.append(_speed(work, timed))
+    agreeing = [row for row in rows if row["kind"] == "agreement" and row["status"] == "done"]
+    if agreeing:
+        sections.append(_agreement(agreeing))
+    unfinished = [_unfinished(row) for row in rows if row["status"] != "done"]
+    if unfinished:
+        sections.append("Not finished:\n\n" + "\n".join(unfinished))
+    return "\n\n".join(sections) + "\n"
+
+
+def _table(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    head = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+    return "\n".join([head, *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def _environment(row: Row) -> str:
+    facts = {key: value for key, value in row["environment"].items() if key != "date"}
+    return ", ".join(f"{key} {value}" for key, value in facts.items())
+
+
+def _unfinished(row: Row) -> str:
+    why = row.get("reason") or (f"after {row['limit']:g} s at the latest" if "limit" in row else "no time was left")
+    return f"- {row['name']}: {row['status']} ({why})"
+
+
+# --- rounds ---------------------------------------------------------------------------------------------------------
+
+
+def _speed(work: str, rows: list[Row]) -> str:
+    begun = [row for row in rows if row.get("seconds")]
+    if not begun:
+        return f"FedEM, {TITLES[work]}: no round is over"
+    base = {row["precision"]: _seconds(row) for row in begun if row["way"] == "sequential"}
+    lines = []
+    for row in begun:
+        own, slow = _seconds(row), base.get(row["precision"])
+        peak = row.get("peak_gb")
+        lines.append(
+            (
+                _way(row),
+                row["precision"],
+                _spread(row),
+                f"{slow / own:.2f}" if slow else "",
+                "" if peak is None else f"{peak:.2f}",
+            )
+        )
+    size = begun[0]
+    title = (
+        f"FedEM, {TITLES[work]}, {size['clients']} clients, {size['samples']} training samples, M = 3; up to "
+        f"{size['rounds']} rounds after one that warms up"
+    )
+    columns = ("way", "precision", "seconds a round, median (min - max)", "times faster", "peak memory, GB")
+    return f"{title}\n\n{_table(columns, lines)}"
+
+
+def _way(row: Row) -> str:
+    blocks = f", memory_gb={row['memory_gb']}" if "memory_gb" in row else ""
+    other = f" (ran as {row['engine']}: {row['reason']})" if row.get("engine", row["way"]) != row["way"] else ""
+    return NAMES[row["way"]] + blocks + other
+
+
+def _seconds(row: Row) -> float:
+    """Of a round; the first only if there is no other."""
+    return float(median(row["seconds"][1:] or row["seconds"]))
+
+
+def _spread(row: Row) -> str:
+    first, *timed = row["seconds"]
+    if not timed:
+        return f"{first:.4g} (first round, the only one)"
+    few = f", {len(timed)} rounds" if len(timed) < row["rounds"] else ""
+    return f"{median(timed):.4g} ({min(timed):.4g} - {max(timed):.4g}{few})"
+
+
+# --- agreement ------------------------------------------------------------------------------------------------------
+
+
+def _agreement(rows: list[Row]) -> str:
+    lines = [
+        (
+            TITLES[row["work"]],
+            row["label"],
+            engine,
+            f"{apart['weights']:.2g}",
+            f"{row['largest_weight']:.2g}",
+            f"{apart['client_accuracy']:.2g}",
+            f"{apart['mean_accuracy'] - row['mean_accuracy_cpu']:+.2g}",
+        )
+        for row in rows
+        for engine, apart in row["apart"].items()
+    ]
+    columns = (
+        *("data", "precision", "engine", "largest difference of a weight", "largest weight"),
+        *("largest difference of a client's accuracy", "difference of the mean accuracy"),
+    )
+    size = rows[0]
+    title = f"The same {size['rounds']} rounds on the CPU (engine=loop) and on the device, {size['clients']} clients"
+    return f"{title}\n\n{_table(columns, lines)}"

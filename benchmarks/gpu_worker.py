@@ -1,0 +1,152 @@
+"""The measurements of `benchmarks/gpu.py`, one after the other in one process: it is started anew after a failure.
+
+    python benchmarks/gpu_worker.py PLAN    (JSON: {"device", "femnist", "measurements": [...]})
+
+Prints a line of JSON for every event, at once: "ready", "begin", "round" (its seconds, and the peak of the memory so
+far), "done". A measurement that fails ends the process: after an error on the card nothing there can be trusted.
+"""
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common import RoundClock, cpu_name, femnist, images, make_trainer, mixture, n_samples
+from fedem_lightning import FederatedDataModule, LoopEngine, SyntheticMixture, VmapEngine
+from fedem_lightning.reporting.results import environment
+from rounds import Sequential, Work, femnist_work, synthetic_work
+
+Facts = dict[str, Any]
+
+COMPONENTS = 3
+CPU = torch.device("cpu")
+ENGINES = {"loop": LoopEngine, "vmap": VmapEngine}
+
+
+def tell(event: str, **facts: Any) -> None:
+    """Prints an event."""
+    print(json.dumps({"event": event, **facts}), flush=True)
+
+
+def peak_gb(device: torch.device) -> float | None:
+    """Memory of tensors at its peak since the measurement began, in 10^9 bytes; None on a CPU."""
+    return torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else None
+
+
+def clean(device: torch.device) -> None:
+    """Lets go of what an earlier measurement left, so that the next peak is its own."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def describe(device: torch.device) -> Facts:
+    """Versions, the card and the processor."""
+    facts = {**environment(device), "processor": cpu_name()}
+    if device.type == "cuda":
+        card = torch.cuda.get_device_properties(device)
+        facts |= {"cuda": torch.version.cuda, "memory_gb": card.total_memory / 1e9}
+    return facts
+
+
+# --- rounds ---------------------------------------------------------------------------------------------------------
+
+
+def make_work(what: Facts, file: Path | None) -> Work:
+    """All samples train; the same data, models and orders whenever it is called."""
+    torch.manual_seed(0)
+    bf16 = what["precision"] == "bf16-mixed"
+    if what["work"] == "synthetic":
+        return synthetic_work(mixture(what["clients"], COMPONENTS), bf16)
+    if file is None:
+        return femnist_work(images(what["clients"], what["samples"]), bf16)
+    return femnist_work(femnist(file, what["clients"], repeat=True), bf16)
+
+
+def measure_rounds(what: Facts, file: Path | None, device: torch.device) -> Facts:
+    """Times rounds, the first of which warms up, and tells of each; what else there is to say of them."""
+    work = make_work(what, file)
+    facts = {"clients": work.data.n_clients, "samples": n_samples(work.data), "allocated_before_gb": peak_gb(device)}
+
+    def tell_round(seconds: float) -> None:
+        tell("round", seconds=seconds, peak_gb=peak_gb(device), **facts)
+
+    if what["way"] == "sequential":
+        sequential = Sequential(work, COMPONENTS, device)
+        for _ in range(what["rounds"] + 1):
+            tell_round(sequential())
+        return facts
+    model = work.fedem(COMPONENTS, ENGINES[what["way"]](memory_gb=what.get("memory_gb")))
+    clock = RoundClock(device, tell_round)
+    trainer = make_trainer(what["rounds"] + 1, device, precision=what["precision"], callbacks=[clock])
+    trainer.fit(model, work.data)
+    return {**facts, "engine": model.engine.name, "reason": model.engine.reason}
+
+
+# --- agreement ------------------------------------------------------------------------------------------------------
+
+
+def scored_data(what: Facts, file: Path | None) -> FederatedDataModule:
+    """With test samples."""
+    if what["work"] == "synthetic":
+        return SyntheticMixture(n_clients=what["clients"], n_components=COMPONENTS, test_size=what["test_size"])
+    if file is None:
+        return images(what["clients"], what["samples"], test=0.1)
+    return femnist(file, what["clients"], repeat=True)
+
+
+def train(what: Facts, file: Path | None, device: torch.device, engine: str) -> tuple[Tensor, Tensor]:
+    """A few rounds: the weights as one vector, and the clients' accuracies on their test samples; both float64."""
+    torch.manual_seed(0)
+    data = scored_data(what, file)
+    work = synthetic_work(data) if what["work"] == "synthetic" else femnist_work(data)
+    model = work.fedem(COMPONENTS, engine)
+    trainer = make_trainer(what["rounds"], device, precision=what["precision"])
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    weights = torch.cat([t.detach().cpu().double().flatten() for t in model.state_dict().values()])
+    tested = model.clients[model.clients.n_test > 0]
+    return weights, torch.tensor(tested.test_accuracy.to_numpy())
+
+
+def measure_agreement(what: Facts, file: Path | None, device: torch.device) -> Facts:
+    """The same rounds on the CPU, learner by learner, and on the device: how far apart they end."""
+    # cuDNN multiplies float32 with 10 bits (TF32) unless told otherwise
+    torch.backends.cudnn.allow_tf32 = what["tf32"]
+    weights, accuracies = train(what, file, CPU, "loop")
+    apart = {}
+    for engine in ENGINES:
+        own_weights, own_accuracies = train(what, file, device, engine)
+        apart[engine] = {
+            "weights": float((own_weights - weights).abs().max()),
+            "client_accuracy": float((own_accuracies - accuracies).abs().max()),
+            "mean_accuracy": float(own_accuracies.mean()),
+        }
+    largest = float(weights.abs().max())
+    return {"apart": apart, "largest_weight": largest, "mean_accuracy_cpu": float(accuracies.mean())}
+
+
+# --- all ------------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Works off the plan."""
+    plan = json.loads(sys.argv[1])
+    device, file = torch.device(plan["device"]), Path(plan["femnist"]) if plan["femnist"] else None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SystemExit(f"torch {torch.__version__} finds no CUDA card here")
+    tell("ready", environment=describe(device))
+    kinds = {"rounds": measure_rounds, "agreement": measure_agreement}
+    for what in plan["measurements"]:
+        clean(device)
+        tell("begin")
+        tell("done", **kinds[what["kind"]](what, file, device))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""docs/adding_an_algorithm.md, followed by a user in a folder of its own."""
+
+import importlib
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from test_cli import call
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "adding_an_algorithm.md"
+SMALL = ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=20", "trainer.max_epochs=1"]
+pytestmark = pytest.mark.skipif(not DOCUMENT.is_file(), reason="docs/ is only in a checkout")
+
+
+def blocks(language: str) -> list[str]:
+    """The document's code of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(), re.S | re.M)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the document describes."""
+    (tmp_path / "conf" / "algorithm").mkdir(parents=True)
+    method, checks = blocks("python")
+    (settings,) = blocks("yaml")
+    for name, text in (("ditto.py", method), ("test_ditto.py", checks), ("conf/algorithm/ditto.yaml", settings)):
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("ditto", "test_ditto"):
+        sys.modules.pop(name, None)
+
+
+def commands() -> list[list[str]]:
+    """The arguments of the document's calls of the package."""
+    lines = [shlex.split(line) for line in blocks("bash")[0].splitlines()]
+    return [line[3:] for line in lines if line[:3] == ["python", "-m", "fedem_lightning"]]
+
+
+def test_the_sweep_of_a_method_from_outside(project: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    sweep = next(arguments for arguments in commands() if "-m" in arguments)
+    assert call(project, monkeypatch, *sweep, *SMALL) == 0, capsys.readouterr().err
+    found = [json.loads(path.read_text()) for path in project.glob("runs/ditto/*/results.json")]
+    digests = {(r["algorithm"], r["seed"]): r["federation_digest"] for r in found}
+    assert sorted(digests) == [("ditto", 0), ("ditto", 1), ("fedavg", 0), ("fedavg", 1)]
+    assert digests["ditto", 0] == digests["fedavg", 0] != digests["ditto", 1]
+
+
+def test_the_rate_of_a_method_from_outside(project: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Its own file says it, also beside an experiment, and the command line changes it."""
+    own, with_experiment = (arguments for arguments in commands() if "-m" not in arguments)
+    for arguments, lr, batch_size in ((own, 0.3, 128), (with_experiment, 0.1, 8), (with_experiment[:-1], 0.3, 8)):
+        assert call(project, monkeypatch, *arguments, "--cfg", "job", "--resolve", "--package", "algorithm") == 0
+        shown = capsys.readouterr().out
+        assert f"  lr: {lr}\n" in shown
+        assert f"batch_size: {batch_size}\n" in shown
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Lightning's, of a Trainer whose loggers a user left alone
+def test_the_checks_of_a_method_from_outside(project: Path) -> None:
+    checks = importlib.import_module("test_ditto")
+    names = [name for name in dir(checks) if name.startswith("test_")]
+    assert len(names) == 4
+    for name in names:
+        getattr(checks, name)()
