@@ -19,16 +19,13 @@ from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.engine import processes_on_cpu
-from fedem_lightning.errors import UserError, require, require_whole
+from fedem_lightning.errors import Interrupted, UserError, require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
-from fedem_lightning.processes import in_another_process, launch_settings, leave_processes, require_ddp
+from fedem_lightning.processes import launch_settings, leave_processes, require_ddp
+from fedem_lightning.rank import in_another_process
 from fedem_lightning.reporting import draw_figures, found_coefficients, print_summary, run_results, save_results
 from fedem_lightning.round import share_of
 from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
-
-
-class Interrupted(Exception):
-    """The user stopped the run; it can be resumed."""
 
 
 def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: list[str]) -> dict[str, Any]:

@@ -5,8 +5,6 @@ together, `papers` has what was published and `minimum` what can be had at best,
 `equal_cost` make the tables out of `cells`, `figures` the figures, `writing` shows and saves them.
 """
 
-from fedem_lightning.report.collect import Run, Skipped, find_runs
-from fedem_lightning.report.groups import Group, Setting, group_runs
-from fedem_lightning.report.papers import Papers
+from fedem_lightning.lazy import exports as _exports
 
-__all__ = ["Group", "Papers", "Run", "Setting", "Skipped", "find_runs", "group_runs"]
+__all__, __getattr__, __dir__ = _exports(__name__, __file__)  # what __init__.pyi lists
