@@ -94,34 +94,38 @@ def _no_choice(group: str, choice: str, options: Iterable[str], before: str = ""
 def _no_key(key: str, given: Override | None, config: DictConfig, keys: list[str] | None = None) -> str:
     """One line on a key that does not exist; `given` is the override, where a `+` may be all that it lacks."""
     parent, _, name = key.rpartition(".")
+    target, takes = None, None
     if given is not None and not given.is_delete() and name not in _BY_THE_RUN.get(parent, ()):
         node = OmegaConf.select(config, parent) if parent else None
         target = node.get("_target_") if isinstance(node, DictConfig) else None
-        if target and _takes(target, name):
-            short = str(target).rpartition(".")[2]
-            return f"{key}: the configuration does not list it, but {short} takes it: +{given.input_line}"
+        takes = _takes(target, name) if target else None
+    short = str(target).rpartition(".")[2]
+    if given is not None and takes:
+        return f"{key}: the configuration does not list it, but {short} takes it: +{given.input_line}"
     if keys is None:
         keys = list(_keys(OmegaConf.to_container(config)))
     keys = [k for k in keys if k.startswith("hydra") == key.startswith("hydra")]
-    added = [f"+{group}" for group in choices(CONFIG_DIR) if group not in keys and "/" not in group]
-    near = nearest(key, keys + added)
+    near = nearest(key, keys + [f"+{g}" for g in choices(CONFIG_DIR) if g not in keys and "/" not in g])
     hint = f"did you mean {' or '.join(near)}?" if near else "--cfg job shows those there are"
+    if given is not None and target and takes is None and not near:
+        hint = f"if {short} takes it, add it with +{given.input_line}"
     return f"{key}: no such key; {hint}"
 
 
 def nearest(key: str, keys: list[str]) -> list[str]:
     """The keys that `key` may have meant, three at most: of the same name elsewhere, else the one spelt most alike."""
-    names = [k.rpartition(".")[2] for k in keys]
-    part, name = key.partition(".")[0], key.rpartition(".")[2]
-    same = [k for k, other in zip(keys, names, strict=True) if other in (name, _initials(name))]
-    close = difflib.get_close_matches(key, keys, n=1, cutoff=0.7)
-    if part in keys and name != key:  # fedavg has no n_component, and dataset.n_components is something else
-        close = [k for k in close if k.startswith(f"{part}.")]
-    if not same and not close and name == key:
-        spelt = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
-        same = [k for k, other in zip(keys, names, strict=True) if other in spelt]
-    beside = [k for k in same if k.partition(".")[0] == part]
-    return (beside or same or close)[:3]
+    by_name = [(k.rpartition(".")[2], k) for k in keys if not k.rpartition(".")[2].startswith("_")]
+    parent, _, name = key.rpartition(".")
+    found = [k for other, k in by_name if other in (name, _initials(name))]
+    if not found and parent in keys:  # not elsewhere: fedavg has no n_component, and dataset.n_components is another
+        beside = {other: k for other, k in by_name if k.rpartition(".")[0] == parent}
+        found = [beside[other] for other in difflib.get_close_matches(name, beside, n=1)]
+    elif not found:
+        found = difflib.get_close_matches(key, keys, n=1, cutoff=0.7)
+        spelt = difflib.get_close_matches(name, [other for other, _ in by_name], n=1, cutoff=0.75)
+        found = found or [k for other, k in by_name if other in spelt]
+    part = key.partition(".")[0]
+    return ([k for k in found if k.partition(".")[0] == part] or found)[:3]
 
 
 def _initials(name: str) -> str:
