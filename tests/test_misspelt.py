@@ -29,7 +29,7 @@ ANSWERS = {
     "algorithm.n_component=2": "algorithm.n_component: no such key; did you mean algorithm.n_components?",
     "algorithm=fedavg algorithm.n_component=2": "algorithm.n_component: no such key; --cfg job shows those there are",
     "-m algorithm=fedem,fedavg algorithm.n_component=2": "did you mean algorithm.n_components?",
-    "algoritm=fedavg": "algoritm: no such key; did you mean algorithm?",
+    "algorithmm=fedavg": "algorithmm: no such key; did you mean algorithm?",
     "+seeed=3": "seeed: no such key; did you mean seed?",
     "+local_training.batchsize=3": "did you mean local_training.batch_size?",
     "+algorithm.temperature=2": "algorithm.temperature: no such key; --cfg job shows those there are",
@@ -38,7 +38,7 @@ ANSWERS = {
     # keys that a target takes, and those that the run itself gives it
     "trainer.benchmark=true": f"trainer.benchmark: {LISTED} Trainer takes it: +trainer.benchmark=true",
     "algorithm.server_optimizer.momentum=0.9": f"{LISTED} SGD takes it: +algorithm.server_optimizer.momentum=0.9",
-    "logger=wandb logger.wandb.entity=me": "if WandbLogger takes it, add it with +logger.wandb.entity=me",
+    "logger=wandb logger.wandb.entity=me": "if wandb_logger takes it, add it with +logger.wandb.entity=me",
     "algorithm.seed=3": "algorithm.seed: no such key; did you mean dataset.seed or seed?",
     "+algorithm.seed=3": "algorithm.seed: no such key; did you mean dataset.seed or seed?",
     "+trainer.logger=false": "trainer.logger: no such key; did you mean logger?",
@@ -50,7 +50,7 @@ ANSWERS = {
     "experiment=digts": "experiment=digts: no such choice; did you mean +experiment=digits?",
     "experiment=digits": f"experiment: {DEFAULT} +experiment=digits",
     "dataset/augmentation=crop_flip": f"dataset/augmentation: {DEFAULT} +dataset/augmentation=crop_flip",
-    "+experimnt=digits": "experimnt: no such key; did you mean +experiment?",
+    "+experimentt=digits": "experimentt: no such key; did you mean +experiment?",
     "protocol=fedem": "protocol: no such key; --cfg job shows those there are",
 }
 
@@ -72,9 +72,9 @@ def test_the_users_own_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "defaults: [/algorithm_base@_here_, _self_]\n_target_: mine.Ditto\nstrength: 0.1\n"
     )
     own = ["--config-dir", "own"]
-    assert call(tmp_path, monkeypatch, *own, "algorithm=dito") == 2
-    assert capsys.readouterr().err == "error: algorithm=dito: no such choice; did you mean ditto?\n"
-    assert call(tmp_path, monkeypatch, *own, "algorithm=ditto", "algorithm.strenght=1") == 2
+    assert call(tmp_path, monkeypatch, *own, "algorithm=dittto") == 2
+    assert capsys.readouterr().err == "error: algorithm=dittto: no such choice; did you mean ditto?\n"
+    assert call(tmp_path, monkeypatch, *own, "algorithm=ditto", "algorithm.strengthh=1") == 2
     assert capsys.readouterr().err.endswith("did you mean algorithm.strength?\n")
 
 

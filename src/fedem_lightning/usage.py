@@ -3,7 +3,7 @@
 import textwrap
 from pathlib import Path
 
-import yaml
+from omegaconf import OmegaConf
 
 _EXAMPLES = """\
 python -m fedem_lightning                                       FedEM on the synthetic mixture
@@ -52,8 +52,8 @@ Documentation: {docs}"""
 
 def usage(config_dir: Path) -> str:
     """Usage, groups with their choices as they are in `config_dir`, examples, and where the documentation is."""
-    entries = yaml.safe_load((config_dir / "config.yaml").read_text())["defaults"]
-    defaults = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
+    entries = OmegaConf.load(config_dir / "config.yaml")["defaults"]
+    defaults = {group: choice for entry in entries if entry != "_self_" for group, choice in entry.items()}
     docs = config_dir.parent / "docs"
     here = f"{config_dir.parent / 'README.md'}, {docs}"
     where = here if docs.is_dir() else "README.md and docs/ of the repository"
