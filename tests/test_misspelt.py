@@ -29,7 +29,7 @@ ANSWERS = {
     "algorithm.n_component=2": "algorithm.n_component: no such key; did you mean algorithm.n_components?",
     "algorithm=fedavg algorithm.n_component=2": "algorithm.n_component: no such key; --cfg job shows those there are",
     "-m algorithm=fedem,fedavg algorithm.n_component=2": "did you mean algorithm.n_components?",
-    "algorithmm=fedavg": "algorithmm: no such key; did you mean algorithm?",
+    "bckbone=mlp": "bckbone: no such key; did you mean backbone?",
     "+seeed=3": "seeed: no such key; did you mean seed?",
     "+local_training.batchsize=3": "did you mean local_training.batch_size?",
     "+algorithm.temperature=2": "algorithm.temperature: no such key; --cfg job shows those there are",
@@ -50,7 +50,7 @@ ANSWERS = {
     "experiment=digts": "experiment=digts: no such choice; did you mean +experiment=digits?",
     "experiment=digits": f"experiment: {DEFAULT} +experiment=digits",
     "dataset/augmentation=crop_flip": f"dataset/augmentation: {DEFAULT} +dataset/augmentation=crop_flip",
-    "+experimentt=digits": "experimentt: no such key; did you mean +experiment?",
+    "+exprmnt=digits": "exprmnt: no such key; did you mean +experiment?",
     "protocol=fedem": "protocol: no such key; --cfg job shows those there are",
 }
 
