@@ -100,6 +100,7 @@ def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
         "reason": "a small network, or an LSTM",
         "processes": 1,
     }
+    assert out.startswith("loading PyTorch and Lightning ...\n")  # within a second; what follows takes several
     for text in ("Bayes ceiling, test", "bottom decile", "test, 2 unseen clients", "s a round", "MB up", "first"):
         assert text in out
 

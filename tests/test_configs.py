@@ -24,7 +24,6 @@ GROUPS = (
     "dataset",
     "dataset/augmentation",
     "backbone",
-    "protocol",
     "engine",
     "network",
     "trainer",
@@ -32,7 +31,6 @@ GROUPS = (
     "callbacks",
     "experiment",
 )
-NOT_ALONE = {"algorithm/base"}
 SMALL = {
     "synthetic": ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=9"],
     "population": [
@@ -68,12 +66,7 @@ FITTING = {  # a data set for an algorithm or a backbone that does not run on th
     "lstm": "shakespeare",
 }
 DRAWN = {"algorithm/fedem", "algorithm/user_centric", "dataset/digits", "logger/wandb"}  # every figure at least once
-OPTIONS = sorted(
-    option
-    for group in GROUPS
-    for path in (CONFIG_DIR / group).glob("*.yaml")
-    if (option := f"{group}/{path.stem}") not in NOT_ALONE
-)
+OPTIONS = sorted(f"{group}/{path.stem}" for group in GROUPS for path in (CONFIG_DIR / group).glob("*.yaml"))
 
 
 def composed_small(files: Path, *overrides: str) -> tuple[DictConfig, dict[str, str]]:
@@ -123,7 +116,7 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
     group, name = option.rsplit("/", 1)
     if option not in DRAWN:  # all figures are put together, but rendering them takes half of a run's time
         monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: path.touch())
-    overrides = [f"{'+' if group in ('experiment', 'protocol') else ''}{group}={name}"]
+    overrides = [f"{'+' if group == 'experiment' else ''}{group}={name}"]
     if group in ("algorithm", "backbone") and name in FITTING:
         overrides.append(f"dataset={FITTING[name]}")
     if name in ("mobilenet_v2", "resnet18"):  # three components: experiment/cifar10

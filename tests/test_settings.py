@@ -31,7 +31,7 @@ OWN_IN_REFERENCE = {"fedprox": {"momentum": 0.0}}
 MAY_SET = {"participation", "scored_clients", "local_epochs", "server_optimizer.momentum"}
 """Keys of `algorithm` that an experiment may set: no method has a value of its own for them."""
 
-ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml") if path.stem != "base")
+ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml"))
 ROWS = sorted(TABLE.index)
 MOVES_AS_FEDAVG: dict[str, dict[str, Any]] = {  # with these options it is FedAvg on clients that are all the same
     "agnostic": {},

@@ -1,127 +1,15 @@
 """fedem-lightning: personalised federated learning in simulation, with FedEM at its core."""
 
-from importlib.metadata import version as _version
+from typing import Any as _Any
 
-from fedem_lightning.adaptation import Adaptation, Dapper, Finetune, Interpolate
-from fedem_lightning.algorithms import (
-    AFL,
-    APFL,
-    L2SGD,
-    MOCHA,
-    QFFL,
-    Agnostic,
-    Clustered,
-    DecentralizedSurrogateOptimization,
-    DFedEM,
-    FedAvg,
-    FedEM,
-    FederatedAlgorithm,
-    FedFOMO,
-    FedProx,
-    HypCluster,
-    Local,
-    Majorizer,
-    Mapper,
-    MixtureSurrogate,
-    MoreauSurrogate,
-    Oracle,
-    PFedMe,
-    Surrogate,
-    SurrogateOptimization,
-    UserCentric,
-)
-from fedem_lightning.backbones import (
-    CNN,
-    LSTM,
-    MLP,
-    Categorical,
-    CharLSTM,
-    Dropout,
-    LeNet5,
-    Linear,
-    MobileNetV2,
-    ReferenceCNN,
-    ResNet18,
-)
-from fedem_lightning.data import (
-    CropFlip,
-    DensityFederation,
-    Digits,
-    FederatedDataModule,
-    Federation,
-    ImageFederation,
-    MixturePopulation,
-    NpzFederation,
-    SyntheticMixture,
-    TextFederation,
-)
-from fedem_lightning.engine import AutoEngine, Engine, LoopEngine, VmapEngine
-from fedem_lightning.errors import UserError
-from fedem_lightning.local_solver import ClientSGD
-from fedem_lightning.network import DeviceNetwork, Network, ShiftedExponentialNetwork
-from fedem_lightning.topology import Topology
+from fedem_lightning.lazy import exports as _exports
 
-__version__ = _version("fedem-lightning")
+__all__, _get, __dir__ = _exports(__name__, __file__)  # what __init__.pyi lists
 
-__all__ = [
-    "AFL",
-    "APFL",
-    "CNN",
-    "L2SGD",
-    "LSTM",
-    "MLP",
-    "MOCHA",
-    "QFFL",
-    "Adaptation",
-    "Agnostic",
-    "AutoEngine",
-    "Categorical",
-    "CharLSTM",
-    "ClientSGD",
-    "Clustered",
-    "CropFlip",
-    "DFedEM",
-    "Dapper",
-    "DecentralizedSurrogateOptimization",
-    "DensityFederation",
-    "DeviceNetwork",
-    "Digits",
-    "Dropout",
-    "Engine",
-    "FedAvg",
-    "FedEM",
-    "FedFOMO",
-    "FedProx",
-    "FederatedAlgorithm",
-    "FederatedDataModule",
-    "Federation",
-    "Finetune",
-    "HypCluster",
-    "ImageFederation",
-    "Interpolate",
-    "LeNet5",
-    "Linear",
-    "Local",
-    "LoopEngine",
-    "Majorizer",
-    "Mapper",
-    "MixturePopulation",
-    "MixtureSurrogate",
-    "MobileNetV2",
-    "MoreauSurrogate",
-    "Network",
-    "NpzFederation",
-    "Oracle",
-    "PFedMe",
-    "ReferenceCNN",
-    "ResNet18",
-    "ShiftedExponentialNetwork",
-    "Surrogate",
-    "SurrogateOptimization",
-    "SyntheticMixture",
-    "TextFederation",
-    "Topology",
-    "UserCentric",
-    "UserError",
-    "VmapEngine",
-]
+
+def __getattr__(name: str) -> _Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fedem-lightning")
+    return _get(name)

@@ -3,6 +3,7 @@
 Exit codes: 0 done; 2 what the user gave is wrong (one line says what); 1 anything else.
 """
 
+import argparse
 import gc
 import os
 import sys
@@ -13,16 +14,15 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, InstantiationException
+from hydra.errors import ConfigCompositionException, HydraException, InstantiationException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from fedem_lightning.errors import UserError, require
-from fedem_lightning.processes import in_another_process
-from fedem_lightning.run import Interrupted, run
-from fedem_lightning.tasks import headline
+import fedem_lightning
+from fedem_lightning.errors import Interrupted, UserError, require
+from fedem_lightning.rank import in_another_process
+from fedem_lightning.usage import usage
 
 _PACKAGED = Path(__file__).parent / "configs"
 GROUPS = ("algorithm", "adaptation", "dataset", "backbone")
@@ -51,7 +51,14 @@ def _hydra_main(config: DictConfig) -> float | None:
     folder = Path(hydra_config.runtime.output_dir)
     if hydra_config.mode == RunMode.MULTIRUN:
         _describe_one_job(folder, list(hydra_config.overrides.task))
+    if "torch" not in sys.modules and not in_another_process():
+        print("loading PyTorch and Lightning ...", flush=True)
+    from fedem_lightning.misspelt import check_added
+    from fedem_lightning.run import run
+    from fedem_lightning.tasks import headline
+
     try:
+        check_added(config, list(hydra_config.overrides.task))
         results = run(config, folder, choices, list(hydra_config.overrides.task))
     except Exception as error:
         if hydra_config.mode == RunMode.RUN:
@@ -65,6 +72,12 @@ def _hydra_main(config: DictConfig) -> float | None:
 
 def main() -> None:
     """Entry point of the command line."""
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(usage(CONFIG_DIR))
+        return
+    if "--version" in sys.argv[1:]:
+        print(f"fedem-lightning {fedem_lightning.__version__}")
+        return
     global _full_error
     _full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
@@ -74,9 +87,23 @@ def main() -> None:
     except KeyboardInterrupt:
         print("stopped at once; ckpt_path=auto run_dir=... continues from the last checkpoint, if any", file=sys.stderr)
         sys.exit(1)
+    except ConfigCompositionException as error:
+        _exit_with_one_line(_meant(error) or error)
     except Exception as error:
         _exit_with_one_line(error)
         raise
+
+
+def _meant(error: ConfigCompositionException) -> UserError | None:
+    """What the user may have wanted to type."""
+    from fedem_lightning.misspelt import meant
+
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--config-dir", "-cd", type=Path)
+    parser.add_argument("--config-name", "-cn", default="config")
+    flags, rest = parser.parse_known_args()
+    overrides = [word for word in rest if not word.startswith("-") and ("=" in word or word.startswith("~"))]
+    return meant(error, overrides, flags.config_dir, flags.config_name)
 
 
 def _describe_one_job(folder: Path, overrides: list[str]) -> None:
@@ -115,8 +142,8 @@ def user_message(error: BaseException) -> str | None:
     """One line for a mistake of the user's; None if the error is not one."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, (UserError, MisconfigurationException)):
-            return _one_line(cause)
+        if isinstance(cause, UserError) or type(cause).__name__ == "MisconfigurationException":
+            return _one_line(cause)  # the latter is Lightning's, by name: an error may come before Lightning is loaded
         cause = cause.__cause__
     if isinstance(error, InstantiationException):
         wrong_call = error.__cause__ is None or isinstance(

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from fedem_lightning.cli import user_message
 from fedem_lightning.errors import UserError
 
 
@@ -20,10 +19,15 @@ class Parser(argparse.ArgumentParser):
 
 @contextmanager
 def one_line_for_mistakes() -> Iterator[None]:
-    """Exits with code 2 and one line for what the user can mend; other errors pass."""
+    """Exits with code 2 and one line for what the user can mend, with code 1 after Ctrl-C; other errors pass."""
     try:
         yield
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(1)
     except Exception as error:
+        from fedem_lightning.cli import user_message  # loads Hydra
+
         message = user_message(error) or (str(error) if isinstance(error, OSError) else None)
         if message is None:
             raise

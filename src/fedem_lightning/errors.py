@@ -8,6 +8,10 @@ class UserError(ValueError):
     """A mistake in a configuration, a file or an array. The message names it and says what was expected."""
 
 
+class Interrupted(Exception):
+    """The user stopped the run; it can be resumed."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raises UserError(message) unless `condition` holds."""
     if not condition:

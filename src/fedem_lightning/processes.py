@@ -11,7 +11,6 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from pytorch_lightning.strategies import DDPStrategy
-from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.errors import require
@@ -111,11 +110,6 @@ LAUNCH_VARIABLES = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MAS
 def launch_settings() -> tuple[dict[str, str], int]:
     """Those that are set, and torch's number of threads, which Lightning shares out among processes."""
     return {name: os.environ[name] for name in LAUNCH_VARIABLES if name in os.environ}, torch.get_num_threads()
-
-
-def in_another_process() -> bool:
-    """Whether this is not the first process of a run; known before its Trainer is."""
-    return getattr(rank_zero_only, "rank", 0) != 0
 
 
 def leave_processes(before: tuple[dict[str, str], int]) -> None:

@@ -16,16 +16,13 @@ from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.devices import pick_devices
-from fedem_lightning.errors import UserError, require, require_whole
+from fedem_lightning.errors import Interrupted, UserError, require, require_whole
 from fedem_lightning.loggers import RoundCSVLogger
-from fedem_lightning.processes import in_another_process, launch_settings, leave_processes
+from fedem_lightning.processes import launch_settings, leave_processes
+from fedem_lightning.rank import in_another_process
 from fedem_lightning.reporting import draw_figures, found_coefficients, print_summary, run_results, save_results
 from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
 from fedem_lightning.trainer_options import check_trainer
-
-
-class Interrupted(Exception):
-    """The user stopped the run; it can be resumed."""
 
 
 def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: list[str]) -> dict[str, Any]:

@@ -3,18 +3,13 @@
 import argparse
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
-from rich.console import Console
-from rich.table import Table
+from omegaconf import DictConfig
 
-from fedem_lightning.cli import CONFIG_DIR
 from fedem_lightning.commands import Parser, one_line_for_mistakes
-from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.describe import draw, print_description
-from fedem_lightning.data.formats.npz import write_npz
-from fedem_lightning.data.sources import SOURCES, fetch, kept_copy, load
+from fedem_lightning.data.catalogue import SOURCES, kept_copy
 from fedem_lightning.errors import UserError, require
+
+# What takes long to import is imported by the command that uses it.
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,12 +45,28 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _compose(overrides: list[str]) -> DictConfig:
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+
+    from fedem_lightning.cli import CONFIG_DIR
+    from fedem_lightning.misspelt import meant
+
+    try:
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            return compose("config", overrides)
+    except HydraException as error:
+        raise meant(error, overrides) or error from None
+
+
 def _data_dir(overrides: list[str]) -> Path:
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        return Path(compose("config", overrides).data_dir).expanduser()
+    return Path(_compose(overrides).data_dir).expanduser()
 
 
 def _list(chosen: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     folder = _data_dir(chosen.overrides)
     table = Table(title=f"data_dir: {folder}")
     for column in ("name", "what", "classes", "download", "here"):
@@ -69,6 +80,8 @@ def _list(chosen: argparse.Namespace) -> None:
 
 
 def _download(chosen: argparse.Namespace) -> None:
+    from fedem_lightning.data.sources import fetch
+
     folder = _data_dir(chosen.overrides)
     here = kept_copy(chosen.name, folder)
     print(f"written: {fetch(chosen.name, folder)}" if here is None else f"already there: {here}")
@@ -78,6 +91,9 @@ def _convert(chosen: argparse.Namespace) -> None:
     require(chosen.out.suffix == ".npz", f"out: expected a name that ends in .npz, got {chosen.out}")
     require(chosen.overrides == [], f"unexpected {' '.join(chosen.overrides)}")
     require(not chosen.out.exists(), f"out: {chosen.out} is already there and will not be written over")
+    from fedem_lightning.data.formats.npz import write_npz
+    from fedem_lightning.data.sources import load
+
     arrays, _ = load(chosen.name, chosen.path, data_dir=chosen.out.parent)
     write_npz(chosen.out, arrays)
     print(f"written: {chosen.out} ({', '.join(f'{k} {v.dtype} {list(v.shape)}' for k, v in arrays.items())})")
@@ -87,9 +103,12 @@ def _describe(chosen: argparse.Namespace) -> None:
     if chosen.figure is not None and chosen.figure.exists():
         raise UserError(f"--figure: {chosen.figure} is already there and will not be written over")
     require(chosen.figure is None or chosen.figure.suffix == ".png", f"--figure: expected a .png, got {chosen.figure}")
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        config = compose("config", [f"dataset={chosen.dataset}", *chosen.overrides])
-    data: FederatedDataModule = instantiate(config.dataset)
+    config = _compose([f"dataset={chosen.dataset}", *chosen.overrides])
+    from hydra.utils import instantiate
+
+    from fedem_lightning.data.describe import draw, print_description
+
+    data = instantiate(config.dataset)
     print_description(data.federation)
     if chosen.figure is not None:
         draw(data.federation, chosen.figure)

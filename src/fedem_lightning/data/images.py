@@ -10,12 +10,13 @@ import torch
 
 from fedem_lightning.data.arrays import check_clients, check_images, check_labels
 from fedem_lightning.data.augmentation import Augmentation
+from fedem_lightning.data.catalogue import SOURCES
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Domains, Federation
 from fedem_lightning.data.partitions import Labels, Partition, deal
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.shifts import shift_groups
-from fedem_lightning.data.sources import SOURCES, load
+from fedem_lightning.data.sources import load
 from fedem_lightning.data.splits import hold_out_clients, split_samples
 from fedem_lightning.errors import UserError, require, require_number
 from fedem_lightning.randomness import Purpose, generator

@@ -1,39 +1,17 @@
 """Where a data set comes from: the path that the user gives, else a copy under `data_dir`, else a download."""
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from fedem_lightning.data.catalogue import MARKS, SOURCES, kept_copy
 from fedem_lightning.data.formats.hub import read_hub_images, read_hub_text
 from fedem_lightning.data.formats.leaf import read_leaf_images, read_leaf_text
 from fedem_lightning.data.formats.npz import read_npz, write_npz
 from fedem_lightning.data.formats.plays import read_plays
-from fedem_lightning.data.formats.torchvision import MARKS, read_torchvision
+from fedem_lightning.data.formats.torchvision import read_torchvision
 from fedem_lightning.errors import UserError, require
-
-
-@dataclass(frozen=True)
-class Source:
-    """What is known of a data set by name."""
-
-    about: str
-    n_classes: int
-    arrays: tuple[str, ...]  # that its .npz needs
-    hub: str | None = None  # repository on the Hugging Face hub; else torchvision downloads
-    size: str = ""  # of the download
-
-
-IMAGES, TEXT = ("x", "y"), ("text", "client", "client_names")
-SOURCES = {
-    "femnist": Source("handwritten characters by writer", 62, (*IMAGES, "client"), "flwrlabs/femnist", "200 MB"),
-    "emnist": Source("handwritten characters, byclass", 62, IMAGES, size="560 MB"),
-    "mnist": Source("handwritten digits", 10, IMAGES, size="12 MB"),
-    "cifar10": Source("colour images", 10, IMAGES, size="170 MB"),
-    "cifar100": Source("colour images with coarse labels", 100, (*IMAGES, "coarse"), size="170 MB"),
-    "shakespeare": Source("plays by role, next character", 0, TEXT, "flwrlabs/shakespeare", "506 MB"),
-}
 
 
 def load(
@@ -61,14 +39,6 @@ def load(
     missing = [array for array in SOURCES[name].arrays if array not in arrays]
     require(not missing, f"dataset.path: {found} lacks {', '.join(missing)}, which {name} needs")
     return arrays, str(found)
-
-
-def kept_copy(name: str, folder: Path) -> Path | None:
-    """A copy of the data set under `folder`, if there is one."""
-    places = [folder / f"{name}.npz", folder / name]
-    if name in MARKS and (folder / MARKS[name]).is_dir():
-        places.append(folder)
-    return next((place for place in places if place.exists()), None)
 
 
 def read(name: str, path: Path, mmap: bool = False) -> dict[str, np.ndarray]:

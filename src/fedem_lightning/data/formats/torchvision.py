@@ -9,15 +9,8 @@ from typing import Any
 import numpy as np
 import torchvision
 
+from fedem_lightning.data.catalogue import MARKS
 from fedem_lightning.errors import UserError, require
-
-MARKS = {
-    "emnist": "EMNIST/raw",
-    "mnist": "MNIST/raw",
-    "cifar10": "cifar-10-batches-py",
-    "cifar100": "cifar-100-python",
-}
-"""What a folder has to hold to be torchvision's folder of a data set."""
 
 
 def read_torchvision(name: str, root: Path) -> dict[str, np.ndarray]:

@@ -1,0 +1,5 @@
+from fedem_lightning.report.collect import Run, Skipped, find_runs
+from fedem_lightning.report.groups import Group, Setting, group_runs
+from fedem_lightning.report.papers import Papers
+
+__all__ = ["Group", "Papers", "Run", "Setting", "Skipped", "find_runs", "group_runs"]

@@ -1,0 +1,167 @@
+"""What is loaded before anything is run, what --help says, and what Ctrl-C does meanwhile."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import fedem_lightning
+from fedem_lightning.cli import CONFIG_DIR
+from fedem_lightning.usage import choices
+from test_cli import TINY, call
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ["torch", "pytorch_lightning", "torchmetrics", "torchvision", "numpy", "pandas", "matplotlib", "scipy"]
+HEAVY += ["sklearn", "networkx", "pyarrow", "PIL", "wandb"]
+SHOW_LOADED = """
+import json, runpy, sys
+module, *sys.argv[1:] = sys.argv[1:]
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+except SystemExit:
+    pass
+print(json.dumps(sorted(sys.modules)))
+"""
+QUICK = {
+    "import": ["fedem_lightning.lazy"],
+    "help": ["fedem_lightning", "--help"],
+    "version": ["fedem_lightning", "--version"],
+    "completion": ["fedem_lightning", "-sc", "query=bash"],
+    "configuration": ["fedem_lightning", "algorithm=fedavg", "--cfg", "job"],
+    "info": ["fedem_lightning", "--info", "defaults"],
+    "misspelt choice": ["fedem_lightning", "algorithm=fedagv"],
+    "misspelt part": ["fedem_lightning", "trainr.max_epochs=3"],
+    "report": ["fedem_lightning.report", "--help"],
+    "report without a folder": ["fedem_lightning.report"],
+    "data": ["fedem_lightning.data", "list"],
+}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_what_is_answered_at_once_loads_nothing_that_takes_seconds(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "COMP_LINE": "fedem-lightning trainer.max"}
+    command = [sys.executable, "-c", SHOW_LOADED, *QUICK[name]]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    assert "fedem_lightning" in loaded
+    assert [module for module in HEAVY if module in loaded] == []
+
+
+@pytest.mark.parametrize("package", ["fedem_lightning", "fedem_lightning.data", "fedem_lightning.report"])
+def test_a_lazy_package_has_what_its_stub_says(package: str) -> None:
+    module = import_module(package)
+    stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text()).body
+    listed = next(n.value for n in stub if isinstance(n, ast.Assign))
+    assert sorted(ast.literal_eval(listed)) == module.__all__
+    for node in stub:
+        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+            assert getattr(module, alias.name) is getattr(import_module(node.module), alias.name)
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'FedSGD'"):
+        _ = module.FedSGD
+
+
+def test_a_part_is_found_without_an_import_of_its_own() -> None:
+    code = "import fedem_lightning, sys; fedem_lightning.network; print('fedem_lightning.network' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_help_says_how_to_use_this_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    for option in ("--help", "-h"):
+        assert call(tmp_path, monkeypatch, "algorithm=fedavg", option) == 0
+        said = capsys.readouterr().out
+        assert said.startswith("Personalised federated learning")
+        words = set(said.replace(",", " ").split())
+        for group, names in choices(CONFIG_DIR).items():
+            assert group in words or f"+{group}" in words
+            assert set(names) <= words
+        assert not {"base", "algorithm_base", "protocol", "fedem_protocol"} & words
+        assert "algorithm [fedem]" in said
+        assert said.count("  python -m fedem_lightning") >= 10
+        assert str(ROOT / "docs") in said
+        assert max(len(line) for line in said.splitlines() if "Documentation" not in line) <= 120
+
+
+def test_the_examples_of_the_help_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    call(tmp_path, monkeypatch, "--help")
+    examples = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  python -m")]
+    for example in examples:
+        words = example.partition("  ")[0].split()[2:]
+        if words[0] == "fedem_lightning" and "-m" not in words:
+            arguments = [word for word in words[1:] if word not in ("--cfg", "job")]
+            assert call(tmp_path, monkeypatch, *arguments, "--cfg", "job") == 0, example
+            assert "_target_: pytorch_lightning.Trainer" in capsys.readouterr().out
+
+
+def test_hydras_help_and_our_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    assert call(tmp_path, monkeypatch, "--hydra-help") == 0
+    assert "See https://hydra.cc" in capsys.readouterr().out
+    assert call(tmp_path, monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"fedem-lightning {fedem_lightning.__version__}\n"
+
+
+@pytest.mark.parametrize(("typed", "hidden"), [("algorithm=", "base"), ("", "protocol"), ("+", "protocol")])
+def test_completion_offers_choices_only(
+    typed: str, hidden: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    line = {"COMP_LINE": f"fedem-lightning {typed}"}
+    assert call(tmp_path, monkeypatch, "-sc", "query=bash", **line) == 0
+    offered = capsys.readouterr().out
+    assert ("algorithm=fedem" if typed == "algorithm=" else "experiment=") in offered
+    assert hidden not in offered
+
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+module, at, *sys.argv[1:] = sys.argv[1:]
+
+class Interrupt:
+    def find_spec(name, path=None, target=None):
+        if name == at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt)
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "at"),
+    [
+        ("fedem_lightning", "hydra"),
+        ("fedem_lightning", "torch"),
+        ("fedem_lightning.report", "pandas"),
+        ("fedem_lightning.data", "hydra"),
+    ],
+)
+def test_ctrl_c_while_modules_are_loaded_ends_in_one_line(module: str, at: str, tmp_path: Path) -> None:
+    arguments = {"fedem_lightning.report": [str(tmp_path)], "fedem_lightning.data": ["list"]}.get(module, [])
+    command = [sys.executable, "-c", INTERRUPTED, module, at, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1, done
+    assert done.stderr.startswith("stopped")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_console_script_finds_modules_in_the_working_directory(tmp_path: Path) -> None:
+    module, _, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][
+        "fedem-lightning"
+    ].partition(":")
+    script = tmp_path / "bin" / "fedem-lightning"
+    script.parent.mkdir()
+    script.write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "mine.py").write_text("from fedem_lightning import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n")
+    arguments = [*TINY, "trainer.max_epochs=1", "algorithm=fedavg", "algorithm._target_=mine.Mine", "run_dir=run"]
+    done = subprocess.run([sys.executable, script, *arguments], cwd=work, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("loading PyTorch and Lightning ...\n")
+    assert (work / "run" / "results.json").exists()
