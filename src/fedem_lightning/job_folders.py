@@ -58,7 +58,7 @@ def _name_by_swept_keys(config: DictConfig) -> None:
     more = [f"hydra.job.config.override_dirname.exclude_keys={_quoted(left_out)}"]
     pattern = OmegaConf.to_container(config.hydra.sweep, resolve=False)["subdir"]  # type: ignore[index,call-overload]
     if "override_dirname" in str(pattern) and not swept.keys() - set(left_out):
-        more.append(r"hydra.sweep.subdir=\${hydra.job.num}")
+        more.append("hydra.sweep.subdir=${hydra.job.num}")
     with read_write(config), open_dict(config):
         config.hydra.overrides.hydra.extend(more)
 
