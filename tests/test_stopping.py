@@ -75,7 +75,7 @@ class Started:
 
     def __init__(self, place: Path, *arguments: str) -> None:
         self.place = place
-        command = [sys.executable, "-m", "fedem_lightning", *START, *arguments]
+        command = [sys.executable, "-m", "fedem_lightning", *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, cwd=place, env=environment(place), text=True, process_group=0, **pipes)
         try:
@@ -143,7 +143,7 @@ def test_a_run_ends_its_round_and_goes_on_by_the_command_that_it_prints(
     number: signal.Signals, place: Path, straight: Path
 ) -> None:
     run = place / FOLDER
-    line = Started(place, RUN_DIR).stop(number, go=True)
+    line = Started(place, *START, RUN_DIR).stop(number, go=True)
     assert line.count("\n") == 1
     name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[number]
     assert re.match(
@@ -162,7 +162,7 @@ def test_a_run_ends_its_round_and_goes_on_by_the_command_that_it_prints(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_at_once_goes_on_from_the_last_checkpoint(number: signal.Signals, place: Path, straight: Path) -> None:
     """The round would last for ever: SIGTERM waits a second, Ctrl-C for another one."""
-    started = Started(place, RUN_DIR, "callbacks.interrupt.grace_seconds=1")
+    started = Started(place, *START, RUN_DIR, "callbacks.interrupt.grace_seconds=1")
     if number == signal.SIGINT:
         started.process.send_signal(number)
         assert started.process.stdout is not None
@@ -183,7 +183,7 @@ def test_a_stop_at_once_goes_on_from_the_last_checkpoint(number: signal.Signals,
     ],
 )
 def test_before_and_after_training(where: str, expected: str, place: Path) -> None:
-    line = Started(place, RUN_DIR, f"callbacks.gate.where={where}").stop(signal.SIGTERM)
+    line = Started(place, *START, RUN_DIR, f"callbacks.gate.where={where}").stop(signal.SIGTERM)
     assert line.count("\n") == 1
     assert line.startswith(expected)
     assert (place / "a b").exists() == (where == "test")
@@ -191,7 +191,7 @@ def test_before_and_after_training(where: str, expected: str, place: Path) -> No
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_stops_with_its_job(number: signal.Signals, place: Path) -> None:
-    started = Started(place, "-m", "seed=3", RUN_DIR)
+    started = Started(place, "-m", *START, "seed=3", RUN_DIR)
     line = started.stop(number, go=True)
     assert line.count("\n") == 1
     assert "after round 5; continue with: " in line
@@ -200,7 +200,7 @@ def test_a_sweep_stops_with_its_job(number: signal.Signals, place: Path) -> None
     if number == signal.SIGINT:
         assert "resumed from round 5" in paste(place, line)
     else:  # the whole sweep goes on, too
-        again = [sys.executable, "-m", "fedem_lightning", *START, "-m", "seed=3", RUN_DIR, "ckpt_path=auto"]
+        again = [sys.executable, "-m", "fedem_lightning", "-m", *START, "seed=3", RUN_DIR, "ckpt_path=auto"]
         done = subprocess.run(again, cwd=place, env=environment(place), capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         assert "resumed from round 5" in done.stdout
@@ -214,7 +214,7 @@ TWO = ("trainer.devices=2", "trainer.accelerator=cpu")
 
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_two_processes_end_after_the_same_round(number: signal.Signals, group: bool, place: Path) -> None:
-    line = Started(place, RUN_DIR, *TWO).stop(number, group, go=True)
+    line = Started(place, *START, RUN_DIR, *TWO).stop(number, group, go=True)
     assert stop_lines(line) == 1
     assert "after round 5; continue with: " in line
     assert "resumed from round 5" in paste_quietly(place, line)
@@ -224,7 +224,7 @@ def test_two_processes_end_after_the_same_round(number: signal.Signals, group: b
 @pytest.mark.parametrize("group", [True, False])
 def test_two_processes_one_of_which_waits_for_the_other(group: bool, place: Path) -> None:
     """The first one is inside an exchange, where Python hears no signal."""
-    started = Started(place, RUN_DIR, *TWO, "callbacks.gate.rank=1", "callbacks.interrupt.grace_seconds=1")
+    started = Started(place, *START, RUN_DIR, *TWO, "callbacks.gate.rank=1", "callbacks.interrupt.grace_seconds=1")
     line = started.stop(signal.SIGTERM, group)
     assert stop_lines(line) == 1
     assert "in round 5; continue after round 3 with: " in line
@@ -240,3 +240,10 @@ def stop_lines(err: str) -> int:
 def paste_quietly(place: Path, err: str) -> str:
     (line,) = (line for line in err.splitlines() if line.startswith("stopped by"))
     return paste(place, line)
+
+
+def test_two_processes_stopped_after_training(place: Path) -> None:
+    """Both wait for the file `go`; Lightning's handler would begin an exchange between them."""
+    line = Started(place, *START, RUN_DIR, *TWO, "callbacks.gate.where=test").stop(signal.SIGTERM)
+    assert stop_lines(line) == 1
+    assert "after round 6; continue with: " in line

@@ -3,10 +3,12 @@
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -91,6 +93,9 @@ class StopSignals:
             started.clear()  # Lightning watches them, and kills this process once one of them has failed
             for process in others:
                 process.kill()
+            for process in others:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(FORCE_SECONDS)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if not self._at_once:
