@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from conftest import make_trainer
+from fedem_lightning.stopping import Interrupted, StopSignals
 from test_cli import figures
 
 GATE = '''
@@ -247,3 +249,17 @@ def test_two_processes_stopped_after_training(place: Path) -> None:
     line = Started(place, *START, RUN_DIR, *TWO, "callbacks.gate.where=test").stop(signal.SIGTERM)
     assert stop_lines(line) == 1
     assert "after round 6; continue with: " in line
+
+
+def test_lightnings_own_handler_of_sigterm_does_nothing(tmp_path: Path) -> None:
+    """It would send SIGTERM on, and exchange something between processes from inside the handler."""
+    trainer, stop = make_trainer(1), StopSignals(tmp_path, lambda own: "")
+    connector = trainer._signal_connector
+    with pytest.raises(Interrupted, match="stopped by SIGTERM before the run began"), stop:
+        stop.listen_for(trainer)
+        connector.register_signal_handlers()
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            connector.teardown()
+    assert not trainer.received_sigterm

@@ -26,7 +26,7 @@ FORCE_SECONDS = 1.0
 class Interrupted(BaseException):
     """The run was told to stop; the message says how to go on.
 
-    Not an `Exception`, as KeyboardInterrupt is none: Hydra would start the next job of a sweep.
+    Not an `Exception`, as KeyboardInterrupt is none: whoever catches those for another reason lets it pass.
     """
 
 
