@@ -254,12 +254,16 @@ def test_two_processes_stopped_after_training(place: Path) -> None:
 def test_lightnings_own_handler_of_sigterm_does_nothing(tmp_path: Path) -> None:
     """It would send SIGTERM on, and exchange something between processes from inside the handler."""
     trainer, stop = make_trainer(1), StopSignals(tmp_path, lambda own: "")
-    connector = trainer._signal_connector
-    with pytest.raises(Interrupted, match="stopped by SIGTERM before the run began"), stop:
-        stop.listen_for(trainer)
-        connector.register_signal_handlers()
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        finally:
-            connector.teardown()
+
+    def stopped() -> None:
+        with stop:
+            stop.listen_for(trainer)
+            trainer._signal_connector.register_signal_handlers()
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                trainer._signal_connector.teardown()
+
+    with pytest.raises(Interrupted, match="stopped by SIGTERM before the run began"):
+        stopped()
     assert not trainer.received_sigterm
