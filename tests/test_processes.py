@@ -116,7 +116,8 @@ def test_mistakes_and_interrupts_end_all_processes(tmp_path: Path) -> None:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 1
-    assert errors.count(f"continue with ckpt_path=auto run_dir={tmp_path / 'stopped'}") == 1
+    assert errors.count("; continue with: ") == 1
+    assert f"ckpt_path=auto 'run_dir=\"{tmp_path / 'stopped'}\"'" in errors
     assert list((tmp_path / "stopped" / "checkpoints").glob("*.ckpt"))
 
 

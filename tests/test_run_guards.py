@@ -1,6 +1,5 @@
 """Details of runs, their results and reports that other tests would let slip."""
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,7 +68,7 @@ def test_the_results_are_in_the_summary_of_wandb(tmp_path: Path) -> None:
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     names = {"algorithm": "fedavg", "dataset": "own", "backbone": "linear", "seed": 0}
-    results = _report(tmp_path, model, data, SimpleNamespace(loggers=[logger]), names, time.perf_counter())
+    results = _report(tmp_path, model, data, SimpleNamespace(loggers=[logger]), names)
     assert logger.experiment.summary == {"results": results}
     assert results["test"]["accuracy"].keys() >= {"weighted", "worst"}
     assert sorted(logger.images["figures"]) == sorted(str(path) for path in tmp_path.glob("*.png"))

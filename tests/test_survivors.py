@@ -1,7 +1,6 @@
 """Small expectations by hand, each of which a mutant of `tests/mutants` asked for: no other test noticed it."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ from fedem_lightning.report.minimum import minimum_cell
 from fedem_lightning.report.tables import scores_of
 from fedem_lightning.reporting import save_results
 from fedem_lightning.run import build_model
-from fedem_lightning.run_folder import find_checkpoint
 from test_report import make_run, sums
 
 EVERYBODY = torch.arange(4)
@@ -272,17 +270,6 @@ def test_what_two_processes_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = torch.arange(4.0)
     first.exchange_rows([kept], [torch.tensor([0, 2]), torch.tensor([1, 3])])
     assert kept.tolist() == [0, 7, 2, 7]
-
-
-def test_the_newest_checkpoint_is_found(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    for name, age in (("round-000002.ckpt", 0), ("round-000001.ckpt", 100)):
-        path = tmp_path / "checkpoints" / name
-        torch.save({"state_dict": {}, "statistics": {}, "federation": None}, path)
-        os.utime(path, (10**9 - age, 10**9 - age))
-    found = find_checkpoint("auto", tmp_path)
-    assert found is not None
-    assert found.name == "round-000002.ckpt"
 
 
 def test_a_method_has_the_runs_seed() -> None:

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
+from fedem_lightning.job_folders import remove_if_empty
 from fedem_lightning.rank import in_another_process
 from fedem_lightning.usage import usage
 
@@ -59,13 +60,18 @@ def _hydra_main(config: DictConfig) -> float | None:
 
     try:
         check_added(config, list(hydra_config.overrides.task))
-        results = run(config, folder, choices, list(hydra_config.overrides.task))
+        results = run(config, folder, choices, list(hydra_config.overrides.task), _config_flags(sys.argv[1:]))
+    except Interrupted as stop:
+        _exit_with_one_line(stop)  # a sweep ends, too
+        raise
     except Exception as error:
         if hydra_config.mode == RunMode.RUN:
             _exit_with_one_line(error)
         raise  # in a sweep Hydra first runs the other jobs, then names the one that failed
     finally:
         gc.collect()  # Lightning's cycles would keep a sweep's earlier federations in memory
+        if not in_another_process():
+            remove_if_empty(folder)
     val = results.get("val")
     return val[headline(val)[0]]["weighted"] if val else None  # what a sweeper may optimise
 
@@ -125,16 +131,17 @@ def _config_flags(arguments: list[str]) -> list[str]:
     return flags
 
 
-def _exit_with_one_line(error: Exception) -> None:
+def _exit_with_one_line(error: BaseException) -> None:
     """Exits if the user can mend the error, or stopped the run; else returns."""
     interrupted = isinstance(error, Interrupted)
     message = str(error) if interrupted else user_message(error)
     if message is None:
         return
-    if not in_another_process():  # the other processes fail alike
-        if _full_error and not interrupted:
-            traceback.print_exc()
-        print(message if interrupted else f"error: {message}", file=sys.stderr)
+    if in_another_process():  # they fail alike; if one ended a stopped run with 1, Lightning would kill the first
+        sys.exit(0 if interrupted else 2)
+    if _full_error and not interrupted:
+        traceback.print_exc()
+    print(message if interrupted else f"error: {message}", file=sys.stderr)
     sys.exit(1 if interrupted else 2)
 
 

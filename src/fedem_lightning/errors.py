@@ -8,8 +8,11 @@ class UserError(ValueError):
     """A mistake in a configuration, a file or an array. The message names it and says what was expected."""
 
 
-class Interrupted(Exception):
-    """The user stopped the run; it can be resumed."""
+class Interrupted(BaseException):
+    """The run was told to stop; the message says how to go on.
+
+    Not an `Exception`, as KeyboardInterrupt is none: whoever catches those for another reason lets it pass.
+    """
 
 
 def require(condition: bool, message: str) -> None:

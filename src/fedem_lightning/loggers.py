@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
@@ -110,3 +111,17 @@ def wandb_logger(save_dir: str | Path, mode: str | None = None, **options: Any) 
     if mode not in ("online", "offline", "disabled", "shared"):
         raise UserError(f"logger.wandb.mode: expected online, offline or disabled, got {mode}")
     return WandbLogger(save_dir=save_dir, mode=mode, **options)
+
+
+def wandb_loggers(trainer: pl.Trainer) -> list[Any]:
+    """Those of a Trainer that write to W&B."""
+    # by name: wandb is an extra, and its logger cannot be imported without it
+    return [logger for logger in trainer.loggers if type(logger).__name__ == "WandbLogger"]
+
+
+def finish_wandb(trainer: pl.Trainer) -> None:
+    """Ends W&B's run, so that the next one of a multirun starts its own."""
+    if wandb_loggers(trainer):
+        import wandb
+
+        wandb.finish()

@@ -37,9 +37,24 @@ class Statistics:
     rejected_updates: int = 0  # client updates left out because they were not finite
     special_rounds: int = 0  # rounds of their own, see `count_special_round`
     planned_rounds: int = 0  # of the whole run; the learning-rate schedule needs it
+    seconds_before: float = 0.0  # from the start of a run to the checkpoint it was resumed from, all in all
 
     def __post_init__(self) -> None:
-        self._mark = time.perf_counter()
+        self._begun = self._mark = time.perf_counter()
+
+    def begin(self, start: float) -> None:
+        """Says when this process began with the run, by `time.perf_counter`."""
+        self._begun = start
+
+    def total_seconds(self) -> float:
+        """Since the start of the run, without what lay between a checkpoint and the resume."""
+        return self.seconds_before + time.perf_counter() - self._begun
+
+    def count_on(self, saved: dict[str, Any]) -> "Statistics":
+        """Those of a checkpoint, in a process that began when this one did."""
+        statistics = Statistics(**saved)
+        statistics.begin(self._begun)
+        return statistics
 
     def plan(self, rounds: int) -> None:
         """Says how many rounds the run has, and starts the clock."""
@@ -72,7 +87,7 @@ class Statistics:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and dictionaries."""
-        return asdict(self)
+        return asdict(self) | {"seconds_before": self.total_seconds()}
 
 
 class Round(NamedTuple):

@@ -4,6 +4,7 @@ import functools
 import logging
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,33 @@ import pytorch_lightning as pl
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.devices import pick_devices
 from fedem_lightning.errors import Interrupted, UserError, require, require_whole
-from fedem_lightning.loggers import RoundCSVLogger
+from fedem_lightning.loggers import RoundCSVLogger, finish_wandb, wandb_loggers
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.rank import in_another_process
 from fedem_lightning.reporting import draw_figures, found_coefficients, print_summary, run_results, save_results
-from fedem_lightning.run_folder import check_checkpoint, check_run_folder, find_checkpoint, save_config
+from fedem_lightning.resuming import resume_command
+from fedem_lightning.run_folder import (
+    check_checkpoint,
+    check_run_folder,
+    find_checkpoint,
+    finished_results,
+    rounds_of,
+    save_config,
+)
+from fedem_lightning.stopping import StopSignals
 from fedem_lightning.trainer_options import check_trainer
 
 
-def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: list[str]) -> dict[str, Any]:
+def run(
+    config: DictConfig, folder: Path, choices: dict[str, str], overrides: list[str], flags: Sequence[str] = ()
+) -> dict[str, Any]:
     """Trains, evaluates and reports.
 
     Args:
@@ -33,56 +46,91 @@ def run(config: DictConfig, folder: Path, choices: dict[str, str], overrides: li
         folder: the run's folder; it may exist, but not hold another run.
         choices: of the groups algorithm, adaptation, dataset and backbone, by name.
         overrides: what the user typed.
+        flags: of Hydra, which the user typed, too.
 
     Returns:
         What results.json holds; nothing in processes other than the first.
 
     Raises:
         UserError: something the user gave is wrong; nothing has been written over.
-        Interrupted: Ctrl-C.
+        Interrupted: Ctrl-C or SIGTERM.
 
     """
     start, launched_before = time.perf_counter(), launch_settings()
-    _quieten_lightning()
+    with StopSignals(folder, functools.partial(resume_command, folder, overrides, flags)) as stop:
+        _quieten_lightning()
+        _check_settings(config)
+        if not in_another_process():
+            check_run_folder(folder, config)
+        finished = finished_results(folder, config)
+        if finished is not None:
+            rank_zero_only(print)(f"{folder}: finished after round {finished['rounds']}, nothing is left to do")
+            return finished
+        checkpoint = find_checkpoint(config.ckpt_path, folder)
+        pl.seed_everything(config.seed, verbose=False)
+        data: FederatedDataModule = instantiate(config.dataset)
+        model = build_model(config, data)
+        model.statistics.begin(start)
+        if checkpoint is not None:
+            check_checkpoint(checkpoint, model, data.federation.digest())
+            stop.resumed_rounds = rounds_of(checkpoint)
+        callbacks = build_callbacks(config, folder)
+        trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))
+        stop.listen_for(trainer)
+        if trainer.is_global_zero:
+            save_config(folder, config, overrides)
+            _announce(folder, model, data, trainer)
+            if checkpoint is not None:
+                print(f"resumed from round {stop.resumed_rounds}: {checkpoint}", flush=True)
+        try:
+            _train_and_test(trainer, model, data, checkpoint, stop)
+            if not trainer.is_global_zero:
+                return {}
+            names = {**choices, "seed": config.seed, "fidelity": config.fidelity}
+            return _report(folder, model, data, trainer, names)
+        except (UserError, Interrupted):
+            stop.end_other_processes()
+            if trainer.is_global_zero:
+                raise
+            return {}  # all processes end alike, the first one says why; a failure here would make Lightning kill it
+        finally:
+            finish_wandb(trainer)
+            leave_processes(launched_before)
+
+
+def _check_settings(config: DictConfig) -> None:
     require_whole("seed", config.seed, at_least=0, below=2**32)
     require(config.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {config.fidelity}")
     require_whole("trainer.max_epochs", config.trainer.max_epochs, at_least=0)
-    if not in_another_process():
-        check_run_folder(folder, config)
-    checkpoint = find_checkpoint(config.ckpt_path, folder)
-    pl.seed_everything(config.seed, verbose=False)
-    data: FederatedDataModule = instantiate(config.dataset)
-    model = build_model(config, data)
-    if checkpoint is not None:
-        check_checkpoint(checkpoint, model, data.federation.digest())
-    callbacks = build_callbacks(config, folder)
-    trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))
+
+
+def _announce(folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer) -> None:
     engine = model.resolve_engine(trainer.strategy.root_device)
-    if trainer.is_global_zero:
-        save_config(folder, config, overrides)
-        several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
-        print(f"{data.federation}; engine {engine.name} ({engine.reason}){several}; {folder}", flush=True)
-        for name, store in model.client_stores().items():
-            print(f"kept, {name}: {store}", flush=True)
-    try:
-        trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
-        if any(isinstance(c, FinishRoundOnInterrupt) and c.interrupted for c in callbacks):
-            raise Interrupted(
-                f"stopped after round {trainer.current_epoch}; continue with ckpt_path=auto run_dir={folder}"
-            )
-        trainer.loggers = trainer.loggers[1:]  # metrics.csv is about rounds
-        trainer.test(model, data, verbose=False)
-        if not trainer.is_global_zero:
-            return {}
-        names = {**choices, "seed": config.seed, "fidelity": config.fidelity}
-        return _report(folder, model, data, trainer, names, start)
-    except (UserError, Interrupted):
-        if trainer.is_global_zero:
-            raise
-        return {}  # all processes end alike, the first one says why; a failure here would make Lightning kill it
-    finally:
-        _finish_wandb(trainer)
-        leave_processes(launched_before)
+    several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
+    print(f"{data.federation}; engine {engine.name} ({engine.reason}){several}; {folder}", flush=True)
+    for name, store in model.client_stores().items():
+        print(f"kept, {name}: {store}", flush=True)
+
+
+def _train_and_test(
+    trainer: pl.Trainer,
+    model: FederatedAlgorithm,
+    data: FederatedDataModule,
+    checkpoint: Path | None,
+    stop: StopSignals,
+) -> None:
+    """All rounds that are left, and the test after them.
+
+    Raises:
+        Interrupted: the run was told to stop, and has finished its round.
+
+    """
+    trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, FinishRoundOnInterrupt) and callback.interrupted:
+            raise Interrupted(stop.message(callback.signal_name))
+    trainer.loggers = trainer.loggers[1:]  # metrics.csv is about rounds
+    trainer.test(model, data, verbose=False)
 
 
 def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgorithm:
@@ -144,32 +192,18 @@ def _report(
     data: FederatedDataModule,
     trainer: pl.Trainer,
     names: dict[str, Any],
-    start: float,
 ) -> dict[str, Any]:
     results = {**names, **run_results(model, data.federation)}
     coefficients = found_coefficients(model, data.federation)
     figures = draw_figures(folder, results, model.clients, coefficients)
-    results["seconds"]["total"] = time.perf_counter() - start
+    results["seconds"]["total"] = model.statistics.total_seconds()
     save_results(folder, results, model.clients, coefficients)
-    for logger in _wandb_loggers(trainer):
+    for logger in wandb_loggers(trainer):
         logger.experiment.summary.update({"results": results})
         logger.log_image("figures", [str(path) for path in figures])
     print_summary(results)
     print(f"results, figures and checkpoints: {folder}")
     return results
-
-
-def _wandb_loggers(trainer: pl.Trainer) -> list[Any]:
-    # by name: wandb is an extra, and its logger cannot be imported without it
-    return [logger for logger in trainer.loggers if type(logger).__name__ == "WandbLogger"]
-
-
-def _finish_wandb(trainer: pl.Trainer) -> None:
-    """Ends W&B's run, so that the next one of a multirun starts its own."""
-    if _wandb_loggers(trainer):
-        import wandb
-
-        wandb.finish()
 
 
 def _quieten_lightning() -> None:

@@ -1,10 +1,13 @@
 """A run's folder: never written over, and continued only by the run it belongs to."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.files import write_atomically
@@ -64,7 +67,7 @@ def save_config(folder: Path, config: DictConfig, overrides: list[str]) -> None:
 
 
 def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
-    """The file to resume from: `ckpt_path` itself, or for "auto" the newest intact one of the run's folder.
+    """The file to resume from: `ckpt_path` itself, or for "auto" the intact one with the most rounds in `folder`.
 
     Raises:
         UserError: the given file is missing or unreadable.
@@ -76,15 +79,39 @@ def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
         require(Path(ckpt_path).is_file(), f"ckpt_path: no file {ckpt_path}")
         load_checkpoint(Path(ckpt_path))
         return Path(ckpt_path)
-    for path in sorted((folder / "checkpoints").glob("*.ckpt"), key=lambda p: p.stat().st_mtime_ns, reverse=True):
+    rounds: dict[Path, int] = {}
+    for path in sorted((folder / "checkpoints").glob("*.ckpt")):
         try:
-            load_checkpoint(path)
+            rounds[path] = rounds_of(path)
         except UserError as error:
-            print(f"skipped: {error}")
-        else:
-            return path
-    print(f"ckpt_path=auto: no checkpoint in {folder / 'checkpoints'}, the run starts from the beginning")
+            rank_zero_only(print)(f"skipped: {error}")
+    if rounds:
+        return max(rounds, key=lambda path: (rounds[path], path.name))
+    rank_zero_only(print)(
+        f"ckpt_path=auto: no checkpoint in {folder / 'checkpoints'}, the run starts from the beginning"
+    )
     return None
+
+
+def rounds_of(path: Path) -> int:
+    """Rounds that a checkpoint has behind it.
+
+    Raises:
+        UserError: the file is not an intact checkpoint of this package.
+
+    """
+    return len(load_checkpoint(path)["statistics"].get("round_seconds", ()))
+
+
+def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
+    """What results.json holds, if the run in `folder` has ended and `config` asks for no more rounds; else None."""
+    try:
+        results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+        planned = OmegaConf.load(folder / ".hydra" / "config.yaml").trainer.max_epochs
+        done = config.trainer.max_epochs <= max(planned, results["rounds"])  # it may have ended before its plan
+    except (OSError, ValueError, TypeError, KeyError, OmegaConfBaseException):
+        return None
+    return results if done else None
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

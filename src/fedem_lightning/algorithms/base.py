@@ -344,7 +344,7 @@ class FederatedAlgorithm(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Counts on from the statistics."""
-        self.statistics = Statistics(**checkpoint["statistics"])
+        self.statistics = self.statistics.count_on(checkpoint["statistics"])
         self.federation_digest = checkpoint["federation"]
         self.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
         saved = checkpoint["state_dict"]

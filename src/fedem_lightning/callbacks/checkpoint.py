@@ -44,6 +44,7 @@ class RoundCheckpoint(Checkpoint):
         require_whole("callbacks.checkpoint.every_n_rounds", every_n_rounds, at_least=1)
         require_whole("callbacks.checkpoint.keep", keep, at_least=1)
         self.every_n_rounds, self.keep, self.dirpath = every_n_rounds, keep, dirpath
+        self.saved_rounds = 0  # of the newest checkpoint
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Saves if it is time."""
@@ -52,6 +53,7 @@ class RoundCheckpoint(Checkpoint):
             return
         folder = Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
         trainer.save_checkpoint(folder / f"round-{rounds:06d}.ckpt")  # Lightning writes it atomically
+        self.saved_rounds = rounds
         if not trainer.is_global_zero:
             return
         for old in sorted(folder.glob("round-*.ckpt"))[: -self.keep]:

@@ -1,4 +1,4 @@
-"""Ctrl-C between rounds."""
+"""Ctrl-C and SIGTERM between rounds."""
 
 import signal
 import threading
@@ -8,21 +8,41 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.utilities import rank_zero_only
 
+from fedem_lightning.errors import require_number
+
+SIGNALS: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+"""What stops a run, and what it is called."""
+GRACE_SECONDS = 5.0
+
 
 class FinishRoundOnInterrupt(pl.Callback):
-    """The first Ctrl-C lets the round end, so that its checkpoint continues exactly; the second stops at once."""
+    """The first Ctrl-C or SIGTERM lets the round end, so that its checkpoint continues exactly; the second does not.
 
-    def __init__(self) -> None:
+    Args:
+        grace_seconds: on the command line, how long SIGTERM waits for the round: its senders kill soon, Docker after 10
+            seconds, SLURM after 30. The run then continues from the last checkpoint.
+
+    """
+
+    def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        require_number("callbacks.interrupt.grace_seconds", grace_seconds, at_least=0)
+        self.grace_seconds = grace_seconds
         self.interrupted = False
-        self._previous: Any = None
+        self.signal_name = "a signal to another process"
+        self._previous: dict[int, Any] = {}
+
+    @property
+    def listening(self) -> bool:
+        """Whether rounds are trained."""
+        return bool(self._previous)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Listens (only Python's main thread can)."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._handle)
+            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
 
-    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Stops after this round if asked to: all processes after the same one."""
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stops after this round if asked to: all processes after the same one, and before it is saved."""
         self.interrupted = bool(trainer.strategy.reduce_boolean_decision(self.interrupted, all=False))
         if self.interrupted:
             trainer.should_stop = True
@@ -37,13 +57,19 @@ class FinishRoundOnInterrupt(pl.Callback):
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.interrupted:
+            previous = self._previous.get(signum)
+            self._restore()
+            if callable(previous):
+                previous(signum, frame)
             raise KeyboardInterrupt
-        self.interrupted = True
-        rank_zero_only(print)(
-            "\nCtrl-C: this round ends first, then the run stops and can be resumed; again: stop at once.", flush=True
-        )
+        self.interrupted, self.signal_name = True, SIGNALS[signum]
+        if signum == signal.SIGINT:
+            rank_zero_only(print)(
+                "\nCtrl-C: this round ends first, then the run stops and can be resumed; again: stop at once.",
+                flush=True,
+            )
 
     def _restore(self) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-            self._previous = None
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}

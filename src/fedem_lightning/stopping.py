@@ -1,0 +1,176 @@
+"""Ctrl-C and SIGTERM, which SLURM, Docker and CI send: a run ends with one line that says how to go on."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import pytorch_lightning as pl
+
+from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint
+from fedem_lightning.callbacks.interrupt import GRACE_SECONDS, SIGNALS
+from fedem_lightning.errors import Interrupted
+from fedem_lightning.rank import in_another_process
+
+FORCE_SECONDS = 1.0
+"""What a run has to end by itself after a second signal."""
+
+
+class StopSignals:
+    """Listens for the length of a run: a context.
+
+    The first signal raises `Interrupted`; while rounds are trained, `FinishRoundOnInterrupt` hears it instead. What
+    has not ended some seconds after SIGTERM, or a second after a second signal, is ended by force: `_Watchdog`.
+
+    Args:
+        folder: of the run.
+        command: what continues the run; its argument says whether the run has a checkpoint of its own.
+
+    """
+
+    def __init__(self, folder: Path, command: Callable[[bool], str]) -> None:
+        self.folder, self.command = folder, command
+        self.trainer: pl.Trainer | None = None
+        self.resumed_rounds = 0
+        self._at_once = self._over = False
+        self._lock = threading.RLock()
+        self._watchdog: _Watchdog | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():  # Python hears signals there alone
+            self._watchdog = _Watchdog(self._patience, self._end_by_force)
+            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        with self._lock:
+            self._over = True
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if self._watchdog is not None:
+            self._watchdog.close()
+            if self._watchdog.first and isinstance(error, RuntimeError) and self._several():
+                raise Interrupted(self.message(self._watchdog.first)) from None  # another process was gone first
+
+    def listen_for(self, trainer: pl.Trainer) -> None:
+        """Stops `trainer`, too: in place of Lightning, which ends by exit code 0 and waits for any round."""
+        self.trainer = trainer
+        vars(trainer._signal_connector)["_sigterm_notifier_fn"] = lambda *_: None
+
+    def message(self, name: str) -> str:
+        """The line that a run ends with after a signal called `name`."""
+        if not (self.folder / ".hydra").exists():
+            return f"stopped by {name} before the run began; nothing was written"
+        own = max((c.saved_rounds for c in self._callbacks(RoundCheckpoint)), default=0)
+        saved, begun = max(own, self.resumed_rounds), self.trainer.current_epoch if self.trainer else 0
+        command = self.command(own > 0)
+        if saved == 0:
+            return f"stopped by {name} before the first checkpoint; start again with: {command}"
+        if begun <= saved:
+            return f"stopped by {name} after round {saved}; continue with: {command}"
+        return f"stopped by {name} in round {begun + 1}; continue after round {saved} with: {command}"
+
+    def end_other_processes(self) -> None:
+        """Those that this one has started, unless they may finish their round."""
+        if self._at_once:
+            started = self._started()
+            others = list(started)
+            started.clear()  # Lightning watches them, and kills this process once one of them has failed
+            for process in others:
+                process.kill()
+            for process in others:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(FORCE_SECONDS)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if not self._at_once:
+            self._at_once = True
+            raise Interrupted(self.message(SIGNALS[signum]))
+
+    def _patience(self) -> float:
+        """Seconds to wait after SIGTERM."""
+        later = 2 * GRACE_SECONDS if in_another_process() else 0.0  # than the first one, which speaks
+        for callback in self._callbacks(FinishRoundOnInterrupt):
+            if callback.listening:
+                return later + float(callback.grace_seconds)
+        if later:
+            return later
+        # processes that start do not listen yet: Lightning would see them die, and kill this one before it has spoken
+        return 0.2 if self._started() else GRACE_SECONDS
+
+    def _end_by_force(self, name: str) -> None:
+        with self._lock:
+            if self._over:
+                return
+            self._at_once = True
+            if in_another_process():  # the first one says it
+                os._exit(0)
+            if sys.stdout.isatty():
+                print("\033[?25h")  # the cursor, which a progress bar hides
+            print(self.message(name), file=sys.stderr, flush=True)
+            self.end_other_processes()
+            sys.stdout.flush()
+            os._exit(1)
+
+    def _callbacks(self, kind: type) -> list[Any]:
+        callbacks = self.trainer.callbacks if self.trainer else []  # type: ignore[attr-defined]
+        return [c for c in callbacks if isinstance(c, kind)]
+
+    def _several(self) -> bool:
+        return self.trainer is not None and self.trainer.world_size > 1
+
+    def _started(self) -> list[Any]:
+        return getattr(self.trainer.strategy.launcher, "procs", []) if self.trainer else []
+
+
+class _Watchdog(threading.Thread):
+    """Ends a run that does not end itself.
+
+    A thread, because Python's handlers run in the main one, and wait while that waits for another process.
+    """
+
+    def __init__(self, patience: Callable[[], float], end: Callable[[str], None]) -> None:
+        super().__init__(daemon=True, name="stop-signals")
+        self.first: str | None = None  # signal that came
+        self._patience, self._end = patience, end
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._previous = signal.set_wakeup_fd(self._writer)
+        self.start()
+
+    def close(self) -> None:
+        """Stops watching."""
+        signal.set_wakeup_fd(self._previous)
+        os.close(self._writer)
+
+    def run(self) -> None:
+        """Waits for signals, then for the run's end or the deadline."""
+        deadline = float("inf")
+        while True:
+            left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+            if not select.select([self._reader], [], [], left)[0]:
+                assert self.first is not None
+                self._end(self.first)
+                break
+            received = os.read(self._reader, 1)
+            if not received:
+                break
+            deadline = min(deadline, time.monotonic() + self._seconds(received[0]))
+        os.close(self._reader)
+
+    def _seconds(self, number: int) -> float:
+        if number not in SIGNALS:
+            return float("inf")
+        if self.first is not None:
+            return FORCE_SECONDS
+        self.first = SIGNALS[number]
+        return self._patience() if number == signal.SIGTERM else float("inf")
