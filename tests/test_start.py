@@ -137,6 +137,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
     [
         ("fedem_lightning", "hydra"),
         ("fedem_lightning", "torch"),
+        ("fedem_lightning", "numpy._core.multiarray"),  # torch goes on without NumPy
         ("fedem_lightning.report", "pandas"),
         ("fedem_lightning.data", "hydra"),
     ],
