@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ import pytest
 
 import fedem_lightning
 from fedem_lightning.cli import CONFIG_DIR
+from fedem_lightning.loading import loading
 from fedem_lightning.usage import choices
 from test_cli import TINY, call
 
@@ -148,6 +150,36 @@ def test_ctrl_c_while_modules_are_loaded_ends_in_one_line(module: str, at: str, 
     assert done.returncode == 1, done
     assert done.stderr.startswith("stopped")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_signal_counts_where_a_package_catches_everything(number: str) -> None:
+    code = f"""
+import os, signal
+from fedem_lightning.loading import loading
+with loading(clean_up=lambda: print("cleaned", flush=True)):
+    try:
+        os.kill(os.getpid(), signal.{number})
+    except BaseException:
+        pass
+print("went on")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (1, "cleaned\n")
+    assert done.stderr == "stopped while modules were loaded; nothing has been done\n"
+
+
+def test_ctrl_c_is_as_before_once_modules_are_loaded() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with loading():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as under nohup
+    try:
+        with loading():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_console_script_finds_modules_in_the_working_directory(tmp_path: Path) -> None:

@@ -3,16 +3,14 @@
 import os
 import sys
 
+from fedem_lightning.loading import loading
+
 
 def main() -> None:
     """Runs the command line; Ctrl-C ends in one line, also while modules are loaded."""
-    try:
-        from fedem_lightning import cli  # loads Hydra
-
-        cli.main()
-    except KeyboardInterrupt:
-        print("stopped before anything was done", file=sys.stderr)
-        sys.exit(1)
+    with loading():
+        from fedem_lightning import cli  # Hydra
+    cli.main()
 
 
 def command() -> None:

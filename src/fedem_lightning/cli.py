@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
 from fedem_lightning.job_folders import remove_if_empty
+from fedem_lightning.loading import loading
 from fedem_lightning.rank import in_another_process
 from fedem_lightning.usage import usage
 
@@ -54,9 +55,10 @@ def _hydra_main(config: DictConfig) -> float | None:
         _describe_one_job(folder, list(hydra_config.overrides.task))
     if "torch" not in sys.modules and not in_another_process():
         print("loading PyTorch and Lightning ...", flush=True)
-    from fedem_lightning.misspelt import check_added
-    from fedem_lightning.run import run
-    from fedem_lightning.tasks import headline
+    with loading(clean_up=lambda: remove_if_empty(folder)):
+        from fedem_lightning.misspelt import check_added
+        from fedem_lightning.run import run
+        from fedem_lightning.tasks import headline
 
     try:
         check_added(config, list(hydra_config.overrides.task))

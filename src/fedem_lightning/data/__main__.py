@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 from fedem_lightning.commands import Parser, one_line_for_mistakes
 from fedem_lightning.data.catalogue import SOURCES, kept_copy
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.loading import loading
 
 # What takes long to import is imported by the command that uses it.
 
@@ -46,11 +47,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compose(overrides: list[str]) -> DictConfig:
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
+    with loading():
+        from hydra import compose, initialize_config_dir
+        from hydra.errors import HydraException
 
-    from fedem_lightning.cli import CONFIG_DIR
-    from fedem_lightning.misspelt import meant
+        from fedem_lightning.cli import CONFIG_DIR
+        from fedem_lightning.misspelt import meant
 
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
@@ -80,7 +82,8 @@ def _list(chosen: argparse.Namespace) -> None:
 
 
 def _download(chosen: argparse.Namespace) -> None:
-    from fedem_lightning.data.sources import fetch
+    with loading():
+        from fedem_lightning.data.sources import fetch
 
     folder = _data_dir(chosen.overrides)
     here = kept_copy(chosen.name, folder)
@@ -91,8 +94,9 @@ def _convert(chosen: argparse.Namespace) -> None:
     require(chosen.out.suffix == ".npz", f"out: expected a name that ends in .npz, got {chosen.out}")
     require(chosen.overrides == [], f"unexpected {' '.join(chosen.overrides)}")
     require(not chosen.out.exists(), f"out: {chosen.out} is already there and will not be written over")
-    from fedem_lightning.data.formats.npz import write_npz
-    from fedem_lightning.data.sources import load
+    with loading():
+        from fedem_lightning.data.formats.npz import write_npz
+        from fedem_lightning.data.sources import load
 
     arrays, _ = load(chosen.name, chosen.path, data_dir=chosen.out.parent)
     write_npz(chosen.out, arrays)
@@ -104,9 +108,10 @@ def _describe(chosen: argparse.Namespace) -> None:
         raise UserError(f"--figure: {chosen.figure} is already there and will not be written over")
     require(chosen.figure is None or chosen.figure.suffix == ".png", f"--figure: expected a .png, got {chosen.figure}")
     config = _compose([f"dataset={chosen.dataset}", *chosen.overrides])
-    from hydra.utils import instantiate
+    with loading():
+        from hydra.utils import instantiate
 
-    from fedem_lightning.data.describe import draw, print_description
+        from fedem_lightning.data.describe import draw, print_description
 
     data = instantiate(config.dataset)
     print_description(data.federation)

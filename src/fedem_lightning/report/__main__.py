@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from fedem_lightning.commands import Parser, one_line_for_mistakes
+from fedem_lightning.loading import loading
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -15,8 +16,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     with one_line_for_mistakes():
         chosen = _parser().parse_args(arguments)
-        from fedem_lightning.report.comparison import compare  # takes seconds, which --help need not
-
+        with loading():
+            from fedem_lightning.report.comparison import compare  # takes seconds, which --help need not
         compare(chosen)
 
 
