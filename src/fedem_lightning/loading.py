@@ -9,7 +9,7 @@ from typing import Any
 
 from fedem_lightning.rank import in_another_process
 
-_AS_PYTHON_HAS_THEM = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_AS_PYTHON_HAS_THEM: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 @contextmanager
