@@ -15,7 +15,7 @@ import torch
 from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
-from fedem_lightning.cli import main
+from fedem_lightning.cli import _config_flags, main
 from fedem_lightning.run_folder import save_config
 
 TINY = [
@@ -243,6 +243,7 @@ def wait_for(condition, process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path: Path) -> None:
     """The delays are always the same; what the machine does meanwhile is random enough."""
     straight = start(tmp_path, *RESUMED, "run_dir=straight")
@@ -296,3 +297,16 @@ def test_a_sweeps_folders_have_names_that_a_file_system_takes() -> None:
     config = OmegaConf.create({"name": "seed=0," * 60, "subdir": "7_${short:${name}}"})
     assert len(config.subdir) == 202
     assert config.subdir.startswith("7_seed=0,seed=0")
+
+
+@pytest.mark.parametrize(
+    ("typed", "flags"),
+    [
+        ([], []),
+        (["seed=1"], []),
+        (["--config-dir", "mine", "seed=1"], ["--config-dir", "mine"]),
+        (["seed=1", "--config-dir=mine", "hydra.searchpath=[x]"], ["--config-dir=mine", "hydra.searchpath=[x]"]),
+    ],
+)
+def test_flags_that_say_where_configurations_are(typed: list[str], flags: list[str]) -> None:
+    assert _config_flags(typed) == flags

@@ -123,6 +123,7 @@ def test_completion_offers_choices_only(
 INTERRUPTED = """
 import os, runpy, signal, sys
 module, at, *sys.argv[1:] = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this process inherited, as under nohup
 
 class Interrupt:
     def find_spec(name, path=None, target=None):
@@ -157,6 +158,7 @@ def test_a_signal_counts_where_a_package_catches_everything(number: str) -> None
     code = f"""
 import os, signal
 from fedem_lightning.loading import loading
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with loading(clean_up=lambda: print("cleaned", flush=True)):
     try:
         os.kill(os.getpid(), signal.{number})
@@ -170,16 +172,15 @@ print("went on")
 
 
 def test_ctrl_c_is_as_before_once_modules_are_loaded() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with loading():
-        assert signal.getsignal(signal.SIGINT) is not before
-    assert signal.getsignal(signal.SIGINT) is before
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as under nohup
+    inherited = signal.getsignal(signal.SIGINT)
     try:
-        with loading():
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        for handler, ours in ((signal.default_int_handler, True), (signal.SIG_IGN, False)):  # the latter under nohup
+            signal.signal(signal.SIGINT, handler)
+            with loading():
+                assert (signal.getsignal(signal.SIGINT) is not handler) == ours
+            assert signal.getsignal(signal.SIGINT) is handler
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, inherited)
 
 
 def test_the_console_script_finds_modules_in_the_working_directory(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return place / "run"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_run_ends_its_round_and_goes_on_by_the_command_that_it_prints(
     number: signal.Signals, place: Path, straight: Path
 ) -> None:
@@ -161,7 +161,7 @@ def test_a_run_ends_its_round_and_goes_on_by_the_command_that_it_prints(
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_stop_at_once_goes_on_from_the_last_checkpoint(number: signal.Signals, place: Path, straight: Path) -> None:
     """The round would last for ever: SIGTERM waits a second, Ctrl-C for another one."""
     started = Started(place, *START, RUN_DIR, "callbacks.interrupt.grace_seconds=1")
@@ -191,7 +191,7 @@ def test_before_and_after_training(where: str, expected: str, place: Path) -> No
     assert (place / "a b").exists() == (where == "test")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_sweep_stops_with_its_job(number: signal.Signals, place: Path) -> None:
     started = Started(place, "-m", *START, "seed=3", RUN_DIR)
     line = started.stop(number, go=True)
@@ -214,7 +214,9 @@ def test_a_sweep_stops_with_its_job(number: signal.Signals, place: Path) -> None
 TWO = ("trainer.devices=2", "trainer.accelerator=cpu")
 
 
-@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(
+    ("number", "group"), [pytest.param(signal.SIGINT, True, marks=pytest.mark.slow), (signal.SIGTERM, False)]
+)
 def test_two_processes_end_after_the_same_round(number: signal.Signals, group: bool, place: Path) -> None:
     line = Started(place, *START, RUN_DIR, *TWO).stop(number, group, go=True)
     assert stop_lines(line) == 1
@@ -223,7 +225,7 @@ def test_two_processes_end_after_the_same_round(number: signal.Signals, group: b
     assert json.loads((place / FOLDER / "results.json").read_text())["rounds"] == 6
 
 
-@pytest.mark.parametrize("group", [True, False])
+@pytest.mark.parametrize("group", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_two_processes_one_of_which_waits_for_the_other(group: bool, place: Path) -> None:
     """The first one is inside an exchange, where Python hears no signal."""
     started = Started(place, *START, RUN_DIR, *TWO, "callbacks.gate.rank=1", "callbacks.interrupt.grace_seconds=1")
@@ -244,6 +246,7 @@ def paste_quietly(place: Path, err: str) -> str:
     return paste(place, line)
 
 
+@pytest.mark.slow
 def test_two_processes_stopped_after_training(place: Path) -> None:
     """Both wait for the file `go`; Lightning's handler would begin an exchange between them."""
     line = Started(place, *START, RUN_DIR, *TWO, "callbacks.gate.where=test").stop(signal.SIGTERM)

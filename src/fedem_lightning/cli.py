@@ -125,7 +125,7 @@ def _describe_one_job(folder: Path, overrides: list[str]) -> None:
 def _config_flags(arguments: list[str]) -> list[str]:
     """What says where configurations are: --config-dir, --config-name and hydra.searchpath."""
     flags = []
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument in ("-cd", "--config-dir", "-cn", "--config-name", "-cp", "--config-path"):
             flags += [argument, following]
         elif argument.startswith(("--config-", "hydra.searchpath=")):

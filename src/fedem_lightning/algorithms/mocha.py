@@ -205,11 +205,11 @@ class MOCHA(FederatedAlgorithm):
 
     def check_federation(self, federation: Federation) -> None:
         """Raises UserError unless there are two classes and every client trains."""
-        super().check_federation(federation)
         task, found, needed = federation.task, self.n_features, math.prod(federation.in_shape)
         expected = "algorithm: MOCHA is defined for two classes and one logit (a binary task)"
         require(isinstance(task, BinaryClassification), f"{expected}, the data is a {type(task).__name__}")
         require(found == needed, f"backbone: expected a linear layer of {needed} features, got {found}")
+        super().check_federation(federation)
 
 
 def ascend(

@@ -105,7 +105,9 @@ class RoundProgress(ProgressBar, RoundObserver):
         if self._stage == "clients" and not self._estimated and elapsed > ESTIMATE_SECONDS:
             self._estimate(elapsed * self._total / self._done)
         if self._progress:
-            self._progress.update(self._within, completed=self._done, visible=elapsed > LONG_STAGE_SECONDS)
+            long = elapsed > LONG_STAGE_SECONDS
+            new = long and not self._progress.tasks[self._within].visible
+            self._progress.update(self._within, completed=self._done, visible=long, refresh=new)
         elif self._enabled and now - self._spoke > LINE_SECONDS and self._total:
             self._spoke = now
             share = f"{self._done / self._total:.0%} after {duration(elapsed)}"
