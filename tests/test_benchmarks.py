@@ -65,6 +65,7 @@ def rows(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in map(json.loads, lines)}
 
 
+@pytest.mark.slow
 def test_the_gpu_script_runs_on_a_cpu_without_hydra(tmp_path: Path) -> None:
     done = run_gpu(tmp_path, "--only", "synthetic", "agreement")
     assert done.returncode == 0, (done.stdout, done.stderr, (tmp_path / "out" / "gpu.log").read_text())

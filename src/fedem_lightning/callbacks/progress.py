@@ -173,7 +173,8 @@ class RoundProgress(ProgressBar, RoundObserver):
         self._estimated = True
         left = (self._of.max_epochs or 0) - self._of.current_epoch
         if self._enabled and left * round_seconds > LONG_RUN_SECONDS:
-            each = f"about {duration(round_seconds)} a round, {duration(left * round_seconds)} for {left} rounds"
+            all_rounds = f", {duration(left * round_seconds)} for {left} rounds" if left > 1 else ""
+            each = f"about {duration(round_seconds)} a round{all_rounds}"
             advice = faster_with(self._model, self._of.world_size, cores())  # type: ignore[arg-type]
             self._console.print(f"{each}, evaluation apart{advice}", highlight=False)
 
