@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from conftest import make_data, make_trainer
-from fedem_lightning import APFL, CNN, MLP, FedAvg, FedEM, FederatedDataModule, devices
+from fedem_lightning import APFL, CNN, MLP, ClientSGD, FedAvg, FedEM, FederatedDataModule, devices
 from fedem_lightning.callbacks import RoundProgress, progress
 from fedem_lightning.callbacks.progress import duration
 from fedem_lightning.devices import arithmetic, faster_with, pick_devices
@@ -20,9 +20,10 @@ def images(n: int = 8) -> FederatedDataModule:
     return FederatedDataModule.from_arrays(x, torch.arange(n).numpy() % 3, torch.arange(n).numpy() % 4, n_classes=3)
 
 
-def chosen(engine: str, rounds: int, asked: Any = None, **trainer: Any) -> Any:
+def chosen(engine: str, rounds: int, asked: Any = None, state: str = "restart", **trainer: Any) -> Any:
     data = images()
-    model = FedAvg(CNN(3), n_clients=4, engine=engine)
+    sgd = ClientSGD(lr=0.1, momentum=0.9, state=state)
+    model = FedAvg(CNN(3), n_clients=4, engine=engine, client_optimizer=sgd)
     config = {"devices": asked, "accelerator": "cpu", "precision": "32-true", "max_epochs": rounds, **trainer}
     return pick_devices(OmegaConf.create({"trainer": config}), model, data)
 
@@ -34,6 +35,7 @@ def test_a_long_run_one_by_one_takes_a_process_a_core(monkeypatch: pytest.Monkey
     assert (chosen("vmap", long), chosen("vmap", long, "auto")) == (1, 1)
     assert (chosen("loop", long, 1), chosen("loop", 1, 2), chosen("loop", 1, "auto")) == (1, 2, 3)
     assert chosen("loop", long, num_nodes=2) == 1
+    assert (chosen("loop", long, state="keep"), chosen("loop", long, "auto", state="keep")) == (1, 3)
     monkeypatch.setattr(devices, "cores", lambda: 16)
     assert chosen("loop", long) == 4  # clients of a round
     monkeypatch.setattr(devices, "_in_a_launchers_worker", lambda: True)

@@ -23,7 +23,8 @@ LONG_RUN_FLOPS = 3e12
 def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> Any:
     """The Trainer's devices; on a CPU "auto" means processes, by `engine.processes_on_cpu` (Lightning would take 1).
 
-    None, the default: as "auto" for a long run on a CPU, else 1.
+    None, the default: as "auto" for a long run on a CPU, else 1; also 1 where clients keep models or momentum of their
+    own, whose exchange between processes takes what they gain.
     """
     devices, accelerator = config.trainer.devices, config.trainer.get("accelerator", "auto")
     on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
@@ -32,7 +33,7 @@ def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "Feder
     long = arithmetic(model, data) * int(config.trainer.max_epochs) > LONG_RUN_FLOPS
     _print_precision_line(str(config.trainer.precision), long and isinstance(engine_on_cpu(model), LoopEngine))
     n_nodes = config.trainer.get("num_nodes", 1)
-    if devices is None and (not long or n_nodes > 1 or _in_a_launchers_worker()):
+    if devices is None and (not long or n_nodes > 1 or model.client_stores() or _in_a_launchers_worker()):
         return 1
     if devices not in (None, "auto"):
         return devices

@@ -58,8 +58,10 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
         federation.n_clients == algorithm.n_clients,
         f"n_clients: the model was made for {algorithm.n_clients} clients, the data has {federation.n_clients}",
     )
+    cohort = share_of(algorithm.participation, n_seen)
+    require(cohort <= n_seen, f"algorithm.participation: {cohort} clients a round, but only {n_seen} train")
     require(
-        algorithm.samples_clients or share_of(algorithm.participation, n_seen) >= n_seen,
+        algorithm.samples_clients or cohort >= n_seen,
         f"algorithm.participation: {name} needs every client in every round, got {algorithm.participation}",
     )
     limited = any(network.deadline is not None for network in algorithm.networks.values())
