@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedem_lightning.data import FederatedDataModule
 
 LONG_RUN_FLOPS = 3e12
-"""Arithmetic from which further processes pay for their start: a CPU's core does some 4e10 a second."""
+"""A CPU run with more floating-point operations than this uses several processes; a core does some 4e10 a second."""
 
 
 def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> Any:
@@ -68,7 +68,7 @@ def cores() -> int:
 
 
 def faster_with(model: "FederatedAlgorithm", n_processes: int, n_cores: int) -> str:
-    """Advice to follow a line about a long run; empty if there is none."""
+    """The end of the estimate's line: which trainer.devices would use the idle cores; empty if none would."""
     if model.device.type != "cpu" or n_processes > 1 or n_cores == 1 or not isinstance(model.engine, LoopEngine):
         return ""
     return f"; trainer.devices={n_cores} shares the clients out to {n_cores} processes"

@@ -1,4 +1,4 @@
-"""Folders that Hydra makes before a run begins: their names in a sweep, and their end if they stay empty."""
+"""Run folders, which Hydra makes before a run begins: names them in a sweep, and removes those that stay empty."""
 
 import os
 from pathlib import Path

@@ -113,9 +113,15 @@ def sample_cohort(
         int64, ascending.
 
     """
-    number = share_of(participation, len(clients))
-    require(number <= len(clients), f"algorithm.participation: {number} clients a round, but only {len(clients)} train")
+    number = cohort_size(participation, len(clients))
     return draw_clients(clients, number, generator(seed, Purpose.COHORT, round_), odds)
+
+
+def cohort_size(participation: float | int, n_clients: int) -> int:
+    """Clients of a round; UserError if there are not as many."""
+    number = share_of(participation, n_clients)
+    require(number <= n_clients, f"algorithm.participation: {number} clients a round, but only {n_clients} train")
+    return number
 
 
 def share_of(participation: float | int, n_clients: int) -> int:

@@ -1,4 +1,4 @@
-"""Options of Lightning's Trainer that cannot mean what they say where an epoch is a round of one batch, all clients."""
+"""Refuses options of Lightning's Trainer that have no meaning here: an epoch is a round, its one batch all clients."""
 
 from collections.abc import Iterator
 

@@ -291,7 +291,7 @@ class FederatedAlgorithm(pl.LightningModule):
         self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
 
     def configure_callbacks(self) -> list[pl.Callback]:
-        """None; but Lightning asks before anything else, so the Trainer's options are checked here."""
+        """Adds none. Lightning calls this hook before all others, so the Trainer's options are checked here."""
         check_trainer(self.trainer, self.client_optimizer.schedule)
         return []
 
@@ -302,7 +302,7 @@ class FederatedAlgorithm(pl.LightningModule):
         if self.device.type == "cpu":
             for parameter in self.components.parameters():
                 parameter.data = channels_last(parameter) if parameter.ndim == 4 else parameter.data
-        self.resolve_engine(self.device)  # before a profiler hangs itself on the networks
+        self.resolve_engine(self.device)  # copies the networks, which must come before a profiler adds hooks
         self.statistics.plan(self.trainer.max_epochs or 0)
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ from torch import nn
 from fedem_lightning.algorithms.solving import takes_plain_averages
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require, require_number, require_whole
-from fedem_lightning.round import share_of
+from fedem_lightning.round import cohort_size
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -58,8 +58,7 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
         federation.n_clients == algorithm.n_clients,
         f"n_clients: the model was made for {algorithm.n_clients} clients, the data has {federation.n_clients}",
     )
-    cohort = share_of(algorithm.participation, n_seen)
-    require(cohort <= n_seen, f"algorithm.participation: {cohort} clients a round, but only {n_seen} train")
+    cohort = cohort_size(algorithm.participation, n_seen)
     require(
         algorithm.samples_clients or cohort >= n_seen,
         f"algorithm.participation: {name} needs every client in every round, got {algorithm.participation}",

@@ -25,13 +25,13 @@ from fedem_lightning.round import RoundObserver
 from fedem_lightning.tasks import headline
 
 LONG_STAGE_SECONDS = 2.0
-"""After which a stage has a bar of its own."""
+"""A stage that takes longer gets a bar of its own."""
 LINE_SECONDS = 60.0
-"""Between two lines about a stage, where the output is no terminal."""
+"""Where the output is no terminal, a long stage prints a line this often."""
 ESTIMATE_SECONDS = 10.0
-"""After which a first round that has not ended is extrapolated."""
+"""A first round that takes longer is extrapolated before it ends."""
 LONG_RUN_SECONDS = 600.0
-"""From which a run's time is worth a line."""
+"""A run that will take longer prints an estimate."""
 
 
 class _Rate(ProgressColumn):
