@@ -294,7 +294,7 @@ def test_two_runs_cannot_begin_in_one_folder(tmp_path: Path) -> None:
 
 
 def test_a_sweeps_folders_have_names_that_a_file_system_takes() -> None:
-    config = OmegaConf.create({"name": "seed=0," * 60, "subdir": "7_${short:${name}}"})
+    config = OmegaConf.create({"name": "seed=0," * 60, "subdir": "7_${folder_name:${name}}"})
     assert len(config.subdir) == 202
     assert config.subdir.startswith("7_seed=0,seed=0")
 

@@ -51,6 +51,7 @@ ANSWERS = {
     "experiment=digits": f"experiment: {DEFAULT} +experiment=digits",
     "dataset/augmentation=crop_flip": f"dataset/augmentation: {DEFAULT} +dataset/augmentation=crop_flip",
     "+exprmnt=digits": "exprmnt: no such key; did you mean +experiment?",
+    "+temperature=2": "temperature: no such key; --cfg job shows those there are",
     "protocol=fedem": "protocol: no such key; --cfg job shows those there are",
 }
 
@@ -82,7 +83,8 @@ def test_a_key_of_the_users_own_may_be_added(tmp_path: Path, monkeypatch: pytest
     """The run then stops at something else."""
     added = [
         "+learning_rates.mine=0.1",
-        "+note=a",
+        "+rate=0.1",
+        "algorithm.client_optimizer.lr=${rate}",
         "+trainer.benchmark=false",
         "+callbacks.mine._target_=my.Own",
     ]
@@ -104,3 +106,15 @@ def test_a_name_elsewhere_comes_before_one_that_is_spelt_alike() -> None:
     assert nearest("b.lrr", keys) == ["b.lr"]
     assert nearest("b.rat", keys) == []
     assert nearest("ratess", keys) == ["c.rates"]
+
+
+def test_a_file_that_the_package_hides_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    own, name = tmp_path / "own" / "algorithm", "fedavg.yaml"
+    own.mkdir(parents=True)
+    (own / name).write_text("_target_: mine.FedAvg\n")
+    said = f"error: {own / name}: the package has algorithm/{name} too, and would use that; give yours another name\n"
+    assert call(tmp_path, monkeypatch, "--config-dir", "own", "algorithm=fedavg") == 2
+    assert capsys.readouterr().err == said
+    (own / name).write_bytes((CONFIG_DIR / "algorithm" / name).read_bytes())
+    assert call(tmp_path, monkeypatch, "--config-dir", "own", "dataset=npz", "dataset.path=absent.npz") == 2
+    assert "absent.npz" in capsys.readouterr().err

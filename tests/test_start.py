@@ -122,13 +122,13 @@ def test_completion_offers_choices_only(
 
 INTERRUPTED = """
 import os, runpy, signal, sys
-module, at, *sys.argv[1:] = sys.argv[1:]
+module, number, at, *sys.argv[1:] = sys.argv[1:]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this process inherited, as under nohup
 
 class Interrupt:
     def find_spec(name, path=None, target=None):
         if name == at:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), int(number))
 
 sys.meta_path.insert(0, Interrupt)
 runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -136,21 +136,26 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize(
-    ("module", "at"),
+    ("module", "number", "at"),
     [
-        ("fedem_lightning", "hydra"),
-        ("fedem_lightning", "torch"),
-        ("fedem_lightning.report", "pandas"),
-        ("fedem_lightning.data", "hydra"),
+        ("fedem_lightning", signal.SIGINT, "hydra"),
+        ("fedem_lightning", signal.SIGTERM, "hydra"),
+        ("fedem_lightning", signal.SIGINT, "omegaconf._impl"),  # while Hydra composes
+        ("fedem_lightning", signal.SIGTERM, "omegaconf._impl"),
+        ("fedem_lightning", signal.SIGINT, "torch"),
+        ("fedem_lightning", signal.SIGTERM, "torch"),
+        ("fedem_lightning.report", signal.SIGINT, "pandas"),
+        ("fedem_lightning.data", signal.SIGINT, "hydra"),
     ],
 )
-def test_ctrl_c_while_modules_are_loaded_ends_in_one_line(module: str, at: str, tmp_path: Path) -> None:
+def test_a_stop_before_the_run_ends_in_one_line(module: str, number: int, at: str, tmp_path: Path) -> None:
     arguments = {"fedem_lightning.report": [str(tmp_path)], "fedem_lightning.data": ["list"]}.get(module, [])
-    command = [sys.executable, "-c", INTERRUPTED, module, at, *arguments]
+    command = [sys.executable, "-c", INTERRUPTED, module, str(int(number)), at, *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1, done
     assert done.stderr.startswith("stopped")
     assert done.stderr.count("\n") == 1
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])

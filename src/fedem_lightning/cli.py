@@ -6,6 +6,7 @@ Exit codes: 0 done; 2 what the user gave is wrong (one line says what); 1 anythi
 import argparse
 import gc
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -22,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
 from fedem_lightning.job_folders import remove_if_empty
-from fedem_lightning.loading import loading
+from fedem_lightning.loading import interrupt, loading
 from fedem_lightning.rank import in_another_process
 from fedem_lightning.usage import usage
 
@@ -35,7 +36,7 @@ CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[2] / "c
 _full_error = False  # whether the user asked for tracebacks
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None))
-OmegaConf.register_new_resolver("short", lambda name: name[:200])  # file systems allow 255 bytes for a folder's name
+OmegaConf.register_new_resolver("folder_name", lambda name: name[:200].replace("/", "_"))  # 255 bytes are allowed
 
 
 def _by_fidelity(paper: Any, reference: Any, _root_: DictConfig) -> Any:
@@ -56,11 +57,12 @@ def _hydra_main(config: DictConfig) -> float | None:
     if "torch" not in sys.modules and not in_another_process():
         print("loading PyTorch and Lightning ...", flush=True)
     with loading(clean_up=lambda: remove_if_empty(folder)):
-        from fedem_lightning.misspelt import check_added
+        from fedem_lightning.misspelt import check_added, check_shadowed
         from fedem_lightning.run import run
         from fedem_lightning.tasks import headline
 
     try:
+        check_shadowed(_users_config_dirs())
         check_added(config, list(hydra_config.overrides.task))
         results = run(config, folder, choices, list(hydra_config.overrides.task), _config_flags(sys.argv[1:]))
     except Interrupted as stop:
@@ -86,6 +88,7 @@ def main() -> None:
     if "--version" in sys.argv[1:]:
         print(f"fedem-lightning {fedem_lightning.__version__}")
         return
+    signal.signal(signal.SIGTERM, interrupt)
     global _full_error
     _full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
@@ -93,7 +96,8 @@ def main() -> None:
     try:
         _hydra_main()
     except KeyboardInterrupt:
-        print("stopped at once; ckpt_path=auto run_dir=... continues from the last checkpoint, if any", file=sys.stderr)
+        if not in_another_process():
+            print("stopped; a run that has begun continues with ckpt_path=auto run_dir=...", file=sys.stderr)
         sys.exit(1)
     except ConfigCompositionException as error:
         _exit_with_one_line(_meant(error) or error)
@@ -120,6 +124,11 @@ def _describe_one_job(folder: Path, overrides: list[str]) -> None:
     hydra_config = HydraConfig.get()
     with read_write(hydra_config):  # type: ignore[arg-type]
         hydra_config.run.dir = str(folder)
+
+
+def _users_config_dirs() -> list[Path]:
+    sources = HydraConfig.get().runtime.config_sources
+    return [Path(s.path) for s in sources if s.schema == "file" and Path(s.path) != CONFIG_DIR]
 
 
 def _config_flags(arguments: list[str]) -> list[str]:

@@ -67,11 +67,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def faster_with(model: "FederatedAlgorithm", n_processes: int, n_cores: int) -> str:
-    """The end of the estimate's line: which trainer.devices would use the idle cores; empty if none would."""
-    if model.device.type != "cpu" or n_processes > 1 or n_cores == 1 or not isinstance(model.engine, LoopEngine):
-        return ""
-    return f"; trainer.devices={n_cores} shares the clients out to {n_cores} processes"
+def faster_with(model: "FederatedAlgorithm", n_processes: int, n_cores: int) -> int:
+    """The trainer.devices that would use the idle cores; 0 if none would."""
+    idle = model.device.type == "cpu" and n_processes == 1 < n_cores
+    return n_cores if idle and isinstance(model.engine, LoopEngine) else 0
 
 
 def _in_a_launchers_worker() -> bool:

@@ -9,7 +9,13 @@ from typing import Any
 
 from fedem_lightning.rank import in_another_process
 
-_AS_PYTHON_HAS_THEM: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+def interrupt(*_: Any) -> None:
+    """Handles SIGTERM as Python handles Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+_MAY_BE_REPLACED: tuple[Any, ...] = (signal.default_int_handler, signal.SIG_DFL, interrupt)
 
 
 @contextmanager
@@ -30,11 +36,12 @@ def loading(clean_up: Callable[[], None] = lambda: None) -> Iterator[None]:
         os._exit(1)
 
     here = threading.current_thread() is threading.main_thread()  # only there can signals be handled
-    ours = [number for number, handler in _AS_PYTHON_HAS_THEM.items() if here and signal.getsignal(number) is handler]
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if here}
+    ours = {number: handler for number, handler in before.items() if handler in _MAY_BE_REPLACED}
     for number in ours:
         signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, _AS_PYTHON_HAS_THEM[number])
+        for number, handler in ours.items():
+            signal.signal(number, handler)

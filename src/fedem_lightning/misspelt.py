@@ -61,7 +61,7 @@ def check_added(config: DictConfig, overrides: list[str]) -> None:
     """Looks at what the user adds with `+`, which Hydra lets pass whatever its name.
 
     Raises:
-        UserError: the target takes no such argument, or the name is nearly that of a key that is read.
+        UserError: the target takes no such argument, nothing reads the key, or its name is nearly that of another.
 
     """
     for override in _parsed(overrides):
@@ -73,12 +73,28 @@ def check_added(config: DictConfig, overrides: list[str]) -> None:
         others = [key for key in _keys(OmegaConf.to_container(config)) if key != override.key_or_group]
         if "_target_" in node:
             wrong = name in _BY_THE_RUN.get(parent, ()) or _takes(node._target_, name) is False
-        else:  # who reads the keys of other parts is not known
+        elif parent:  # who reads the keys of other parts is not known
             siblings = [key.rpartition(".")[2] for key in others if key.rpartition(".")[0] == parent]
-            siblings += [] if parent else choices(CONFIG_DIR)
-            wrong = parent in ("", "local_training") and bool(difflib.get_close_matches(name, siblings, cutoff=0.8))
+            wrong = parent == "local_training" and bool(difflib.get_close_matches(name, siblings, cutoff=0.8))
+        else:  # only interpolations can read it
+            wrong = re.search(rf"[{{,:] *{re.escape(name)}\b", OmegaConf.to_yaml(config, resolve=False)) is None
         if wrong:
             raise UserError(_no_key(override.key_or_group, None, config, others))
+
+
+def check_shadowed(config_dirs: Iterable[Path]) -> None:
+    """Looks for files of the user's that Hydra would not read, because the package has some of the same names.
+
+    Raises:
+        UserError: there is one, and it says something else.
+
+    """
+    for folder in config_dirs:
+        for own in sorted(folder.rglob("*.yaml")):
+            ours = CONFIG_DIR / own.relative_to(folder)
+            if ours.is_file() and own.read_bytes() != ours.read_bytes():
+                name = own.relative_to(folder)
+                raise UserError(f"{own}: the package has {name} too, and would use that; give yours another name")
 
 
 def _parsed(overrides: list[str]) -> list[Override]:

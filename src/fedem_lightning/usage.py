@@ -53,7 +53,7 @@ Documentation: {docs}"""
 def usage(config_dir: Path) -> str:
     """Usage, groups with their choices as they are in `config_dir`, examples, and where the documentation is."""
     entries = OmegaConf.select(OmegaConf.load(config_dir / "config.yaml"), "defaults")
-    defaults = {group: choice for entry in entries if entry != "_self_" for group, choice in entry.items()}
+    defaults = {group: choice for entry in entries if not isinstance(entry, str) for group, choice in entry.items()}
     docs = config_dir.parent / "docs"
     here = f"{config_dir.parent / 'README.md'}, {docs}"
     where = here if docs.is_dir() else "README.md and docs/ of the repository"

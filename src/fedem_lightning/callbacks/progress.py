@@ -175,7 +175,8 @@ class RoundProgress(ProgressBar, RoundObserver):
         if self._enabled and left * round_seconds > LONG_RUN_SECONDS:
             all_rounds = f", {duration(left * round_seconds)} for {left} rounds" if left > 1 else ""
             each = f"about {duration(round_seconds)} a round{all_rounds}"
-            advice = faster_with(self._model, self._of.world_size, cores())  # type: ignore[arg-type]
+            n = faster_with(self._model, self._of.world_size, cores())  # type: ignore[arg-type]
+            advice = f"; {duration(round_seconds / n)} a round at best with trainer.devices={n}" if n else ""
             self._console.print(f"{each}, evaluation apart{advice}", highlight=False)
 
     def _stop(self) -> None:
