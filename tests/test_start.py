@@ -149,8 +149,7 @@ def test_ctrl_c_while_modules_are_loaded_ends_in_one_line(module: str, at: str, 
     command = [sys.executable, "-c", INTERRUPTED, module, at, *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1, done
-    assert done.stderr.startswith("stopped")
-    assert done.stderr.count("\n") == 1
+    assert done.stderr == "stopped while modules were loaded; nothing has been done\n"
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
