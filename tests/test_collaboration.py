@@ -117,8 +117,8 @@ def test_groups_are_measured_where_a_method_forms_any(
         assert recovery.keys().isdisjoint({"adjusted_rand_index", "groups_found"})
         return
     seen = data.federation.clients()
-    models = torch.cat([rows.flatten(2) for rows in model.serving(seen).values()], dim=2)  # [C, M, D]
-    own = torch.einsum("cm,cmd->cd", model.mixture(seen), models)
+    models = torch.cat([rows.flatten(2) for rows in model.personal_models(seen).models.values()], dim=2)  # [C, M, D]
+    own = torch.einsum("cm,cmd->cd", model.personal_models(seen).mixture, models)
     _, found = np.unique(own.numpy(), axis=0, return_inverse=True)
     assert recovery["groups_found"] == len(set(found.tolist())) == (groups or recovery["groups_found"])
     assert recovery["adjusted_rand_index"] == pytest.approx(rand_index(found, seen.numpy() % 2))

@@ -90,8 +90,8 @@ def _recovery(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str
 def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Of the clients that train: those who hear the same models, or else choose the same one, against the truth."""
     clients = federation.clients()
-    groups = algorithm.stream_of(clients)
-    if groups is None and algorithm.n_groups > 1:
+    groups = algorithm.transmission(clients).stream_of
+    if groups is None and algorithm.group_state is not None and len(algorithm.components) > 1:
         groups = algorithm.groups_of(clients)
     if groups is None or "group" not in federation.truth:
         return {}
@@ -104,7 +104,7 @@ def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str,
     if pi is None:
         return {"recovery": {}, "components": {}}
     weights, seen = pi.cpu().numpy(), federation.seen.cpu().numpy()
-    models = algorithm.params_of(algorithm.mean_models(federation))  # [M, ...]
+    models = algorithm.params_of(algorithm.evaluation_components(federation))  # [M, ...]
     parameters = np.concatenate([p.flatten(1).double().cpu().numpy() for p in models.values()], axis=1)  # [M, D]
     linear = models.get("linear.weight") if isinstance(algorithm.components[0], Linear) else None
     theta = linear[:, 0].cpu().numpy() if linear is not None and linear.shape[1] == 1 else None  # [M, d]
