@@ -180,8 +180,7 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
     n_different = 0
     for name, now in after.items():
         was = before.get(name)
-        differing = sorted(key for key in {*(was or {}), *now} if (was or {}).get(key) != now.get(key))
-        differing = [key for key in differing if str((was or {}).get(key)) != str(now.get(key))]  # NaN is NaN
+        differing = sorted(key for key in was or () if str(was[key]) != str(now.get(key)))  # NaN is NaN; keys may join
         if was is None or differing or "failed" in now:
             n_different += 1
             print(f"{name}: " + ("failed" if "failed" in now else f"differs in {', '.join(differing[:6])}"))

@@ -181,7 +181,7 @@ def test_interpolation_serves_a_mixture_of_probabilities() -> None:
     found = personal.predict(block).exp()
     model.adaptation = None
     central = model.predict(block).exp()
-    tuned = Finetune().adapt(model, everybody(data)).predict(model.components[0], block).exp()
+    tuned = Finetune().adapt(model, everybody(data)).predict(block).exp()
     torch.testing.assert_close(found, 0.25 * tuned + 0.75 * central)
 
 

@@ -104,7 +104,7 @@ def _personal_models(
     """Positions in `clients`, and the models these are scored with: all at once, or blocks of own models."""
     if not len(mine):
         return
-    if not algorithm.is_adapted and algorithm.shares_models(clients[mine]):
+    if not algorithm.is_adapted and algorithm.shares_models():
         yield mine, algorithm.personal_models(clients[mine])
         return
     start = 0

@@ -5,6 +5,7 @@ Shapes: T clients, C clients of a block or cohort, M components, n samples, G av
 
 from abc import abstractmethod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -99,6 +100,10 @@ class Contract:
         steps, batch = self.local_steps, self.batch_size
         visits = self.local_epochs * counts if steps is None else steps * counts.clamp(max=batch)
         return visits * (self.trained_models or len(self.components))
+
+    def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
+        """Arrays of a finished run that get a file of their own, NAME.npz: by file, then by name (user-centric's W)."""
+        return {}
 
     trained_models: int | None = None
     """Models that a client trains in a round (HypCluster: 1 of M); None: M."""

@@ -96,6 +96,11 @@ class HypCluster(FederatedAlgorithm):
         """The hypothesis of each client."""
         return self.own_models(self._chosen(clients))
 
+    @property
+    def served_models(self) -> int | None:
+        """Q."""
+        return None if self.is_adapted else len(self.components)
+
     def _chosen(self, clients: Tensor) -> Models:
         """The hypothesis of each client, [C, 1, ...]."""
         hypotheses = self.broadcast(clients[:1])  # [1, q, ...]

@@ -1,5 +1,6 @@
 """Part of every algorithm: what its models say about samples."""
 
+import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models
@@ -29,9 +30,15 @@ class Prediction:
             mixture = some.new_full(some.shape[:2], 1 / some.shape[1], dtype=self.parameter_dtype)
         return OwnModels(self.components[0], models, mixture)
 
-    def shares_models(self: Algorithm, clients: Tensor) -> bool:
-        """Whether these clients predict with shared components, each with its own mixture of them."""
-        return isinstance(self.personal_models(clients[:1]), SharedModels)
+    def shares_models(self: Algorithm) -> bool:
+        """Whether clients predict with shared components, each with its own mixture of them."""
+        first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        return isinstance(self.personal_models(first), SharedModels)
+
+    @property
+    def served_models(self: Algorithm) -> int | None:
+        """Number of models among which clients have one each; None: they mix models, or have their own."""
+        return 1 if not self.is_adapted and len(self.components) == 1 and self.shares_models() else None
 
     def losses(self: Algorithm, block: Block) -> Tensor:
         """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]."""

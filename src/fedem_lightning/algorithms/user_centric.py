@@ -7,6 +7,7 @@ equation numbers are the paper's.
 import warnings
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -213,6 +214,23 @@ class UserCentric(FederatedAlgorithm):
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Each client's model."""
         return self.own_models(self.models.read(clients))
+
+    def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
+        """The coefficients of the newest special round; none of more than `MATRIX_LIMIT` clients.
+
+        w: rows sum to 1, [T', T']; id: of these clients, str [T']; stream, and true_group if known: int64 [T'].
+        """
+        if not len(self.w):
+            return {}
+        rows = federation.clients().cpu().numpy()
+        found = {
+            "w": self.w.cpu().numpy(),
+            "id": np.array([str(federation.names[t]) for t in rows]),
+            "stream": self.stream.cpu().numpy()[rows],
+        }
+        if "group" in federation.truth:
+            found["true_group"] = np.asarray(federation.truth["group"], dtype=np.int64)[rows]
+        return {"coefficients": found}
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """A mean of the known clients' models, by the row of W of the client's own gradient."""
