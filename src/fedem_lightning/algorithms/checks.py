@@ -9,9 +9,31 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require, require_number, require_whole
 from fedem_lightning.protocol import Algorithm
 
+RENAMED = {
+    "serving": "personal_models",
+    "mixture": "personal_models",
+    "served_components": "personal_models",
+    "shares_models": "personal_models",
+    "sample_weights": "personal_models",
+    "messages": "transmission",
+    "uploads": "transmission",
+    "streams": "transmission",
+    "stream_of": "transmission",
+    "check_federation": "prepare",
+    "samples_clients": "prepare",
+    "serves_unseen": "prepare",
+    "client_columns": "add_client_state",
+    "sized_by_data": "add_state",
+}
+"""Hooks of version 0.1.0, and what takes their place."""
+
 
 def check_class(kind: type) -> None:
-    """Raises UserError for a class without a method that it has to define: a LightningModule is no ABC."""
+    """Raises UserError for a class that lacks a method, or has one that nothing calls: a LightningModule is no ABC."""
+    for name in (name for base in kind.__mro__ if not base.__module__.startswith("fedem_") for name in vars(base)):
+        require(
+            name not in RENAMED, f"{kind.__name__} defines {name}, which is now {RENAMED.get(name)}: see CHANGELOG.md"
+        )
     for name in dir(kind):
         abstract = getattr(getattr(kind, name), "__isabstractmethod__", False)
         require(not abstract, f"{kind.__name__} does not define {name}, see docs/adding_an_algorithm.md")
