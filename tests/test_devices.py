@@ -12,7 +12,7 @@ from conftest import make_data, make_trainer
 from fedem_lightning import APFL, CNN, MLP, ClientSGD, FedAvg, FedEM, FederatedDataModule, devices
 from fedem_lightning.callbacks import RoundProgress, progress
 from fedem_lightning.callbacks.progress import duration
-from fedem_lightning.devices import arithmetic, faster_with, pick_devices
+from fedem_lightning.run.devices import arithmetic, faster_with, pick_devices
 
 
 def images(n: int = 8) -> FederatedDataModule:

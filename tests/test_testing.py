@@ -7,7 +7,7 @@ import torch
 
 from fedem_lightning import AFL, FedAvg, FedEM, Local, PFedMe
 from fedem_lightning.aggregation import Sent
-from fedem_lightning.client_store import ClientStore
+from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.testing import check_algorithm
 
 ALL = ["check_training", "check_engines", "check_order", "check_state", "check_resume"]

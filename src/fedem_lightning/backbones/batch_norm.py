@@ -7,7 +7,7 @@ as they are. A layer whose parameters are all frozen always uses its running sta
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedem_lightning.frozen import is_frozen_norm
+from fedem_lightning.models.frozen import is_frozen_norm
 
 
 class _ForClients(_BatchNorm):
