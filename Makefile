@@ -12,7 +12,7 @@ test:
 	$(BIN)python -m pytest
 
 test-fast:
-	$(BIN)python -m pytest
+	$(BIN)python -m pytest -m 'fast and not slow'
 
 docs:
 	NO_MKDOCS_2_WARNING=1 $(BIN)mkdocs build --strict

@@ -5,6 +5,8 @@ import importlib
 
 import pytest
 
+pytestmark = pytest.mark.fast
+
 MODULES = ("aggregation", "data.partitions", "em", "topology")
 
 

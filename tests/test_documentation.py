@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torchvision
+import yaml
 from hydra import compose, initialize_config_dir
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
@@ -428,3 +429,28 @@ def test_the_api_page_has_all_public_names() -> None:
         names = set(package.__all__) - set(fedem_lightning.__all__)  # those are there already
         public |= {f"{package.__name__}.{name}" for name in names}
     assert set(listed) == public
+
+
+# What CI runs
+
+IN_A_CHECKOUT = pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason=".ci/ is only in a checkout")
+
+
+@IN_A_CHECKOUT
+def test_make_lints_as_ci_does() -> None:
+    made = re.findall(r"^\t(.*)", (ROOT / "Makefile").read_text().replace("$(BIN)", ".venv/bin/"), re.M)
+    lint = re.search(r"^lint\(\) \{\n(.*?)^\}", (ROOT / ".ci" / "run").read_text(), re.S | re.M)[1]
+    for line in lint.splitlines():
+        assert line.partition(" #")[0].strip() in [command.replace("$$", "$") for command in made]
+
+
+@IN_A_CHECKOUT
+def test_the_hosted_workflow_makes_every_target() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["check"]
+    steps = [step["run"] for step in workflow["steps"] if "run" in step]
+    assert steps[0].startswith("python3 -m venv .venv && .venv/bin/pip install -q -e")
+    targets = re.search(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(), re.M)[1].split()
+    assert sorted(steps[1:]) == sorted(f"make {target}" for target in targets)
+    supported = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    versions = workflow["strategy"]["matrix"]["python"]
+    assert {f"Programming Language :: Python :: {version}" for version in versions} <= set(supported)
