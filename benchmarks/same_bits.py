@@ -36,7 +36,7 @@ COLOUR += ["dataset.sample_fraction=1.0", "algorithm=fedavg"]
 TEXT = ["dataset=shakespeare", "dataset.path={files}/text.npz", "dataset.window=9", "dataset.stride=9", "backbone=lstm"]
 SPLIT = ["algorithm.min_rounds=1", "algorithm.eps1=100", "algorithm.eps2=1e-4"]
 DATA = {"agnostic": GREY, "oracle": DENSITY}  # of algorithms that need other data than the synthetic mixture
-NOT_COMPARED = {"seconds", "peak_memory_bytes", "environment", "time", "date", "reason"}
+NOT_COMPARED = {"seconds", "peak_memory_bytes", "environment", "time", "date", "reason", "source"}
 
 
 def runs() -> dict[str, list[str]]:
@@ -180,8 +180,7 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
     n_different = 0
     for name, now in after.items():
         was = before.get(name)
-        differing = sorted(key for key in {*(was or {}), *now} if (was or {}).get(key) != now.get(key))
-        differing = [key for key in differing if str((was or {}).get(key)) != str(now.get(key))]  # NaN is NaN
+        differing = sorted(key for key in was or () if str(was[key]) != str(now.get(key)))  # NaN is NaN; keys may join
         if was is None or differing or "failed" in now:
             n_different += 1
             print(f"{name}: " + ("failed" if "failed" in now else f"differs in {', '.join(differing[:6])}"))

@@ -33,7 +33,7 @@ def mixed_models(kind: type[FederatedAlgorithm], **options: Any) -> tuple[Federa
     data = make_data(sizes=(9, 17, 6, 13), fractions=ALL_TRAIN)
     sgd = ClientSGD(lr=0.3, schedule="cosine")
     model = train(make_model(kind, data, n_components=2, client_optimizer=sgd, **options), data, 2)
-    pi = model.mixture(EVERYBODY)
+    pi = model.personal_models(EVERYBODY).mixture
     assert 0.1 < pi.min() < pi.max() < 0.9
     assert (pi - 0.5).abs().min() > 0.005
     return model, data
@@ -57,7 +57,7 @@ def test_fine_tuning_weighs_samples_by_responsibilities(
 ) -> None:
     """Every component: two passes of SGD on q l, q (Eq. 8) from the models before the tuning; pi stays."""
     model, data = mixed_models(kind, **options)
-    start, pi = model.serving(EVERYBODY), model.mixture(EVERYBODY).numpy().copy()
+    start, pi = model.personal_models(EVERYBODY).models, model.personal_models(EVERYBODY).mixture.numpy().copy()
     tuned = Finetune(2, optimizer).adapt(model, data.federation.block(EVERYBODY, "train"))
     for t in range(4):
         (x, y), thetas = samples(data, t), [row(start, t, m) for m in range(2)]
@@ -67,9 +67,9 @@ def test_fine_tuning_weighs_samples_by_responsibilities(
             expected = descend(thetas[m], x, y, rows, 0.3 if optimizer is None else 0.2, q[:, m])
             assert_agree(row(tuned.models, t, m), expected)
     assert_agree(tuned.mixture.numpy(), pi)
-    assert_agree(model.mixture(EVERYBODY).numpy(), pi)
+    assert_agree(model.personal_models(EVERYBODY).mixture.numpy(), pi)
     for name, rows_before in start.items():
-        assert torch.equal(model.serving(EVERYBODY)[name], rows_before)
+        assert torch.equal(model.personal_models(EVERYBODY).models[name], rows_before)
 
 
 def test_fine_tuning_after_the_moreau_surrogate_weighs_all_samples_alike() -> None:
@@ -94,7 +94,7 @@ def test_dapper_weighs_the_drawn_samples_by_responsibilities(
     """One full batch of drawn samples: each component takes a step on q l, q of these samples and the client's pi."""
     model, data = mixed_models(kind, **options)
     model.batch_size = 1000
-    start, pi = model.serving(EVERYBODY), model.mixture(EVERYBODY).numpy()
+    start, pi = model.personal_models(EVERYBODY).models, model.personal_models(EVERYBODY).mixture.numpy()
     dapper, block = Dapper(2.0, lambdas=(0.5,), client_optimizer=ClientSGD(lr=0.2)), everybodys(data, "train")
     drawn = dapper._interpolated(model.seed, block, dapper._central_samples(model, block), 0.5)
     found = dapper.adapt(model, block)

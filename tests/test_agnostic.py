@@ -8,7 +8,7 @@ import torch
 
 from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import Agnostic, ClientSGD, FedAvg, FederatedDataModule, UserError
-from fedem_lightning.round import sample_cohort
+from fedem_lightning.cohort import sample_cohort
 from reference import gradient, probabilities
 
 LR, GAMMA = 0.3, 0.7

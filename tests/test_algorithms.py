@@ -47,7 +47,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.client_store import ClientStore
-from fedem_lightning.round import sample_cohort
+from fedem_lightning.cohort import sample_cohort
 
 
 def with_groups(data: FederatedDataModule) -> FederatedDataModule:
@@ -119,7 +119,9 @@ def own_rows(model: FederatedAlgorithm, name: str) -> torch.Tensor:
 
 def served(model: FederatedAlgorithm) -> torch.Tensor:
     """Everybody's models as one vector of float64."""
-    return torch.cat([rows.double().flatten() for rows in model.serving(torch.arange(model.n_clients)).values()])
+    return torch.cat(
+        [rows.double().flatten() for rows in model.personal_models(torch.arange(model.n_clients)).models.values()]
+    )
 
 
 FAST = (FedEM, FedAvg, Local, APFL)  # one of each kind: `make test-fast`
@@ -133,7 +135,7 @@ def each(rows: list[Row]) -> pytest.MarkDecorator:
 EVERY = each(ROWS)
 SAMPLING = each([r for r in ROWS if r.samples])
 TRAINED_BY_SGD = each([r for r in ROWS if r.sgd])
-SERVING_UNSEEN = each([r for r in ROWS if r.kind.serves_unseen])
+SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA])
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
 
@@ -141,7 +143,7 @@ SGD = ClientSGD(lr=0.5, momentum=0.9)
 def test_a_round_is_finite_and_moves_the_model(row: Row) -> None:
     data = row.data()
     model = row.model(data, client_optimizer=SGD)
-    model.check_federation(data.federation)  # Oracle learns the groups
+    model.prepare_for(data.federation)  # Oracle learns the groups
     before = served(model)
     train(model, data, 1)
     assert parameters(model).isfinite().all()
@@ -186,9 +188,11 @@ def test_permuting_clients_permutes_the_result(row: Row) -> None:
     options: dict[str, Any] = {"client_optimizer": SGD, "batch_size": 100}
     a, b = (train(row.model(d, **options), d, 3) for d in (data, permuted))
     everybody = torch.arange(4)
-    for name, served in a.serving(everybody).items():
-        torch.testing.assert_close(b.serving(everybody)[name], served[order], rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(b.mixture(everybody), a.mixture(everybody)[order], rtol=1e-9, atol=1e-12)
+    for name, served in a.personal_models(everybody).models.items():
+        torch.testing.assert_close(b.personal_models(everybody).models[name], served[order], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        b.personal_models(everybody).mixture, a.personal_models(everybody).mixture[order], rtol=1e-9, atol=1e-12
+    )
     for name in row.private:
         torch.testing.assert_close(own_rows(b, name), own_rows(a, name)[order], rtol=1e-9, atol=1e-12)
 
@@ -215,7 +219,9 @@ def engines_and_blocks_agree(row: Row, backbone: str) -> None:
         model = row.kind(net, n_clients=4, batch_size=4, engine=engine, **options, **row.options)
         train(model, data, 2)
         assert model.engine.name == engine.name
-        served.append(model.serving(torch.arange(4)) | {"pi": model.mixture(torch.arange(4))})
+        served.append(
+            model.personal_models(torch.arange(4)).models | {"pi": model.personal_models(torch.arange(4)).mixture}
+        )
     for other in served[1:]:
         for name, rows in served[0].items():
             torch.testing.assert_close(other[name], rows, rtol=1e-7, atol=1e-9)

@@ -92,7 +92,7 @@ def test_in_the_round_of_a_split_each_child_takes_the_mean_of_its_own_members() 
         n = sum(moved[t][0] for t in members)
         weight = start[0] + sum(moved[t][0] / n * moved[t][1] for t in members)
         bias = start[1] + sum(moved[t][0] / n * moved[t][2] for t in members)
-        served = model.serving(torch.tensor(members))
+        served = model.personal_models(torch.tensor(members)).models
         for c in range(3):
             np.testing.assert_allclose(served["linear.weight"][c, 0].numpy(), weight, atol=1e-12)
             np.testing.assert_allclose(served["linear.bias"][c, 0].numpy(), bias, atol=1e-12)
@@ -103,20 +103,22 @@ def test_without_a_split_it_is_fedavg_and_each_cluster_trains_like_fedavg_alone(
     fedavg = train(make_model(FedAvg, data, client_optimizer=sgd), data, 4)
     never = train(make_model(Clustered, data, eps1=0.0, client_optimizer=sgd), data, 4)
     everybody = torch.arange(4)
-    for name, rows in fedavg.serving(everybody).items():
-        torch.testing.assert_close(never.serving(everybody)[name], rows, rtol=1e-12, atol=1e-12)
+    for name, rows in fedavg.personal_models(everybody).models.items():
+        torch.testing.assert_close(never.personal_models(everybody).models[name], rows, rtol=1e-12, atol=1e-12)
     assert never.cluster.unique().tolist() == [0]
 
     data = two_groups()
     model = make_model(Clustered, data, client_optimizer=sgd, max_depth=1, **SPLITTING)
     train(model, data, 5)
-    before = model.serving(torch.tensor([0]))
+    before = model.personal_models(torch.tensor([0])).models
     trained = model.local_solver(
-        model.serving(torch.tensor([0, 2, 4])), data.federation.block(torch.tensor([0, 2, 4]), "train"), 5
+        model.personal_models(torch.tensor([0, 2, 4])).models,
+        data.federation.block(torch.tensor([0, 2, 4]), "train"),
+        5,
     )
     model.trainer.fit_loop.max_epochs = 6
     model.trainer.fit(model, data)
-    after = model.serving(torch.tensor([0]))
+    after = model.personal_models(torch.tensor([0])).models
     for name, rows in trained.items():  # equal sizes: a plain mean
         assert not torch.equal(before[name], after[name])
         torch.testing.assert_close(after[name][0], rows.mean(dim=0), rtol=1e-6, atol=1e-9)

@@ -13,7 +13,7 @@ from conftest import make_data, make_model, make_trainer, train
 from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedAlgorithm, HypCluster, Oracle, UserCentric
 from fedem_lightning.algorithms import user_centric
 from fedem_lightning.recovery import group_scores
-from fedem_lightning.reporting import draw_figures, found_coefficients, run_results
+from fedem_lightning.reporting import draw_figures, run_results
 from fedem_lightning.streams import DENSE_LIMIT, coordinates
 from test_cli import TINY, call
 from test_user_centric import grouped
@@ -56,7 +56,7 @@ def test_the_adjusted_rand_index_by_hand() -> None:
 def test_coefficients_are_those_of_equation_6() -> None:
     data = grouped(8, n=40, unseen_fraction=0.25)
     model = train(make_model(UserCentric, data, n_streams=2, client_optimizer=SGD), data, 1)
-    found, seen = found_coefficients(model, data.federation), data.federation.clients().numpy()
+    found, seen = model.artifacts(data.federation)["coefficients"], data.federation.clients().numpy()
     g = torch.cat([rows.flatten(1) for rows in model.gradients.read(torch.arange(8)).values()], dim=1).numpy()[seen]
     n, sigma = data.federation.splits["train"].counts().numpy()[seen], model.noise.sqrt().numpy()[seen]
     rows = n * np.exp(-((g[:, None] - g) ** 2).sum(axis=2) / (2 * sigma[:, None] * sigma))
@@ -72,7 +72,7 @@ def test_a_run_without_a_special_round_or_with_many_clients_leaves_no_matrix(mon
     monkeypatch.setattr(user_centric, "MATRIX_LIMIT", 5)
     many = train(make_model(UserCentric, data, client_optimizer=SGD), data, 1)
     fedavg = train(make_model(FedAvg, data, client_optimizer=SGD), data, 1)
-    assert all(found_coefficients(model, data.federation) == {} for model in (waiting, many, fedavg))
+    assert all(model.artifacts(data.federation) == {} for model in (waiting, many, fedavg))
     make_trainer(0).test(waiting, data, verbose=False)
     assert waiting.clients.embedding_0.isna().all()
     assert many.embedding.isfinite().all()
@@ -117,8 +117,8 @@ def test_groups_are_measured_where_a_method_forms_any(
         assert recovery.keys().isdisjoint({"adjusted_rand_index", "groups_found"})
         return
     seen = data.federation.clients()
-    models = torch.cat([rows.flatten(2) for rows in model.serving(seen).values()], dim=2)  # [C, M, D]
-    own = torch.einsum("cm,cmd->cd", model.mixture(seen), models)
+    models = torch.cat([rows.flatten(2) for rows in model.personal_models(seen).models.values()], dim=2)  # [C, M, D]
+    own = torch.einsum("cm,cmd->cd", model.personal_models(seen).mixture, models)
     _, found = np.unique(own.numpy(), axis=0, return_inverse=True)
     assert recovery["groups_found"] == len(set(found.tolist())) == (groups or recovery["groups_found"])
     assert recovery["adjusted_rand_index"] == pytest.approx(rand_index(found, seen.numpy() % 2))

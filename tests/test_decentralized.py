@@ -69,7 +69,7 @@ def test_d_fedem_agrees_with_numpy() -> None:
         ]
     train(model, data, 3)
     np.testing.assert_allclose(model.pi.numpy(), pi, rtol=1e-9)
-    served = model.serving(EVERYBODY)
+    served = model.personal_models(EVERYBODY).models
     for t in range(4):
         for m in range(2):
             np.testing.assert_allclose(served["linear.weight"][t, m].numpy(), theta[t][m][0], rtol=1e-9, atol=1e-12)
@@ -86,8 +86,8 @@ def test_d_fedem_on_the_complete_graph_is_fedem(sizes: tuple[int, ...], steps: i
     fedem = train(make_model(FedEM, data, **options), data, 4)
     d_fedem = train(make_model(DFedEM, data, topology=COMPLETE, **options), data, 4)
     torch.testing.assert_close(d_fedem.pi, fedem.pi, rtol=1e-9, atol=1e-12)
-    for name, rows in fedem.serving(EVERYBODY).items():
-        torch.testing.assert_close(d_fedem.serving(EVERYBODY)[name], rows, rtol=1e-9, atol=1e-12)
+    for name, rows in fedem.personal_models(EVERYBODY).models.items():
+        torch.testing.assert_close(d_fedem.personal_models(EVERYBODY).models[name], rows, rtol=1e-9, atol=1e-12)
 
 
 def test_the_consensus_error_falls_and_mixing_keeps_the_mean() -> None:
@@ -113,8 +113,8 @@ def test_isolated_clients_keep_their_models_and_messages_follow_the_graph() -> N
     cohort = model.cohort(data.federation, 0).tolist()
     edges = sum((a + 1) % 6 in cohort for a in cohort)
     assert model.statistics.up_bytes == model.statistics.down_bytes == 2 * edges * 3 * model.message_bytes
-    rows = model.serving(torch.arange(6))["linear.bias"]
-    start = make_model(DFedEM, data).double().serving(torch.arange(6))["linear.bias"]
+    rows = model.personal_models(torch.arange(6)).models["linear.bias"]
+    start = make_model(DFedEM, data).double().personal_models(torch.arange(6)).models["linear.bias"]
     for t in range(6):
         assert torch.equal(rows[t], start[t]) == (t not in cohort)
 
@@ -124,8 +124,8 @@ def test_decentralised_fedavg_is_one_component() -> None:
     sgd = ClientSGD(lr=0.4, momentum=0.9)
     gossip = train(make_model(DFedEM, data, n_components=1, topology=COMPLETE, client_optimizer=sgd), data, 4)
     fedavg = train(make_model(FedAvg, data, client_optimizer=sgd), data, 4)
-    for name, rows in fedavg.serving(EVERYBODY).items():
-        torch.testing.assert_close(gossip.serving(EVERYBODY)[name], rows, rtol=1e-9, atol=1e-12)
+    for name, rows in fedavg.personal_models(EVERYBODY).models.items():
+        torch.testing.assert_close(gossip.personal_models(EVERYBODY).models[name], rows, rtol=1e-9, atol=1e-12)
 
 
 def test_integers_and_unwritten_rows_in_a_store() -> None:
@@ -239,7 +239,7 @@ def test_a_users_own_surrogate_runs_with_and_without_a_server() -> None:
 
     data = make_data(sizes=(12, 12, 12, 12))
     options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3), "local_epochs": 2}
-    fedprox = train(make_model(FedProx, data, mu=0.7, **options), data, 3).serving(EVERYBODY)
+    fedprox = train(make_model(FedProx, data, mu=0.7, **options), data, 3).personal_models(EVERYBODY).models
     served = [
         train(make_model(SurrogateOptimization, data, surrogate=Proximal(), **options), data, 3),
         train(
@@ -249,7 +249,7 @@ def test_a_users_own_surrogate_runs_with_and_without_a_server() -> None:
         ),
     ]
     for model in served:
-        for name, rows in model.serving(EVERYBODY).items():
+        for name, rows in model.personal_models(EVERYBODY).models.items():
             torch.testing.assert_close(rows, fedprox[name], rtol=1e-9, atol=1e-12)
 
 

@@ -54,6 +54,8 @@ def test_arithmetic_by_hand() -> None:
     each = 3 * 2 * (4 * 6 + 6 * 3)
     assert arithmetic(FedEM(network, n_clients=4, n_components=2, local_epochs=3), data) == each * 2 * 3 * n_train
     assert arithmetic(APFL(network, n_clients=4), data) == each * 2 * n_train
+    half = FedEM(network, n_clients=4, n_components=2, local_epochs=3, participation=0.5)
+    assert arithmetic(half, data) == each * 3 * n_train
 
 
 @pytest.mark.parametrize("has", [True, False])
@@ -66,6 +68,8 @@ def test_a_line_about_bfloat16(has: bool, monkeypatch: pytest.MonkeyPatch, capsy
     assert ("trainer.precision=bf16-mixed is about twice as fast" in capsys.readouterr().out) == has
     chosen("loop", 10**6, precision="bf16-mixed")
     assert ("no bfloat16 arithmetic" in capsys.readouterr().out) != has
+    chosen("loop", 10**6, precision="64-true")
+    assert capsys.readouterr().out == ""
 
 
 def test_advice_for_one_process_only() -> None:
@@ -73,6 +77,7 @@ def test_advice_for_one_process_only() -> None:
     assert faster_with(model, n_processes=1, n_cores=2) == 2
     assert faster_with(model, n_processes=2, n_cores=2) == faster_with(model, n_processes=1, n_cores=1) == 0
     assert faster_with(FedAvg(MLP((4,), 3), n_clients=4, engine="vmap"), n_processes=1, n_cores=2) == 0
+    assert faster_with(model.to("meta"), n_processes=1, n_cores=2) == 0  # as on an accelerator
 
 
 class Clock:
@@ -103,10 +108,12 @@ def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, rounds: int, engine: 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
 def test_a_long_first_round_is_extrapolated(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "cores", lambda: 2)
+    monkeypatch.setattr(progress, "LINE_SECONDS", progress.ESTIMATE_SECONDS + 5)
     lines = shown(monkeypatch, False, 50, engine).splitlines()
     estimates = [line for line in lines if "for 50 rounds, evaluation apart" in line]
     assert len(estimates) == 1
-    assert lines.index(estimates[0]) == 0  # before the first round has ended
+    assert lines.index(estimates[0]) == 0  # before the first round has ended,
+    assert lines[1].startswith("  clients: ")  # of which this line comes from the middle
     assert ("a round at best with trainer.devices=2" in estimates[0]) == (engine == "loop")
 
 

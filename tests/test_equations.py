@@ -86,7 +86,7 @@ def test_what_a_client_of_qffl_sends(round_: int, reference: float) -> None:
         w_t = descend(w, *samples(data, t), batches(data, t, 4, 2, round_), lr)
         delta, h = delta_and_h(w, w_t, mean_loss(w, data, t) + 1e-10, 2.0, lr)
         assert_agree(row(sent.models, t), delta / reference**2)
-        assert_agree(sent.models["h"][t].numpy(), np.array([h / reference**2]))
+        assert_agree(sent.extras["h"][t].numpy(), np.array([h / reference**2]))
     assert len(set(sent.weights.tolist())) == 1  # sums without regard to sizes
 
 
@@ -174,7 +174,7 @@ def test_two_rounds_of_afl_agree_with_numpy() -> None:
     assert_agree(vector(model.components[0]), w)
     assert_agree(model.weights.numpy(), weights)
     assert_agree(model.losses_of_clients.numpy(), f)
-    assert_agree(row(model.serving(torch.arange(3)), 0), np.mean(rounds, axis=0))
+    assert_agree(row(model.personal_models(torch.arange(3)).models, 0), np.mean(rounds, axis=0))
 
 
 # --- APFL -------------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_a_round_of_apfl_agrees_with_numpy(lr: float) -> None:
     assert ({0.0, 1.0} & set(alphas) != set()) == (lr == 5.0)
     assert_agree(vector(model.components[0]), w)
     assert_agree(model.alpha.numpy(), np.array(alphas))
-    own, served = model.own.read(torch.arange(3)), model.serving(torch.arange(3))
+    own, served = model.own.read(torch.arange(3)), model.personal_models(torch.arange(3)).models
     for t in range(3):
         assert_agree(row(own, t), v[t])
         assert_agree(row(served, t), alphas[t] * v[t] + (1 - alphas[t]) * w)
@@ -254,7 +254,7 @@ def test_two_rounds_of_pfedme_agree_with_numpy(outer_lr: float) -> None:
             shared = average(sent)
         train(model, data, 2)
     assert_agree(vector(model.components[0]), shared)
-    personal = model.serving(torch.arange(3))
+    personal = model.personal_models(torch.arange(3)).models
     for t in range(3):
         assert_agree(row(personal, t), theta[t])
     mean = average([row(personal, t) for t in range(3)])  # of what clients keep; the server's is of what they send

@@ -86,7 +86,7 @@ def test_training_is_that_of_the_head_alone_on_the_bodys_features(row: Row, engi
         trainer.fit(model, data)
         trainer.test(model, data, verbose=False)
     clients = torch.arange(4)
-    found, expected = a.serving(clients), b.serving(clients)
+    found, expected = a.personal_models(clients).models, b.personal_models(clients).models
     assert {f"1.{name}" for name in expected} == set(found)
     for name, rows in expected.items():
         torch.testing.assert_close(found[f"1.{name}"], rows, rtol=1e-9, atol=1e-12)

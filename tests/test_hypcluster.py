@@ -175,7 +175,7 @@ def test_the_sampled_start_is_trained_on_single_clients() -> None:
         model = make_model(HypCluster, data, seed=seed, **options).double()
         model.statistics.plan(1)
         starts.append(sampled_models(model, data.federation, epochs=5)["linear.weight"])
-    alone = train(make_model(Local, data, local_epochs=5, **options), data, 1).serving(torch.arange(8))
+    alone = train(make_model(Local, data, local_epochs=5, **options), data, 1).personal_models(torch.arange(8)).models
     for rows in starts:
         gap = (rows.unsqueeze(1) - alone["linear.weight"].transpose(0, 1)).abs().amax(dim=(2, 3))  # [M, T]
         whose = gap.argmin(dim=1)

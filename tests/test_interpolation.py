@@ -29,7 +29,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.data.federation import Block
-from fedem_lightning.personal import Personal
+from fedem_lightning.personal_models import OwnModels
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -100,7 +100,7 @@ def test_one_round_of_mapper_in_numpy() -> None:
         shares.append(lam)
         total += len(yt) * step(h_c, h_l, 1 - lam, yt)
     np.testing.assert_allclose(next(model.parameters()).detach().flatten().numpy(), total / 10, rtol=1e-9)
-    found = model.adaptation.fit(model, Personal(start, torch.ones(2, 1).double()), everybody(data)).share
+    found = model.adaptation.fit(model, model.own_models(start, torch.ones(2, 1).double()), everybody(data)).share
     assert found.tolist() == shares
 
 
@@ -178,10 +178,10 @@ def test_interpolation_serves_a_mixture_of_probabilities() -> None:
     model = train(make_model(FedAvg, data, client_optimizer=SGD, adaptation=Interpolate("own", (0.25,))), data, 2)
     block = everybody(data, "test")
     personal = model.adaptation.adapt(model, everybody(data))
-    found = personal.predict(model.components[0], block).exp()
+    found = personal.predict(block).exp()
     model.adaptation = None
     central = model.predict(block).exp()
-    tuned = Finetune().adapt(model, everybody(data)).predict(model.components[0], block).exp()
+    tuned = Finetune().adapt(model, everybody(data)).predict(block).exp()
     torch.testing.assert_close(found, 0.25 * tuned + 0.75 * central)
 
 
@@ -297,7 +297,7 @@ def test_dapper_with_labels_drawn_from_the_model() -> None:
     data = DensityFederation(n_clients=3, n_symbols=9, n_samples=4000, test_size=50)
     torch.manual_seed(0)
     model = FedAvg(Categorical(n_outputs=9), n_clients=3, adaptation=Dapper(source="model", ratio=2))
-    model.adaptation.check_federation(data.federation)
+    model.adaptation.prepare(data.federation)
     mixed = drawn(model.adaptation, model, data, 0.0)
     shares = np.bincount(mixed.y().numpy(), minlength=9) / len(mixed.y())
     expected = torch.softmax(next(model.parameters()).flatten(), dim=0).detach().numpy()
@@ -352,4 +352,4 @@ def test_a_candidate_that_diverged_is_never_chosen() -> None:
     wild = Interpolate("own", (0.0, 1.0), client_optimizer=ClientSGD(lr=1e300, weight_decay=1e300))
     personal = wild.adapt(model, everybody(data))
     assert personal.mixture.tolist() == [[0.0, 1.0], [0.0, 1.0]]
-    assert isinstance(personal, Personal)
+    assert isinstance(personal, OwnModels)

@@ -80,7 +80,7 @@ def test_a_network_of_other_features_is_refused_and_left_as_it_was() -> None:
     data, model = make_data(), FedAvg(nn.Sequential(nn.BatchNorm1d(9), nn.Linear(9, 3)), 4)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(UserError, match=r"^backbone: it does not take samples of shape \(4,\) for Classification \("):
-        model.check_federation(data.federation)
+        model.prepare_for(data.federation)
     assert model.components[0].training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 

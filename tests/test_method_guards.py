@@ -21,8 +21,8 @@ from fedem_lightning import (
     Topology,
     UserCentric,
 )
+from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.collaboration import _parts
-from fedem_lightning.round import sample_cohort
 
 LR = 0.8
 FULL: dict[str, Any] = {"batch_size": 100, "client_optimizer": ClientSGD(lr=LR)}  # one step a round, on all samples
@@ -63,7 +63,7 @@ def initial(model: FederatedAlgorithm) -> np.ndarray:
 
 def served(model: FederatedAlgorithm) -> np.ndarray:
     """The models that clients predict with, [T, M, D]."""
-    models = model.serving(torch.arange(model.n_clients)).values()
+    models = model.personal_models(torch.arange(model.n_clients)).models.values()
     return torch.cat([rows.flatten(2) for rows in models], dim=2).double().numpy()
 
 

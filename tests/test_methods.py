@@ -68,7 +68,9 @@ class Example:
         return vector(self.model.components[0])
 
     def served(self, t: int) -> np.ndarray:
-        return np.concatenate([rows[0, 0].numpy().ravel() for rows in self.model.serving(torch.tensor([t])).values()])
+        return np.concatenate(
+            [rows[0, 0].numpy().ravel() for rows in self.model.personal_models(torch.tensor([t])).models.values()]
+        )
 
 
 def vector(module: torch.nn.Module) -> np.ndarray:
@@ -262,8 +264,8 @@ def test_apfl_at_the_ends_is_fedavg_and_local() -> None:
     for alpha, expected in ((0.0, fedavg), (1.0, local)):
         apfl = train(make_model(APFL, data, alpha=alpha, adaptive=False, **options), data, 4)
         assert torch.equal(parameters(apfl.components), parameters(fedavg.components))
-        for name, rows in expected.serving(everybody).items():
-            torch.testing.assert_close(apfl.serving(everybody)[name], rows, rtol=1e-12, atol=1e-12)
+        for name, rows in expected.personal_models(everybody).models.items():
+            torch.testing.assert_close(apfl.personal_models(everybody).models[name], rows, rtol=1e-12, atol=1e-12)
 
 
 # --- L2SGD ------------------------------------------------------------------------------------------------------------
@@ -290,9 +292,9 @@ def test_l2sgd_without_pull_is_local_and_with_all_of_it_one_model(monkeypatch: p
     monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: 3)
     data, everybody = make_data(), torch.arange(4)
     options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.2)}
-    local = train(make_model(Local, data, local_steps=3, **options), data, 3).serving(everybody)
-    free = train(make_model(L2SGD, data, pull=0.0, **options), data, 3).serving(everybody)
-    tied = train(make_model(L2SGD, data, pull=1.0, **options), data, 3).serving(everybody)
+    local = train(make_model(Local, data, local_steps=3, **options), data, 3).personal_models(everybody).models
+    free = train(make_model(L2SGD, data, pull=0.0, **options), data, 3).personal_models(everybody).models
+    tied = train(make_model(L2SGD, data, pull=1.0, **options), data, 3).personal_models(everybody).models
     for name, rows in local.items():
         torch.testing.assert_close(free[name], rows, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(tied[name], tied[name][:1].expand_as(tied[name]), rtol=1e-12, atol=1e-12)
@@ -430,7 +432,7 @@ def test_a_number_of_local_steps(engine: str) -> None:
             loss = data.federation.task.losses(net(block.x(torch.float64)[part]), block.y()[part]).mean()
             loss.backward()
             optimizer.step()
-        served = model.serving(torch.tensor([t]))
+        served = model.personal_models(torch.tensor([t])).models
         for name, parameter in net.named_parameters():
             torch.testing.assert_close(served[name][0, 0], parameter.detach(), rtol=1e-9, atol=1e-12)
 
@@ -490,8 +492,12 @@ def test_without_data_an_unseen_clients_weights_stay_uniform() -> None:
 )
 def test_one_client_is_centralised_training(kind: type[FederatedAlgorithm], options: dict[str, Any]) -> None:
     data, sgd = make_data(sizes=(23,)), ClientSGD(lr=0.3, momentum=0.9)
-    alone = train(make_model(Local, data, client_optimizer=sgd), data, 4).serving(torch.tensor([0]))
-    served = train(make_model(kind, data, client_optimizer=sgd, **options), data, 4).serving(torch.tensor([0]))
+    alone = train(make_model(Local, data, client_optimizer=sgd), data, 4).personal_models(torch.tensor([0])).models
+    served = (
+        train(make_model(kind, data, client_optimizer=sgd, **options), data, 4)
+        .personal_models(torch.tensor([0]))
+        .models
+    )
     for name, rows in alone.items():
         torch.testing.assert_close(served[name], rows, rtol=1e-9, atol=1e-12)
 
@@ -521,7 +527,7 @@ def test_clients_never_sampled_serve_the_newest_global_model(kind: type[Federate
     sampled = {int(model.cohort(data.federation, k)) for k in range(2)}
     never = torch.tensor([t for t in range(5) if t not in sampled])
     for name, rows in model.broadcast(never).items():
-        torch.testing.assert_close(model.serving(never)[name], rows)
+        torch.testing.assert_close(model.personal_models(never).models[name], rows)
 
 
 def test_testing_twice_with_kept_momentum_is_testing_once() -> None:
@@ -540,8 +546,8 @@ def test_apfl_keeps_both_momenta() -> None:
     data, sgd = make_data(), ClientSGD(lr=0.3, momentum=0.9, state="keep")
     local = train(make_model(Local, data, client_optimizer=sgd), data, 4)
     apfl = train(make_model(APFL, data, alpha=1.0, adaptive=False, client_optimizer=sgd), data, 4)
-    for name, rows in local.serving(torch.arange(4)).items():
-        torch.testing.assert_close(apfl.serving(torch.arange(4))[name], rows, rtol=1e-12, atol=1e-12)
+    for name, rows in local.personal_models(torch.arange(4)).models.items():
+        torch.testing.assert_close(apfl.personal_models(torch.arange(4)).models[name], rows, rtol=1e-12, atol=1e-12)
 
 
 def test_qffl_with_a_large_q_and_small_losses_stays_finite() -> None:
@@ -572,7 +578,7 @@ def test_weights_of_a_client_with_an_infinite_loss_stay() -> None:
 
 
 def own_weights(model: FederatedAlgorithm) -> torch.Tensor:
-    return model.mixture(torch.arange(model.n_clients))
+    return model.personal_models(torch.arange(model.n_clients)).mixture
 
 
 def test_half_precision_with_a_scaler_is_refused() -> None:

@@ -52,7 +52,7 @@ def test_farthest_initialization_follows_its_rule() -> None:
     """Five passes over single clients, the first drawn; then always the client that the models so far serve worst."""
     data = make_data(sizes=(20, 20, 20, 20, 20))
     options = {"client_optimizer": ClientSGD(lr=0.5), "batch_size": 1000}
-    local = train(make_model(Local, data, local_epochs=5, **options), data, 1).serving(torch.arange(5))
+    local = train(make_model(Local, data, local_epochs=5, **options), data, 1).personal_models(torch.arange(5)).models
     alone = [(local["linear.weight"][t, 0].numpy(), local["linear.bias"][t, 0].numpy()) for t in range(5)]
     losses = np.zeros((5, 5))  # of client t with what client s learned alone
     for t in range(5):

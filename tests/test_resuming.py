@@ -57,11 +57,11 @@ def test_a_resumed_run_counts_on_and_a_finished_one_is_left_alone(
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("folder", ["/a/b", "/a b/c=d,e", '/it\'s/a "run"', "/(x)/[y]{z}/a:b", "/ends with \\"])
+@pytest.mark.parametrize("folder", ["/a/b", "/a b/c=d,e", '/it\'s/a "run"', "/(x)/[y]{z}/a:b", "/a\\b/ends with \\"])
 def test_the_command_comes_back_from_shell_and_hydra_as_it_was(folder: str) -> None:
-    overrides = ["+experiment=digits", "algorithm.n_components=2", "run_dir=other", "ckpt_path=auto"]
+    overrides = ["+experiment=digits", "algorithm.n_components=2", "run_dir=other", "ckpt_path=first.ckpt"]
     words = shlex.split(resume_command(Path(folder), overrides, ["--config-dir", "my configs"]))
-    assert words[1:7] == ["-m", "fedem_lightning", "--config-dir", "my configs", *overrides[:2]]
+    assert words[1:-1] == ["-m", "fedem_lightning", "--config-dir", "my configs", *overrides[:2], "ckpt_path=auto"]
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = compose("config", words[5:])
     assert (config.run_dir, config.ckpt_path, config.algorithm.n_components) == (folder, "auto", 2)
@@ -105,14 +105,18 @@ def test_a_sweeps_folders_are_named_by_what_differs(
 
 @pytest.mark.parametrize("sweep", [False, True])
 def test_a_failed_run_leaves_no_empty_folder(sweep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedem_lightning.job_folders._before", set())  # other tests leave theirs
     wrong = [*TINY, "algorithm.n_components=0"]
     (tmp_path / "mine").mkdir()
+    if sweep:  # an empty folder of the user's, called like a job's
+        (tmp_path / "mine" / "0_seed=0").mkdir()
     for arguments in ([], ["run_dir=mine/a/b"], ["run_dir=mine"]):
         code = call(tmp_path, monkeypatch, *(["-m", "seed=0,1"] if sweep else []), *wrong, *arguments)
         assert code == 2
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     if sweep:  # Hydra writes what was swept
-        assert len(left) == 9
+        assert len(left) == 10
+        assert "mine/0_seed=0" in left
         assert [Path(name).name for name in left].count("multirun.yaml") == 3
     else:
         assert left == ["mine"]

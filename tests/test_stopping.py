@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import make_trainer
+from conftest import make_data, make_model, make_trainer
+from fedem_lightning import FedAvg
+from fedem_lightning.callbacks import FinishRoundOnInterrupt
+from fedem_lightning.callbacks.interrupt import GRACE_SECONDS
 from fedem_lightning.stopping import Interrupted, StopSignals
 from test_cli import figures
 
@@ -270,3 +273,16 @@ def test_lightnings_own_handler_of_sigterm_does_nothing(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="stopped by SIGTERM before the run began"):
         stopped()
     assert not trainer.received_sigterm
+
+
+def test_sigterm_waits_for_the_round_as_long_as_grace_seconds_says(tmp_path: Path) -> None:
+    """While rounds are trained; before and after them, as long as by default."""
+    callback, stop = FinishRoundOnInterrupt(grace_seconds=7.5), StopSignals(tmp_path, lambda own: "")
+    stop.listen_for(trainer := make_trainer(1, callbacks=[callback]))
+    assert stop._patience() == GRACE_SECONDS != 7.5
+    callback.on_train_start(trainer, make_model(FedAvg, make_data()))
+    try:
+        assert stop._patience() == 7.5
+    finally:
+        callback.on_train_end(trainer, make_model(FedAvg, make_data()))
+    assert stop._patience() == GRACE_SECONDS

@@ -34,7 +34,6 @@ from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.cli import CONFIG_DIR
 from fedem_lightning.collaboration import gradients
 from fedem_lightning.data.splits import SPLITS, split_samples
-from fedem_lightning.personal import Personal
 from fedem_lightning.processes import Processes
 from fedem_lightning.recovery import component_health
 from fedem_lightning.report import find_runs, group_runs
@@ -56,8 +55,8 @@ def test_clients_of_a_group_weigh_by_their_samples() -> None:
     data.federation.truth["group"] = np.zeros(4, dtype=int)
     oracle = train(make_model(Oracle, data, client_optimizer=sgd), data, 2)
     fedavg = train(make_model(FedAvg, data, client_optimizer=sgd), data, 2)
-    for name, rows in fedavg.serving(EVERYBODY).items():
-        torch.testing.assert_close(oracle.serving(EVERYBODY)[name], rows, rtol=1e-12, atol=1e-14)
+    for name, rows in fedavg.personal_models(EVERYBODY).models.items():
+        torch.testing.assert_close(oracle.personal_models(EVERYBODY).models[name], rows, rtol=1e-12, atol=1e-14)
 
 
 def test_the_servers_momentum_counts_at_rate_1() -> None:
@@ -99,8 +98,8 @@ def test_without_a_server_a_pull_counts_as_much_as_with_one() -> None:
     server = train(make_model(SurrogateOptimization, data, **options), data, 2)
     complete = Topology(graph="complete")
     gossip = train(make_model(DecentralizedSurrogateOptimization, data, topology=complete, **options), data, 2)
-    for name, rows in server.serving(EVERYBODY).items():
-        torch.testing.assert_close(gossip.serving(EVERYBODY)[name], rows, rtol=1e-9, atol=1e-12)
+    for name, rows in server.personal_models(EVERYBODY).models.items():
+        torch.testing.assert_close(gossip.personal_models(EVERYBODY).models[name], rows, rtol=1e-9, atol=1e-12)
 
 
 def test_a_cluster_is_split_only_where_its_nearest_clients_are_apart() -> None:
@@ -162,8 +161,8 @@ def test_the_parts_of_a_clients_samples_are_drawn_at_random() -> None:
 def test_lambda_is_judged_by_the_mean_loss_on_its_split(selection: str) -> None:
     data = make_data(sizes=(20, 25, 30, 15))
     model = make_model(FedAvg, data).double()
-    served = Personal(model.serving(EVERYBODY), torch.ones(4, 1, dtype=torch.float64))
-    found = selection_losses(model, served, data.federation.block(EVERYBODY, "train"), selection)
+    served = model.personal_models(EVERYBODY)
+    found = selection_losses(served, data.federation.block(EVERYBODY, "train"), selection)
     w, b = (p.detach().numpy() for p in model.components[0].parameters())
     for t in range(4):
         block = data.federation.block(torch.tensor([t]), selection)

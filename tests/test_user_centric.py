@@ -38,7 +38,7 @@ def grouped(n_clients: int = 8, n_groups: int = 2, n: int = 60, **options: Any) 
 
 
 def rows_of(model: Any, n: int) -> torch.Tensor:
-    return torch.cat([rows.flatten(1) for rows in model.serving(torch.arange(n)).values()], dim=1)
+    return torch.cat([rows.flatten(1) for rows in model.personal_models(torch.arange(n)).models.values()], dim=1)
 
 
 # --- coefficients -----------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_adjusted_gradients_in_numpy(engine: str) -> None:
     """Every sample's gradient less the mean of its class over all clients; the mean over all is then 0."""
     data = make_data(sizes=(13, 30, 9))
     model = make_model(UserCentric, data, label_adjusted=True, engine=engine, client_optimizer=SGD).double()
-    model.check_federation(data.federation)
+    model.prepare_for(data.federation)
     model.statistics.plan(1)
     with torch.no_grad():
         model.special_round(data.federation)
@@ -258,7 +258,7 @@ def test_equal_rows_are_fedavg_bit_for_bit() -> None:
     user_centric = make_model(Fixed, data, client_optimizer=SGD)
     user_centric.rows = counts.expand(4, 4).double()
     train(user_centric, data, 4)
-    assert user_centric.n_groups == 1
+    assert len(user_centric.weights) == 1
     fedavg = train(make_model(FedAvg, data, client_optimizer=SGD), data, 4)
     assert torch.equal(rows_of(user_centric, 4), rows_of(fedavg, 4))
 
@@ -271,7 +271,7 @@ def test_streams_are_means_with_centroids() -> None:
     model.rows = torch.from_numpy(rows)
     train(model, data, 1)
     assert len(set(model.stream[:3].tolist())) == len(set(model.stream[3:].tolist())) == 1
-    assert model.n_groups == 2
+    assert len(model.weights) == 2
     w = rows / rows.sum(axis=1, keepdims=True)
     for stream in range(2):
         members = (model.stream == stream).numpy()
@@ -289,7 +289,7 @@ def test_groups_are_found_and_served(n_streams: Any, similarity: str) -> None:
     model = make_model(UserCentric, data, client_optimizer=ClientSGD(lr=0.3), batch_size=20, **options)
     train(model, data, 10)
     if n_streams is not None:
-        assert model.n_groups == 2
+        assert len(model.weights) == 2
         assert len({(int(s), int(g)) for s, g in zip(model.stream, data.federation.truth["group"], strict=True)}) == 2
         assert model.diagnostics["user_centric"]["streams"] == 2
     make_trainer(0).test(model, data, verbose=False)
@@ -339,7 +339,7 @@ def test_gradients_of_rounding_alone_have_no_direction(adjusted: bool) -> None:
     options = {"similarity": "cosine", "label_adjusted": adjusted, "n_streams": "auto", "client_optimizer": SGD}
     for precision in ("64-true", "32-true"):
         model = train(make_model(UserCentric, data, **options), data, 1, precision=precision)
-        assert model.n_groups == 1
+        assert len(model.weights) == 1
         counts = torch.bincount(torch.from_numpy(client)).to(model.w)
         torch.testing.assert_close(model.w, (counts / counts.sum()).expand(3, 3))
 
@@ -349,7 +349,7 @@ def test_no_silhouette_above_zero_means_one_stream() -> None:
     model = make_model(Fixed, data, n_streams="auto", client_optimizer=SGD)
     model.rows = torch.tensor([[1.0, 2.0, 2.0], [2.0, 1.0, 2.0], [2.0, 2.0, 1.0]])  # equally far apart
     train(model, data, 1)
-    assert model.n_groups == 1
+    assert len(model.weights) == 1
     assert silhouettes(np.eye(3), 2, seed=0) == {2: 0.0}
 
 
@@ -486,7 +486,8 @@ def test_models_that_are_all_worse_change_nothing() -> None:
 def test_downloads_are_limited_and_follow_affinity() -> None:
     data = make_data(sizes=(20,) * 5)
     model = train(make_model(FedFOMO, data, n_downloads=2, exploration=0.0, client_optimizer=SGD), data, 2)
-    assert model.messages == (2.0, 1)
+    sent = model.transmission(torch.arange(5))
+    assert (sent.down, sent.up) == (2.0, 1)
     assert model.statistics.down_bytes == 2 * model.statistics.up_bytes
     model.affinity[0] = torch.tensor([9.0, 1.0, 3.0, 2.0, -1.0])
     chosen = model._choose(0, torch.arange(5), 0.0, 7)
@@ -512,7 +513,7 @@ def test_one_group_is_fedavg_and_groups_do_not_mix() -> None:
     served = rows_of(model, 6)
     assert torch.equal(served[0], served[2])  # unseen clients have a group too
     assert not torch.allclose(served[0], served[1])
-    assert model.streams == 2
+    assert model.transmission(torch.arange(6)).streams == 2
     with pytest.raises(UserError, match="Oracle needs data whose true groups are known"):
         train(make_model(Oracle, make_data()), make_data(), 1)
     assert isinstance(model.components[0], Linear)
@@ -525,9 +526,9 @@ def test_a_warm_up_is_one_mean_for_all_and_then_coefficients() -> None:
     train(model, data, 2)
     fedavg = train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1)), data, 2)
     torch.testing.assert_close(rows_of(model, 6), rows_of(fedavg, 6), rtol=1e-12, atol=1e-14)
-    assert model.n_groups == 1
+    assert len(model.weights) == 1
     model = make_model(UserCentric, data, n_streams=2, warmup_rounds=3, client_optimizer=ClientSGD(lr=0.1))
     train(model, data, 6)
-    assert model.n_groups == 2
+    assert len(model.weights) == 2
     assert not torch.allclose(parameters(model.components), start)  # where the gradients were compared
     assert model.statistics.up_bytes == 7 * 6 * (5 * 3 + 3) * 8

@@ -18,6 +18,8 @@ class Sent(NamedTuple):
     models: Models  # [C, M, ...]
     weights: Tensor  # [C], of each client in its average, usually its number of samples; or [C, G], in every average
     group: Tensor | None = None  # int64 [C]: which average it enters; None: there is one, or it enters all
+    n_groups: int = 1  # G, averages that the server takes, where `group` says which
+    extras: Models = {}  # what it sends besides, by name, each [C, ...]: averaged with the same weights
 
 
 def check_sent(sender: object, sent: Any) -> None:
@@ -33,16 +35,14 @@ class Means(NamedTuple):
     models: Models  # [G M, ...]: group after group, its M models
     heard: Tensor  # bool [G M]: whether anybody entered the average; where not, the models are zeros
     weight: Tensor  # float64 [G], the sum of the weights
+    extras: Models = {}  # the averages of what was sent besides, [G, ...]
 
 
 class WeightedMean:
     """sum_t w_t theta_t / sum_t w_t over the clients t that were added (Alg. 1, line 10; w_t = n_t), for each group.
 
-    A client whose model is not finite is left out, and counted in `rejected`. Integer buffers (counters) take the
-    maximum instead: summing or averaging them means nothing.
-
-    Args:
-        n_groups: G.
+    A client that sends something that is not finite is left out, and counted in `rejected`. Integer buffers (counters)
+    take the maximum instead: summing or averaging them means nothing.
 
     Example:
         Two clients with 1 and 3 samples, and one parameter; a third client has sent NaN.
@@ -57,15 +57,21 @@ class WeightedMean:
 
     """
 
-    def __init__(self, n_groups: int = 1) -> None:
+    def __init__(self) -> None:
         self.rejected = 0
-        self._weight = torch.zeros(n_groups, dtype=torch.float64)
-        self._sums: Models = {}  # [G, M, ...]
+        self._weight = torch.zeros(0, dtype=torch.float64)  # [G], from the first block on
+        self._extras: set[str] = set()
+        self._sums: Models = {}  # [G, M, ...]; of extras [G, ...]
         self._dtypes: dict[str, torch.dtype] = {}
         self._largest: Models = {}  # [G, M, ...]
 
     def add(self, sent: Sent) -> None:
-        """Adds the models of a block's clients."""
+        """Adds what a block's clients have sent."""
+        if not len(self._weight):
+            n_groups = sent.weights.shape[1] if sent.weights.ndim == 2 else sent.n_groups
+            self._weight = torch.zeros(n_groups, dtype=torch.float64)
+        self._extras.update(sent.extras)
+        sent = sent._replace(models=sent.models | sent.extras)
         finite = all_finite(sent.models)  # [C]
         self.rejected += int((~finite).sum())
         if sent.weights.ndim == 2:
@@ -131,9 +137,11 @@ class WeightedMean:
             weight = self._weight.to(sums).view(-1, *[1] * (sums.ndim - 1))  # [G, 1, ...]
             mean = torch.where(weight > 0, sums / weight, 0.0) if (self._weight == 0).any() else sums / weight
             models[name] = mean.to(self._dtypes[name])
+        extras = {name: models.pop(name) for name in self._extras}
         n_models = next(iter(models.values())).shape[1]
         heard = (self._weight > 0).repeat_interleave(n_models)
-        return Means({name: t.flatten(0, 1) for name, t in (models | self._largest).items()}, heard, self._weight)
+        models = {name: t.flatten(0, 1) for name, t in (models | self._largest).items()}
+        return Means(models, heard, self._weight, extras)
 
 
 def all_finite(models: Models) -> Tensor:

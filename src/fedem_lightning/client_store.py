@@ -30,6 +30,7 @@ class ClientStore(nn.Module):
     Args:
         n_clients: T.
         like: a client's row of each tensor, [...]; all rows start as copies of it.
+        holds: whose rows these are: "clients", or something else, which processes then do not exchange.
 
     Raises:
         UserError: the disk is too small.
@@ -38,9 +39,9 @@ class ClientStore(nn.Module):
 
     written: Tensor  # bool [T]
 
-    def __init__(self, n_clients: int, like: Models) -> None:
+    def __init__(self, n_clients: int, like: Models, holds: str = "clients") -> None:
         super().__init__()
-        self.names = list(like)
+        self.names, self.holds = list(like), holds
         self.n_bytes = n_clients * sum(tensor.numel() * tensor.element_size() for tensor in like.values())
         self.on_disk = self.n_bytes > MEMORY_LIMIT
         if self.on_disk:
@@ -52,10 +53,10 @@ class ClientStore(nn.Module):
             self.register_buffer(f"rows_{i}", make((n_clients, *tensor.shape), dtype=tensor.dtype))
 
     @classmethod
-    def of_components(cls, n_clients: int, components: nn.ModuleList) -> "ClientStore":
+    def of_components(cls, n_clients: int, components: nn.ModuleList, holds: str = "clients") -> "ClientStore":
         """A copy of the M components for each client: rows [M, ...]."""
         states = [model_state(component) for component in components]
-        return cls(n_clients, {name: torch.stack([state[name] for state in states]) for name in states[0]})
+        return cls(n_clients, {name: torch.stack([state[name] for state in states]) for name in states[0]}, holds)
 
     def __str__(self) -> str:
         where = f"on disk in {tempfile.gettempdir()}" if self.on_disk else "in memory"

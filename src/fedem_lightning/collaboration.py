@@ -6,7 +6,6 @@ the paper's.
 
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,10 +14,8 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
+from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 def compared_parameters(params: Models, pattern: str | None) -> Models:
@@ -50,7 +47,7 @@ class GradientStep(LocalStep):
             total.add_(g)
 
 
-def summed_gradients(algorithm: "FederatedAlgorithm", block: Block, compared: Collection[str]) -> Models:
+def summed_gradients(algorithm: Algorithm, block: Block, compared: Collection[str]) -> Models:
     """The sum over D_i of grad l at component 0, [C, 1, ...], in training mode, by the algorithm's engine."""
     theta = {name: rows[:, :1] for name, rows in algorithm.broadcast(block.clients).items()}  # [C, 1, ...]
     zeros = {name: torch.zeros_like(rows) for name, rows in algorithm.params_of(theta).items()}
@@ -60,7 +57,7 @@ def summed_gradients(algorithm: "FederatedAlgorithm", block: Block, compared: Co
 
 
 def gradients(
-    algorithm: "FederatedAlgorithm",
+    algorithm: Algorithm,
     block: Block,
     n_parts: int,
     compared: Collection[str],
@@ -99,7 +96,7 @@ def gradients(
 
 
 def class_gradients(
-    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, compared: Collection[str], n_classes: int
+    algorithm: Algorithm, federation: Federation, clients: Tensor, compared: Collection[str], n_classes: int
 ) -> Models:
     """The mean gradient at component 0 of each class's samples, over all clients; with one class of all samples.
 
@@ -174,9 +171,8 @@ def _over(total: Tensor | int, counts: Tensor) -> Tensor:
 
 def _parts(block: Block, n_parts: int, seed: int) -> Tensor:
     """The part of each sample, int64 [n]: its client's samples are shuffled and cut into `n_parts`."""
-    owner, counts = block.owner, block.counts()
+    owner = block.owner
     order = torch.argsort((owner << 32) | fold(seed, Purpose.COLLABORATION, block.index), stable=True)
-    rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
     part = torch.empty_like(owner)
-    part[order] = rank * n_parts // counts[owner]
+    part[order] = block.ranks() * n_parts // block.counts()[owner]
     return part

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedem_lightning.cohort import share_of
 from fedem_lightning.engine import LoopEngine, processes_on_cpu
-from fedem_lightning.round import share_of
+from fedem_lightning.protocol import Algorithm
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
     from fedem_lightning.data import FederatedDataModule
 
 LONG_RUN_FLOPS = 3e12
 """A CPU run with more floating-point operations than this uses several processes; a core does some 4e10 a second."""
 
 
-def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> Any:
+def pick_devices(config: "DictConfig", model: Algorithm, data: "FederatedDataModule") -> Any:
     """The Trainer's devices; on a CPU "auto" means processes, by `engine.processes_on_cpu` (Lightning would take 1).
 
     None, the default: as "auto" for a long run on a CPU, else 1; also 1 where clients keep models or momentum of their
@@ -41,12 +41,12 @@ def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "Feder
     return processes_on_cpu(engine_on_cpu(model), n_clients, cores())
 
 
-def engine_on_cpu(model: "FederatedAlgorithm") -> Any:
+def engine_on_cpu(model: Algorithm) -> Any:
     """The engine that would run there."""
     return model.resolve_engine(torch.device("cpu"))
 
 
-def arithmetic(model: "FederatedAlgorithm", data: "FederatedDataModule") -> float:
+def arithmetic(model: Algorithm, data: "FederatedDataModule") -> float:
     """Floating-point operations of a round's gradients: those of a sample, forward three times, for each visit.
 
     A count, not a measurement: the number of processes, and with it the last bits of the results, must not depend on
@@ -67,7 +67,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def faster_with(model: "FederatedAlgorithm", n_processes: int, n_cores: int) -> int:
+def faster_with(model: Algorithm, n_processes: int, n_cores: int) -> int:
     """The trainer.devices that would use the idle cores; 0 if none would."""
     idle = model.device.type == "cpu" and n_processes == 1 < n_cores
     return n_cores if idle and isinstance(model.engine, LoopEngine) else 0

@@ -1,9 +1,8 @@
 """Scoring every client's personal model on its own samples, and summing up over clients (FedEM, Sec. 4)."""
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,19 +10,14 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.cohort import draw_clients, share_of
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.personal import Personal
+from fedem_lightning.personal_models import PersonalModels
 from fedem_lightning.processes import Processes
+from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.round import draw_clients, share_of
 from fedem_lightning.tasks import HIGHER_IS_BETTER, Task
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
-
-
-Predictor = Callable[[Block], Tensor]
 
 REFERENCES = {"bayes_accuracy": True, "minimum_loss": False}
 """What a generator may know of the best test score a client can have; whether higher is better."""
@@ -67,9 +61,7 @@ class Scores(NamedTuple):
     columns: dict[str, np.ndarray]  # what their adaptation found out besides, float64 [C]
 
 
-def score(
-    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, own_data: Federation | None = None
-) -> Scores:
+def score(algorithm: Algorithm, federation: Federation, clients: Tensor, own_data: Federation | None = None) -> Scores:
     """Scores `clients` (int64 [C]) on every split.
 
     Each process scores its share; torchmetrics adds them up. An adaptation tunes on the training samples of `own_data`.
@@ -78,20 +70,20 @@ def score(
         return _score(algorithm, federation, clients, own_data or federation)
 
 
-def _score(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, own_data: Federation) -> Scores:
+def _score(algorithm: Algorithm, federation: Federation, clients: Tensor, own_data: Federation) -> Scores:
     processes = Processes.of(algorithm.trainer)
     metrics = {split: ClientMetrics(len(clients), federation.task).to(clients.device) for split in SPLITS}
-    names = algorithm.adaptation.columns if algorithm.adaptation else ()
-    columns = {name: torch.zeros(len(clients), dtype=torch.float64, device=clients.device) for name in names}
+    zeros = torch.zeros(len(clients), dtype=torch.float64, device=clients.device)
+    columns = {name: zeros.clone() for name in algorithm.scored_columns}
     mine = torch.arange(len(clients), device=clients.device)[processes.rank :: processes.size]
     algorithm.observer.begin("scoring", sum(int(federation.splits[s].counts(clients[mine]).sum()) for s in SPLITS))
-    for rows, predict, found in _predictors(algorithm, own_data, clients, mine):
+    for rows, personal in _personal_models(algorithm, own_data, clients, mine):
         for name, column in columns.items():
-            column[rows] = found[name].double()
+            column[rows] = personal.columns[name].double()
         for split, metric in metrics.items():
             block = federation.block(clients[rows], split)
             for piece in block.pieces() if len(block.index) else ():
-                metric.update(predict(piece), piece.y(), rows[piece.owner])
+                metric.update(personal.predict(piece), piece.y(), rows[piece.owner])
                 algorithm.observer.advance(len(piece.index))
     for metric in metrics.values():
         metric._update_count = max(1, metric._update_count)  # or torchmetrics warns that nothing came before compute
@@ -106,28 +98,23 @@ def _score(algorithm: "FederatedAlgorithm", federation: Federation, clients: Ten
     return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()})
 
 
-def _predictors(
-    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, mine: Tensor
-) -> Iterator[tuple[Tensor, Predictor, dict[str, Tensor]]]:
-    """Positions in `clients`, what predicts for them, and `Personal.columns`.
-
-    All at once, or blocks of clients with their own models.
-    """
-    if algorithm.adaptation is None and algorithm.shares_models:
-        yield mine, algorithm.predict, {}
+def _personal_models(
+    algorithm: Algorithm, federation: Federation, clients: Tensor, mine: Tensor
+) -> Iterator[tuple[Tensor, PersonalModels]]:
+    """Positions in `clients`, and the models these are scored with: all at once, or blocks of own models."""
+    if not len(mine):
         return
-    start, backbone = 0, algorithm.components[0]
-    for block in algorithm.blocks(federation, clients[mine]) if len(mine) else ():
-        if algorithm.adaptation is None:
-            personal = Personal(algorithm.serving(block.clients), algorithm.mixture(block.clients))
-        else:
-            personal = algorithm.adaptation.adapt(algorithm, block)
+    if not algorithm.is_adapted and algorithm.shares_models():
+        yield mine, algorithm.personal_models(clients[mine])
+        return
+    start = 0
+    for block in algorithm.blocks(federation, clients[mine]):
         rows = mine[start : start + len(block.clients)]
-        yield rows, functools.partial(personal.predict, backbone), personal.columns
+        yield rows, algorithm.scored_models(block)
         start += len(block.clients)
 
 
-def scored_clients(algorithm: "FederatedAlgorithm", federation: Federation, seen: bool = True) -> Tensor:
+def scored_clients(algorithm: Algorithm, federation: Federation, seen: bool = True) -> Tensor:
     """The clients that are scored, ascending: the same ones at every evaluation of a run."""
     clients = federation.clients(seen)
     number = share_of(algorithm.scored_clients, len(clients))
@@ -163,9 +150,7 @@ def summarize(
     }
 
 
-def curve_metrics(
-    algorithm: "FederatedAlgorithm", federation: Federation, splits: Sequence[str] = SPLITS
-) -> dict[str, float]:
+def curve_metrics(algorithm: Algorithm, federation: Federation, splits: Sequence[str] = SPLITS) -> dict[str, float]:
     """What the curves show during training: the seen clients on every split, weighted by training samples."""
     clients = scored_clients(algorithm, federation)
     n_train = federation.splits["train"].counts(clients).cpu().numpy()
@@ -182,9 +167,7 @@ def curve_metrics(
     return metrics
 
 
-def client_table(
-    algorithm: "FederatedAlgorithm", federation: Federation, own_data: Federation | None = None
-) -> pd.DataFrame:
+def client_table(algorithm: Algorithm, federation: Federation, own_data: Federation | None = None) -> pd.DataFrame:
     """One row a scored client: id, population, sizes, every measure on each split, private state; see `score`."""
     clients = torch.cat([scored_clients(algorithm, federation, seen) for seen in (True, False)]).sort().values
     rows = clients.cpu().numpy()

@@ -5,14 +5,9 @@ receives them once, with its first model. A BatchNorm layer whose parameters are
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
-    from fedem_lightning.network import Traffic
 
 
 def trained_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
@@ -52,26 +47,3 @@ def frozen_bytes(network: nn.Module) -> int:
     """Bytes of all that is frozen; what is tied counts once."""
     tensors = {id(tensor): tensor for _, tensor in frozen_tensors(network)}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-
-
-def with_frozen(algorithm: "FederatedAlgorithm", clients: Tensor, traffic: "Traffic") -> "Traffic":
-    """A round's traffic with the frozen parameters for those of the clients that the server serves for the first time.
-
-    The server puts them on the air once for all of these. Without a server (graphs, Local) clients start with them, as
-    they do with their first models.
-
-    Args:
-        algorithm: it notes who has them.
-        clients: that hear the server in this round, int64 [C].
-        traffic: of the round, otherwise.
-
-    """
-    n_bytes = frozen_bytes(algorithm.components[0])
-    new = clients[~algorithm.has_frozen[clients]]
-    if not n_bytes or not traffic.streams or not len(new):
-        return traffic
-    algorithm.has_frozen[new] = True
-    models = n_bytes / traffic.model_bytes
-    return traffic._replace(
-        down=traffic.down + models * len(new), streams=traffic.streams + models, on_air=traffic.on_air + models
-    )

@@ -1,22 +1,17 @@
 """Starting points for components, made from clients' data."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, all_finite
+from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
-from fedem_lightning.personal import Personal
+from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.round import draw_clients
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
-def sampled_models(algorithm: "FederatedAlgorithm", federation: Federation, epochs: int) -> Models:
+def sampled_models(algorithm: Algorithm, federation: Federation, epochs: int) -> Models:
     """M models, each trained from component 0 on a client drawn at random (HypCluster, Mansour et al. 2020, Fig. 1).
 
     Args:
@@ -37,7 +32,7 @@ def sampled_models(algorithm: "FederatedAlgorithm", federation: Federation, epoc
     return {name: rows[which % len(candidates), 0] for name, rows in trained.items()}
 
 
-def farthest_models(algorithm: "FederatedAlgorithm", federation: Federation, n_candidates: int, epochs: int) -> Models:
+def farthest_models(algorithm: Algorithm, federation: Federation, n_candidates: int, epochs: int) -> Models:
     """M models trained on single clients, each on one that the models before it serve worst.
 
     The rule of farthest-first traversal (Gonzalez 1985), with a client's lowest loss among the chosen models as its
@@ -65,7 +60,7 @@ def farthest_models(algorithm: "FederatedAlgorithm", federation: Federation, n_c
     return {name: tensor[chosen, 0] for name, tensor in trained.items()}
 
 
-def greedy_models(algorithm: "FederatedAlgorithm", federation: Federation, n_candidates: int, epochs: int) -> Models:
+def greedy_models(algorithm: Algorithm, federation: Federation, n_candidates: int, epochs: int) -> Models:
     """M models trained on single clients: one after the other, the one that lowers the sum of lowest losses most.
 
     The greedy rule of facility location (Nemhauser, Wolsey, Fisher 1978), over clients drawn at random.
@@ -99,9 +94,7 @@ def load_models(components: nn.ModuleList, models: Models) -> None:
         component.load_state_dict({name: t[m] for name, t in models.items()}, strict=False)
 
 
-def _trained(
-    algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int
-) -> tuple[Tensor, Models]:
+def _trained(algorithm: Algorithm, federation: Federation, candidates: Tensor, epochs: int) -> tuple[Tensor, Models]:
     """Candidates [P], without those whose training diverged, and what component 0 becomes on each, [P, 1, ...]."""
     parts = []
     algorithm.observer.begin("starting points", len(candidates))
@@ -115,14 +108,14 @@ def _trained(
 
 
 def _mean_losses(
-    algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, trained: Models, which: int
+    algorithm: Algorithm, federation: Federation, candidates: Tensor, trained: Models, which: int
 ) -> Tensor:
     """Mean training loss of every candidate's samples under the model of candidate `which`, [P]."""
     sums = torch.zeros(len(candidates), dtype=algorithm.parameter_dtype, device=candidates.device)
     block = federation.block(candidates, "train")
     shared = {name: t[which].expand(len(candidates), *t.shape[1:]) for name, t in trained.items()}
-    personal = Personal(shared, torch.ones(len(candidates), 1, device=candidates.device))
+    personal = algorithm.own_models(shared)
     for piece in block.pieces():
-        losses = personal.losses(algorithm.components[0], piece)[:, 0]
+        losses = personal.losses(piece)[:, 0]
         sums.index_add_(0, piece.owner, losses.to(sums))
     return (sums / block.counts()).nan_to_num(torch.inf, torch.inf)

@@ -161,7 +161,7 @@ def shuffled_batches(
     if steps is not None:
         some = counts[counts > 0]
         epochs = -(-steps // -(-int(some.min()) // batch_size)) if len(some) else 0
-    rank = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]  # within its client [n]
+    rank = block.ranks()  # [n]
     keys = fold(seed, Purpose.SHUFFLE, round_, block.clients)  # [C]
     draws = (fold(fold(keys, epoch)[owner], rank) for epoch in range(epochs))  # E x [n], in [0, 2^32)
     passes = [torch.argsort((owner << 32) | draw, stable=True) for draw in draws]

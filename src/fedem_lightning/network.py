@@ -20,6 +20,16 @@ from fedem_lightning.randomness import Purpose, fold
 _DRAW, _DEVICE = 0, 1  # keep a client's delay in a round and its device apart
 
 
+class Transmission(NamedTuple):
+    """What the server and each client of a cohort send in a round, in models; C clients were drawn."""
+
+    down: float  # received by each client, on average
+    up: float  # sent by each client, on average
+    uploads: float | None = None  # that each client puts on the air; None: `up`
+    streams: float | None = None  # distinct models that the server puts on the air, once each; None: `down`
+    stream_of: Tensor | None = None  # the stream that each client listens to, int64 [C]; None: all listen to all
+
+
 class Traffic(NamedTuple):
     """What a round sends, in models; C clients were drawn, those of its cohort trained."""
 

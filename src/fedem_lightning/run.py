@@ -22,7 +22,7 @@ from fedem_lightning.errors import Interrupted, UserError, require, require_whol
 from fedem_lightning.loggers import RoundCSVLogger, finish_wandb, wandb_loggers
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.rank import in_another_process
-from fedem_lightning.reporting import draw_figures, found_coefficients, print_summary, run_results, save_results
+from fedem_lightning.reporting import draw_figures, print_summary, run_results, save_results
 from fedem_lightning.resuming import resume_command
 from fedem_lightning.run_folder import (
     check_checkpoint,
@@ -151,7 +151,7 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
         networks={str(name): instantiate(network) for name, network in (config.get("network") or {}).items()},
         seed=config.seed,
     )
-    model.check_federation(data.federation)
+    model.prepare_for(data.federation)
     return model
 
 
@@ -194,10 +194,10 @@ def _report(
     names: dict[str, Any],
 ) -> dict[str, Any]:
     results = {**names, **run_results(model, data.federation)}
-    coefficients = found_coefficients(model, data.federation)
-    figures = draw_figures(folder, results, model.clients, coefficients)
+    artifacts = model.artifacts(data.federation)
+    figures = draw_figures(folder, results, model.clients, artifacts)
     results["seconds"]["total"] = model.statistics.total_seconds()
-    save_results(folder, results, model.clients, coefficients)
+    save_results(folder, results, model.clients, artifacts)
     for logger in wandb_loggers(trainer):
         logger.experiment.summary.update({"results": results})
         logger.log_image("figures", [str(path) for path in figures])

@@ -1,7 +1,6 @@
 """The seam between training and scoring."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -9,10 +8,8 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_whole
 from fedem_lightning.local_solver import ClientSGD, LocalStep
-from fedem_lightning.personal import Personal
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.personal_models import OwnModels
+from fedem_lightning.protocol import Algorithm
 
 
 class Adaptation(ABC):
@@ -24,22 +21,27 @@ class Adaptation(ABC):
 
     """
 
-    columns: tuple[str, ...] = ()  # of `Personal.columns`, for the clients' table
+    columns: tuple[str, ...] = ()  # of `OwnModels.columns`, for the clients' table
 
     def __init__(self, epochs: int, client_optimizer: ClientSGD | None) -> None:
         require_whole("adaptation.epochs", epochs, at_least=0)
         self.epochs, self.client_optimizer = epochs, client_optimizer
 
     @abstractmethod
-    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> Personal:
+    def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
         """The models that the block's clients are scored with; nothing of `algorithm` may change."""
 
-    def check_federation(self, federation: Federation) -> None:  # noqa: B027 - most have nothing to check
-        """Raises UserError where the adaptation is not defined for this federation."""
+    def prepare(self, federation: Federation) -> None:  # noqa: B027 - most need nothing
+        """Takes what the adaptation needs to know from the federation, before any score.
+
+        Raises:
+            UserError: it is not defined for this federation.
+
+        """
 
     def tune(
         self,
-        algorithm: "FederatedAlgorithm",
+        algorithm: Algorithm,
         models: Models,
         block: Block,
         weights: Tensor | None = None,
@@ -51,7 +53,7 @@ class Adaptation(ABC):
             weights: of the samples, as `kind` of step takes them, [n, M]; None: 1.
 
         """
-        optimizer, rounds = self.client_optimizer or algorithm.client_optimizer, len(algorithm.statistics.round_seconds)
+        optimizer, rounds = self.client_optimizer or algorithm.client_optimizer, algorithm.statistics.rounds
         step = kind(algorithm.components[0], block.federation.task, optimizer, optimizer.lr)
         return algorithm.local_solver(
             models, block, rounds, weights, step=step, epochs=self.epochs, keep_momentum=False, quiet=True

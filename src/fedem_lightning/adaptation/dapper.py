@@ -6,7 +6,6 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,12 +18,10 @@ from fedem_lightning.data.positions import Positions
 from fedem_lightning.data.samples import Arrays, Joined
 from fedem_lightning.errors import require, require_number
 from fedem_lightning.local_solver import ClientSGD
-from fedem_lightning.personal import Personal
+from fedem_lightning.personal_models import OwnModels
+from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.tasks import Classification
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 class Dapper(Adaptation):
@@ -69,7 +66,7 @@ class Dapper(Adaptation):
         self.lambdas = check_grid(lambdas, selection)
         self._public: Arrays | None = None
 
-    def check_federation(self, federation: Federation) -> None:
+    def prepare(self, federation: Federation) -> None:
         """Reads the proxy; finds out whether labels alone can be drawn."""
         if self.source == "pool":
             return
@@ -84,49 +81,45 @@ class Dapper(Adaptation):
             alike = one_label and bool((x == x[:1]).all())
             require(alike, "adaptation.source: model draws labels alone, so all samples must have the same x")
 
-    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> Personal:
+    def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
         """h_lambda for each lambda, then the best of them."""
-        best, h_c = Best(), algorithm.serving(block.clients)
-        mixture, central = algorithm.mixture(block.clients), self._central_samples(algorithm, block)
+        best, central = Best(), algorithm.personal_models(block.clients)
+        h_c, samples = central.models, self._central_samples(algorithm, block)
         for value in self.lambdas:
-            interpolated = self._interpolated(algorithm.seed, block, central, value)
-            h = self.tune(algorithm, h_c, interpolated, algorithm.sample_weights(interpolated))
-            losses = selection_losses(algorithm, Personal(h, mixture), block, self.selection)
+            interpolated = self._interpolated(algorithm.seed, block, samples, value)
+            h = self.tune(algorithm, h_c, interpolated, central.sample_weights(interpolated))
+            tuned = algorithm.own_models(h, central.mixture)
+            losses = selection_losses(tuned, block, self.selection)
             best.offer(losses, models=h, share=torch.full_like(losses, value, dtype=torch.float64))
         models, share = best.value["models"], best.value["share"]
-        return Personal(models, mixture, {"lambda": share})  # type: ignore[arg-type, dict-item]
+        tuned = algorithm.own_models(models, central.mixture)  # type: ignore[arg-type]
+        return tuned._replace(columns={"lambda": share})  # type: ignore[dict-item]
 
     def _interpolated(self, seed: int, block: Block, central: Block, value: float) -> Block:
         """As many samples as `central` has, each a client's own with probability `value`; the same draws for all."""
-        rank, counts = _ranks(central), block.counts()
+        rank, counts = central.ranks(), block.counts()
         keys = fold(seed, Purpose.DAPPER, block.clients)[central.owner]  # [r n]
         own = fold(keys, 0, rank) < value * 2**32  # bool [r n]
         first = (counts.cumsum(0) - counts)[central.owner]
         chosen = block.index[first + fold(keys, 1, rank) % counts[central.owner]]
         return Block(central.federation, block.clients, torch.where(own, chosen, central.index), central.owner)
 
-    def _central_samples(self, algorithm: "FederatedAlgorithm", block: Block) -> Block:
+    def _central_samples(self, algorithm: Algorithm, block: Block) -> Block:
         """C': round(r n_k) samples for each client k, [r n] in all."""
         sizes = (self.ratio * block.counts()).round().long()  # [C]
         owner = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes)
         empty = Block(block.federation, block.clients, owner, owner)
-        draws = fold(fold(algorithm.seed, Purpose.DAPPER, block.clients)[owner], 2, _ranks(empty))  # in [0, 2^32)
+        draws = fold(fold(algorithm.seed, Purpose.DAPPER, block.clients)[owner], 2, empty.ranks())  # in [0, 2^32)
         if self.source == "pool":
             return Block(block.federation, block.clients, _pooled(algorithm, block, owner, draws), owner)
         if self.source == "proxy":
-            assert self._public is not None  # since check_federation
+            assert self._public is not None  # since `prepare`
             public = self._public = self._public.to(owner.device)
             return _beside(block, public, draws % len(public.y), owner)
         return _drawn_from_model(algorithm, block, owner, draws)
 
 
-def _ranks(block: Block) -> Tensor:
-    """Each sample's number among its client's, int64 [n]."""
-    counts = block.counts()
-    return torch.arange(len(block.owner), device=counts.device) - (counts.cumsum(0) - counts)[block.owner]
-
-
-def _pooled(algorithm: "FederatedAlgorithm", block: Block, owner: Tensor, draws: Tensor) -> Tensor:
+def _pooled(algorithm: Algorithm, block: Block, owner: Tensor, draws: Tensor) -> Tensor:
     """Positions of training samples of the clients that train, in the owner's group: int64 [r n]."""
     federation, found = block.federation, torch.zeros_like(owner)
     trained, groups = federation.clients(), algorithm.groups_of(block.clients)
@@ -156,16 +149,16 @@ def _beside(block: Block, more: Arrays, chosen: Tensor, owner: Tensor) -> Block:
     return Block(both, block.clients, len(old.samples.y) + chosen, owner)
 
 
-def _drawn_from_model(algorithm: "FederatedAlgorithm", block: Block, owner: Tensor, draws: Tensor) -> Block:
+def _drawn_from_model(algorithm: Algorithm, block: Block, owner: Tensor, draws: Tensor) -> Block:
     """Labels from the clients' served models; x is what all samples have."""
     x, task = block.x(algorithm.parameter_dtype), block.federation.task
-    personal = Personal(algorithm.serving(block.clients), algorithm.mixture(block.clients))
+    personal = algorithm.personal_models(block.clients)
     first = block.counts().cumsum(0) - block.counts()
     has = torch.nonzero(block.counts() > 0).squeeze(1)  # clients with a sample  [C']
     one = Block(block.federation, block.clients, block.index[first[has]], has)
     y = torch.zeros_like(owner)
     if len(has):
-        p = personal.predict(algorithm.components[0], one).double().exp().cpu()  # [C', Y]
+        p = personal.predict(one).double().exp().cpu()  # [C', Y]
         ladder = (p.cumsum(dim=1).clamp(max=1) + torch.arange(len(has)).unsqueeze(1)).flatten()  # row c: [c, c + 1]
         row = torch.searchsorted(has, owner).cpu()
         y = torch.searchsorted(ladder, row + (draws.cpu() + 0.5) / 2**32) - row * task.n_outputs

@@ -1,14 +1,10 @@
 """Local tuning after training: FedAvg+ (Jiang et al. 2019, as in FedEM, Sec. 4) and Finetune (Mansour et al. 2020)."""
 
-from typing import TYPE_CHECKING
-
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.data.federation import Block
 from fedem_lightning.local_solver import ClientSGD
-from fedem_lightning.personal import Personal
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.personal_models import OwnModels
+from fedem_lightning.protocol import Algorithm
 
 
 class Finetune(Adaptation):
@@ -26,7 +22,8 @@ class Finetune(Adaptation):
     def __init__(self, epochs: int = 1, client_optimizer: ClientSGD | None = None) -> None:
         super().__init__(epochs, client_optimizer)
 
-    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> Personal:
+    def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
         """theta_t <- local_sgd(theta_t)."""
-        tuned = self.tune(algorithm, algorithm.serving(block.clients), block, algorithm.sample_weights(block))
-        return Personal(tuned, algorithm.mixture(block.clients))
+        own = algorithm.personal_models(block.clients)
+        tuned = self.tune(algorithm, own.models, block, own.sample_weights(block))
+        return algorithm.own_models(tuned, own.mixture)

@@ -5,7 +5,7 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +16,8 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import ClientSGD, LocalStep
-from fedem_lightning.personal import Personal
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.personal_models import OwnModels, PersonalModels
+from fedem_lightning.protocol import Algorithm
 
 
 class MixtureStep(LocalStep):
@@ -83,16 +81,16 @@ class Interpolate(Adaptation):
         self.objective, self.selection = objective, selection
         self.lambdas = check_grid(lambdas, selection)
 
-    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> Personal:
+    def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
         """The best h_l and lambda beside the models served before."""
-        central = Personal(algorithm.serving(block.clients), algorithm.mixture(block.clients))
+        central = algorithm.personal_models(block.clients)
         local, share = self.fit(algorithm, central, block)
-        return mixed(local, share, central)._replace(columns={"lambda": share})
+        return mixed(algorithm, local, share, central)._replace(columns={"lambda": share})
 
-    def fit(self, algorithm: "FederatedAlgorithm", central: Personal, block: Block) -> Interpolated:
+    def fit(self, algorithm: Algorithm, central: PersonalModels, block: Block) -> Interpolated:
         """The best of the grid for each client."""
         best, start = Best(), strongest(central)
-        fixed = sample_losses(algorithm, central, block)  # -log of h_c's probabilities  [n]
+        fixed = sample_losses(central, block)  # -log of h_c's probabilities  [n]
         local = self.tune(algorithm, start, block) if self.objective == "own" else start
         for value in self.lambdas:
             share = central.mixture.new_full((len(block.clients),), value, dtype=torch.float64)
@@ -100,19 +98,20 @@ class Interpolate(Adaptation):
                 weights = log_odds(share[block.owner].to(fixed), fixed).unsqueeze(1)
                 local = self.tune(algorithm, start, block, weights, MixtureStep)
             h_l = local if value > 0 else start  # which has no weight, but may have diverged
-            losses = selection_losses(algorithm, mixed(h_l, share, central), block, self.selection)
+            losses = selection_losses(mixed(algorithm, h_l, share, central), block, self.selection)
             best.offer(losses, local=h_l, share=share)  # Eq. 11
         return Interpolated(**best.value)  # type: ignore[arg-type]
 
 
-def strongest(personal: Personal) -> Models:
+def strongest(personal: PersonalModels) -> Models:
     """Each client's model of the largest weight, [C, 1, ...]."""
     first, clients = personal.mixture.argmax(dim=1), torch.arange(len(personal.mixture), device=personal.mixture.device)
     return {name: rows[clients, first].unsqueeze(1) for name, rows in personal.models.items()}
 
 
-def mixed(local: Models, share: Tensor, central: Personal) -> Personal:
+def mixed(algorithm: Algorithm, local: Models, share: Tensor, central: PersonalModels) -> OwnModels:
     """Lambda h_l + (1 - lambda) h_c: local [C, 1, ...] and central [C, M, ...] -> [C, 1 + M, ...]."""
-    models = {name: torch.cat([rows, central.models[name]], dim=1) for name, rows in local.items()}
+    served = central.models
+    models = {name: torch.cat([rows, served[name]], dim=1) for name, rows in local.items()}
     share = share.to(central.mixture).unsqueeze(1)
-    return Personal(models, torch.cat([share, (1 - share) * central.mixture], dim=1))
+    return algorithm.own_models(models, torch.cat([share, (1 - share) * central.mixture], dim=1))

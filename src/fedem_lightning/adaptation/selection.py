@@ -1,7 +1,6 @@
 """Each client's choice of an interpolation weight lambda: the one whose model has the lowest loss."""
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,10 +10,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.em import mixture_losses
 from fedem_lightning.errors import require
-from fedem_lightning.personal import Personal
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.personal_models import PersonalModels
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -34,13 +30,13 @@ def check_grid(lambdas: Sequence[float], selection: str) -> tuple[float, ...]:
     return tuple(sorted(float(value) for value in lambdas))
 
 
-def sample_losses(algorithm: "FederatedAlgorithm", personal: Personal, block: Block) -> Tensor:
+def sample_losses(personal: PersonalModels, block: Block) -> Tensor:
     """-log of each label's likelihood under its client's mixture of models, in nats: [n]."""
-    losses = personal.losses(algorithm.components[0], block)  # [n, M]
+    losses = personal.losses(block)  # [n, M]
     return mixture_losses(personal.mixture.to(losses), losses, block.owner)
 
 
-def selection_losses(algorithm: "FederatedAlgorithm", personal: Personal, block: Block, selection: str) -> Tensor:
+def selection_losses(personal: PersonalModels, block: Block, selection: str) -> Tensor:
     """The mean loss that lambda is chosen by, [C]: of predictions, as they are scored.
 
     On validation samples; of a client that has none, or if `selection` is "train", on training samples.
@@ -49,15 +45,15 @@ def selection_losses(algorithm: "FederatedAlgorithm", personal: Personal, block:
     if selection == "val":
         chosen = block.federation.block(block.clients, "val")
         if not (chosen.counts() > 0).all():
-            own = selection_losses(algorithm, personal, block, "train")
-            return torch.where(chosen.counts() > 0, _means(algorithm, personal, chosen), own)
-    return _means(algorithm, personal, chosen)
+            own = selection_losses(personal, block, "train")
+            return torch.where(chosen.counts() > 0, _means(personal, chosen), own)
+    return _means(personal, chosen)
 
 
-def _means(algorithm: "FederatedAlgorithm", personal: Personal, block: Block) -> Tensor:
+def _means(personal: PersonalModels, block: Block) -> Tensor:
     sums = personal.mixture.new_zeros(len(block.clients))
     for piece in block.pieces() if len(block.index) else ():
-        prediction = personal.predict(algorithm.components[0], piece)
+        prediction = personal.predict(piece)
         losses = block.federation.task.scores(prediction, piece.y())["loss"]
         sums.index_add_(0, piece.owner, losses.to(sums))
     return sums / block.counts().clamp(min=1)

@@ -4,19 +4,19 @@ Mohri, Sivek, Suresh: "Agnostic Federated Learning", ICML 2019, arXiv 1902.00146
 """
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.checks import check_everybody_trains
 from fedem_lightning.components import Backbone, model_state
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_number
-from fedem_lightning.round import Round
+from fedem_lightning.history import Round
+from fedem_lightning.personal_models import SharedModels
 
 
 class AFL(FederatedAlgorithm):
@@ -31,7 +31,6 @@ class AFL(FederatedAlgorithm):
 
     """
 
-    samples_clients = False  # every client's loss moves lambda
     weights: Tensor  # lambda [T]; of the seen clients, on the simplex
     losses_of_clients: Tensor  # F_t [T], nats
 
@@ -39,9 +38,13 @@ class AFL(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         require_number("algorithm.weights_lr", weights_lr, at_least=0)
         self.weights_lr = weights_lr
-        self.register_buffer("weights", torch.zeros(n_clients))
-        self.register_buffer("losses_of_clients", torch.zeros(n_clients))
+        self.add_state("weights", torch.zeros(n_clients), columns="lambda")
+        self.add_client_state("losses_of_clients", torch.zeros(n_clients))
         self.averaged = copy.deepcopy(self.components)  # w_bar
+
+    def prepare(self, federation: Federation) -> None:
+        """Every client takes part in every round: each one's loss moves lambda."""
+        check_everybody_trains(self, federation)
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """F_t(w) and w - gamma_w grad F_t(w), both at the w received."""
@@ -64,24 +67,15 @@ class AFL(FederatedAlgorithm):
                 else:
                     tensor.copy_(newest[name])
 
+    def personal_models(self, clients: Tensor) -> SharedModels:
+        """w_bar."""
+        alone = torch.ones(len(clients), 1, dtype=self.parameter_dtype, device=clients.device)
+        return SharedModels(self.averaged, alone)
+
     def lambda_of(self, data: Block | Round) -> Tensor:
         """Lambda [T]; uniform over the clients that train until it has moved."""
         seen = data.federation.seen.to(self.weights)
         return self.weights if self.weights.any() else seen / seen.sum()
-
-    @property
-    def served_components(self) -> nn.ModuleList:
-        """w_bar."""
-        return self.averaged
-
-    def client_state(self) -> Iterator[Tensor]:
-        """The clients' losses; lambda is the server's."""
-        yield self.losses_of_clients
-        yield from super().client_state()
-
-    def client_columns(self) -> dict[str, np.ndarray]:
-        """Lambda."""
-        return {"lambda": self.weights.cpu().numpy()}
 
 
 def project_on_simplex(v: Tensor) -> Tensor:

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.cohort import share_of
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_number, require_whole
-from fedem_lightning.round import Round, share_of
+from fedem_lightning.history import Round
 
 LEAST = 1e-12
 """Of a domain's weight: at 0 it could never grow again, and its clients would have no say at all."""
@@ -34,7 +35,6 @@ class Agnostic(FederatedAlgorithm):
 
     """
 
-    sized_by_data = ("weights", "mean_counts", "recent_counts")
     weights: Tensor  # lambda [p], on the simplex; [0] before the first round
     mean_counts: Tensor  # a cohort's samples of each domain, mean over the window [p]
     recent_counts: Tensor  # the same of the last rounds [window, p]
@@ -54,12 +54,11 @@ class Agnostic(FederatedAlgorithm):
         known = initial_weights in ("uniform", "proportional")
         require(known, f"algorithm.initial_weights: expected uniform or proportional, got {initial_weights}")
         self.domain_lr, self.window, self.initial_weights = domain_lr, window, initial_weights
-        for name in self.sized_by_data:
-            self.register_buffer(name, torch.zeros(0))
+        for name in ("weights", "mean_counts", "recent_counts"):
+            self.add_state(name, torch.zeros(0))
 
-    def check_federation(self, federation: Federation) -> None:
+    def prepare(self, federation: Federation) -> None:
         """The domains must be known."""
-        super().check_federation(federation)
         how = "dataset.domains, or an array 'domain' beside x and y"
         require(federation.domains is not None, f"dataset.domains: Agnostic needs the domain of every sample ({how})")
 
@@ -70,7 +69,7 @@ class Agnostic(FederatedAlgorithm):
         start = torch.ones_like(counts) if self.initial_weights == "uniform" else counts
         self.weights = start / start.sum()
         share = share_of(self.participation, len(everybody.clients)) / len(everybody.clients)
-        self.mean_counts = torch.where(counts > 0, share * counts, 1.0)  # nobody has it: any number will do
+        self.mean_counts = torch.where(counts > 0, share * counts, 1.0)  # no client has it, so the number is never used
         self.recent_counts = counts.new_zeros(self.window, len(counts))
 
     def client_update(self, block: Block, round_: int) -> Sent:
@@ -82,15 +81,15 @@ class Agnostic(FederatedAlgorithm):
         weights = a[block.domain()] * (block.counts() / b)[block.owner]  # [n]
         models = self.local_solver(self.broadcast(block.clients), block, round_, weights.unsqueeze(1))
         # the server's mean weighs by b_k: what it finds, times sum_k b_k, are sums over the cohort
-        sums = {"domain losses": loss_sums, "domain counts": counts}
-        return Sent(models | {name: (total / b.unsqueeze(1)).unsqueeze(1) for name, total in sums.items()}, b)
+        extras = {name: total / b.unsqueeze(1) for name, total in (("losses", loss_sums), ("counts", counts))}  # [C, p]
+        return Sent(models, b, extras=extras)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """W <- w - serveropt(sum_k b_k (w - w_k) / sum_k b_k);  lambda_i ~ lambda_i exp(gamma L_i)."""
         super().server_update(means, round_)
         if means is not None:
             b = float(means.weight[0])  # sum_k b_k
-            loss_sums, counts = (b * means.models[f"domain {name}"][0] for name in ("losses", "counts"))  # [p]
+            loss_sums, counts = (b * means.extras[name][0] for name in ("losses", "counts"))  # [p]
             loss = torch.where(counts > 0, loss_sums / counts, 0.0)  # L_i  [p]
             grown = self.weights.log() + self.domain_lr * loss.to(self.weights)
             self.weights = torch.softmax(grown, dim=0).clamp(min=LEAST)

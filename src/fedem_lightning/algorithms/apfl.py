@@ -3,11 +3,9 @@
 Deng, Kamani, Mahdavi: "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461. Algorithm 1.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +16,7 @@ from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep, along
+from fedem_lightning.personal_models import OwnModels
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,6 @@ class APFL(FederatedAlgorithm):
 
     """
 
-    shares_models = False
     alpha: Tensor  # [T]
 
     def __init__(
@@ -76,10 +74,11 @@ class APFL(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         check_share("alpha", alpha)
         self.initial_alpha, self.adaptive = alpha, adaptive
-        self.register_buffer("alpha", torch.full((n_clients,), float(alpha)))
+        self.add_client_state("alpha", torch.full((n_clients,), float(alpha)), columns="alpha")
         self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
-        if hasattr(self, "kept_momentum"):
-            self.own_momentum = ClientStore(n_clients, self.kept_momentum.read(torch.tensor(0)))  # of v_t
+        self.own_momentum: ClientStore | None = None  # of v_t
+        if self.kept_momentum is not None:
+            self.own_momentum = ClientStore(n_clients, self.kept_momentum.read(torch.tensor(0)))
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Local steps of w and v together; keeps v and alpha, sends w."""
@@ -96,14 +95,14 @@ class APFL(FederatedAlgorithm):
         trained = self.solve(w, block, round_, step=step, extra=extra)
         new_alpha, new_v = trained["mixing"]["alpha"], trained["own"] | trained["own_buffers"]
         finite = all_finite({**new_v, "alpha": new_alpha})  # [C]
-        if hasattr(self, "own_momentum"):
+        if self.own_momentum is not None:
             self.own_momentum.write(t[finite], {name: rows[finite] for name, rows in trained["own_momentum"].items()})
         self.own.write(t[finite], {name: rows[finite] for name, rows in new_v.items()})
         self.alpha[t[finite]] = new_alpha[finite].squeeze(1)
         return Sent(trained["params"] | trained["buffers"], block.counts())
 
     def _momentum_of(self, clients: Tensor, own: Models) -> Models:
-        if hasattr(self, "own_momentum"):
+        if self.own_momentum is not None:
             return self.own_momentum.read(clients)
         return {name: torch.zeros_like(v) for name, v in own.items() if self.client_optimizer.momentum}
 
@@ -111,23 +110,14 @@ class APFL(FederatedAlgorithm):
         """Two gradients a visit: at w and at v_bar."""
         return 2 * super().local_work(federation, clients, round_)
 
-    def serving(self, clients: Tensor) -> Models:
-        """v_bar_t with the newest w, [C, 1, ...]; who never took part has w."""
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """v_bar_t with the newest w; who never took part has w."""
         w = self.broadcast(clients)
-        return interpolate(self.alpha[clients].unsqueeze(1), self.own.read(clients, w), w)
+        return self.own_models(interpolate(self.alpha[clients].unsqueeze(1), self.own.read(clients, w), w))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """One local round."""
         self.own.write(clients, self.broadcast(clients))
         self.alpha[clients] = self.initial_alpha
         for block in self.blocks(federation, clients):
-            self.client_update(block, len(self.statistics.round_seconds))
-
-    def client_state(self) -> Iterator[Tensor]:
-        """Alpha and the clients' own models."""
-        yield self.alpha
-        yield from super().client_state()
-
-    def client_columns(self) -> dict[str, np.ndarray]:
-        """Alpha."""
-        return {"alpha": self.alpha.cpu().numpy()}
+            self.client_update(block, self.statistics.rounds)

@@ -1,21 +1,39 @@
 """What is refused before a round is run: options out of range, federations a method is not defined for."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import nn
 
-from fedem_lightning.algorithms.solving import takes_plain_averages
+from fedem_lightning.algorithms.server_step import takes_plain_averages
+from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require, require_number, require_whole
-from fedem_lightning.round import cohort_size
+from fedem_lightning.protocol import Algorithm
 
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+RENAMED = {
+    "serving": "personal_models",
+    "mixture": "personal_models",
+    "served_components": "personal_models",
+    "shares_models": "personal_models",
+    "sample_weights": "personal_models",
+    "messages": "transmission",
+    "uploads": "transmission",
+    "streams": "transmission",
+    "stream_of": "transmission",
+    "check_federation": "prepare",
+    "samples_clients": "prepare",
+    "serves_unseen": "prepare",
+    "client_columns": "add_client_state",
+    "sized_by_data": "add_state",
+}
+"""Hooks of version 0.1.0, and what takes their place."""
 
 
-def check_class(kind: type["FederatedAlgorithm"]) -> None:
-    """Raises UserError for a class without a method that it has to define: a LightningModule is no ABC."""
+def check_class(kind: type) -> None:
+    """Raises UserError for a class that lacks a method, or has one that nothing calls: a LightningModule is no ABC."""
+    for name in (name for base in kind.__mro__ if not base.__module__.startswith("fedem_") for name in vars(base)):
+        require(
+            name not in RENAMED, f"{kind.__name__} defines {name}, which is now {RENAMED.get(name)}: see CHANGELOG.md"
+        )
     for name in dir(kind):
         abstract = getattr(getattr(kind, name), "__isabstractmethod__", False)
         require(not abstract, f"{kind.__name__} does not define {name}, see docs/adding_an_algorithm.md")
@@ -51,33 +69,39 @@ def check_share(key: str, value: float) -> None:
     require(value <= 1, f"algorithm.{key}: expected a number up to 1, got {value}")
 
 
-def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
     """Raises UserError if the model was made for another federation, or the method is not defined for this one."""
     name, n_seen = type(algorithm).__name__, len(federation.clients())
     require(
         federation.n_clients == algorithm.n_clients,
         f"n_clients: the model was made for {algorithm.n_clients} clients, the data has {federation.n_clients}",
     )
-    cohort = cohort_size(algorithm.participation, n_seen)
-    require(
-        algorithm.samples_clients or cohort >= n_seen,
-        f"algorithm.participation: {name} needs every client in every round, got {algorithm.participation}",
-    )
-    limited = any(network.deadline is not None for network in algorithm.networks.values())
-    deadline = f"network.deadline: it leaves clients out of rounds, but {name} needs every client in every round"
-    require(algorithm.samples_clients or not limited, deadline)
-    require(
-        algorithm.serves_unseen or n_seen == federation.n_clients,
-        f"dataset.unseen_fraction: {name} has no model for clients that did not train, expected 0",
-    )
+    cohort_size(algorithm.participation, n_seen)
     require(
         algorithm.uses_server_optimizer or takes_plain_averages(algorithm.configure_optimizers()),
         f"algorithm.server_optimizer: {name} takes plain averages or none, expected SGD with lr 1 and no momentum "
         "(momentum that reaches every method is algorithm.client_optimizer.momentum)",
     )
-    if algorithm.adaptation is not None:
-        algorithm.adaptation.check_federation(federation)
-    check_fit(algorithm.components[0], federation)
+
+
+def check_everybody_trains(algorithm: Algorithm, federation: Federation) -> None:
+    """Raises UserError if a round may leave clients out."""
+    name, n_seen = type(algorithm).__name__, len(federation.clients())
+    require(
+        cohort_size(algorithm.participation, n_seen) >= n_seen,
+        f"algorithm.participation: {name} needs every client in every round, got {algorithm.participation}",
+    )
+    limited = any(network.deadline is not None for network in algorithm.networks.values())
+    deadline = f"network.deadline: it leaves clients out of rounds, but {name} needs every client in every round"
+    require(not limited, deadline)
+
+
+def check_everybody_is_seen(algorithm: Algorithm, federation: Federation) -> None:
+    """Raises UserError if there are clients that do not train."""
+    require(
+        len(federation.clients()) == federation.n_clients,
+        f"dataset.unseen_fraction: {type(algorithm).__name__} has no model for clients that did not train, expected 0",
+    )
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ Constraints", IEEE TNNLS 2020, arXiv 1910.01991. Algorithms 1 (bipartition), 3 (
 """
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,14 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.checks import check_everybody_trains
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_number, require_whole
-from fedem_lightning.personal import Personal
-from fedem_lightning.round import Round
+from fedem_lightning.history import Round
+from fedem_lightning.network import Transmission
+from fedem_lightning.personal_models import OwnModels
 
 CHUNK = 2**22
 """Numbers of an update that are compared at once."""
@@ -47,9 +48,7 @@ class Clustered(FederatedAlgorithm):
 
     """
 
-    samples_clients = False  # all updates are compared
     uses_server_optimizer = False
-    shares_models = False
     cluster: Tensor  # int64 [T], the leaf of each client
     split: Tensor  # bool [nodes]
     update_norms: Tensor  # |Delta_t| of the last round, [T]
@@ -84,15 +83,20 @@ class Clustered(FederatedAlgorithm):
         self.eps1, self.eps2, self.gamma_max = eps1, eps2, gamma_max
         self.min_rounds, self.linkage, self.unseen, self.max_depth = min_rounds, linkage, unseen, max_depth
         n_nodes = 2 ** (max_depth + 1) - 1
-        self.register_buffer("cluster", torch.zeros(n_clients, dtype=torch.int64))
-        self.register_buffer("split", torch.zeros(n_nodes, dtype=torch.bool))
-        self.register_buffer("update_norms", torch.zeros(n_clients))
-        self.register_buffer("longest_mean", torch.zeros(n_nodes))
-        self.nodes = ClientStore.of_components(n_nodes, self.components)  # a row a node
+        self.add_client_state("cluster", torch.zeros(n_clients, dtype=torch.int64), columns="cluster", groups=True)
+        self.add_state("split", torch.zeros(n_nodes, dtype=torch.bool))
+        self.add_client_state("update_norms", torch.zeros(n_clients))
+        self.add_state("longest_mean", torch.zeros(n_nodes))
+        self.nodes = ClientStore.of_components(n_nodes, self.components, holds="nodes")
         row = self.params_of(self.nodes.read(torch.tensor(0)))
         self.updates = ClientStore(n_clients, row)  # Delta_t of the last round
         if unseen == "tree":
-            self.split_updates = ClientStore(max_depth * n_clients, row)  # at each level's split, client after client
+            # at each level's split, client after client
+            self.split_updates = ClientStore(max_depth * n_clients, row, holds="levels of the tree")
+
+    def prepare(self, federation: Federation) -> None:
+        """Every client takes part in every round: all updates are compared."""
+        check_everybody_trains(self, federation)
 
     def initialize(self, federation: Federation) -> None:
         """Says so if no cluster can be split."""
@@ -110,12 +114,13 @@ class Clustered(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """Delta_t = local_sgd(theta_c) - theta_c."""
         t = block.clients
-        theta = self.serving(t)  # [C, 1, ...]
+        theta = self.nodes.read(self.cluster[t])  # [C, 1, ...]
         trained = self.local_solver(theta, block, round_)
         delta = {name: trained[name] - theta[name] for name in self.params_of(theta)}
         self.updates.write(t, {name: d.nan_to_num(0.0, 0.0, 0.0) for name, d in delta.items()})
         self.update_norms[t] = sum(d.flatten(1).square().sum(dim=1) for d in delta.values()).sqrt()  # type: ignore[union-attr]
-        return Sent(trained, block.counts(), group=torch.searchsorted(self.leaves(block.federation), self.cluster[t]))
+        group = torch.searchsorted(self.leaves(block.federation), self.cluster[t])
+        return Sent(trained, block.counts(), group, self.n_groups)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_c <- theta_c + sum_t (n_t / n_c) Delta_t, the mean of the members' models; splits where due."""
@@ -183,26 +188,21 @@ class Clustered(FederatedAlgorithm):
         }
 
     @property
-    def n_groups(self) -> int:  # type: ignore[override]
+    def n_groups(self) -> int:
         """Clusters."""
         return int(self.split.sum()) + 1
 
-    @property
-    def streams(self) -> int:
-        """A model for each cluster."""
-        return self.n_groups
-
-    def stream_of(self, clients: Tensor) -> Tensor:
-        """The clusters."""
-        return self.cluster[clients]
+    def transmission(self, clients: Tensor) -> Transmission:
+        """A model for each cluster, heard by its members; one up."""
+        return Transmission(down=1, up=1, streams=self.n_groups, stream_of=self.cluster[clients])
 
     def leaves(self, federation: Federation) -> Tensor:
         """The clusters' nodes, ascending."""
         return self.cluster[federation.clients()].unique()
 
-    def serving(self, clients: Tensor) -> Models:
-        """The model of each client's cluster, [C, 1, ...]."""
-        return self.nodes.read(self.cluster[clients])
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """The model of each client's cluster."""
+        return self.own_models(self.nodes.read(self.cluster[clients]))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """Down the tree (Alg. 4), or to the lowest loss; a client without training samples goes left."""
@@ -218,8 +218,8 @@ class Clustered(FederatedAlgorithm):
     def _nearer_child(self, block: Block) -> Tensor:
         """The child of the client's node with the most similar update among its clients at the split."""
         node = self.cluster[block.clients]  # [1]
-        theta, trained_on = self.serving(block.clients), block.federation.clients()
-        trained = self.local_solver(theta, block, len(self.statistics.round_seconds), keep_momentum=False)
+        theta, trained_on = self.nodes.read(node), block.federation.clients()
+        trained = self.local_solver(theta, block, self.statistics.rounds, keep_momentum=False)
         own = {name: trained[name] - theta[name] for name in self.params_of(theta)}
         level = depth(node)
         best = []
@@ -235,22 +235,8 @@ class Clustered(FederatedAlgorithm):
         if len(block.index) == 0:
             return leaves[:1]
         models = {name: rows.transpose(0, 1) for name, rows in self.nodes.read(leaves).items()}  # [1, leaves, ...]
-        losses = Personal(models, torch.ones(1, len(leaves))).losses(self.components[0], block)  # [n, leaves]
+        losses = self.own_models(models).losses(block)  # [n, leaves]
         return leaves[losses.mean(dim=0).argmin()].view(1)
-
-    def groups_of(self, clients: Tensor) -> Tensor:
-        """The clusters."""
-        return self.cluster[clients]
-
-    def client_state(self) -> Iterator[Tensor]:
-        """What the server needs to know of every client; the nodes are the server's."""
-        yield from (self.cluster, self.update_norms, *self.updates.tensors())
-        if hasattr(self, "kept_momentum"):
-            yield from self.kept_momentum.tensors()
-
-    def client_columns(self) -> dict[str, np.ndarray]:
-        """The cluster."""
-        return {"cluster": self.cluster.cpu().numpy()}
 
 
 def depth(node: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization
@@ -38,7 +37,3 @@ class DFedEM(DecentralizedSurrogateOptimization):
     def pi(self) -> Tensor:
         """The mixture weights, [T, M]."""
         return self.private
-
-    def client_columns(self) -> dict[str, np.ndarray]:
-        """The mixture weights."""
-        return {f"pi_{m}": column for m, column in enumerate(self.pi.T.cpu().numpy())}

@@ -3,7 +3,6 @@
 Marfoq et al., NeurIPS 2021, arXiv 2108.10252, Appendix E (Alg. 4, D-FedEM) and F (Alg. 5, the general form).
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from fedem_lightning.algorithms.surrogate import Surrogate, descend_surrogate, m
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.personal import Personal
-from fedem_lightning.round import Round
+from fedem_lightning.history import Round
+from fedem_lightning.network import Transmission
+from fedem_lightning.personal_models import OwnModels
 from fedem_lightning.topology import Topology, spectral_gap
 
 
@@ -37,7 +37,6 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
     """
 
     uses_server_optimizer = False
-    shares_models = False
     private: Tensor  # v [T, ...]
 
     def __init__(
@@ -51,7 +50,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
         self.surrogate, self.topology = surrogate, topology or Topology()
-        self.register_buffer("private", surrogate.private(n_clients, n_components))
+        self.add_client_state("private", surrogate.private(n_clients, n_components), columns=surrogate.columns)
         self.models = ClientStore.of_components(n_clients, self.components)  # u_t, rows [M, ...]
         self._neighbours = 0.0  # of a client, on average
         self._gap: tuple[np.ndarray, float] | None = None  # the last W, and its spectral gap
@@ -81,21 +80,22 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
 
     def losses(self, block: Block) -> Tensor:
         """The losses of every client's own models, [n, M]."""
-        own = self.models.read(block.clients)
-        return Personal(own, torch.ones(len(block.clients), len(self.components))).losses(self.components[0], block)
+        return self.own_models(self.models.read(block.clients)).losses(block)
 
-    def serving(self, clients: Tensor) -> Models:
-        """u_t, [C, M, ...]."""
-        return self.models.read(clients)
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """u_t, mixed as the surrogate says."""
+        mixture = self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
+        models = self.models.read(clients)
+        return OwnModels(self.components[0], models, mixture, self.surrogate.by_responsibility)
 
-    def mixture(self, clients: Tensor) -> Tensor:
-        """As the surrogate says."""
-        return self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
+    def transmission(self, clients: Tensor) -> Transmission:
+        """M models to and from each neighbour of the last round's graph, which hear them at once; no server."""
+        m = len(self.components)
+        return Transmission(down=m * self._neighbours, up=m * self._neighbours, uploads=m, streams=0)
 
-    def sample_weights(self, block: Block) -> Tensor | None:
-        """Those of the surrogate, if it is made of the samples' losses."""
-        g = majorized(self, block)
-        return g.weights if g.anchor is None else None
+    def evaluation_components(self, federation: Federation) -> Models:
+        """The mean of all u_t, [M, ...]."""
+        return self.models.mean(federation.clients())
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """From the mean of all u_t and the initial v, one argmin of the surrogate."""
@@ -105,28 +105,3 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
             t = block.clients
             self.models.write(t, {name: row.expand(len(t), *row.shape) for name, row in mean.items()})
             self.private[t] = majorized(self, block).private
-
-    def mean_models(self, federation: Federation) -> Models:
-        """The mean of all u_t, [M, ...]."""
-        return self.models.mean(federation.clients())
-
-    @property
-    def messages(self) -> tuple[float, float]:
-        """M models to and from each neighbour of the last round's graph."""
-        each = len(self.components) * self._neighbours
-        return each, each
-
-    @property
-    def uploads(self) -> int:
-        """M models, which all neighbours hear at once."""
-        return len(self.components)
-
-    @property
-    def streams(self) -> int:
-        """There is no server."""
-        return 0
-
-    def client_state(self) -> Iterator[Tensor]:
-        """The private variables v, and the clients' models."""
-        yield self.private
-        yield from super().client_state()

@@ -4,7 +4,6 @@ Marfoq, Neglia, Bellet, Kameni, Vidal: "Federated Multi-Task Learning under a Mi
 arXiv 2108.10252. Algorithms 1 and 2; equation numbers are the paper's.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,15 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.predicting import losses_of
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require, require_number, require_whole
+from fedem_lightning.history import Round
 from fedem_lightning.initialization import farthest_models, load_models
+from fedem_lightning.network import Transmission
+from fedem_lightning.personal_models import SharedModels, broadcast, component_losses
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.round import Round
 
 
 class FedEM(FederatedAlgorithm):
@@ -81,7 +81,7 @@ class FedEM(FederatedAlgorithm):
         self.initialization, self.personalize_steps = initialization, personalize_steps
         self.personalize_tolerance, self.personalizes_seen = personalize_tolerance or 0.0, personalize_seen
         self.warmup_rounds = warmup_rounds
-        self.register_buffer("pi", torch.full((n_clients, n_components), 1.0 / n_components))
+        self.add_client_state("pi", torch.full((n_clients, n_components), 1.0 / n_components), columns="pi_{m}")
 
     def initialize(self, federation: Federation) -> None:
         """The components' starting points, if they come from the data."""
@@ -98,7 +98,7 @@ class FedEM(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""
         t, owner, received = block.clients, block.owner, self.components[: self._n_sent(round_)]
-        losses = losses_of(self, received, block)  # l(h_m(x_i), y_i)  [n, M]
+        losses = component_losses(received, block)  # l(h_m(x_i), y_i)  [n, M]
         pi = self.pi[t] if len(received) > 1 else torch.ones_like(self.pi[t, :1])
         self.round_metrics.add("objective", mixture_losses(pi, losses, owner))  # Eq. 6, before the round
         if round_ < self.warmup_rounds:
@@ -106,7 +106,7 @@ class FedEM(FederatedAlgorithm):
         else:
             q = responsibilities(self.pi[t], losses, owner)  # Eq. 8  [n, M]
             self.pi[t] = mixture_weights(q, owner, self.pi[t])  # Eq. 9  [C, M]
-        models = self.local_solver(self.broadcast(t, received), block, round_, weights=q)  # Eq. 10  [C, M, ...]
+        models = self.local_solver(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
         return Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -121,22 +121,17 @@ class FedEM(FederatedAlgorithm):
         """Models that travel in a round and are trained: one for all in a warm-up of equal components, else M."""
         return 1 if self.initialization == "shared" and round_ < self.warmup_rounds else len(self.components)
 
-    @property
-    def messages(self) -> tuple[int, int]:
-        """M each way."""
-        return self._n_sent(self.current_epoch), self._n_sent(self.current_epoch)
+    def transmission(self, clients: Tensor) -> Transmission:
+        """M models each way, or one."""
+        return Transmission(down=self._n_sent(self.current_epoch), up=self._n_sent(self.current_epoch))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """A gradient for each model that travels; the E-step has forward passes only."""
         return super().local_work(federation, clients, round_) // len(self.components) * self._n_sent(round_)
 
-    def mixture(self, clients: Tensor) -> Tensor:
-        """Eq. 5: client t serves sum_m pi[t, m] h_m(x)."""
-        return self.pi[clients]
-
-    def sample_weights(self, block: Block) -> Tensor:
-        """Eq. 8."""
-        return responsibilities(self.pi[block.clients], self.losses(block), block.owner)
+    def personal_models(self, clients: Tensor) -> SharedModels:
+        """Eq. 5: client t serves sum_m pi[t, m] h_m(x); tuning weighs samples by responsibilities (Eq. 8)."""
+        return SharedModels(self.components, self.pi[clients], by_responsibility=True)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several of both."""
@@ -157,12 +152,3 @@ class FedEM(FederatedAlgorithm):
         kept = self.pi.clone()
         super().validation_step(batch, batch_idx)
         self.pi.copy_(kept)
-
-    def client_state(self) -> Iterator[Tensor]:
-        """The mixture weights."""
-        yield self.pi
-        yield from super().client_state()
-
-    def client_columns(self) -> dict[str, np.ndarray]:
-        """The mixture weights."""
-        return {f"pi_{m}": column for m, column in enumerate(self.pi.T.cpu().numpy())}

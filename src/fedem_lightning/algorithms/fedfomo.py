@@ -13,14 +13,14 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_share
-from fedem_lightning.algorithms.predicting import client_means
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_whole
-from fedem_lightning.personal import Personal
+from fedem_lightning.history import Round
+from fedem_lightning.network import Transmission
+from fedem_lightning.personal_models import OwnModels, client_means
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.round import Round
 
 
 class FedFOMO(FederatedAlgorithm):
@@ -41,7 +41,6 @@ class FedFOMO(FederatedAlgorithm):
     """
 
     uses_server_optimizer = False
-    shares_models = False
     affinity: Tensor  # P, the sum of the weights so far [T, T]
 
     def __init__(
@@ -59,7 +58,7 @@ class FedFOMO(FederatedAlgorithm):
         check_share("exploration", exploration)
         check_share("exploration_decay", exploration_decay)
         self.n_downloads, self.exploration, self.exploration_decay = n_downloads, exploration, exploration_decay
-        self.register_buffer("affinity", torch.zeros(n_clients, n_clients))
+        self.add_state("affinity", torch.zeros(n_clients, n_clients))
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
         self.trained = ClientStore.of_components(n_clients, self.components)  # what each client sent last
         self._downloads, self._distinct = float(n_downloads or 0), 0  # in the last round: a client's, and all
@@ -132,17 +131,15 @@ class FedFOMO(FederatedAlgorithm):
         parts = []
         for part in clients.split(64):
             block = _judging(federation, part)
-            one = torch.ones(len(part), 1, device=part.device)
-            losses = Personal(self.models.read(part), one).losses(self.components[0], block)
+            losses = self.own_models(self.models.read(part)).losses(block)
             parts.append(client_means(losses.double(), block)[:, 0])
         return torch.cat(parts)
 
     def _losses_of(self, model: Models, block: Block) -> Tensor:
         """Every client's mean loss under one model [1, ...], float64 [C]."""
         everyone = Block(block.federation, block.clients[:1], block.index, torch.zeros_like(block.owner))
-        one = torch.ones(1, 1, device=block.owner.device)
-        personal = Personal({name: rows.unsqueeze(0) for name, rows in model.items()}, one)
-        losses = [personal.losses(self.components[0], piece) for piece in everyone.pieces()]
+        alone = self.own_models({name: rows.unsqueeze(0) for name, rows in model.items()})
+        losses = [alone.losses(piece) for piece in everyone.pieces()]
         return client_means(torch.cat(losses).double(), block)[:, 0]
 
     def _distances(self, clients: Tensor, offered: Tensor) -> Tensor:
@@ -156,6 +153,14 @@ class FedFOMO(FederatedAlgorithm):
                 rows += sum((theirs[name] - own[name]).flatten(1).double().square().sum(dim=1) for name in params)
         return total.sqrt()
 
+    def transmission(self, clients: Tensor) -> Transmission:
+        """The downloads of the round, and one model up; the server puts each distinct model on the air once."""
+        return Transmission(down=self._downloads, up=1, streams=self._distinct)
+
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """Each client's own model."""
+        return self.own_models(self.models.read(clients))
+
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """From the mean model: one local round, then one step with models that clients sent last."""
         known, mean = federation.clients(), self.models.mean(federation.clients())
@@ -163,25 +168,11 @@ class FedFOMO(FederatedAlgorithm):
         for block in self.blocks(federation, clients):
             t = block.clients
             self.models.write(t, {name: rows.expand(len(t), *rows.shape) for name, rows in mean.items()})
-            self.client_update(block, len(self.statistics.round_seconds))
+            self.client_update(block, self.statistics.rounds)
             own = t[self.trained.written[t]]
             downloaded = torch.stack([self._choose(int(i), offered, 0.0, 0) for i in t])  # [C, N]
             used = torch.cat([downloaded, own == t.unsqueeze(1)], dim=1)
             self.step(federation, t, torch.cat([offered, own]), used)
-
-    @property
-    def messages(self) -> tuple[float, float]:
-        """The downloads of the last round down, one up."""
-        return self._downloads, 1
-
-    @property
-    def streams(self) -> int:
-        """Distinct models downloaded in the last round."""
-        return self._distinct
-
-    def serving(self, clients: Tensor) -> Models:
-        """Each client's own model, [C, 1, ...]."""
-        return self.models.read(clients)
 
 
 def _judging(federation: Federation, clients: Tensor) -> Block:

@@ -4,20 +4,19 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 2002.10619. Section 4, Figure 1. With random hypotheses at the start it is IFCA (Ghosh et al. 2020, arXiv 2006.04088).
 """
 
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.predicting import client_means
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.initialization import farthest_models, greedy_models, load_models, sampled_models
+from fedem_lightning.network import Transmission
+from fedem_lightning.personal_models import OwnModels, client_means
 
 
 class HypCluster(FederatedAlgorithm):
@@ -39,7 +38,6 @@ class HypCluster(FederatedAlgorithm):
 
     """
 
-    shares_models = False
     personalizes_seen = True
     trained_models = 1
     cluster: Tensor  # f(k), int64 [T]
@@ -58,7 +56,7 @@ class HypCluster(FederatedAlgorithm):
         require(initialization in known, f"algorithm.initialization: expected {', '.join(known)}, got {initialization}")
         require_whole("algorithm.initial_epochs", initial_epochs, at_least=1)
         self.initialization, self.initial_epochs = initialization, initial_epochs
-        self.register_buffer("cluster", torch.zeros(n_clients, dtype=torch.int64))
+        self.add_client_state("cluster", torch.zeros(n_clients, dtype=torch.int64), columns="cluster", groups=True)
 
     def initialize(self, federation: Federation) -> None:
         """The hypotheses' starting points. One alone starts where FedAvg does."""
@@ -74,8 +72,8 @@ class HypCluster(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """Chooses a hypothesis, trains it, and sends it with its number."""
         self.personalize_block(block)
-        models = self.local_solver(self.serving(block.clients), block, round_)  # h_{k, f(k)}  [C, 1, ...]
-        return Sent(models, block.counts(), group=self.cluster[block.clients])
+        models = self.local_solver(self._chosen(block.clients), block, round_)  # h_{k, f(k)}  [C, 1, ...]
+        return Sent(models, block.counts(), group=self.cluster[block.clients], n_groups=len(self.components))
 
     def personalize_block(self, block: Block) -> None:
         """f(k) = argmin_i L_k(h_i), Eq. 4; ties: the lowest i. A client without samples stays where it is."""
@@ -90,43 +88,25 @@ class HypCluster(FederatedAlgorithm):
         for block in self.blocks(federation, clients):
             self.personalize_block(block)
 
-    @property
-    def n_groups(self) -> int:  # type: ignore[override]
-        """An average for each hypothesis."""
-        return len(self.components)
+    def transmission(self, clients: Tensor) -> Transmission:
+        """All q hypotheses down, one up."""
+        return Transmission(down=len(self.components), up=1)
+
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """The hypothesis of each client."""
+        return self.own_models(self._chosen(clients))
 
     @property
-    def messages(self) -> tuple[int, int]:
-        """Q down, one up."""
-        return len(self.components), 1
+    def served_models(self) -> int | None:
+        """Q."""
+        return None if self.is_adapted else len(self.components)
 
-    def serving(self, clients: Tensor) -> Models:
+    def _chosen(self, clients: Tensor) -> Models:
         """The hypothesis of each client, [C, 1, ...]."""
         hypotheses = self.broadcast(clients[:1])  # [1, q, ...]
         return {name: rows[0, self.cluster[clients]].unsqueeze(1) for name, rows in hypotheses.items()}
-
-    def mixture(self, clients: Tensor) -> Tensor:
-        """One model each."""
-        return torch.ones(len(clients), 1, dtype=self.parameter_dtype, device=clients.device)
-
-    def mean_models(self, federation: Federation) -> Models:
-        """The hypotheses."""
-        return {name: rows[0] for name, rows in self.broadcast(federation.clients()[:1]).items()}
 
     @property
     def pi(self) -> Tensor:
         """The assignment as mixture weights, one-hot [T, q]."""
         return torch.nn.functional.one_hot(self.cluster, len(self.components)).to(self.parameter_dtype)
-
-    def groups_of(self, clients: Tensor) -> Tensor:
-        """The clusters."""
-        return self.cluster[clients]
-
-    def client_state(self) -> Iterator[Tensor]:
-        """The assignment."""
-        yield self.cluster
-        yield from super().client_state()
-
-    def client_columns(self) -> dict[str, np.ndarray]:
-        """The assignment."""
-        return {"cluster": self.cluster.cpu().numpy()}

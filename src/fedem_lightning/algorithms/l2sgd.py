@@ -20,8 +20,10 @@ from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_number
+from fedem_lightning.history import Round
+from fedem_lightning.network import Transmission
+from fedem_lightning.personal_models import OwnModels
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.round import Round
 
 
 class L2SGD(FederatedAlgorithm):
@@ -39,7 +41,6 @@ class L2SGD(FederatedAlgorithm):
     """
 
     uses_server_optimizer = False
-    shares_models = False
 
     def __init__(
         self,
@@ -83,10 +84,9 @@ class L2SGD(FederatedAlgorithm):
         self._exchanged = always or self.local_steps_of(round_.federation, round_.number) > 0
         self.server_step(None)
 
-    @property
-    def messages(self) -> tuple[int, int]:
-        """One each way; none in a round without a local step."""
-        return int(self._exchanged), int(self._exchanged)
+    def transmission(self, clients: Tensor) -> Transmission:
+        """One model each way; none in a round without a local step."""
+        return Transmission(down=int(self._exchanged), up=int(self._exchanged))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """J batches."""
@@ -101,9 +101,9 @@ class L2SGD(FederatedAlgorithm):
             p = 1 / (1 + self.local_epochs * float((-(-counts // self.batch_size)).double().mean()))
         return int(generator(self.seed, Purpose.LOCAL_STEPS, round_).geometric(p)) - 1
 
-    def serving(self, clients: Tensor) -> Models:
-        """x_t, [C, 1, ...]; who never took part has x_bar."""
-        return self.models.read(clients, self.broadcast(clients))
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """x_t; who never took part has x_bar."""
+        return self.own_models(self.models.read(clients, self.broadcast(clients)))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """x_bar."""

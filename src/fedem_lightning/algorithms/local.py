@@ -4,12 +4,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.client_store import ClientStore
+from fedem_lightning.cohort import share_of
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.round import share_of
+from fedem_lightning.network import Transmission
+from fedem_lightning.personal_models import OwnModels
 
 
 class Local(FederatedAlgorithm):
@@ -23,30 +24,28 @@ class Local(FederatedAlgorithm):
     """
 
     uses_server_optimizer = False
-    shares_models = False
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.models = ClientStore.of_components(n_clients, self.components)  # rows [1, ...]
 
-    @property
-    def messages(self) -> tuple[int, int]:
+    def transmission(self, clients: Tensor) -> Transmission:
         """Nothing is sent."""
-        return 0, 0
+        return Transmission(down=0, up=0)
 
     def client_update(self, block: Block, round_: int) -> None:
         """theta_t = local_sgd(theta_t); an update that is not finite is rejected."""
         self.round_metrics.rejected += self.models.write_finite(
-            block.clients, self.local_solver(self.serving(block.clients), block, round_)
+            block.clients, self.local_solver(self.models.read(block.clients), block, round_)
         )
 
-    def serving(self, clients: Tensor) -> Models:
-        """Each client's own model, [C, 1, ...]."""
-        return self.models.read(clients)
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """Each client's own model."""
+        return self.own_models(self.models.read(clients))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """From the common start; the clients' rounds are spread over the run, and so over the schedule of the rate."""
-        done = len(self.statistics.round_seconds)
+        done = self.statistics.rounds
         taken = self.rounds_of_a_client(federation)
         self.models.write(clients, self.broadcast(clients))
         for block in self.blocks(federation, clients):
@@ -56,5 +55,5 @@ class Local(FederatedAlgorithm):
     def rounds_of_a_client(self, federation: Federation) -> int:
         """In how many rounds a seen client was drawn and met the deadline: the mean over them, rounded."""
         n_seen, statistics = len(federation.clients()), self.statistics
-        drawn = len(statistics.round_seconds) * share_of(self.participation, n_seen)
+        drawn = statistics.rounds * share_of(self.participation, n_seen)
         return round((drawn - statistics.stragglers) / n_seen)

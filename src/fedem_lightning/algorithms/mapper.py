@@ -6,7 +6,6 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedem_lightning.adaptation import Adaptation, Interpolate
@@ -16,7 +15,6 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
-from fedem_lightning.personal import Personal
 
 
 class Mapper(FederatedAlgorithm):
@@ -43,9 +41,8 @@ class Mapper(FederatedAlgorithm):
         """(10) and (11) for h_c as received; then (12), local steps of h_c with h_l fixed."""
         assert isinstance(self.adaptation, Interpolate)
         h_c = self.broadcast(block.clients)  # [C, 1, ...]
-        alone = torch.ones_like(self.mixture(block.clients))
-        h_l, share = self.adaptation.fit(self, Personal(h_c, alone), block)  # Eq. 10, 11
-        fixed = Personal(h_l, alone).losses(self.components[0], block)  # [n, 1]
+        h_l, share = self.adaptation.fit(self, self.own_models(h_c), block)  # Eq. 10, 11
+        fixed = self.own_models(h_l).losses(block)  # [n, 1]
         weights = log_odds(1 - share[block.owner].unsqueeze(1).to(fixed), fixed)
         step = self.local_step(block, round_, MixtureStep)
         models = self.local_solver(h_c, block, round_, weights, step=step)  # Eq. 12

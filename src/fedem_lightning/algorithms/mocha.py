@@ -12,22 +12,25 @@ Clients are rows here: W and B are [T, d].
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Means, Models, all_finite
+from fedem_lightning.aggregation import Means, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.checks import check_everybody_is_seen
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import UserError, require, require_number, require_whole
 from fedem_lightning.frozen import trained_parameters
+from fedem_lightning.history import Round
 from fedem_lightning.local_solver import shuffled_batches
+from fedem_lightning.network import Transmission
+from fedem_lightning.personal_models import OwnModels
 from fedem_lightning.randomness import Purpose, fold
-from fedem_lightning.round import Round
 from fedem_lightning.tasks import BinaryClassification
 
 
@@ -72,9 +75,6 @@ class MOCHA(FederatedAlgorithm):
     """
 
     uses_server_optimizer = False
-    shares_models = False
-    serves_unseen = False  # they have no row in Sigma
-    sized_by_data = ("alpha",)
 
     alpha: Tensor  # dual variables [T, max_t n_t], padded with zeros; [T, 0] before the first round
     b: Tensor  # (1/n_t) X_t^T alpha_t  [T, d]
@@ -103,10 +103,10 @@ class MOCHA(FederatedAlgorithm):
         self.work, self.stragglers = work, stragglers
         layer = linear_layer(self.components[0])
         self.n_features, d = layer.in_features, layer.in_features + (layer.bias is not None)
-        self.register_buffer("alpha", torch.zeros(n_clients, 0))
-        self.register_buffer("b", torch.zeros(n_clients, d))
-        self.register_buffer("w", torch.zeros(n_clients, d))
-        self.register_buffer("sigma", torch.eye(n_clients) / n_clients)
+        self.add_client_state("alpha", torch.zeros(n_clients, 0))
+        self.add_client_state("b", torch.zeros(n_clients, d))
+        self.add_state("w", torch.zeros(n_clients, d))
+        self.add_state("sigma", torch.eye(n_clients) / n_clients)
 
     def client_update(self, block: Block, round_: int) -> None:
         """H_t coordinate steps of every client; b_t and alpha_t move. An update that is not finite is rejected."""
@@ -116,7 +116,7 @@ class MOCHA(FederatedAlgorithm):
         order = steps.argsort(descending=True, stable=True)  # the clients that still take steps are always the first
         steps, block = steps[order], block.federation.block(block.clients[order], "train")
         t, owner, n = block.clients, block.owner, block.counts()
-        turn = torch.arange(len(owner), device=owner.device) - (n.cumsum(0) - n)[owner]  # within its client  [n]
+        turn = block.ranks()  # [n]
 
         y = 2 * block.y().to(self.parameter_dtype) - 1  # -1, +1  [n]
         z = self.features(block).mul_(y.unsqueeze(1))  # y x  [n, d]
@@ -184,32 +184,24 @@ class MOCHA(FederatedAlgorithm):
         for name, values in (("primal", primal), ("dual", dual), ("duality_gap", primal - dual)):
             self.round_metrics.add(name, values[values.isfinite()])
 
-    def serving(self, clients: Tensor) -> Models:
-        """w_t as the backbone's weight and bias, [C, 1, ...]."""
+    def transmission(self, clients: Tensor) -> Transmission:
+        """Every client gets its own w_t, and sends delta b_t."""
+        return Transmission(down=1, up=1, streams=self.n_clients, stream_of=clients)
+
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """w_t as the backbone's weight and bias."""
         parameters = dict(self.components[0].named_parameters())  # weight, then bias
         parts = self.w[clients].split([p.numel() for p in parameters.values()], dim=1)
-        return {n: w.view(-1, 1, *p.shape) for (n, p), w in zip(parameters.items(), parts, strict=True)}
+        models = {n: w.view(-1, 1, *p.shape) for (n, p), w in zip(parameters.items(), parts, strict=True)}
+        return self.own_models(models)
 
-    @property
-    def streams(self) -> int:
-        """Every client gets its own w_t."""
-        return self.n_clients
-
-    def stream_of(self, clients: Tensor) -> Tensor:
-        """Its own."""
-        return clients
-
-    def client_state(self) -> Iterator[Tensor]:
-        """The dual variables and b_t; w_t and Sigma are the server's, which every process computes."""
-        yield from (self.alpha, self.b, *super().client_state())
-
-    def check_federation(self, federation: Federation) -> None:
-        """Raises UserError unless there are two classes and every client trains."""
+    def prepare(self, federation: Federation) -> None:
+        """Two classes, and every client trains: the others have no row in Sigma."""
         task, found, needed = federation.task, self.n_features, math.prod(federation.in_shape)
         expected = "algorithm: MOCHA is defined for two classes and one logit (a binary task)"
         require(isinstance(task, BinaryClassification), f"{expected}, the data is a {type(task).__name__}")
         require(found == needed, f"backbone: expected a linear layer of {needed} features, got {found}")
-        super().check_federation(federation)
+        check_everybody_is_seen(self, federation)
 
 
 def ascend(

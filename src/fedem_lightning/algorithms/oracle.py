@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
-from fedem_lightning.round import Round
+from fedem_lightning.history import Round
+from fedem_lightning.network import Transmission
+from fedem_lightning.personal_models import OwnModels
 
 
 class Oracle(FederatedAlgorithm):
@@ -27,26 +29,23 @@ class Oracle(FederatedAlgorithm):
     """
 
     uses_server_optimizer = False
-    shares_models = False
-    sized_by_data = ("group",)
     group: Tensor  # of each client, int64 [T]; [0] before the first round
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.register_buffer("group", torch.zeros(0, dtype=torch.int64))
-        self.models = ClientStore.of_components(n_clients, self.components)  # a row a group
+        self.add_state("group", torch.zeros(0, dtype=torch.int64))
+        self.models = ClientStore.of_components(n_clients, self.components, holds="groups")
 
-    def check_federation(self, federation: Federation) -> None:
-        """The true groups must be known."""
-        super().check_federation(federation)
+    def prepare(self, federation: Federation) -> None:
+        """Takes the true groups."""
         known = "group" in federation.truth
         require(known, "algorithm: Oracle needs data whose true groups are known (dataset.shift, dataset.one_hot)")
         self.group = torch.from_numpy(np.asarray(federation.truth["group"], dtype=np.int64)).to(self.device)
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_t = local_sgd(theta_g)."""
-        models = self.local_solver(self.serving(block.clients), block, round_)
-        return Sent(models, block.counts(), group=self.group[block.clients])
+        models = self.local_solver(self.models.read(self.group[block.clients]), block, round_)
+        return Sent(models, block.counts(), self.group[block.clients], self.n_groups)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """The mean of each group; one that nobody sent for stays as it is."""
@@ -56,19 +55,14 @@ class Oracle(FederatedAlgorithm):
         self.server_step(None)
 
     @property
-    def n_groups(self) -> int:  # type: ignore[override]
+    def n_groups(self) -> int:
         """True groups."""
         return int(self.group.max()) + 1
 
-    @property
-    def streams(self) -> int:
-        """A model for each group."""
-        return self.n_groups
+    def transmission(self, clients: Tensor) -> Transmission:
+        """A model for each group; one up."""
+        return Transmission(down=1, up=1, streams=self.n_groups, stream_of=self.group[clients])
 
-    def stream_of(self, clients: Tensor) -> Tensor:
-        """The clients' groups."""
-        return self.group[clients]
-
-    def serving(self, clients: Tensor) -> Models:
-        """The group's model, [C, 1, ...]."""
-        return self.models.read(self.group[clients])
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """The group's model."""
+        return self.own_models(self.models.read(self.group[clients]))

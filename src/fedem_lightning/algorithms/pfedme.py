@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent
+from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
+from fedem_lightning.personal_models import OwnModels
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,6 @@ class PFedMe(FederatedAlgorithm):
         inner_steps: gradient steps that approximate the proximal point, for each batch.
 
     """
-
-    shares_models = False
 
     def __init__(
         self,
@@ -99,12 +98,12 @@ class PFedMe(FederatedAlgorithm):
         """A gradient for each inner step."""
         return self.inner_steps * super().local_work(federation, clients, round_)
 
-    def serving(self, clients: Tensor) -> Models:
-        """theta_t, [C, 1, ...]; who never took part has the global model."""
-        return self.models.read(clients, self.broadcast(clients))
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """theta_t; who never took part has the global model."""
+        return self.own_models(self.models.read(clients, self.broadcast(clients)))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """One local update from the global model (FedEM, J.3)."""
         self.models.write(clients, self.broadcast(clients))
         for block in self.blocks(federation, clients):
-            self.client_update(block, len(self.statistics.round_seconds))
+            self.client_update(block, self.statistics.rounds)

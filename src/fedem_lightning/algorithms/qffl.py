@@ -10,10 +10,11 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_number
-from fedem_lightning.round import Round, sample_cohort
+from fedem_lightning.history import Round
 
 
 class QFFL(FederatedAlgorithm):
@@ -35,7 +36,7 @@ class QFFL(FederatedAlgorithm):
         require_number("algorithm.q", q, at_least=0)
         require(sampling in ("by_size", "uniform"), f"algorithm.sampling: expected by_size or uniform, got {sampling}")
         self.q, self.sampling = q, sampling
-        self.register_buffer("reference", torch.ones(()))
+        self.add_state("reference", torch.ones(()))
 
     def cohort(self, federation: Federation, round_: int) -> Tensor:
         """Drawn with odds n_t, or uniformly."""
@@ -62,13 +63,14 @@ class QFFL(FederatedAlgorithm):
             squared_norm += dw.flatten(1).square().sum(dim=1)
             sent[name] = power.view(-1, *[1] * (dw.ndim - 1)) * dw  # Delta_t
         h = self.q * relative ** (self.q - 1) / self.reference * squared_norm + smoothness * power
-        return Sent({**sent, "h": h.unsqueeze(1), "loss": loss.unsqueeze(1)}, torch.ones_like(loss))
+        extras = {"h": h.unsqueeze(1), "loss": loss.unsqueeze(1)}  # [C, 1]
+        return Sent(sent, torch.ones_like(loss), extras=extras)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """W <- w - sum_t Delta_t / sum_t h_t; buffers become their mean."""
         if means is None:
             return self.server_step(None)
-        self.pseudo_gradient(means)  # for the buffers
-        h = means.models["h"][0]
-        self.reference.copy_(means.models["loss"][0])
+        self.take_buffers(means)
+        h = means.extras["h"][0, 0]
+        self.reference.copy_(means.extras["loss"][0, 0])
         return self.server_step([{name: delta[0] / h for name, delta in self.params_of(means.models).items()}])

@@ -7,9 +7,8 @@ clients, v_t private. State a `Surrogate`, and either algorithm runs it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,9 +20,8 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep, along
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization
+from fedem_lightning.personal_models import SharedModels
+from fedem_lightning.protocol import Algorithm
 
 
 class Majorizer(NamedTuple):
@@ -44,12 +42,15 @@ class Surrogate(ABC):
     g_t must lie above f_t everywhere, and touch it at (u^{k-1}, v_t^{k-1}) with the same gradient in u.
     """
 
+    columns: str | None = None  # of clients.parquet, from v
+    by_responsibility = False  # as of `SharedModels`
+
     def private(self, n_clients: int, n_components: int) -> Tensor:
         """v_t^0 of every client, [T, ...]. Default: there is none, [T, 0]."""
         return torch.zeros(n_clients, 0)
 
     @abstractmethod
-    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
+    def majorize(self, algorithm: Algorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """g_t of the block's clients, and the v that minimises it.
 
         Args:
@@ -66,14 +67,24 @@ class Surrogate(ABC):
         return v.new_full((len(v), n_components), 1 / n_components)
 
 
+class OptimizesSurrogate(Algorithm, Protocol):
+    """Algorithm 3 or 5."""
+
+    surrogate: Surrogate
+    private: Tensor  # v [T, ...]
+
+
 class MixtureSurrogate(Surrogate):
     """FedEM's (App. G, Eq. 182): u = Theta, v_t = pi_t; the weights are the responsibilities."""
+
+    columns = "pi_{m}"
+    by_responsibility = True
 
     def private(self, n_clients: int, n_components: int) -> Tensor:
         """pi, uniform, [T, M]."""
         return torch.full((n_clients, n_components), 1.0 / n_components)
 
-    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
+    def majorize(self, algorithm: Algorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """E-step (Eq. 8) and mixture weights (Eq. 9)."""
         losses = algorithm.losses(block)  # [n, M]
         algorithm.round_metrics.add("objective", mixture_losses(v, losses, block.owner))
@@ -103,7 +114,7 @@ class MoreauSurrogate(Surrogate):
         require_number("algorithm.surrogate.inner_lr", inner_lr, above=0)
         self.penalty, self.inner_steps, self.inner_lr = penalty, inner_steps, inner_lr
 
-    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
+    def majorize(self, algorithm: Algorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """Theta = prox(u), by gradient steps on the client's batches."""
         backbone, task, params = algorithm.components[0], block.federation.task, algorithm.params_of(u)
         step = PulledStep(backbone, task, ClientSGD(lr=self.inner_lr), self.inner_lr)
@@ -132,7 +143,7 @@ def pulled(anchor: Models, pull: Tensor, n_components: int) -> Learner:
 
 
 def descend_surrogate(
-    algorithm: FederatedAlgorithm, g: Majorizer, u: Models, block: Block, round_: int, scale: Tensor | None = None
+    algorithm: Algorithm, g: Majorizer, u: Models, block: Block, round_: int, scale: Tensor | None = None
 ) -> Models:
     """LocalSolver on g_t: u <- u - eta scale_t grad g_t(u, v_t; xi), [C, M, ...].
 
@@ -154,10 +165,10 @@ def descend_surrogate(
     return algorithm.local_solver(u, block, round_, weights, **options)
 
 
-def majorized(algorithm: "SurrogateOptimization | DecentralizedSurrogateOptimization", block: Block) -> Majorizer:
+def majorized(algorithm: OptimizesSurrogate, block: Block) -> Majorizer:
     """The clients' surrogates where they stand after the rounds done."""
-    u, v = algorithm.serving(block.clients), algorithm.private[block.clients]
-    return algorithm.surrogate.majorize(algorithm, block, u, v, len(algorithm.statistics.round_seconds))
+    u, v = algorithm.personal_models(block.clients).models, algorithm.private[block.clients]
+    return algorithm.surrogate.majorize(algorithm, block, u, v, algorithm.statistics.rounds)
 
 
 class SurrogateOptimization(FederatedAlgorithm):
@@ -176,7 +187,7 @@ class SurrogateOptimization(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
         self.surrogate = surrogate
-        self.register_buffer("private", surrogate.private(n_clients, n_components))
+        self.add_client_state("private", surrogate.private(n_clients, n_components), columns=surrogate.columns)
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Alg. 3: surrogate, private variable, local solver; the server averages u_t with weights n_t."""
@@ -185,22 +196,13 @@ class SurrogateOptimization(FederatedAlgorithm):
         self.private[t] = g.private
         return Sent(descend_surrogate(self, g, u, block, round_), block.counts())
 
-    def mixture(self, clients: Tensor) -> Tensor:
-        """As the surrogate says."""
-        return self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
-
-    def sample_weights(self, block: Block) -> Tensor | None:
-        """Those of the surrogate, if it is made of the samples' losses."""
-        g = majorized(self, block)
-        return g.weights if g.anchor is None else None
+    def personal_models(self, clients: Tensor) -> SharedModels:
+        """The components, mixed as the surrogate says."""
+        mixture = self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
+        return SharedModels(self.components, mixture, self.surrogate.by_responsibility)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """From the initial v, one argmin of the surrogate."""
         block = federation.block(clients, "train")
         self.private[clients] = self.surrogate.private(len(clients), len(self.components)).to(self.private)
         self.private[clients] = majorized(self, block).private
-
-    def client_state(self) -> Iterator[Tensor]:
-        """The private variables v."""
-        yield self.private
-        yield from super().client_state()

@@ -5,21 +5,23 @@ equation numbers are the paper's.
 """
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.client_store import ClientStore
 from fedem_lightning.collaboration import class_gradients, compared_parameters, gradients
 from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_whole
-from fedem_lightning.round import Round, count_special_round
+from fedem_lightning.history import Round
+from fedem_lightning.network import Transmission
+from fedem_lightning.personal_models import OwnModels
+from fedem_lightning.round import count_special_round
 from fedem_lightning.streams import (
     MATRIX_LIMIT,
     RULES,
@@ -65,8 +67,6 @@ class UserCentric(FederatedAlgorithm):
     """
 
     uses_server_optimizer = False
-    shares_models = False
-    sized_by_data = ("weights", "w")
     stream: Tensor  # of each client, int64 [T]
     weights: Tensor  # of the clients in each stream's mean, any scale [k, T]
     noise: Tensor  # sigma^2 [T]
@@ -101,19 +101,19 @@ class UserCentric(FederatedAlgorithm):
         self.similarity, self.label_adjusted, self.members_only = similarity, label_adjusted, members_only
         self.warmup_rounds, self.refresh_every = warmup_rounds, refresh_every
         self._n_classes = 1  # gradients that a client sends in a special round
-        self.register_buffer("stream", torch.zeros(n_clients, dtype=torch.int64))
-        self.register_buffer("weights", torch.zeros(0, n_clients))
-        self.register_buffer("noise", torch.zeros(n_clients))
-        self.register_buffer("w", torch.zeros(0, 0))
-        self.register_buffer("embedding", torch.full((n_clients, 2), torch.nan))
+        self.add_client_state("stream", torch.zeros(n_clients, dtype=torch.int64), columns="stream")
+        self.add_state("weights", torch.zeros(0, n_clients))
+        self.add_client_state("noise", torch.zeros(n_clients))
+        self.add_state("w", torch.zeros(0, 0))
+        plane = torch.full((n_clients, 2), torch.nan)
+        self.add_client_state("embedding", plane, columns=("embedding_0", "embedding_1"))
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
         params = self.params_of(self.models.read(torch.tensor(0)))
         self.gradients = ClientStore(n_clients, compared_parameters(params, compared))  # g_i
         self._share = self.gradients.n_bytes / self.models.n_bytes  # of a model, which a gradient is
 
-    def check_federation(self, federation: Federation) -> None:
-        """No more streams than clients; classes, if gradients are compared by them."""
-        super().check_federation(federation)
+    def prepare(self, federation: Federation) -> None:
+        """No more streams than clients; the number of classes, if gradients are compared by them."""
         n_seen, k, task = len(federation.clients()), self.n_streams, federation.task
         if self.label_adjusted:
             self._n_classes = getattr(task, "n_classes", 0) if task.n_targets == 1 else 0
@@ -207,6 +207,31 @@ class UserCentric(FederatedAlgorithm):
         shares = self.weights[self.stream[t]][:, t].double()  # [T', T']
         self.models.mix(t, (shares / shares.sum(dim=1, keepdim=True)).T)
 
+    def transmission(self, clients: Tensor) -> Transmission:
+        """A model for each stream, heard by its group; one up."""
+        return Transmission(down=1, up=1, streams=len(self.weights), stream_of=self.stream[clients])
+
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """Each client's model."""
+        return self.own_models(self.models.read(clients))
+
+    def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
+        """The coefficients of the newest special round; none of more than `MATRIX_LIMIT` clients.
+
+        w: rows sum to 1, [T', T']; id: of these clients, str [T']; stream, and true_group if known: int64 [T'].
+        """
+        if not len(self.w):
+            return {}
+        rows = federation.clients().cpu().numpy()
+        found = {
+            "w": self.w.cpu().numpy(),
+            "id": np.array([str(federation.names[t]) for t in rows]),
+            "stream": self.stream.cpu().numpy()[rows],
+        }
+        if "group" in federation.truth:
+            found["true_group"] = np.asarray(federation.truth["group"], dtype=np.int64)[rows]
+        return {"coefficients": found}
+
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """A mean of the known clients' models, by the row of W of the client's own gradient."""
         t = federation.clients()
@@ -217,31 +242,3 @@ class UserCentric(FederatedAlgorithm):
             for client, row in zip(part, rows, strict=True):
                 mean = self.models.mean(t, row if row.any() else counts)
                 self.models.write(client.view(1), {name: rows.unsqueeze(0) for name, rows in mean.items()})
-
-    @property
-    def n_groups(self) -> int:  # type: ignore[override]
-        """Streams."""
-        return len(self.weights)
-
-    @property
-    def streams(self) -> int:
-        """Distinct models sent down."""
-        return len(self.weights)
-
-    def stream_of(self, clients: Tensor) -> Tensor:
-        """The clients' groups."""
-        return self.stream[clients]
-
-    def serving(self, clients: Tensor) -> Models:
-        """Each client's model, [C, 1, ...]."""
-        return self.models.read(clients)
-
-    def client_state(self) -> Iterator[Tensor]:
-        """A few numbers; models and gradients are stores."""
-        yield from (self.stream, self.noise, self.embedding)
-        yield from super().client_state()
-
-    def client_columns(self) -> dict[str, np.ndarray]:
-        """The stream, and where the gradient lies in the plane."""
-        first, second = self.embedding.cpu().numpy().T
-        return {"stream": self.stream.cpu().numpy(), "embedding_0": first, "embedding_1": second}

@@ -21,7 +21,7 @@ from rich.progress import (
 from rich.text import Text
 
 from fedem_lightning.devices import cores, faster_with
-from fedem_lightning.round import RoundObserver
+from fedem_lightning.history import RoundObserver
 from fedem_lightning.tasks import headline
 
 LONG_STAGE_SECONDS = 2.0

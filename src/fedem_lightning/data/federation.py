@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.augmentation import Augmentation
-from fedem_lightning.data.positions import Positions, Split
+from fedem_lightning.data.positions import Positions, Split, ranks
 from fedem_lightning.data.samples import Arrays, Samples
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
@@ -36,6 +36,10 @@ class Block:
         """Samples of each client, int64 [C]."""
         return torch.bincount(self.owner, minlength=len(self.clients))
 
+    def ranks(self) -> Tensor:
+        """Each sample's number among its client's, int64 [n]."""
+        return ranks(self.owner, self.counts())
+
     def x(self, dtype: torch.dtype) -> Tensor:
         """Features [n, ...] as the model takes them."""
         return self.federation.samples.features(self.index, dtype)
@@ -46,7 +50,7 @@ class Block:
 
     def domain(self) -> Tensor:
         """Which of the federation's domains each sample is of, int64 [n]."""
-        assert self.federation.domains is not None  # `check_federation` of whoever asks
+        assert self.federation.domains is not None  # `prepare` of whoever asks
         return self.federation.domains.of_sample[self.index]
 
     def batch(self, positions: Tensor, key: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

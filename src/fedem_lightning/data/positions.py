@@ -27,6 +27,11 @@ class Positions(Protocol):
         """What a digest has to cover."""
 
 
+def ranks(owner: Tensor, counts: Tensor) -> Tensor:
+    """Each sample's number among its owner's samples, from 0: owner int64 [n], ascending; counts [C] -> int64 [n]."""
+    return torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
+
+
 @dataclass(frozen=True)
 class Split:
     """`Positions` as a table, sorted by client."""
@@ -47,8 +52,7 @@ class Split:
         """Where the samples of `clients` (int64 [C]) lie, client after client, and whose they are: int64 [n] each."""
         counts = self.counts(clients)  # [C]
         owner = torch.repeat_interleave(torch.arange(len(clients), device=clients.device), counts)  # [n]
-        within = torch.arange(len(owner), device=clients.device) - (counts.cumsum(0) - counts)[owner]
-        return self.index[self.offsets[clients][owner] + within], owner
+        return self.index[self.offsets[clients][owner] + ranks(owner, counts)], owner
 
     def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Split":
         """The split with a part of the samples of `clients`, drawn at random: round(fraction n_t) of each."""

@@ -16,15 +16,15 @@ GROUPS_SHOWN = 20
 
 
 def draw_figures(
-    folder: Path, results: dict[str, Any], clients: pd.DataFrame, coefficients: Mapping[str, np.ndarray]
+    folder: Path, results: dict[str, Any], clients: pd.DataFrame, artifacts: Mapping[str, Mapping[str, np.ndarray]]
 ) -> list[Path]:
-    """Draws what the run has: scores, mixture weights, who learns with whom.
+    """Draws what the run has: scores, mixture weights, coefficients of aggregation.
 
     Args:
         folder: where to.
         results: of the run, see docs/results.md.
         clients: one row a client.
-        coefficients: see `found_coefficients`.
+        artifacts: arrays by file and name; of these "coefficients" is drawn.
 
     Returns:
         The files.
@@ -36,7 +36,7 @@ def draw_figures(
         f"{measure}_by_round": _by_round(folder / "metrics.csv", results, measure, factor, unit),
         "mixture_weights": _mixture_weights(clients),
         f"{measure}_over_clients": _over_clients(clients, measure, factor, unit),
-        "coefficients": _coefficients(coefficients),
+        "coefficients": _coefficients(artifacts.get("coefficients", {})),
         "embedding": _embedding(clients),
     }
     paths = []

@@ -18,13 +18,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedem_lightning.algorithms import FederatedAlgorithm, UserCentric
+from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.backbones import Linear
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation import REFERENCES, summarize, summarize_table
 from fedem_lightning.files import write_atomically
 from fedem_lightning.recovery import component_health, group_scores, recovery_scores
+
+Artifacts = Mapping[str, Mapping[str, np.ndarray]]
+"""Arrays by file and name, see `Contract.artifacts`."""
 
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
@@ -38,6 +41,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "n_unseen_clients": len(federation.clients(seen=False)),
         "n_scored_clients": len(seen),
         "n_scored_unseen_clients": len(unseen),
+        "served_models": algorithm.served_models,
         "n_train_samples": int(federation.splits["train"].counts(federation.clients()).sum()),
         **{split: summarize_table(seen, split) for split in SPLITS},
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
@@ -90,8 +94,8 @@ def _recovery(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str
 def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Of the clients that train: those who hear the same models, or else choose the same one, against the truth."""
     clients = federation.clients()
-    groups = algorithm.stream_of(clients)
-    if groups is None and algorithm.n_groups > 1:
+    groups = algorithm.transmission(clients).stream_of
+    if groups is None and algorithm.group_state is not None and len(algorithm.components) > 1:
         groups = algorithm.groups_of(clients)
     if groups is None or "group" not in federation.truth:
         return {}
@@ -104,7 +108,7 @@ def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str,
     if pi is None:
         return {"recovery": {}, "components": {}}
     weights, seen = pi.cpu().numpy(), federation.seen.cpu().numpy()
-    models = algorithm.params_of(algorithm.mean_models(federation))  # [M, ...]
+    models = algorithm.params_of(algorithm.evaluation_components(federation))  # [M, ...]
     parameters = np.concatenate([p.flatten(1).double().cpu().numpy() for p in models.values()], axis=1)  # [M, D]
     linear = models.get("linear.weight") if isinstance(algorithm.components[0], Linear) else None
     theta = linear[:, 0].cpu().numpy() if linear is not None and linear.shape[1] == 1 else None  # [M, d]
@@ -147,36 +151,15 @@ def _commit() -> str | None:
         return None
 
 
-def found_coefficients(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, np.ndarray]:
-    """Who learns with whom in user-centric aggregation, after its newest special round.
-
-    Returns:
-        w: coefficients, rows sum to 1, [T, T]; id: of these clients, str [T]; stream: int64 [T]; true_group: int64 [T],
-        where known. Nothing for other algorithms, before a special round, and of more than `MATRIX_LIMIT` clients.
-
-    """
-    if not isinstance(algorithm, UserCentric) or not len(algorithm.w):
-        return {}
-    rows = federation.clients().cpu().numpy()
-    found = {
-        "w": algorithm.w.cpu().numpy(),
-        "id": np.array([str(federation.names[t]) for t in rows]),
-        "stream": algorithm.stream.cpu().numpy()[rows],
-    }
-    if "group" in federation.truth:
-        found["true_group"] = np.asarray(federation.truth["group"], dtype=np.int64)[rows]
-    return found
-
-
-def save_results(folder: Path, results: dict[str, Any], clients: pd.DataFrame, coefficients: Mapping[str, Any]) -> None:
-    """Writes coefficients.npz if there are any, clients.parquet, then results.json, each in one step.
+def save_results(folder: Path, results: dict[str, Any], clients: pd.DataFrame, artifacts: Artifacts) -> None:
+    """Writes the artifacts as NAME.npz, clients.parquet, then results.json, each in one step.
 
     Numbers that are not finite become null in results.json.
     """
-    if coefficients:
+    for name, arrays in artifacts.items():
         content = io.BytesIO()
-        np.savez_compressed(content, **coefficients)
-        write_atomically(folder / "coefficients.npz", content.getvalue())
+        np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
+        write_atomically(folder / f"{name}.npz", content.getvalue())
     temporary = folder / ".clients.parquet.tmp"
     clients.to_parquet(temporary, index=False)
     temporary.replace(folder / "clients.parquet")

@@ -1,0 +1,80 @@
+"""State of clients: declared once, then saved, exchanged between processes and shown in the clients' table."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.client_store import ClientStore
+
+Columns = str | tuple[str, ...] | None
+
+
+class ClientStates(nn.Module):
+    """Declares buffers. A `ClientStore` whose rows are clients' needs no declaration."""
+
+    _client_states: dict[str, Columns]  # buffers [T, ...], with their columns
+    _server_columns: dict[str, Columns]  # of buffers [T, ...] that the server computes
+    group_state: str | None  # the buffer that says which group each client belongs to
+    sized_by_data: set[str]  # buffers whose shapes are known from the first round on only
+
+    def add_client_state(self, name: str, rows: Tensor, columns: Columns = None, groups: bool = False) -> None:
+        """Declares a tensor that has a row for each client, which the client's process computes.
+
+        Args:
+            name: of the buffer.
+            rows: initial values, [T, ...]; an empty tensor takes its size from the data, or from a checkpoint.
+            columns: of clients.parquet: "alpha" for rows [T], "pi_{m}" or a tuple of names for rows [T, M].
+            groups: whether it says which group a client belongs to, int64 [T].
+
+        """
+        self.add_state(name, rows)
+        self._client_states[name] = columns
+        if groups:
+            self.group_state = name
+
+    def add_state(self, name: str, tensor: Tensor, columns: Columns = None) -> None:
+        """Declares a tensor of the server's, which all processes compute alike; see `add_client_state`."""
+        self.register_buffer(name, tensor)
+        if not tensor.numel():
+            self.sized_by_data.add(name)
+        if columns is not None:
+            self._server_columns[name] = columns
+
+    def client_state(self) -> Iterator[Tensor]:
+        """Every tensor [T, ...] whose rows belong to clients."""
+        for name in self._client_states:
+            yield self.get_buffer(name)
+        for store in self.client_stores().values():
+            if store.holds == "clients":
+                yield from store.tensors()
+
+    def client_stores(self) -> dict[str, ClientStore]:
+        """Stores of whole models, by name."""
+        return {name: module for name, module in self.named_modules() if isinstance(module, ClientStore)}
+
+    def client_columns(self) -> dict[str, np.ndarray]:
+        """The declared columns of the clients' table, each [T]."""
+        columns: dict[str, np.ndarray] = {}
+        for name, declared in {**self._client_states, **self._server_columns}.items():
+            rows = self.get_buffer(name).cpu().numpy()
+            match declared:
+                case tuple():
+                    columns |= dict(zip(declared, rows.T, strict=True))
+                case str() if rows.ndim == 2:
+                    columns |= {declared.format(m=m): column for m, column in enumerate(rows.T)}
+                case str():
+                    columns[declared] = rows
+        return columns
+
+    def groups_of(self, clients: Tensor) -> Tensor:
+        """The group of each of the clients [C], int64 [C]; all zeros if the method makes no groups."""
+        return torch.zeros_like(clients) if self.group_state is None else self.get_buffer(self.group_state)[clients]
+
+
+def size_as_saved(model: ClientStates, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """A pre-hook of `load_state_dict`: buffers sized by data take the shapes of a checkpoint."""
+    for name in model.sized_by_data:
+        if prefix + name in state:
+            setattr(model, name, getattr(model, name).new_zeros(state[prefix + name].shape))

@@ -1,0 +1,168 @@
+"""Part of every algorithm: what Lightning calls. An epoch is a communication round."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import pandas as pd
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.adaptation import Adaptation
+from fedem_lightning.algorithms.checks import check_capabilities, check_fit
+from fedem_lightning.components import channels_last
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.engine import Engine
+from fedem_lightning.errors import require
+from fedem_lightning.evaluation import client_table, curve_metrics, final_metrics, scored_clients
+from fedem_lightning.processes import Processes
+from fedem_lightning.protocol import Algorithm
+from fedem_lightning.round import run_round
+from fedem_lightning.trainer_options import check_trainer
+
+
+class Trained(Algorithm, Protocol):
+    """What Lightning's hooks need of an algorithm besides."""
+
+    adaptation: Adaptation | None
+    clients: pd.DataFrame
+    federation_digest: str | None
+    personalizes_seen: bool
+    personalize_fraction: float
+    server_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    CHECKPOINT_HYPER_PARAMS_KEY: str
+    _ddp_params_and_buffers_to_ignore: list[str]
+    _prepared: Federation | None
+    _saved_arguments: dict[str, Any]
+
+    def prepare(self, federation: Federation) -> None: ...
+    def prepare_for(self, federation: Federation) -> None: ...
+    def resolve_engine(self, device: torch.device) -> Engine: ...
+    def named_buffers(self) -> Iterable[tuple[str, Tensor]]: ...
+    @property
+    def to(self) -> Callable[..., Any]: ...
+    @property
+    def log_dict(self) -> Callable[..., None]: ...
+    def _begin(self, federation: Federation) -> None: ...
+    def _personalize(self, federation: Federation, clients: Tensor) -> None: ...
+    def _log(self, metrics: dict[str, float]) -> None: ...
+
+
+class LightningHooks:
+    """Rounds, scoring and checkpoints, as Lightning's loops ask for them."""
+
+    _prepared: Federation | None
+    federation_digest: str | None
+
+    def configure_optimizers(self: Trained) -> torch.optim.Optimizer:
+        """The server optimiser."""
+        return self.server_optimizer(self.components.parameters())
+
+    def setup(self: Trained, stage: str) -> None:
+        """Keeps DDP from copying all buffers before every round: the round itself exchanges what changed."""
+        self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
+
+    def configure_callbacks(self: Trained) -> list[pl.Callback]:
+        """Adds none. Lightning calls this hook before all others, so the Trainer's options are checked here."""
+        check_trainer(self.trainer, self.client_optimizer.schedule)
+        return []
+
+    def on_fit_start(self: Trained) -> None:
+        """Checks the precision, and plans the rounds."""
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        require(not scaled, "trainer.precision: expected 32-true, 64-true or bf16-mixed, got 16-mixed")
+        if self.device.type == "cpu":
+            for parameter in self.components.parameters():
+                parameter.data = channels_last(parameter) if parameter.ndim == 4 else parameter.data
+        self.resolve_engine(self.device)  # copies the networks, which must come before a profiler adds hooks
+        self.statistics.plan(self.trainer.max_epochs or 0)
+
+    @torch.no_grad()
+    def training_step(self: Trained, batch: Federation, batch_idx: int) -> None:
+        """One communication round; it steps the server optimiser once."""
+        self._begin(batch)
+        self._log(run_round(self, batch))
+
+    def validation_step(self: Trained, batch: Federation, batch_idx: int) -> None:
+        """Scores the seen clients on every split; outside of training, what the test is for stays unseen."""
+        self.prepare_for(batch)
+        if self.personalizes_seen:
+            self._personalize(batch, scored_clients(self, batch))
+        self._log(curve_metrics(self, batch, SPLITS if self.trainer.state.fn == "fit" else ("train", "val")))
+
+    def test_step(self: Trained, batch: Federation, batch_idx: int) -> None:
+        """Personalises the unseen clients, scores everybody on every split, and fills `clients`."""
+        self.prepare_for(batch)
+        part, unseen = self.personalize_fraction, scored_clients(self, batch, seen=False)
+        own_data = batch if part == 1 else batch.with_part(batch.clients(seen=False), part, self.seed)
+        if self.personalizes_seen:  # an adaptation may ask who is like whom
+            self._personalize(batch, scored_clients(self, batch) if self.adaptation is None else batch.clients())
+        for name, kept in self.client_stores().items():
+            if name.endswith("momentum"):
+                kept.written[unseen] = False  # an earlier test may have left some
+        self._personalize(own_data, unseen)
+        self.clients = client_table(self, batch, own_data)
+        self._log(final_metrics(self.clients))
+
+    def on_train_end(self: Trained) -> None:
+        """Stops the clock."""
+        self.statistics.tick()
+
+    def on_save_checkpoint(self: Trained, checkpoint: dict[str, Any]) -> None:
+        """Adds the statistics and what was found out."""
+        self.statistics.tick()
+        checkpoint["statistics"], checkpoint["diagnostics"] = self.statistics.state_dict(), self.diagnostics
+        checkpoint["federation"] = self.federation_digest
+        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = self._saved_arguments  # what load_from_checkpoint may hand over
+
+    def on_load_checkpoint(self: Trained, checkpoint: dict[str, Any]) -> None:
+        """Counts on from the statistics."""
+        self.statistics = self.statistics.count_on(checkpoint["statistics"])
+        self.federation_digest = checkpoint["federation"]
+        self.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
+        saved = checkpoint["state_dict"]
+        # Lightning loads the tensors before `trainer.precision=64-true` makes the model double: bits would be lost
+        self.to(next(saved[name].dtype for name, _ in self.components.named_parameters(prefix="components")))
+
+    def prepare_for(self: Trained, federation: Federation) -> None:
+        """Makes ready for rounds and scores on this federation.
+
+        Raises:
+            UserError: the model was made for another one, or the method is not defined for it.
+
+        """
+        check_capabilities(self, federation)
+        self.prepare(federation)
+        if self.adaptation is not None:
+            self.adaptation.prepare(federation)
+        check_fit(self.components[0], federation)
+
+    def _begin(self: Trained, federation: Federation) -> None:
+        if federation is self._prepared:
+            return
+        self.prepare_for(federation)
+        digest = federation.digest()
+        require(
+            self.federation_digest in (None, digest),
+            "ckpt_path: the checkpoint was trained on another federation (other data, partition, split or seed)",
+        )
+        self.federation_digest, self._prepared = digest, federation
+
+    def _personalize(self: Trained, federation: Federation, clients: Tensor) -> None:
+        """Each process does its share; all learn what came of it."""
+        if not len(clients):
+            return
+        processes = Processes.of(self.trainer)
+        shares = [clients[rank :: processes.size] for rank in range(processes.size)]
+        with torch.inference_mode(False), torch.no_grad():
+            if len(mine := shares[processes.rank]):
+                self.observer.begin("personalizing", len(mine))
+                self.personalize(federation, mine)
+            processes.exchange_rows(self.client_state(), shares)
+
+    def _log(self: Trained, metrics: dict[str, float]) -> None:
+        if self.trainer.state.fn == "fit":  # the metric called "step" is the loggers' x-axis: rounds
+            metrics = metrics | {"step": float(self.current_epoch + 1)}
+        several = self.trainer.world_size > 1
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, sync_dist=several)

@@ -1,0 +1,105 @@
+"""Part of every algorithm: the clients' local training."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Models, all_finite
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.frozen import trained_parameters
+from fedem_lightning.local_solver import Learner, LocalStep, shuffled_batches
+from fedem_lightning.protocol import Algorithm
+
+
+class LocalTraining:
+    """Weighted SGD over each client's training samples (FedEM, Alg. 2, LocalSolver)."""
+
+    def local_solver(
+        self: Algorithm,
+        models: Models,
+        block: Block,
+        round_: int,
+        weights: Tensor | None = None,
+        **options: Any,
+    ) -> Models:
+        """Weighted SGD over each client's training samples (Alg. 2, LocalSolver): `solve`, params and buffers only."""
+        trained = self.solve(models, block, round_, weights, **options)
+        return trained["params"] | trained["buffers"]
+
+    def solve(
+        self: Algorithm,
+        models: Models,
+        block: Block,
+        round_: int,
+        weights: Tensor | None = None,
+        *,
+        step: LocalStep | None = None,
+        extra: Learner | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        keep_momentum: bool = True,
+        quiet: bool = False,
+    ) -> Learner:
+        """The local solver: `epochs` passes, or `steps` steps, over each client's training samples.
+
+        Args:
+            models: where each client starts, [C, M, ...].
+            block: the clients and their samples.
+            round_: number of the round, from 0; it sets shuffling and learning rate.
+            weights: of the samples in each model's loss, [n, M]; None: 1.
+            step: default: that of `local_step`.
+            extra: what the step needs beyond "params", "buffers" and "momentum", each tensor [C, M, ...].
+            epochs, steps: default: the algorithm's.
+            keep_momentum: whether kept momentum (`client_optimizer.state`) is used and moved on.
+            quiet: whether this training is left out of the round's progress.
+
+        Returns:
+            The learners after the local steps, each tensor [C, M, ...].
+
+        """
+        step = step or self.local_step(block, round_)
+        params = list(trained_parameters(self.components[0]))
+        kept = self.kept_momentum if keep_momentum else None
+        restart = {name: torch.zeros_like(models[name]) for name in params if step.optimizer.momentum}
+        learners = {
+            "params": {name: models[name] for name in params},
+            "buffers": {name: tensor for name, tensor in models.items() if name not in params},
+            "momentum": restart if kept is None else _first(kept.read(block.clients), models),
+            **(extra or {}),
+        }
+        steps = self.local_steps if epochs is None and steps is None else steps
+        epochs = self.local_epochs if epochs is None else epochs
+        batches = shuffled_batches(block, self.batch_size, epochs, self.seed, round_, steps)
+        self.components[0].train()
+        progress = (lambda clients: None) if quiet else self.observer.advance
+        trained = self.engine.run(step, learners, block, batches, weights, progress)
+        if kept is not None:
+            finite = all_finite(trained["momentum"])  # a client that diverged once starts again from what it had
+            n_kept = self.trained_models or len(self.components)
+            rows = {name: t[finite].expand(-1, n_kept, *t.shape[2:]) for name, t in trained["momentum"].items()}
+            kept.write(block.clients[finite], rows)
+        return trained
+
+    def local_step(
+        self: Algorithm, block: Block, round_: int, kind: type[LocalStep] = LocalStep, **options: Any
+    ) -> LocalStep:
+        """A local step of the given kind, at the round's learning rate."""
+        backbone, task = self.components[0], block.federation.task
+        return kind(backbone, task, self.client_optimizer, self.lr_at(round_), **options)
+
+    def blocks(self: Algorithm, federation: Federation, clients: Tensor) -> Iterator[Block]:
+        """Cuts `clients` into blocks of training samples that fit the engine's memory."""
+        learner_bytes = (self.trained_models or len(self.components)) * self.message_bytes
+        return self.engine.blocks(federation, clients, learner_bytes, self.batch_size)
+
+    def lr_at(self: Algorithm, round_: int) -> float:
+        """The clients' learning rate in a round (from 0)."""
+        return self.client_optimizer.lr_at(round_, self.statistics.planned_rounds)
+
+
+def _first(kept: Models, models: Models) -> Models:
+    """Of what is kept, [C, M, ...], as much as there are models: one may be trained that stands for M equal ones."""
+    n_models = next(iter(models.values())).shape[1]
+    return {name: rows[:, :n_models] for name, rows in kept.items()}

@@ -1,0 +1,61 @@
+"""Part of every algorithm: what its models say about samples."""
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.frozen import trained_parameters
+from fedem_lightning.personal_models import (
+    OwnModels,
+    SharedModels,
+    broadcast,
+    client_means,
+    component_losses,
+)
+from fedem_lightning.protocol import Algorithm
+
+
+class Prediction:
+    """Predictions and losses of components and of personal models."""
+
+    def predict(self: Algorithm, block: Block) -> Tensor:
+        """The clients' personal predictions (FedEM, Eq. 5), as `Task.predict` gives them, [n, ...]."""
+        return self.personal_models(block.clients).predict(block)
+
+    def own_models(self: Algorithm, models: Models, mixture: Tensor | None = None) -> OwnModels:
+        """Personal models of C clients that share none: models [C, M, ...], mixture [C, M] (None: equal weights)."""
+        if mixture is None:
+            some = next(iter(models.values()))
+            mixture = some.new_full(some.shape[:2], 1 / some.shape[1], dtype=self.parameter_dtype)
+        return OwnModels(self.components[0], models, mixture)
+
+    def shares_models(self: Algorithm) -> bool:
+        """Whether clients predict with shared components, each with its own mixture of them."""
+        first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        return isinstance(self.personal_models(first), SharedModels)
+
+    @property
+    def served_models(self: Algorithm) -> int | None:
+        """Number of models among which clients have one each; None: they mix models, or have their own."""
+        return 1 if not self.is_adapted and len(self.components) == 1 and self.shares_models() else None
+
+    def losses(self: Algorithm, block: Block) -> Tensor:
+        """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]."""
+        return component_losses(self.components, block)
+
+    def mean_losses(self: Algorithm, block: Block) -> Tensor:
+        """The mean loss of each client's samples under every component, in eval mode, [C, M]; 0 without samples."""
+        return client_means(self.losses(block).to(self.parameter_dtype), block)
+
+    def broadcast(self: Algorithm, clients: Tensor) -> Models:
+        """The shared components as each of the clients [C] receives them: views [C, M, ...]."""
+        return broadcast(self.components, len(clients))
+
+    def evaluation_components(self: Algorithm, federation: Federation) -> Models:
+        """The M models that stand for the federation in diagnostics, [M, ...]. Default: the components."""
+        return {name: rows[0] for name, rows in broadcast(self.components, 1).items()}
+
+    def params_of(self: Algorithm, models: Models) -> Models:
+        """Those that train, without buffers."""
+        return {name: models[name] for name in trained_parameters(self.components[0])}

@@ -1,0 +1,63 @@
+"""Part of every algorithm: the server's step."""
+
+from typing import Any
+
+import torch
+
+from fedem_lightning.aggregation import Means, Models
+from fedem_lightning.frozen import trained_parameters
+from fedem_lightning.protocol import Algorithm
+
+
+class ServerStep:
+    """Averages, pseudo-gradients and the server optimiser (Reddi et al. 2021)."""
+
+    def take_means(self: Algorithm, means: Means) -> None:
+        """Theta <- server optimiser(theta, theta - mean); with SGD of rate 1 the mean itself, without rounding."""
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)  # configure_optimizers gives one
+        if not takes_plain_averages(optimizer.optimizer):
+            self.take_buffers(means)
+            return self.server_step(self.pseudo_gradient(means))
+        for m, component in enumerate(self.components):
+            if means.heard[m]:
+                component.load_state_dict({name: rows[m] for name, rows in means.models.items()}, strict=False)
+        return self.server_step(None)
+
+    def pseudo_gradient(self: Algorithm, means: Means) -> list[Models | None]:
+        """Theta - mean of each component; None where nobody sent one."""
+        return [
+            {name: p.detach() - means.models[name][m] for name, p in trained_parameters(component).items()}
+            if means.heard[m]
+            else None
+            for m, component in enumerate(self.components)
+        ]
+
+    def take_buffers(self: Algorithm, means: Means) -> None:
+        """The components' buffers (BatchNorm's statistics) become their mean."""
+        for m, component in enumerate(self.components):
+            for name, buffer in component.named_buffers() if means.heard[m] else ():
+                if name in means.models:
+                    buffer.copy_(means.models[name][m])
+
+    def server_step(self: Algorithm, gradients: list[Models | None] | None) -> None:
+        """One step of the server optimiser; None leaves a component (or all) as it is.
+
+        Every round calls it once: Lightning counts rounds by it (`global_step`).
+        """
+        for m, component in enumerate(self.components):
+            gradient = None if gradients is None else gradients[m]
+            for name, parameter in trained_parameters(component).items():
+                parameter.grad = None if gradient is None else gradient[name]
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)  # configure_optimizers gives one
+        optimizer.step()
+
+
+def takes_plain_averages(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step on theta - mean ends at the mean: SGD of rate 1 without momentum."""
+
+    def replaces(group: dict[str, Any]) -> bool:
+        return group["lr"] == 1 and group["momentum"] == 0 and group["weight_decay"] == 0 and not group["maximize"]
+
+    return type(optimizer) is torch.optim.SGD and all(map(replaces, optimizer.param_groups))

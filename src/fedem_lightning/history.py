@@ -1,0 +1,130 @@
+"""The history of a run's rounds: what they cost, what they measured, and who hears how far they are."""
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.network import Traffic
+from fedem_lightning.processes import Processes
+
+
+@dataclass
+class Statistics:
+    """What the rounds cost so far; saved in checkpoints, so that a resumed run counts on."""
+
+    round_seconds: list[float] = field(default_factory=list)  # of each round, evaluation and logging apart
+    training_seconds: float = 0.0  # all rounds and their evaluation
+    up_bytes: int = 0  # from clients to the server
+    down_bytes: int = 0  # from the server to clients
+    air_bytes: int = 0  # put on the air by all: what several clients receive at once counts once
+    times: dict[str, float] = field(default_factory=dict)  # simulated, of each network, in its unit
+    stragglers: int = 0  # clients left out of a round because they missed its deadline
+    rejected_updates: int = 0  # client updates left out because they were not finite
+    special_rounds: int = 0  # rounds of their own, see `count_special_round`
+    planned_rounds: int = 0  # of the whole run; the learning-rate schedule needs it
+    seconds_before: float = 0.0  # from the start of a run to the checkpoint it was resumed from, all in all
+
+    def __post_init__(self) -> None:
+        self._begun = self._mark = time.perf_counter()
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done."""
+        return len(self.round_seconds)
+
+    def begin(self, start: float) -> None:
+        """Says when this process began with the run, by `time.perf_counter`."""
+        self._begun = start
+
+    def total_seconds(self) -> float:
+        """Since the start of the run, without what lay between a checkpoint and the resume."""
+        return self.seconds_before + time.perf_counter() - self._begun
+
+    def count_on(self, saved: dict[str, Any]) -> "Statistics":
+        """Those of a checkpoint, in a process that began when this one did."""
+        statistics = Statistics(**saved)
+        statistics.begin(self._begun)
+        return statistics
+
+    def plan(self, rounds: int) -> None:
+        """Says how many rounds the run has, and starts the clock."""
+        self.planned_rounds = rounds
+        self._mark = time.perf_counter()
+
+    def tick(self) -> None:
+        """Adds the time since the last call to `training_seconds`."""
+        now = time.perf_counter()
+        self.training_seconds += now - self._mark
+        self._mark = now
+
+    def count(self, traffic: Traffic, times: dict[str, float]) -> None:
+        """Adds what a round sent, and how long it took in each network."""
+        self.up_bytes += round(traffic.up * traffic.model_bytes)
+        self.down_bytes += round(traffic.down * traffic.model_bytes)
+        self.air_bytes += round(traffic.on_air * traffic.model_bytes)
+        self.times |= {name: self.times.get(name, 0.0) + time for name, time in times.items()}
+
+    def totals(self) -> dict[str, float]:
+        """Columns of metrics.csv: everything so far."""
+        return {
+            "up_megabytes": self.up_bytes / 1e6,
+            "down_megabytes": self.down_bytes / 1e6,
+            "air_megabytes": self.air_bytes / 1e6,
+            "stragglers": self.stragglers,
+            "rejected_updates": self.rejected_updates,
+            **{f"time_{name}": time for name, time in self.times.items()},
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and dictionaries."""
+        return asdict(self) | {"seconds_before": self.total_seconds()}
+
+
+class Round(NamedTuple):
+    """What the server knows of a round at its end."""
+
+    number: int  # from 0
+    federation: Federation
+    cohort: Tensor  # the clients that trained, int64, ascending
+
+
+class RoundObserver:
+    """Hears how far the work is; does nothing by itself."""
+
+    def begin(self, stage: str, total: int) -> None:
+        """A stage begins: "clients" train, "scoring" of samples, ...; there are `total` of them in this process."""
+
+    def advance(self, amount: float) -> None:
+        """So much more of the stage is done; a part of a client counts as that part."""
+
+
+class RoundMetrics:
+    """Means over the samples of a round, gathered block by block, and how many updates clients rejected themselves."""
+
+    def __init__(self) -> None:
+        self.rejected = 0
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, values: Tensor) -> None:
+        """Adds values of any shape to the mean called `name`."""
+        self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
+        self._counts[name] = self._counts.get(name, 0) + values.numel()
+
+    def reduce(self, processes: Processes, device: torch.device) -> None:
+        """Adds what the other processes have gathered, under the same names."""
+        gathered = [self.rejected, *self._sums.values(), *self._counts.values()]
+        total = torch.tensor(gathered, dtype=torch.float64, device=device)
+        processes.sum([total])
+        rejected, *numbers = total.tolist()
+        self.rejected = int(rejected)
+        self._sums = dict(zip(self._sums, numbers, strict=False))
+        self._counts = {name: int(n) for name, n in zip(self._counts, numbers[len(self._sums) :], strict=True)}
+
+    def means(self) -> dict[str, float]:
+        """The means, by name."""
+        return {name: total / self._counts[name] for name, total in self._sums.items()}

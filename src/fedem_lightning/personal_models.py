@@ -1,0 +1,128 @@
+"""The models that clients predict with: one object for training, scoring, adaptations and all that comes after.
+
+Clients either share the components, each with its own mixture of them (`SharedModels`), or have models of their own
+(`OwnModels`). Both predict by Eq. 5 of the FedEM paper.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.components import model_state
+from fedem_lightning.data.federation import Block
+from fedem_lightning.em import responsibilities
+
+
+@dataclass(frozen=True)
+class SharedModels:
+    """Components that C clients share, and each client's weights of them."""
+
+    components: nn.ModuleList  # M
+    mixture: Tensor  # [C, M]; rows sum to 1
+    by_responsibility: bool = False  # whether tuning weighs samples by responsibilities (FedEM, Eq. 8), else by 1
+    columns: dict[str, Tensor] = field(default_factory=dict)  # none
+
+    @property
+    def models(self) -> Models:
+        """The components, once for each client: views [C, M, ...]."""
+        return broadcast(self.components, len(self.mixture))
+
+    def predict(self, block: Block) -> Tensor:
+        """Eq. 5: sum_m pi[t, m] h_m(x) as `Task.predict` gives h, [n, ...]; the block has these C clients.
+
+        A mixture of probabilities (or of means): neither of logits nor of parameters.
+        """
+        task = block.federation.task
+        predictions = [task.predict(outputs) for outputs in component_outputs(self.components, block)]  # M x [n, ...]
+        if len(predictions) == 1:
+            return predictions[0]
+        return task.mix(torch.stack(predictions), self.mixture[block.owner])
+
+    def losses(self, block: Block) -> Tensor:
+        """l(h_m(x_i), y_i) in nats, [n, M]."""
+        return component_losses(self.components, block)
+
+    def sample_weights(self, block: Block) -> Tensor | None:
+        """Of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
+        return responsibilities(self.mixture, self.losses(block), block.owner) if self.by_responsibility else None
+
+
+class OwnModels(NamedTuple):
+    """Models of C clients, M each, and their weights."""
+
+    backbone: nn.Module  # whose parameters and buffers the models replace
+    models: Models  # [C, M, ...]
+    mixture: Tensor  # [C, M]; rows sum to 1
+    by_responsibility: bool = False  # as of `SharedModels`
+    columns: dict[str, Tensor] = {}  # more columns of the clients' table, each [C]
+
+    @torch.no_grad()
+    def predict(self, block: Block) -> Tensor:
+        """Eq. 5 with each client's own models: sum_m pi[t, m] h_{t,m}(x), [n, ...]; the block has these C clients."""
+        task, parts = block.federation.task, []
+        for c, outputs, _ in self._outputs(block):
+            predictions = [task.predict(output) for output in outputs]  # M x [n_c, ...]
+            if len(predictions) == 1:
+                parts.append(predictions[0])
+            else:
+                pi = self.mixture[c].expand(len(predictions[0]), -1)  # [n_c, M]
+                parts.append(task.mix(torch.stack(predictions), pi))
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def losses(self, block: Block) -> Tensor:
+        """l(h_{t,m}(x_i), y_i) in nats, [n, M]."""
+        task = block.federation.task
+        found = [torch.stack([task.losses(o, y) for o in outputs]) for _, outputs, y in self._outputs(block)]
+        return torch.cat(found, dim=1).T if found else self.mixture.new_zeros(0, self.mixture.shape[1])
+
+    def sample_weights(self, block: Block) -> Tensor | None:
+        """Of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
+        return responsibilities(self.mixture, self.losses(block), block.owner) if self.by_responsibility else None
+
+    def _outputs(self, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
+        """Each client that has samples: its position, its models' outputs M x [n_c, ...] and labels, in eval mode."""
+        self.backbone.eval()
+        dtype = next(self.backbone.parameters()).dtype
+        present, counts = (found.tolist() for found in block.owner.unique_consecutive(return_counts=True))
+        for c, x, y in zip(present, block.x(dtype).split(counts), block.y().split(counts), strict=True):
+            models = ({name: t[c, m] for name, t in self.models.items()} for m in range(self.mixture.shape[1]))
+            yield c, [functional_call(self.backbone, model, (x,)) for model in models], y
+
+
+PersonalModels = SharedModels | OwnModels
+
+
+def broadcast(components: nn.ModuleList, n_clients: int) -> Models:
+    """The components as each of C clients receives them: views [C, M, ...]."""
+    states = [model_state(component) for component in components]
+    stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}  # [M, ...]
+    return {name: tensor.expand(n_clients, *tensor.shape) for name, tensor in stacked.items()}
+
+
+@torch.no_grad()
+def component_outputs(components: nn.ModuleList, block: Block) -> list[Tensor]:
+    """Every component's outputs for the block's samples, in eval mode: M x [n, n_outputs]."""
+    x = block.x(next(components.parameters()).dtype)
+    return [component(x) for component in components.eval()]
+
+
+def component_losses(components: nn.ModuleList, block: Block) -> Tensor:
+    """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]."""
+    task, pieces = block.federation.task, []
+    for piece in block.pieces():
+        y = piece.y()
+        outputs = component_outputs(components, piece)
+        pieces.append(torch.stack([task.losses(output, y) for output in outputs]))  # [M, piece]
+    return torch.cat(pieces, dim=1).T
+
+
+def client_means(values: Tensor, block: Block) -> Tensor:
+    """The mean over each client's samples, [n, M] -> [C, M]; 0 without samples."""
+    sums = values.new_zeros(len(block.clients), values.shape[1])
+    return sums.index_add_(0, block.owner, values) / block.counts().clamp(min=1).unsqueeze(1)
