@@ -29,8 +29,6 @@ class HeldStep(LocalStep):
 class Ditto(FederatedAlgorithm):
     """FedAvg of w; client t serves v_t ~ argmin F_t(v) + (strength / 2) |v - w|^2."""
 
-    shares_models = False
-
     def __init__(self, backbone, n_clients, strength=0.1, **options):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.strength = strength
@@ -43,13 +41,13 @@ class Ditto(FederatedAlgorithm):
         self.own.write_finite(t, v)
         return Sent(self.local_solver(w, block, round_), block.counts())
 
-    def serving(self, clients):
-        return self.own.read(clients)
+    def personal_models(self, clients):
+        return self.own_models(self.own.read(clients))
 
     def personalize(self, federation, clients):
         self.own.write(clients, self.broadcast(clients))
         for block in self.blocks(federation, clients):
-            self.client_update(block, len(self.statistics.round_seconds))
+            self.client_update(block, self.statistics.rounds)
 
 
 def main() -> None:

@@ -55,6 +55,7 @@ SMALL = {  # what shortens a run, by data set; one that is not here needs files,
 }
 SHORT = ["trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu", "trainer.devices=1"]
 PLACEHOLDERS = {
+    "experiment=NAME": "experiment=table2",
     "KEY=GRID": "algorithm.local_epochs=1",
     "NAME": "fedavg",
     "ALGORITHM": "fedavg",
@@ -137,6 +138,30 @@ COMMANDS = unique(command for document in DOCUMENTS for command in commands(docu
 
 def test_blocks_are_of_known_languages() -> None:
     assert [f"{block} {block.language}" for block in ALL_BLOCKS if block.language not in LANGUAGES] == []
+
+
+def test_choices_that_are_named_exist() -> None:
+    """`+experiment=table2`, `algorithm=fedem,local` and the like, wherever they stand."""
+    groups = (
+        "algorithm",
+        "adaptation",
+        "backbone",
+        "callbacks",
+        "dataset",
+        "engine",
+        "experiment",
+        "logger",
+        "network",
+    )
+    missing = []
+    for document in DOCUMENTS:
+        for group, names in re.findall(rf"[`+ ]({groups})=([a-z][\w,]*)", (ROOT / document).read_text()):
+            known = {path.stem for path in (cli.CONFIG_DIR / group).glob("*.yaml")} | {
+                "ditto",
+                "robust",
+            }  # the reader's
+            missing += [f"{document}: {group}={name}" for name in names.strip(",").split(",") if name not in known]
+    assert missing == []
 
 
 # Python

@@ -127,7 +127,7 @@ def _fixed_graph(graph: str, n: int) -> np.ndarray:
         g = nx.complete_graph(n)
     else:
         g = nx.star_graph(n - 1)  # leaves
-    adjacency = nx.to_numpy_array(g) > 0
+    adjacency: np.ndarray = nx.to_numpy_array(g) > 0
     np.fill_diagonal(adjacency, False)  # networkx closes a ring of one
     return adjacency
 
