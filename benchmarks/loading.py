@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from common import Timing, bare_parser, finish, print_header, print_row
-from fedem_lightning import ImageFederation
+from fedem_lightning import ImageDataModule
 from fedem_lightning.data.formats.npz import write_npz
 
 MEGABYTE = 1e6
@@ -37,7 +37,7 @@ def load_once(path: str, mmap: bool) -> None:
     """Loads and prints what it took, as JSON."""
     before = memory("VmRSS")
     start = time.perf_counter()
-    data = ImageFederation("femnist", path=path, mmap=mmap)
+    data = ImageDataModule("femnist", path=path, mmap=mmap)
     seconds = time.perf_counter() - start
     size = data.federation.samples.x.numel() / MEGABYTE
     print(json.dumps({"seconds": seconds, "images_mb": size, "peak_mb": memory("VmHWM") - before}))

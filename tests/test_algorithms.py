@@ -124,8 +124,12 @@ def served(model: FederatedAlgorithm) -> torch.Tensor:
     )
 
 
+FAST = (FedEM, FedAvg, Local, APFL)  # one of each kind: `make test-fast`
+
+
 def each(rows: list[Row]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("row", rows, ids=lambda row: row.kind.__name__)
+    marked = [pytest.param(row, marks=pytest.mark.fast if row.kind in FAST else ()) for row in rows]
+    return pytest.mark.parametrize("row", marked, ids=lambda row: row.kind.__name__)
 
 
 EVERY = each(ROWS)

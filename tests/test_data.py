@@ -6,7 +6,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from conftest import make_data
-from fedem_lightning import Digits, FederatedDataModule, Federation, NpzFederation, SyntheticMixture, UserError
+from fedem_lightning import Digits, FederatedDataModule, Federation, NpzDataModule, SyntheticMixture, UserError
 from fedem_lightning.data.datasets.synthetic import bayes_probability
 from fedem_lightning.data.partitions import Labels, dirichlet
 from fedem_lightning.data.shifts import shift_groups
@@ -286,16 +286,16 @@ def test_samples_may_have_domains(domain: list, names: tuple) -> None:
 def test_npz_files_read_back(tmp_path) -> None:
     path = tmp_path / "mine.npz"
     np.savez(path, **GOOD, client_names=np.array(["Ann", "Bob"]), domain=np.array([3, 3, 5, 5]))
-    data = NpzFederation(path, label_smoothing=0.1)
+    data = NpzDataModule(path, label_smoothing=0.1)
     assert (data.n_clients, data.n_outputs, data.federation.names) == (2, 2, ("Ann", "Bob"))
     assert (data.federation.domains.names, data.federation.task.label_smoothing) == (("3", "5"), 0.1)
 
 
 def test_broken_npz_files_are_named(tmp_path) -> None:
     with pytest.raises(UserError, match=r"dataset.path: expected an .npz file"):
-        NpzFederation(None)
+        NpzDataModule(None)
     with pytest.raises(UserError, match=r"dataset.path: no file .*none.npz"):
-        NpzFederation(tmp_path / "none.npz")
+        NpzDataModule(tmp_path / "none.npz")
     good, cut, text, array, objects, lacking = (tmp_path / f"{n}.npz" for n in ("a", "b", "c", "d", "e", "f"))
     np.savez(good, **GOOD)
     cut.write_bytes(good.read_bytes()[:200])
@@ -306,13 +306,13 @@ def test_broken_npz_files_are_named(tmp_path) -> None:
     np.savez(lacking, x=GOOD["x"], y=GOOD["y"])
     for path in (cut, text, array, objects):
         with pytest.raises(UserError, match="dataset.path: .*" + path.name):
-            NpzFederation(path)
+            NpzDataModule(path)
     with pytest.raises(UserError, match="lacks client"):
-        NpzFederation(lacking)
+        NpzDataModule(lacking)
 
 
 def test_femnist_file(data_folder) -> None:
-    data = NpzFederation(data_folder("femnist") / "femnist.npz")
+    data = NpzDataModule(data_folder("femnist") / "femnist.npz")
     assert (data.n_clients, len(data.federation.samples.y), data.in_shape, data.n_outputs) == (
         250,
         38031,

@@ -18,10 +18,10 @@ from fedem_lightning import (
     FedAvg,
     FedEM,
     FederatedDataModule,
-    ImageFederation,
+    ImageDataModule,
     Linear,
     LoopEngine,
-    TextFederation,
+    TextDataModule,
     UserError,
     VmapEngine,
 )
@@ -49,7 +49,7 @@ def colour(tmp_path: Path) -> Path:
 
 def test_images_are_normalised_in_their_batch(colour: Path) -> None:
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.1)
-    data = ImageFederation("cifar10", "iid", n_clients=3, path=colour, mean=mean, std=std)
+    data = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, mean=mean, std=std)
     assert data.federation.samples.x.dtype == torch.uint8
     block = data.federation.block(torch.tensor([1]), "train")
     expected = (PIXELS[block.index] / 255 - np.array(mean)) / np.array(std)
@@ -58,8 +58,8 @@ def test_images_are_normalised_in_their_batch(colour: Path) -> None:
 
 
 def test_true_groups_are_kept_and_labels_shifted(colour: Path) -> None:
-    plain = ImageFederation("cifar10", "iid", n_clients=6, path=colour)
-    shifted = ImageFederation("cifar10", "iid", n_clients=6, path=colour, shift="labels", n_groups=3)
+    plain = ImageDataModule("cifar10", "iid", n_clients=6, path=colour)
+    shifted = ImageDataModule("cifar10", "iid", n_clients=6, path=colour, shift="labels", n_groups=3)
     group = shifted.federation.truth["group"]
     assert np.bincount(group).tolist() == [2, 2, 2]
     for t in range(6):
@@ -71,19 +71,19 @@ def test_true_groups_are_kept_and_labels_shifted(colour: Path) -> None:
 
 
 def test_a_share_of_the_samples_and_inverted_pixels(colour: Path) -> None:
-    data = ImageFederation("cifar10", "iid", n_clients=3, path=colour, sample_fraction=0.1, invert=True)
+    data = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=0.1, invert=True)
     assert sum(len(s.index) for s in data.federation.splits.values()) == 30
     assert data.federation.notes["sample_fraction"] == 0.1
-    whole = ImageFederation("cifar10", "iid", n_clients=3, path=colour, invert=True)
+    whole = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, invert=True)
     block = whole.federation.block(torch.tensor([0]), "train")
     assert_allclose(block.x(torch.float64), np.moveaxis(1 - PIXELS[block.index] / 255, -1, 1))
     assert np.array_equal(whole.federation.samples.x, PIXELS)  # nothing is copied
     with pytest.raises(UserError, match="sample_fraction"):
-        ImageFederation("cifar10", "iid", n_clients=3, path=colour, sample_fraction=1.5)
-    number = ImageFederation("cifar10", "iid", n_clients=3, path=colour, sample_fraction=30, invert=True)
+        ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=1.5)
+    number = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=30, invert=True)
     assert number.federation.digest() == data.federation.digest()
     with pytest.raises(UserError, match="sample_fraction: 301 samples, but there are only 300"):
-        ImageFederation("cifar10", "iid", n_clients=3, path=colour, sample_fraction=301)
+        ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=301)
 
 
 SCHOOLS = {"high_school": r"f2[1-5]", "census": r"f(?!2[1-5])"}  # as configs/dataset/femnist.yaml has them
@@ -97,7 +97,7 @@ def writers(tmp_path: Path) -> Path:
 
 
 def test_clients_names_tell_their_domain(writers: Path) -> None:
-    data = ImageFederation("femnist", path=writers, domains=SCHOOLS, sample_fraction=0.5, label_smoothing=0.1)
+    data = ImageDataModule("femnist", path=writers, domains=SCHOOLS, sample_fraction=0.5, label_smoothing=0.1)
     federation = data.federation
     assert federation.domains.names == ("high_school", "census")
     assert federation.task == Classification(62, label_smoothing=0.1)
@@ -110,7 +110,7 @@ def test_clients_names_tell_their_domain(writers: Path) -> None:
 
 
 def test_femnists_writers_are_of_two_domains(data_folder) -> None:
-    data = ImageFederation("femnist", path=data_folder("femnist") / "femnist.npz", domains=SCHOOLS)
+    data = ImageDataModule("femnist", path=data_folder("femnist") / "femnist.npz", domains=SCHOOLS)
     of_client = [int(data.federation.block(torch.tensor([t]), "train").domain()[0]) for t in range(data.n_clients)]
     assert np.bincount(of_client).tolist() == [64, 186]
 
@@ -127,7 +127,7 @@ def test_femnists_writers_are_of_two_domains(data_folder) -> None:
 )
 def test_domains_that_do_not_part_the_clients_are_named(writers: Path, domains: dict, message: str) -> None:
     with pytest.raises(UserError, match="dataset." + message):
-        ImageFederation("femnist", path=writers, domains=domains)
+        ImageDataModule("femnist", path=writers, domains=domains)
 
 
 @pytest.mark.parametrize("weights", [None, (0.5, 1.0, 2.0)])
@@ -186,7 +186,7 @@ def test_crop_and_flip_are_what_numpy_does() -> None:
 
 
 def test_augmentation_is_a_function_of_seed_round_and_client(colour: Path) -> None:
-    data = ImageFederation("cifar10", "iid", n_clients=3, path=colour, augmentation=CropFlip(2))
+    data = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, augmentation=CropFlip(2))
     block, alone = (data.federation.block(torch.tensor(c), "train") for c in ([0, 2], [2]))
     first, second = block.counts().tolist()
     rows = torch.arange(4)
@@ -218,7 +218,7 @@ def play(tmp_path: Path) -> Path:
 
 
 def test_windows_are_views_on_the_text(play: Path) -> None:
-    data = TextFederation(play, window=10)
+    data = TextDataModule(play, window=10)
     federation, symbols = data.federation, data.federation.notes["vocabulary"]
     assert federation.names == ("hamlet/HAMLET", "hamlet/GHOST")
     assert federation.notes["left_out_clients"] == 1
@@ -272,7 +272,7 @@ def test_a_sequence_has_the_sum_of_its_losses_and_the_mean_of_its_scores() -> No
 
 @pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()], ids=["loop", "vmap"])
 def test_fedem_on_characters_follows_the_equations(play: Path, engine) -> None:
-    data = TextFederation(play, window=8, stride=2, seed=0)
+    data = TextDataModule(play, window=8, stride=2, seed=0)
     torch.manual_seed(0)
     optimizer = ClientSGD(lr=0.5)
     model = FedEM(
@@ -360,7 +360,7 @@ def test_tasks_by_name() -> None:
 
 
 def test_a_federation_is_described(colour: Path) -> None:
-    data = ImageFederation("cifar10", "dirichlet", n_clients=5, alpha=0.3, path=colour, unseen_fraction=0.2)
+    data = ImageDataModule("cifar10", "dirichlet", n_clients=5, alpha=0.3, path=colour, unseen_fraction=0.2)
     facts = describe(data.federation)
     counts = label_counts(data.federation)
     assert counts.sum() == N == facts["samples"]

@@ -9,7 +9,7 @@ from conftest import make_trainer, parameters, train
 from fedem_lightning import (
     Categorical,
     ClientSGD,
-    DensityFederation,
+    DensityDataModule,
     Engine,
     FedAvg,
     FedEM,
@@ -29,13 +29,13 @@ MINIMA = {  # of one to five models, and of a model a client
 }
 
 
-def labels(data: DensityFederation, client: int, split: str) -> np.ndarray:
+def labels(data: DensityDataModule, client: int, split: str) -> np.ndarray:
     return data.federation.block(torch.tensor([client]), split).y().numpy()
 
 
 @pytest.mark.parametrize("shifted", [False, True])
 def test_distributions_are_the_papers(shifted: bool) -> None:
-    data = DensityFederation(n_clients=60, n_symbols=12, n_samples=1, test_size=0, shifted=shifted)
+    data = DensityDataModule(n_clients=60, n_symbols=12, n_samples=1, test_size=0, shifted=shifted)
     expected = np.full((60, 12), 0.25 / 12)
     for k in range(60):
         expected[k, k % 4] += 0.5
@@ -52,7 +52,7 @@ def test_minimum_losses_are_the_exact_ones(shifted: bool) -> None:
     found = [minimum_losses(distribution, GROUP, q) for q in range(1, 6)]
     few = [0, 7, 45, 46, 99]  # every merge of a hundred groups would be too many
     alone = minimum_losses(distribution[few], each_alone[few], 5)
-    truth = DensityFederation(n_samples=1, test_size=1, shifted=shifted).federation.truth["minimum_loss"]
+    truth = DensityDataModule(n_samples=1, test_size=1, shifted=shifted).federation.truth["minimum_loss"]
     assert_allclose(alone, truth[few].mean())
     assert_allclose([*found, [truth.mean()] * 2], MINIMA[shifted], atol=1e-3)
 
@@ -81,17 +81,17 @@ def test_the_minimum_is_no_ones_loss_but_the_means() -> None:
 
 
 def test_sizes_and_shapes() -> None:
-    data = DensityFederation(n_clients=5, n_symbols=9, n_samples=20, test_size=7)
+    data = DensityDataModule(n_clients=5, n_symbols=9, n_samples=20, test_size=7)
     federation = data.federation
     assert (data.in_shape, data.n_outputs, federation.samples.x.unique().tolist()) == ((1,), 9, [1.0])
     counts = {split: s.counts().unique().tolist() for split, s in federation.splits.items()}
     assert counts == {"train": [20], "val": [6], "test": [7]}
-    assert DensityFederation(n_clients=1, n_samples=2, test_size=0).federation.splits["val"].counts().tolist() == [1]
-    assert len(DensityFederation(n_clients=2, n_val=0, test_size=0).federation.splits["val"]) == 0
+    assert DensityDataModule(n_clients=1, n_samples=2, test_size=0).federation.splits["val"].counts().tolist() == [1]
+    assert len(DensityDataModule(n_clients=2, n_val=0, test_size=0).federation.splits["val"]) == 0
 
 
 def test_frequencies_are_the_distributions() -> None:
-    data = DensityFederation(n_clients=48, n_samples=20_000, n_val=20_000, test_size=20_000)
+    data = DensityDataModule(n_clients=48, n_samples=20_000, n_val=20_000, test_size=20_000)
     distribution = data.federation.truth["distribution"]
     for split in ("train", "val", "test"):
         for k in (0, 5, 45, 46):
@@ -102,15 +102,15 @@ def test_frequencies_are_the_distributions() -> None:
 
 
 def test_a_clients_samples_do_not_depend_on_the_others() -> None:
-    few, many = DensityFederation(n_clients=3), DensityFederation(n_clients=50, unseen_fraction=0.5)
-    longer, other = DensityFederation(n_clients=3, n_samples=200), DensityFederation(n_clients=3, seed=1)
+    few, many = DensityDataModule(n_clients=3), DensityDataModule(n_clients=50, unseen_fraction=0.5)
+    longer, other = DensityDataModule(n_clients=3, n_samples=200), DensityDataModule(n_clients=3, seed=1)
     for k in range(3):
         for split in ("train", "val", "test"):
             y = labels(few, k, split)
             assert np.array_equal(y, labels(many, k, split))
             assert np.array_equal(y, labels(longer, k, split)[: len(y)])
             assert not np.array_equal(y, labels(other, k, split))
-    assert few.federation.digest() == DensityFederation(n_clients=3).federation.digest()
+    assert few.federation.digest() == DensityDataModule(n_clients=3).federation.digest()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_clients_samples_do_not_depend_on_the_others() -> None:
 )
 def test_wrong_options_are_named(options: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        DensityFederation(**options)
+        DensityDataModule(**options)
 
 
 # --- the model, and what it reaches -----------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_categorical_ignores_its_input_and_stacks() -> None:
         Categorical((2,), 9)
 
 
-def fedavg(data: DensityFederation, engine: Engine, **options: float) -> FedAvg:
+def fedavg(data: DensityDataModule, engine: Engine, **options: float) -> FedAvg:
     """Gradient descent on all samples: one step a round on each client's full batch."""
     torch.manual_seed(0)
     backbone = Categorical(data.in_shape, data.n_outputs)
@@ -156,14 +156,14 @@ def fedavg(data: DensityFederation, engine: Engine, **options: float) -> FedAvg:
 
 
 def test_engines_agree_on_it() -> None:
-    data = DensityFederation(n_clients=12, test_size=0)
+    data = DensityDataModule(n_clients=12, test_size=0)
     loop, vmap = (parameters(train(fedavg(data, engine), data, 3)) for engine in (LoopEngine(), VmapEngine()))
     assert_allclose(loop, vmap, rtol=1e-9)
 
 
 @pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()], ids=["loop", "vmap"])
 def test_one_model_comes_near_its_minimum(engine: Engine) -> None:
-    data = DensityFederation(unseen_fraction=0.2)
+    data = DensityDataModule(unseen_fraction=0.2)
     model, trainer = fedavg(data, engine), make_trainer(20)
     trainer.fit(model, data)
     seen = data.federation.seen.numpy()
@@ -178,7 +178,7 @@ def test_one_model_comes_near_its_minimum(engine: Engine) -> None:
 
 
 def test_results_and_table_have_the_minima(capsys: pytest.CaptureFixture[str]) -> None:
-    data = DensityFederation(n_clients=10, n_samples=30, test_size=20, unseen_fraction=0.2)
+    data = DensityDataModule(n_clients=10, n_samples=30, test_size=20, unseen_fraction=0.2)
     torch.manual_seed(0)
     model = FedEM(lambda: Categorical(data.in_shape, data.n_outputs), n_clients=10, n_components=4)
     trainer = make_trainer(1)

@@ -5,6 +5,8 @@ import torch
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from reference import e_step, pi_update
 
+pytestmark = pytest.mark.fast
+
 
 def test_responsibilities_of_a_worked_example() -> None:
     pi = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)

@@ -24,6 +24,8 @@ from fedem_lightning.algorithms.afl import project_on_simplex
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.tasks import Classification
 
+pytestmark = pytest.mark.fast
+
 SIZES = (6, 11, 5)
 MULTISTEP = [0.2, 0.2, 0.02, 0.002]  # four rounds from a rate of 0.2 on
 

@@ -25,7 +25,7 @@ from fedem_lightning import (
     Mapper,
     PFedMe,
     ShiftedExponentialNetwork,
-    TextFederation,
+    TextDataModule,
     UserCentric,
     UserError,
 )
@@ -41,7 +41,7 @@ from fedem_lightning.report.components import MixtureWeights
 def test_characters_of_unseen_clients_do_not_weigh_the_loss(tmp_path: Path) -> None:
     spoken = {"ANNA": "aacb aab. caa. " * 4, "BERT": "bbba zz. zzzb. " * 4}
     (tmp_path / "play.txt").write_text("\n".join(f"{role}. {text}" for role, text in spoken.items()))
-    data = TextFederation(tmp_path, window=5, char_weights=True, unseen_fraction=0.5)
+    data = TextDataModule(tmp_path, window=5, char_weights=True, unseen_fraction=0.5)
     federation, symbols = data.federation, data.federation.notes["vocabulary"]
     assert federation.seen.sum() == 1
     role = federation.names[int(federation.clients()[0])].split("/")[1]

@@ -10,7 +10,7 @@ from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     Categorical,
     ClientSGD,
-    DensityFederation,
+    DensityDataModule,
     FedAvg,
     FederatedDataModule,
     HypCluster,
@@ -147,7 +147,7 @@ def test_clients_that_were_not_sampled_are_assigned_by_the_newest_models() -> No
 
 @pytest.mark.parametrize("initialization", ["sampled", "greedy"])
 def test_the_four_groups_of_the_density_federation_are_found(initialization: str) -> None:
-    data = DensityFederation(n_clients=24, n_samples=200, test_size=200, seed=1)
+    data = DensityDataModule(n_clients=24, n_samples=200, test_size=200, seed=1)
     torch.manual_seed(0)
     model = HypCluster(
         Categorical(n_outputs=data.n_outputs),

@@ -14,7 +14,7 @@ from fedem_lightning import (
     Categorical,
     ClientSGD,
     Dapper,
-    DensityFederation,
+    DensityDataModule,
     FedAvg,
     FedEM,
     FederatedDataModule,
@@ -294,7 +294,7 @@ def test_dapper_with_a_public_file(tmp_path: Path) -> None:
 
 
 def test_dapper_with_labels_drawn_from_the_model() -> None:
-    data = DensityFederation(n_clients=3, n_symbols=9, n_samples=4000, test_size=50)
+    data = DensityDataModule(n_clients=3, n_symbols=9, n_samples=4000, test_size=50)
     torch.manual_seed(0)
     model = FedAvg(Categorical(n_outputs=9), n_clients=3, adaptation=Dapper(source="model", ratio=2))
     model.adaptation.prepare(data.federation)

@@ -18,7 +18,7 @@ from fedem_lightning import (
     MOCHA,
     ClientSGD,
     Dapper,
-    DensityFederation,
+    DensityDataModule,
     Digits,
     FedAvg,
     FedEM,
@@ -32,7 +32,7 @@ from fedem_lightning import (
     MixturePopulation,
     Oracle,
     SyntheticMixture,
-    TextFederation,
+    TextDataModule,
     UserCentric,
 )
 from test_algorithms import ROWS, Row
@@ -215,7 +215,7 @@ def test_every_algorithm_is_in_the_table() -> None:
 def text(folder: Path) -> Federation:
     spoken = {"HAMLET": "To be. Or not to be? " * 9, "GHOST": "Swear. By his sword. " * 7}
     (folder / "play.txt").write_text("\n".join(f"{role}. {lines}" for role, lines in spoken.items()))
-    return TextFederation(folder, window=6).federation
+    return TextDataModule(folder, window=6).federation
 
 
 def personalised_on_a_part(folder: Path) -> Federation:
@@ -228,7 +228,7 @@ DATA: dict[str, Callable[[Path], Federation]] = {
     "a part of an unseen client's samples": personalised_on_a_part,
     "synthetic": lambda folder: SyntheticMixture(n_clients=3, dimension=2, test_size=20).federation,
     "population": lambda folder: MixturePopulation(n_clients=5, dimension=2, samples=(4, 2, 3)).federation,
-    "density": lambda folder: DensityFederation(n_clients=4, n_symbols=9, n_samples=8, test_size=9).federation,
+    "density": lambda folder: DensityDataModule(n_clients=4, n_symbols=9, n_samples=8, test_size=9).federation,
     "digits": lambda folder: Digits(n_clients=5).federation,
     "text": text,
 }

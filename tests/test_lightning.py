@@ -34,7 +34,7 @@ from fedem_lightning import (
     LeNet5,
     Linear,
     MoreauSurrogate,
-    NpzFederation,
+    NpzDataModule,
     ReferenceCNN,
     SurrogateOptimization,
     SyntheticMixture,
@@ -158,11 +158,11 @@ def test_a_missing_value_is_named(column: Any, wrong: str, name: str) -> None:
 
 def test_labels_of_a_file_may_be_strings(tmp_path: Path) -> None:
     np.savez(tmp_path / "words.npz", **arrays(y=WORDS))
-    federation = NpzFederation(tmp_path / "words.npz", task="binary", unseen_fraction=0.5).federation
+    federation = NpzDataModule(tmp_path / "words.npz", task="binary", unseen_fraction=0.5).federation
     assert federation.samples.y.tolist() == [1] * 6 + [0] * 6
     assert federation.notes == {"source": str(tmp_path / "words.npz"), "classes": ["a", "b"]}
     with pytest.raises(UserError, match="y: expected numbers"):
-        NpzFederation(tmp_path / "words.npz", task="regression")
+        NpzDataModule(tmp_path / "words.npz", task="regression")
 
 
 # --- options of the Trainer -------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import BinaryClassification, Classification
 from reference import fedem_round, gradient
 
+pytestmark = pytest.mark.fast
+
 
 def client_batches(batches: Batches, c: int) -> list[torch.Tensor]:
     """The positions of client c's local steps, one after the other."""

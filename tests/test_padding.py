@@ -11,6 +11,8 @@ from fedem_lightning import MLP, ClientSGD, FedEM, VmapEngine
 from fedem_lightning.engine import vmap
 from fedem_lightning.local_solver import shuffled_batches
 
+pytestmark = pytest.mark.fast
+
 SIZES, BATCH = (2, 23, 4, 11, 40), 16  # the last batches of a pass have 2, 7, 4, 11 and 8 samples
 
 

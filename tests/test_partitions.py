@@ -20,6 +20,8 @@ from fedem_lightning.data.partitions import (
 )
 from fedem_lightning.data.shifts import shift_groups
 
+pytestmark = pytest.mark.fast
+
 Y = np.arange(6000) % 20
 LABELS = Labels(Y, coarse=Y // 5, client=np.arange(6000) % 30, names=tuple(f"w{t}" for t in range(30)))
 

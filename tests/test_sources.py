@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedem_lightning import ImageFederation, UserError
+from fedem_lightning import ImageDataModule, UserError
 from fedem_lightning.data import sources
 from fedem_lightning.data.formats.npz import read_npz, write_npz
 from fedem_lightning.data.sources import load, read
@@ -216,7 +216,7 @@ def test_no_network_and_no_file_is_one_line_with_three_ways(tmp_path: Path, monk
 
     monkeypatch.setattr(sources, "download", no_network)
     with pytest.raises(UserError) as error:
-        ImageFederation("femnist", data_dir=tmp_path)
+        ImageDataModule("femnist", data_dir=tmp_path)
     said = str(error.value)
     for part in ("femnist", "dataset.path=", str(tmp_path / "femnist.npz"), "data_dir", "no route to host", "network"):
         assert part in said
@@ -230,7 +230,7 @@ def test_an_npz_may_be_mapped(tmp_path: Path) -> None:
     mapped = read_npz(tmp_path / "a.npz", mmap=True)
     assert isinstance(mapped["x"], np.memmap)
     assert np.array_equal(mapped["x"], arrays["x"])
-    one, two = (ImageFederation("femnist", path=tmp_path / "a.npz", mmap=mmap) for mmap in (False, True))
+    one, two = (ImageDataModule("femnist", path=tmp_path / "a.npz", mmap=mmap) for mmap in (False, True))
     block = [d.federation.block(torch.arange(5), "train").x(torch.float32) for d in (one, two)]
     assert torch.equal(*block)
     np.savez_compressed(tmp_path / "b.npz", **arrays)

@@ -24,7 +24,7 @@ from fedem_lightning import (
     MoreauSurrogate,
     Oracle,
     SurrogateOptimization,
-    TextFederation,
+    TextDataModule,
     Topology,
     UserCentric,
     UserError,
@@ -184,7 +184,7 @@ def test_frequent_characters_weigh_little(tmp_path: Path) -> None:
     """min(1, 0.012 / frequency) * 8: a character of 1 % has the largest weight, 8; one of half the text 0.192."""
     text = "ab" * 49 + "!."
     (tmp_path / "play.txt").write_text(f"HAMLET. {text * 10}")
-    task = TextFederation(tmp_path, window=5, char_weights=True, fractions=(1.0, 0.0, 0.0)).federation.task
+    task = TextDataModule(tmp_path, window=5, char_weights=True, fractions=(1.0, 0.0, 0.0)).federation.task
     rare, frequent = 8.0, 8 * 0.012 / 0.49
     assert task.class_weights == pytest.approx([rare, rare, frequent, frequent])  # of ! . a b
 

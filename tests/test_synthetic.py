@@ -8,6 +8,8 @@ import torch
 
 from fedem_lightning import SyntheticMixture
 
+pytestmark = pytest.mark.fast
+
 
 def split_of(data: SyntheticMixture, split: str, client: int) -> tuple[np.ndarray, np.ndarray]:
     block = data.federation.block(torch.tensor([client]), split)

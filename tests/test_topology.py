@@ -17,6 +17,8 @@ from fedem_lightning.topology import (
     spectral_gap,
 )
 
+pytestmark = pytest.mark.fast
+
 
 def of_edges(n: int, *edges: tuple[int, int]) -> np.ndarray:
     adjacency = np.zeros((n, n), dtype=bool)

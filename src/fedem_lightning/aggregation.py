@@ -43,6 +43,18 @@ class WeightedMean:
 
     A client that sends something that is not finite is left out, and counted in `rejected`. Integer buffers (counters)
     take the maximum instead: summing or averaging them means nothing.
+
+    Example:
+        Two clients with 1 and 3 samples, and one parameter; a third client has sent NaN.
+
+        >>> mean = WeightedMean()
+        >>> models = {"weight": torch.tensor([[[2.0]], [[6.0]], [[float("nan")]]])}  # [C, M, 1]
+        >>> mean.add(Sent(models, weights=torch.tensor([1, 3, 5])))
+        >>> mean.compute().models
+        {'weight': tensor([[5.]])}
+        >>> mean.rejected
+        1
+
     """
 
     def __init__(self) -> None:
@@ -133,6 +145,12 @@ class WeightedMean:
 
 
 def all_finite(models: Models) -> Tensor:
-    """Which of the C stacked models have no NaN and no infinity: bool [C]."""
+    """Which of the C stacked models have no NaN and no infinity: bool [C].
+
+    Example:
+        >>> all_finite({"weight": torch.tensor([[[2.0]], [[float("inf")]]])})
+        tensor([ True, False])
+
+    """
     sums = [stack.flatten(1).sum(dim=1) for stack in models.values() if stack.dtype.is_floating_point]
     return torch.stack(sums).isfinite().all(dim=0)  # a sum is finite only if every term is

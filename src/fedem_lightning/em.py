@@ -19,6 +19,15 @@ def responsibilities(pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
     Returns:
         q [n, M]; rows sum to 1.
 
+    Example:
+        One client with even weights. Component 0 gives its first sample the likelihood 0.9, component 1 gives it 0.3.
+
+        >>> pi, owner = torch.tensor([[0.5, 0.5]]), torch.tensor([0, 0])
+        >>> losses = -torch.tensor([[0.9, 0.3], [0.2, 0.2]]).log()
+        >>> responsibilities(pi, losses, owner)
+        tensor([[0.7500, 0.2500],
+                [0.5000, 0.5000]])
+
     """
     log_joint = pi.log().T.index_select(1, owner) - losses.T  # [M, n]: a softmax over the short, last axis is slow
     return torch.softmax(log_joint, dim=0).T
@@ -35,6 +44,14 @@ def mixture_weights(q: Tensor, owner: Tensor, previous: Tensor) -> Tensor:
     Returns:
         pi [C, M].
 
+    Example:
+        The first client has two samples; the second has none, and keeps its weights.
+
+        >>> q, owner = torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([0, 0])
+        >>> mixture_weights(q, owner, previous=torch.tensor([[0.5, 0.5], [0.1, 0.9]]))
+        tensor([[0.6250, 0.3750],
+                [0.1000, 0.9000]])
+
     """
     sums = torch.zeros_like(previous).index_add_(0, owner, q.to(previous.dtype))  # [C, M]
     counts = torch.bincount(owner, minlength=len(previous)).unsqueeze(1)  # [C, 1]
@@ -46,5 +63,13 @@ def mixture_losses(pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
     """-log p(s_i | Theta, pi_t) = -logsumexp_m(log pi[owner[i], m] - losses[i, m]), up to a constant; [n].
 
     Its mean over all samples is the objective f of Eq. 6.
+
+    Example:
+        Likelihoods 0.9 and 0.3 under two even components are a likelihood of 0.6.
+
+        >>> losses = -torch.tensor([[0.9, 0.3]]).log()
+        >>> mixture_losses(torch.tensor([[0.5, 0.5]]), losses, torch.tensor([0])).neg().exp()
+        tensor([0.6000])
+
     """
     return -torch.logsumexp(pi.log().T.index_select(1, owner) - losses.T, dim=0)

@@ -41,6 +41,16 @@ class Topology:
     Raises:
         UserError: an unknown or impossible value, or "fmmc" without cvxpy.
 
+    Example:
+        A ring of four clients, of which the last is away: the others are a path.
+
+        >>> active = np.array([True, True, True, False])
+        >>> Topology("ring").mixing(n_clients=4, active=active, seed=0, round_=0).round(2)
+        array([[0.67, 0.33, 0.  , 0.  ],
+               [0.33, 0.33, 0.33, 0.  ],
+               [0.  , 0.33, 0.67, 0.  ],
+               [0.  , 0.  , 0.  , 1.  ]])
+
     """
 
     graph: str = "erdos_renyi"
@@ -117,7 +127,7 @@ def _fixed_graph(graph: str, n: int) -> np.ndarray:
         g = nx.complete_graph(n)
     else:
         g = nx.star_graph(n - 1)  # leaves
-    adjacency = nx.to_numpy_array(g) > 0
+    adjacency: np.ndarray = nx.to_numpy_array(g) > 0
     np.fill_diagonal(adjacency, False)  # networkx closes a ring of one
     return adjacency
 
@@ -135,6 +145,15 @@ def mixing_matrix(adjacency: np.ndarray, weights: str) -> np.ndarray:
 
     Raises:
         UserError: another `weights`, no such graph, or "fmmc" without cvxpy.
+
+    Example:
+        A star of three clients: the middle one has two neighbours.
+
+        >>> star = np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]], dtype=bool)
+        >>> mixing_matrix(star, "metropolis").round(2)
+        array([[0.33, 0.33, 0.33],
+               [0.33, 0.67, 0.  ],
+               [0.33, 0.  , 0.67]])
 
     """
     _require_weights(weights)
@@ -209,7 +228,14 @@ def _solved_fmmc(graph: bytes, n: int) -> np.ndarray:
 
 
 def check_mixing_matrix(w: np.ndarray, adjacency: np.ndarray) -> None:
-    """Raises UserError unless `w` [T, T] is symmetric, doubly stochastic (to 1e-8) and zero off the graph [T, T]."""
+    """Raises UserError unless `w` [T, T] is symmetric, doubly stochastic (to 1e-8) and zero off the graph [T, T].
+
+    Example:
+        >>> check_mixing_matrix(np.full((2, 2), 0.5), np.zeros((2, 2), dtype=bool))
+        Traceback (most recent call last):
+        fedem_lightning.errors.UserError: mixing matrix: expected weights on the graph's edges and the diagonal only
+
+    """
     require(w.shape == adjacency.shape, f"mixing matrix: expected {list(adjacency.shape)}, got {list(w.shape)}")
     require(bool(np.isfinite(w).all()), "mixing matrix: expected finite weights")
     require(bool((w >= 0).all()), f"mixing matrix: expected no negative weight, got {w.min(initial=0):g}")
@@ -221,7 +247,15 @@ def check_mixing_matrix(w: np.ndarray, adjacency: np.ndarray) -> None:
 
 
 def spectral_gap(w: np.ndarray) -> float:
-    """1 - SLEM, the second largest eigenvalue modulus of `w` [T, T]: 0 never mixes, 1 averages at once (or T = 1)."""
+    """1 - SLEM, the second largest eigenvalue modulus of `w` [T, T]: 0 never mixes, 1 averages at once (or T = 1).
+
+    Example:
+        >>> everybody = np.ones(4, dtype=bool)
+        >>> graphs = [Topology(name).mixing(4, everybody, seed=0, round_=0) for name in ("star", "ring", "complete")]
+        >>> [round(spectral_gap(w), 2) for w in graphs]
+        [0.25, 0.67, 1.0]
+
+    """
     if len(w) == 1:
         return 1.0
     return float(np.clip(1 - np.sort(np.abs(np.linalg.eigvalsh(w)))[-2], 0, 1))

@@ -41,6 +41,14 @@ def natural(labels: Labels, seed: int, n_clients: float | int | None = None) -> 
     Raises:
         UserError: the data has no owners, or fewer than asked.
 
+    Example:
+        >>> labels = Labels(y=np.array([0, 1, 1, 0]), client=np.array([0, 1, 1, 2]), names=("Ann", "Bob", "Cem"))
+        >>> natural(labels, seed=0).names
+        ('Ann', 'Bob', 'Cem')
+        >>> some = natural(labels, seed=0, n_clients=2)  # two of the three; -1: nobody has the sample
+        >>> some.names, some.client
+        (('Bob', 'Cem'), array([-1,  0,  0,  1]))
+
     """
     if labels.client is None or labels.names is None:
         raise UserError("dataset.partition: natural needs data with a client for each sample; this data has none")
@@ -55,7 +63,13 @@ def natural(labels: Labels, seed: int, n_clients: float | int | None = None) -> 
 
 
 def choose_clients(available: int, n_clients: float | int | None, seed: int) -> np.ndarray:
-    """Which clients to keep: ascending ids. `n_clients` up to 1 is a fraction, from 2 on a number, None all."""
+    """Which clients to keep: ascending ids. `n_clients` up to 1 is a fraction, from 2 on a number, None all.
+
+    Example:
+        >>> choose_clients(10, 0.3, seed=0), choose_clients(10, 3, seed=0)
+        (array([3, 6, 9]), array([3, 6, 9]))
+
+    """
     if n_clients is None:
         return np.arange(available)
     require_number("dataset.n_clients", n_clients, above=0)
@@ -67,7 +81,13 @@ def choose_clients(available: int, n_clients: float | int | None, seed: int) -> 
 
 
 def iid(labels: Labels, seed: int, n_clients: int) -> Partition:
-    """Shuffled samples in parts of equal size (they differ by one at most)."""
+    """Shuffled samples in parts of equal size (they differ by one at most).
+
+    Example:
+        >>> iid(Labels(y=np.zeros(8)), seed=0, n_clients=3).client
+        array([0, 1, 2, 0, 0, 1, 1, 2])
+
+    """
     n = len(labels.y)
     require_whole("dataset.n_clients", n_clients, at_least=1, below=n + 1)
     client = generator(seed, Purpose.PARTITION).permutation(np.arange(n) % n_clients)
@@ -98,6 +118,19 @@ def dirichlet(
 
     Raises:
         UserError: impossible sizes, or 1,000 draws without success.
+
+    Example:
+        Samples of two labels by client, with a small and a large alpha.
+
+        >>> y = np.repeat([0, 1], 50)
+        >>> def table(partition):
+        ...     return np.array([np.bincount(partition.client[y == label], minlength=4) for label in (0, 1)])
+        >>> table(dirichlet(Labels(y), seed=0, n_clients=4, alpha=0.5))
+        array([[31,  4,  2, 13],
+               [30,  7, 12,  1]])
+        >>> table(dirichlet(Labels(y), seed=0, n_clients=4, alpha=100))
+        array([[13, 16, 12,  9],
+               [ 7, 12, 17, 14]])
 
     """
     require_whole("dataset.n_clients", n_clients, at_least=1)
@@ -143,6 +176,14 @@ def pachinko(labels: Labels, seed: int, n_clients: int, alpha: float, beta: floa
 
     Raises:
         UserError: the data has no coarse labels.
+
+    Example:
+        Two clients, two coarse labels with two fine ones each: 0, 1 and 2, 3.
+
+        >>> y = np.repeat([0, 1, 2, 3], 10)
+        >>> client = pachinko(Labels(y, coarse=y // 2), seed=0, n_clients=2, alpha=0.5, beta=10).client
+        >>> [np.bincount(y[client == t], minlength=4).tolist() for t in (0, 1)]
+        [[3, 2, 5, 10], [7, 8, 5, 0]]
 
     """
     if labels.coarse is None:
@@ -208,6 +249,13 @@ def shards(labels: Labels, seed: int, n_clients: int, shards_per_client: int = 2
     """Pathological: samples sorted by label are cut into shards of equal size, and every client gets a few of them.
 
     McMahan et al. 2017. Sizes differ by `shards_per_client` at most.
+
+    Example:
+        >>> y = np.repeat([0, 1, 2], 4)
+        >>> client = shards(Labels(y), seed=0, n_clients=3, shards_per_client=1).client
+        >>> [np.bincount(y[client == t], minlength=3).tolist() for t in range(3)]
+        [[0, 0, 4], [0, 4, 0], [4, 0, 0]]
+
     """
     require_whole("dataset.n_clients", n_clients, at_least=1)
     require_whole("dataset.shards_per_client", shards_per_client, at_least=1)
@@ -222,7 +270,13 @@ def shards(labels: Labels, seed: int, n_clients: int, shards_per_client: int = 2
 
 
 def quantity_skew(labels: Labels, seed: int, n_clients: int, alpha: float, min_samples: int = 10) -> Partition:
-    """Labels alike, sizes different: shares ~ Dirichlet(alpha) of what exceeds `min_samples` for everybody."""
+    """Labels alike, sizes different: shares ~ Dirichlet(alpha) of what exceeds `min_samples` for everybody.
+
+    Example:
+        >>> np.bincount(quantity_skew(Labels(y=np.zeros(100)), seed=0, n_clients=4, alpha=0.5).client)
+        array([30, 45, 14, 11])
+
+    """
     n = len(labels.y)
     require_whole("dataset.n_clients", n_clients, at_least=1)
     require_number("dataset.alpha", alpha, above=0)
@@ -240,7 +294,13 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 
 
 def deal(labels: Labels, seed: int, partition: str | Callable[..., Partition], options: dict[str, Any]) -> Partition:
-    """Calls a partition, given by name or as a function, with those of `options` that it knows."""
+    """Calls a partition, given by name or as a function, with those of `options` that it knows.
+
+    Example:
+        >>> deal(Labels(y=np.zeros(6)), 0, "iid", {"n_clients": 2, "alpha": 0.4}).client
+        array([0, 1, 0, 1, 1, 0])
+
+    """
     if isinstance(partition, str):
         require(partition in PARTITIONS, f"dataset.partition: expected one of {', '.join(PARTITIONS)}, got {partition}")
         partition = PARTITIONS[partition]

@@ -18,7 +18,7 @@ N_GROUPS = 4
 """Hidden groups of clients; the first symbols are theirs, one each."""
 
 
-class DensityFederation(FederatedDataModule):
+class DensityDataModule(FederatedDataModule):
     """Symbols 0..d-1 without features: all that there is to learn is how often each one occurs.
 
         D_k = 0.5 P_{k mod 4} + 0.25 U + 0.25 P_{k mod (d - 4)}
@@ -93,7 +93,7 @@ def _check(positive: dict[str, int], others: dict[str, int], shifted: bool) -> N
 
 
 def densities(n_clients: int, n_symbols: int, shifted: bool = False) -> np.ndarray:
-    """D_k of every client, [T, d]; see `DensityFederation`."""
+    """D_k of every client, [T, d]; see `DensityDataModule`."""
     k, point = np.arange(n_clients), np.eye(n_symbols)
     own = k % (n_symbols - N_GROUPS) + N_GROUPS * shifted
     return 0.5 * point[k % N_GROUPS] + 0.25 / n_symbols + 0.25 * point[own]

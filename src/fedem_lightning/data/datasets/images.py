@@ -23,7 +23,7 @@ from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import Classification
 
 
-class ImageFederation(FederatedDataModule):
+class ImageDataModule(FederatedDataModule):
     """Images of one of the known data sets, cut into clients by a partition and, if asked, shifted by hidden groups.
 
     Official train and test parts are pooled: every client's samples are split anew.

@@ -9,7 +9,7 @@ from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.errors import require
 
 
-class NpzFederation(FederatedDataModule):
+class NpzDataModule(FederatedDataModule):
     """Reads x, y, client and, if there, split, names, domain; see `FederatedDataModule.from_arrays` for what they hold.
 
     Args:

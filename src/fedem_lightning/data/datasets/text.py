@@ -22,7 +22,7 @@ from fedem_lightning.tasks import Classification
 SENTENCE_END = re.compile(rb"[.!?]+")
 
 
-class TextFederation(FederatedDataModule):
+class TextDataModule(FederatedDataModule):
     """Windows of each role's text; the target is the next character at every position.
 
     A role's text is cut in order into train, val and test, and windows lie inside a part: shuffled overlapping windows

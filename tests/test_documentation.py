@@ -1,0 +1,480 @@
+"""Every Python block, every command and every example of the documentation runs, on less data and for fewer rounds.
+
+A command that cannot run here is composed or parsed, or stands in ELSEWHERE with the reason. One that nobody thought of
+fails. docs/adding_an_algorithm.md, which is a project of its own, is followed in test_own_project.py.
+"""
+
+import ast
+import contextlib
+import re
+import runpy
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torchvision
+import yaml
+from hydra import compose, initialize_config_dir
+from matplotlib.figure import Figure
+from omegaconf import DictConfig, OmegaConf
+
+import fedem_lightning
+import fedem_lightning.data
+import fedem_lightning.report
+from fedem_lightning import FederatedDataModule, SyntheticMixture, cli
+from fedem_lightning.data.__main__ import main as data_command
+from fedem_lightning.report.__main__ import main as report_command
+
+ROOT = Path(__file__).parents[1]
+pytestmark = [
+    pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="docs/ is only in a checkout"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # few clients, short runs, a Trainer's own loggers
+]
+
+OWN_PROJECT = "docs/adding_an_algorithm.md"
+DOCUMENTS = [p for p in ("README.md", "CONTRIBUTING.md") if (ROOT / p).is_file()] + sorted(
+    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")
+)
+LANGUAGES = {"", "bash", "csv", "python", "text", "toml", "yaml"}
+STARTS = re.compile(
+    r"(\.venv/bin/)?(python3?|pip|pytest|pre-commit|fedem-lightning|mkdocs|nox)\s|(make|srun|git clone) |\S+\.sh "
+)
+
+SMALL = {  # what shortens a run, by data set; one that is not here needs files, and is only composed
+    "synthetic": ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=9"],
+    "population": ["dataset.n_clients=40", "dataset.dimension=5", "algorithm.participation=10"],
+    "density": ["dataset.n_clients=6", "dataset.n_samples=20", "dataset.test_size=30"],
+    "digits": ["dataset.n_clients=5"],
+    "npz": [],
+}
+SHORT = ["trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu", "trainer.devices=1"]
+PLACEHOLDERS = {
+    "experiment=NAME": "experiment=table2",
+    "KEY=GRID": "algorithm.local_epochs=1",
+    "NAME": "fedavg",
+    "ALGORITHM": "fedavg",
+    "GRID": "0.1",
+    "SEEDS": "0",
+}
+ELSEWHERE = {  # the beginning of a command: why it is not run
+    "python3 -m venv": "the environment that this runs in",
+    ".venv/bin/pip install": "the environment that this runs in; its extras are checked",
+    "pip install hydra-": "a launcher of Hydra's, which few need",
+    "python -m pytest": "this",
+    ".venv/bin/python -m pytest": "this",
+    "pytest -m slow": "takes hours",
+    ".venv/bin/pre-commit install": "writes into .git",
+    ".ci/run": "runs this",
+}
+
+
+class Found(NamedTuple):
+    """A block of code, or the words of a command, and where it stands."""
+
+    document: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def blocks(document: str) -> Iterator[Found]:
+    """The fenced blocks of a document; indented ones are found with the commands."""
+    fence, lines = None, (ROOT / document).read_text().splitlines()
+    for number, line in enumerate(lines, 1):
+        mark = re.match(r"(\s*)```(\S*)\s*$", line)
+        if mark and fence is None:
+            fence, first, body = mark, number, []
+        elif mark and fence is not None and not mark[2]:
+            yield Found(document, first, fence[2], "\n".join(row[len(fence[1]) :] for row in body) + "\n")
+            fence = None
+        elif fence is not None:
+            body.append(line)
+    assert fence is None, f"{document}: a block is not closed"
+
+
+def commands(document: str) -> Iterator[Found]:
+    """The commands of a document: all in bash blocks, and what looks like one anywhere else."""
+    lines = (ROOT / document).read_text().splitlines()
+    for block in blocks(document):
+        if block.language == "bash":
+            for line in re.sub(r"\\\n\s*", "", block.text).splitlines():
+                yield from (block._replace(text=part) for part in separate(line))
+        end = block.line + block.text.count("\n") + 1
+        lines[block.line - 1 : end] = [""] * (end - block.line + 1)
+    for match in re.finditer(r"^ +(\S(?:[^\n\\]|\\\n|\\.)*)|`([^`]+)`", "\n".join(lines), re.M):
+        command = re.sub(r"\s+", " ", re.sub(r"\\\n\s*", "", match[1] or match[2]))
+        if STARTS.match(command + " "):
+            line = match.string.count("\n", 0, match.start()) + 1
+            yield from (Found(document, line, "bash", part) for part in separate(command))
+
+
+def separate(line: str) -> list[str]:
+    """The commands of a line, without its comment."""
+    words = shlex.split(line, comments=True)
+    parts = " ".join(shlex.quote(word) if word != "&&" else word for word in words).split(" && ")
+    return [part for part in parts if part]
+
+
+def unique(found: Iterator[Found]) -> list[Found]:
+    first: dict[str, Found] = {}
+    for one in found:
+        first.setdefault(one.text, one)
+    return list(first.values())
+
+
+ALL_BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
+PYTHON = [block for block in ALL_BLOCKS if block.language == "python" and block.document != OWN_PROJECT]
+COMMANDS = unique(command for document in DOCUMENTS for command in commands(document))
+
+
+def test_blocks_are_of_known_languages() -> None:
+    assert [f"{block} {block.language}" for block in ALL_BLOCKS if block.language not in LANGUAGES] == []
+
+
+def test_choices_that_are_named_exist() -> None:
+    """`+experiment=table2`, `algorithm=fedem,local` and the like, wherever they stand."""
+    groups = (
+        "algorithm",
+        "adaptation",
+        "backbone",
+        "callbacks",
+        "dataset",
+        "engine",
+        "experiment",
+        "logger",
+        "network",
+    )
+    missing = []
+    for document in DOCUMENTS:
+        for group, names in re.findall(rf"[`+ ]({groups})=([a-z][\w,]*)", (ROOT / document).read_text()):
+            known = {path.stem for path in (cli.CONFIG_DIR / group).glob("*.yaml")} | {
+                "ditto",
+                "robust",
+            }  # the reader's
+            missing += [f"{document}: {group}={name}" for name in names.strip(",").split(",") if name not in known]
+    assert missing == []
+
+
+# Python
+
+
+def run_block(block: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executes a block; one that imports nothing of this package goes on from the text above it."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    if "import fedem_lightning" not in block.text and "from fedem_lightning" not in block.text:
+        rng, client = np.random.default_rng(0), np.arange(24) % 4
+        x = rng.integers(256, size=(24, 32, 32, 3)).astype(np.uint8)
+        names |= {name: getattr(fedem_lightning, name) for name in fedem_lightning.__all__}
+        names["data"] = FederatedDataModule.from_arrays(x, client // 2, client)
+        for network in ("mobilenet_v2", "resnet18"):  # weights come from the network
+            made = getattr(torchvision.models, network)
+            monkeypatch.setattr(torchvision.models, network, lambda weights=None, made=made: made())
+    exec(compile(block.text, str(block), "exec"), names)
+
+
+def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers of one round, few clients."""
+    quick = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}
+    few = {"n_clients": 6, "dimension": 5, "test_size": 20}
+    for module, kind, fewer in ((pl, pl.Trainer, quick), (fedem_lightning, SyntheticMixture, few)):
+        monkeypatch.setattr(module, kind.__name__, lambda kind=kind, fewer=fewer, **given: kind(**{**given, **fewer}))
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_python_runs(block: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shortened(monkeypatch)
+    run_block(block, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_python_prints_what_it_says(
+    block: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As long as it stands there. `print(...)  # 0.656` promises the number, to the digits given."""
+    monkeypatch.chdir(tmp_path)
+    run_block(block, monkeypatch)
+    printed = capsys.readouterr().out.splitlines()
+    for value in re.findall(r"^print\(.*\)  # (-?\d+\.\d+)$", block.text, re.M):
+        digits = len(value.partition(".")[2])
+        numbers = [line for line in printed if re.fullmatch(r"-?\d+\.\d+(e-?\d+)?", line)]
+        assert value in [f"{float(number):.{digits}f}" for number in numbers]
+
+
+# Commands
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What commands read: small images, a table of devices, two finished runs."""
+    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
+    labels = {"y": np.arange(30) % 4, "client": np.arange(30) % 3}
+    np.savez(folder / "mine.npz", x=rng.integers(256, size=(30, 28, 28)).astype(np.uint8), **labels)
+    np.savez(folder / "cifar10.npz", x=rng.integers(256, size=(30, 32, 32, 3)).astype(np.uint8), **labels)
+    (folder / "devices.csv").write_text(next(b.text for b in ALL_BLOCKS if b.language == "csv"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        sweep = ["-m", "algorithm.n_components=1,2", "network=wireless", "run_dir=finished"]
+        call(patch, [*sweep, *SMALL["synthetic"], *SHORT])
+    return folder
+
+
+@pytest.fixture
+def here(files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of a command."""
+    monkeypatch.chdir(files)
+    monkeypatch.setenv("SLURM_SUBMIT_DIR", str(files))
+    return files
+
+
+def call(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    """The command line in this process, without rendering and garbage collection: half of a short run's time."""
+    monkeypatch.setattr(sys, "argv", ["fedem-lightning", *arguments])
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: Path(path).touch())
+    monkeypatch.setattr(cli.gc, "collect", lambda: 0)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    with contextlib.suppress(SystemExit) if "--help" in arguments else contextlib.nullcontext():
+        cli.main()
+
+
+def values(argument: str) -> tuple[str, list[str]]:
+    """The key of an override and the values it sweeps over."""
+    key, _, given = argument.partition("=")
+    return key, [given] if re.search(r"[\[{(\"']", given) else given.split(",")
+
+
+def filled_in(arguments: list[str]) -> list[str]:
+    for placeholder, value in PLACEHOLDERS.items():
+        arguments = [re.sub(rf"\b{placeholder}\b", value, a) for a in arguments]
+    return arguments
+
+
+def composed(overrides: list[str]) -> DictConfig:
+    with initialize_config_dir(str(cli.CONFIG_DIR), version_base="1.3"):
+        return compose("config", overrides, return_hydra_config=True)
+
+
+DONE: set[tuple[str, ...]] = set()  # runs that are alike once they are shortened
+
+
+def swept(arguments: list[str]) -> dict[str, list[str]]:
+    """The values of every key, without flags and what chooses a launcher: a plugin."""
+    overrides = [a for a in arguments if a not in ("-m", "--multirun") and not a.startswith("hydra")]
+    return dict(values(a) for a in overrides)
+
+
+def checked_config(sweep: dict[str, list[str]], job: int = 0) -> DictConfig:
+    """Composes a job with one value of every key, and resolves it."""
+    config = composed([f"{key}={given[job % len(given)]}" for key, given in sweep.items()])
+    OmegaConf.to_container(OmegaConf.masked_copy(config, [k for k in config if k != "hydra"]), resolve=True)
+    return config
+
+
+def train(folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    """Runs a round on little data. Sweeps, and what needs files, are composed only, with every value."""
+    monkeypatch.chdir(folder)
+    if "--help" in arguments or "--version" in arguments:
+        return call(monkeypatch, arguments)
+    if "--config-dir" in arguments:
+        return call(monkeypatch, [*arguments, *SMALL["synthetic"], *SHORT])
+    sweep = swept(arguments)
+    if "-m" in arguments:
+        for job in range(max(map(len, sweep.values()))):
+            checked_config(sweep, job)
+        return None
+    dataset = sweep.get("dataset", ["synthetic"])[0]
+    if dataset not in SMALL or not {"+experiment", "logger"}.isdisjoint(sweep):
+        dataset = checked_config(sweep).hydra.runtime.choices.dataset
+    if dataset not in SMALL or "logger=wandb" in arguments:  # test_configs.py runs that
+        return None
+    short = [a for a in [*SMALL[dataset], *SHORT] if a.startswith("trainer.") or a.partition("=")[0] not in sweep]
+    kept = [a for a in arguments if a.partition("=")[0] not in {a.partition("=")[0] for a in short}]
+    if tuple(kept) not in DONE:
+        call(monkeypatch, [*kept, *short])
+    return DONE.add(tuple(kept))
+
+
+def write_own(block: Found, name: str, folder: Path) -> None:
+    """The files conf/algorithm/NAME.yaml and NAME.py that a document describes."""
+    of_document = [b for b in ALL_BLOCKS if b.document == block.document]
+    (folder / "conf" / "algorithm").mkdir(parents=True, exist_ok=True)
+    settings = next(b.text for b in of_document if b.language == "yaml" and f"{name}." in b.text)
+    (folder / "conf" / "algorithm" / f"{name}.yaml").write_text(settings)
+    kind = re.search(rf"\b{name}\.(\w+)", settings)[1]
+    code = next(b.text for b in of_document if b.language == "python" and f"class {kind}" in b.text)
+    parts = [n for n in ast.parse(code).body if isinstance(n, ast.Import | ast.ImportFrom | ast.ClassDef)]
+    (folder / f"{name}.py").write_text(ast.unparse(ast.Module(parts, [])))
+
+
+def check_options(words: list[str]) -> None:
+    """A benchmark takes hours or a GPU: its file is there, and knows the options."""
+    script = ROOT / words[0]
+    sources = [script] if script.suffix == ".py" else [*script.parent.glob(f"{script.stem}*"), *script.glob("*.py")]
+    text = "".join(path.read_text() for path in sources if path.is_file())
+    for option in (word for word in words[1:] if word.startswith("--")):
+        assert re.search(rf"{option}\b", text), option
+
+
+def check_extras(words: list[str]) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for word in words:
+        for extra in re.findall(r"\[(\w+)\]", word):
+            assert extra in extras, word
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{c}: {c.text}")
+def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = re.sub(r"^(\.venv/bin/|srun )(?=python -m fedem|python bench|python exam)", "", command.text)
+    text = text.replace("$SLURM_SUBMIT_DIR", str(here))
+    words = shlex.split(text)
+    if any(text.startswith(beginning) for beginning in ELSEWHERE):
+        return check_extras(words)
+    match words:
+        case ["python", "-m", "fedem_lightning", "--config-dir", "conf", *_] if command.document == OWN_PROJECT:
+            return None  # test_own_project.py
+        case ["python", "-m", "fedem_lightning", *arguments] | ["fedem-lightning", *arguments]:
+            arguments = filled_in(arguments)
+            if "--config-dir" in arguments:
+                name = next(a for a in arguments if a.startswith("algorithm=")).partition("=")[2]
+                write_own(command, name, here)
+                monkeypatch.syspath_prepend(here)
+            for earlier in re.findall(r"ckpt_path=(\w+)/", text):  # the run that this one goes on from
+                first = next(c for c in COMMANDS if c.document == command.document and f"run_dir={earlier}" in c.text)
+                train(here, monkeypatch, shlex.split(first.text)[3:])
+            arguments = [re.sub(r"round-\d+", "round-000001", a) for a in arguments]
+            return train(here, monkeypatch, arguments)
+        case ["python", "-m", "fedem_lightning.report", *arguments]:
+            return report_command([str(here / "finished") if re.match(r"DIR\b|runs/", a) else a for a in arguments])
+        case ["python", "-m", "fedem_lightning.data", "convert", name, _, out]:
+            return data_command(["convert", name, "mine.npz", out])
+        case ["python", "-m", "fedem_lightning.data", "describe", "cifar10", *arguments]:
+            monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: None)
+            small = ["dataset.path=cifar10.npz", "dataset.n_clients=2", "dataset.min_samples=1"]
+            return data_command(["describe", "cifar10", *arguments, *small])
+        case ["python", "-m", "fedem_lightning.data", "list", *_]:
+            return data_command(words[3:])
+        case ["python", "-m", "fedem_lightning.data", "download", *_]:
+            return data_command([*words[3:], f"data_dir={here}"])  # where it already lies
+        case ["python", "-m", "fedem_lightning.data"]:
+            return None  # a mention
+        case ["python", script, *_] if script.startswith("benchmarks"):
+            return check_options(words[1:])
+        case [script, *_] if script.startswith("benchmarks/") and script.endswith(".sh"):
+            return check_options(words)
+        case ["python", script, *_] if script.startswith("examples/"):
+            assert (ROOT / script).is_file()  # run below
+            return None
+        case ["make", *targets]:
+            known = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+            assert set(targets) <= set(known)
+            return None
+        case ["pip", "install", *packages] if all("fedem-lightning[" in p or p in ("-e", ".[peers]") for p in packages):
+            return check_extras(packages)
+    raise AssertionError(f"{command}: nothing here says how to check: {command.text}")
+
+
+SWEEPS = [c for c in COMMANDS if " -m fedem_lightning -m " in c.text and c.document != OWN_PROJECT]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SWEEPS, ids=lambda c: f"{c}: {c.text}")
+def test_a_sweep_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all values, a round each; also those that an experiment sweeps over."""
+    sweep = swept(filled_in(shlex.split(command.text)[3:]))
+    config = checked_config(sweep)
+    dataset = config.hydra.runtime.choices.dataset
+    if dataset not in SMALL:
+        pytest.skip(f"{dataset} needs a file")
+    sweep |= {
+        key: str(given).split(",") for key, given in (config.hydra.sweeper.params or {}).items() if key not in sweep
+    }
+    small = [a for a in SMALL[dataset] if a.partition("=")[0] not in sweep]
+    call(monkeypatch, ["-m", *(f"{key}={','.join(given)}" for key, given in sweep.items()), *small, *SHORT])
+
+
+# Examples
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("quickstart", ["--clients", "6", "--rounds", "2"], ("FedEM   seen", "FedEM   unseen", "Local   seen")),
+        ("new_algorithm", ["--clients", "5", "--rounds", "2"], ("FedAvg  mean", "Ditto   mean")),
+        ("own_data", ["--samples", "20", "--rounds", "2"], ("test_accuracy", "clinic A", "pi_1")),
+    ],
+)
+def test_an_example_runs(
+    name: str,
+    arguments: list[str],
+    said: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = ROOT / "examples" / f"{name}.py"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+    runpy.run_path(str(script), run_name="__main__")
+    out = capsys.readouterr().out
+    assert all(text in out for text in said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {"quickstart", "new_algorithm", "own_data"}
+
+
+def test_the_examples_ditto_is_the_documents() -> None:
+    document = next(b.text for b in ALL_BLOCKS if b.document == OWN_PROJECT and "class Ditto" in b.text)
+    example = (ROOT / "examples" / "new_algorithm.py").read_text()
+    for node in ast.parse(document).body:
+        if isinstance(node, ast.ClassDef):
+            assert ast.get_source_segment(document, node) in example
+
+
+# The site
+
+
+def test_the_api_page_has_all_public_names() -> None:
+    listed = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
+    assert len(listed) == len(set(listed))
+    public = {f"fedem_lightning.{name}" for name in fedem_lightning.__all__}
+    for package in (fedem_lightning.data, fedem_lightning.report):
+        names = set(package.__all__) - set(fedem_lightning.__all__)  # those are there already
+        public |= {f"{package.__name__}.{name}" for name in names}
+    assert set(listed) == public
+
+
+# What CI runs
+
+IN_A_CHECKOUT = pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason=".ci/ is only in a checkout")
+
+
+@IN_A_CHECKOUT
+def test_make_lints_as_ci_does() -> None:
+    made = re.findall(r"^\t(.*)", (ROOT / "Makefile").read_text().replace("$(BIN)", ".venv/bin/"), re.M)
+    lint = re.search(r"^lint\(\) \{\n(.*?)^\}", (ROOT / ".ci" / "run").read_text(), re.S | re.M)[1]
+    for line in lint.splitlines():
+        assert line.partition(" #")[0].strip() in [command.replace("$$", "$") for command in made]
+
+
+@IN_A_CHECKOUT
+def test_the_hosted_workflow_makes_every_target() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["check"]
+    steps = [step["run"] for step in workflow["steps"] if "run" in step]
+    assert steps[0].startswith("python3 -m venv .venv && .venv/bin/pip install -q -e")
+    targets = re.search(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(), re.M)[1].split()
+    assert sorted(steps[1:]) == sorted(f"make {target}" for target in targets)
+    supported = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    versions = workflow["strategy"]["matrix"]["python"]
+    assert {f"Programming Language :: Python :: {version}" for version in versions} <= set(supported)
