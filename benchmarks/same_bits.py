@@ -175,12 +175,18 @@ def record(only: str, n_workers: int) -> dict[str, dict[str, Any]]:
         return {name: digest(out / name.replace(" ", "-")) for name in chosen}
 
 
+def _left_out(key: str) -> bool:
+    return not NOT_COMPARED.isdisjoint(key.split("/"))
+
+
 def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
     """Prints what differs; the number of runs that do."""
     n_different = 0
     for name, now in after.items():
         was = before.get(name)
-        differing = sorted(key for key in was or () if str(was[key]) != str(now.get(key)))  # NaN is NaN; keys may join
+        differing = sorted(
+            key for key in was or () if not _left_out(key) and str(was[key]) != str(now.get(key))
+        )  # NaN is NaN; keys may join
         if was is None or differing or "failed" in now:
             n_different += 1
             print(f"{name}: " + ("failed" if "failed" in now else f"differs in {', '.join(differing[:6])}"))

@@ -69,6 +69,13 @@ def test_a_lazy_package_has_what_its_stub_says(package: str) -> None:
         _ = module.FedSGD
 
 
+@pytest.mark.parametrize("package", ["fedem_lightning", "fedem_lightning.data"])
+def test_an_old_name_stays_for_one_version(package: str) -> None:
+    module = import_module(package)
+    with pytest.warns(UserWarning, match=f"{package}.NpzFederation is now called NpzDataModule; the old name will go"):
+        assert module.NpzFederation is module.NpzDataModule
+
+
 def test_a_part_is_found_without_an_import_of_its_own() -> None:
     code = "import fedem_lightning, sys; fedem_lightning.network; print('fedem_lightning.network' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)

@@ -9,7 +9,7 @@ from fedem_lightning.startup.loading import loading
 def main() -> None:
     """Runs the command line; Ctrl-C ends in one line, also while modules are loaded."""
     with loading():
-        from fedem_lightning.run.execute import cli  # Hydra
+        from fedem_lightning.run import cli  # Hydra
     cli.main()
 
 

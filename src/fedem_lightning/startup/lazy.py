@@ -2,10 +2,14 @@
 
 import ast
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+RENAMED = {f"{kind}Federation": f"{kind}DataModule" for kind in ("Density", "Image", "Npz", "Text")}
+"""Names of version 0.1.0, which stay for one version."""
 
 
 def exports(package: str, file: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
@@ -21,6 +25,9 @@ def exports(package: str, file: str) -> tuple[list[str], Callable[[str], Any], C
     home = {alias.name: str(node.module) for node in stub if isinstance(node, ast.ImportFrom) for alias in node.names}
 
     def get(name: str) -> Any:
+        if RENAMED.get(name) in home:
+            warnings.warn(f"{package}.{name} is now called {RENAMED[name]}; the old name will go", stacklevel=3)
+            name = RENAMED[name]
         if name in home:
             value = getattr(import_module(home[name]), name)
             setattr(sys.modules[package], name, value)  # the next use finds it without asking
