@@ -7,6 +7,7 @@ lint:
 	$(BIN)ruff format --check .
 	$(BIN)codespell $$(git ls-files | grep -v '^LICENSE$$')
 	$(BIN)mypy
+	$(BIN)lint-imports --no-logo --no-cache
 
 test:
 	$(BIN)python -m pytest

@@ -11,8 +11,8 @@ import pytorch_lightning as pl
 
 from fedem_lightning import ClientSGD, Digits, FedAvg, FederatedAlgorithm, Linear, Local
 from fedem_lightning.aggregation import Sent
-from fedem_lightning.client_store import ClientStore
 from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.models.client_store import ClientStore
 
 
 @dataclass(frozen=True)

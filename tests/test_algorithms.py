@@ -46,8 +46,8 @@ from fedem_lightning import (
     VmapEngine,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.client_store import ClientStore
 from fedem_lightning.cohort import sample_cohort
+from fedem_lightning.models.client_store import ClientStore
 
 
 def with_groups(data: FederatedDataModule) -> FederatedDataModule:

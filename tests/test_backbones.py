@@ -27,9 +27,9 @@ from fedem_lightning import (
     VmapEngine,
 )
 from fedem_lightning.backbones.batch_norm import BatchNorm1d
-from fedem_lightning.components import make_components
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Windows
+from fedem_lightning.models.components import make_components
 from fedem_lightning.tasks import Classification
 
 SIZES = [  # PAPERS: published or counted from the published layers

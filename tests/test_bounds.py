@@ -16,7 +16,8 @@ from scipy.optimize import minimize_scalar
 
 from conftest import make_data, make_model, make_trainer, parameters
 from fedem_lightning import AFL, ClientSGD, FedAvg, FedEM, FederatedDataModule, HypCluster, Local, UserError
-from fedem_lightning.bounds import (
+from fedem_lightning.callbacks import BoundsDiagnostics, RoundCheckpoint
+from fedem_lightning.evaluation.bounds import (
     cluster_term,
     discrepancies,
     global_term,
@@ -25,8 +26,7 @@ from fedem_lightning.bounds import (
     skewness,
     suggest,
 )
-from fedem_lightning.callbacks import BoundsDiagnostics, RoundCheckpoint
-from fedem_lightning.reporting import run_results
+from fedem_lightning.run.results import run_results
 from test_configs import run_small
 from test_processes import ENVIRONMENT
 

@@ -15,8 +15,8 @@ import torch
 from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
-from fedem_lightning.cli import _config_flags, main
-from fedem_lightning.run_folder import save_config
+from fedem_lightning.run.cli import _config_flags, main
+from fedem_lightning.run.run_folder import save_config
 
 TINY = [
     "dataset.n_clients=8",

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from omegaconf import DictConfig, open_dict
 
 from fedem_lightning import UserError
-from fedem_lightning.cli import CONFIG_DIR
-from fedem_lightning.run import build_model, run
+from fedem_lightning.run.cli import CONFIG_DIR
+from fedem_lightning.run.execute import build_model, run
 
 GROUPS = (
     "adaptation",

@@ -25,11 +25,11 @@ from fedem_lightning import (
     UserError,
     VmapEngine,
 )
-from fedem_lightning.components import make_components
 from fedem_lightning.data.__main__ import main
+from fedem_lightning.data.datasets.text import split_in_order, window_starts
 from fedem_lightning.data.describe import describe, label_counts
-from fedem_lightning.data.text import split_in_order, window_starts
-from fedem_lightning.evaluation import score
+from fedem_lightning.evaluation.scores import score
+from fedem_lightning.models.components import make_components
 from fedem_lightning.tasks import Classification, Regression
 
 RNG = np.random.default_rng(0)

@@ -24,8 +24,8 @@ from fedem_lightning import (
     Topology,
 )
 from fedem_lightning.algorithms.surrogate import Majorizer
-from fedem_lightning.client_store import ClientStore
 from fedem_lightning.data.federation import Block
+from fedem_lightning.models.client_store import ClientStore
 from reference import e_step, gradient, pi_update, probabilities
 
 COMPLETE, RING = Topology(graph="complete"), Topology(graph="ring")

@@ -17,9 +17,10 @@ from fedem_lightning import (
     UserError,
     VmapEngine,
 )
-from fedem_lightning.data.density import densities, minimum_losses
+from fedem_lightning.data.datasets.density import densities, minimum_losses
 from fedem_lightning.engine.stacked import StackedBackbone
-from fedem_lightning.reporting import print_summary, run_results
+from fedem_lightning.run.results import run_results
+from fedem_lightning.run.summary import print_summary
 
 GROUP = np.arange(100) % 4
 MINIMA = {  # of one to five models, and of a model a client

@@ -11,8 +11,8 @@ from rich.console import Console
 from conftest import make_data, make_trainer
 from fedem_lightning import APFL, CNN, MLP, ClientSGD, FedAvg, FedEM, FederatedDataModule, devices
 from fedem_lightning.callbacks import RoundProgress, progress
-from fedem_lightning.callbacks.progress import duration
-from fedem_lightning.devices import arithmetic, faster_with, pick_devices
+from fedem_lightning.callbacks.progress import duration, faster_with
+from fedem_lightning.run.devices import arithmetic, pick_devices
 
 
 def images(n: int = 8) -> FederatedDataModule:

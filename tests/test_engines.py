@@ -27,9 +27,9 @@ from fedem_lightning import (
     UserError,
     VmapEngine,
 )
-from fedem_lightning.components import make_components
 from fedem_lightning.engine import processes_on_cpu
 from fedem_lightning.engine.vmap import group_rows
+from fedem_lightning.models.components import make_components
 
 ENGINES = [VmapEngine(), VmapEngine(block_size=1), VmapEngine(block_size=3), LoopEngine(block_size=2)]
 TOLERANCE = {"64-true": 1e-9, "32-true": 1e-4}

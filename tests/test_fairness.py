@@ -31,8 +31,8 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data.federation import Block
+from fedem_lightning.evaluation.recovery import component_health
 from fedem_lightning.local_solver import LocalStep
-from fedem_lightning.recovery import component_health
 from fedem_lightning.report.components import MixtureWeights
 
 # --- data -------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from fedem_lightning import (
     Local,
     UserError,
 )
-from fedem_lightning.initialization import sampled_models
+from fedem_lightning.algorithms.initialization import sampled_models
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 

@@ -29,7 +29,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.data.federation import Block
-from fedem_lightning.personal_models import OwnModels
+from fedem_lightning.models.personal_models import OwnModels
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 

@@ -40,9 +40,9 @@ from fedem_lightning import (
     SyntheticMixture,
     UserError,
 )
+from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.hyperparameters import plain
-from fedem_lightning.loggers import RoundCSVLogger
-from fedem_lightning.trainer_options import check_trainer
+from fedem_lightning.run.loggers import RoundCSVLogger
 
 # --- classes and networks ---------------------------------------------------------------------------------------------
 

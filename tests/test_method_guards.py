@@ -21,8 +21,8 @@ from fedem_lightning import (
     Topology,
     UserCentric,
 )
+from fedem_lightning.algorithms.client_gradients import _parts
 from fedem_lightning.cohort import sample_cohort
-from fedem_lightning.collaboration import _parts
 
 LR = 0.8
 FULL: dict[str, Any] = {"batch_size": 100, "client_optimizer": ClientSGD(lr=LR)}  # one step a round, on all samples

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fedem_lightning.cli import CONFIG_DIR
 from fedem_lightning.data.__main__ import main as data_main
-from fedem_lightning.misspelt import nearest
-from fedem_lightning.usage import choices
+from fedem_lightning.run.cli import CONFIG_DIR
+from fedem_lightning.run.misspelt import nearest
+from fedem_lightning.run.usage import choices
 from test_cli import call
 
 EPOCHS = "trainer.max_epoch: no such key; did you mean trainer.max_epochs?"

@@ -27,9 +27,9 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.loggers import RoundCSVLogger
 from fedem_lightning.network import Clocks, Traffic
-from fedem_lightning.reporting.results import run_results
+from fedem_lightning.run.loggers import RoundCSVLogger
+from fedem_lightning.run.results import run_results
 from test_algorithms import own_rows
 
 FIGURE_3 = {

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-import fedem_lightning.client_store as client_store
+import fedem_lightning.models.client_store as client_store
 from conftest import make_data, make_model, make_trainer, train
 from fedem_lightning import ClientSGD, FedEM, Local, MixturePopulation, UserError
-from fedem_lightning.client_store import ClientStore
-from fedem_lightning.data.population import Numbers
+from fedem_lightning.data.datasets.population import Numbers
+from fedem_lightning.models.client_store import ClientStore
 
 
 def test_a_sample_depends_on_its_position_alone() -> None:

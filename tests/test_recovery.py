@@ -6,9 +6,9 @@ import torch
 
 from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import ClientSGD, FedAvg, FedEM, Linear, Local, SyntheticMixture, UserError
-from fedem_lightning.initialization import farthest_models
-from fedem_lightning.recovery import component_health
-from fedem_lightning.reporting import run_results
+from fedem_lightning.algorithms.initialization import farthest_models
+from fedem_lightning.evaluation.recovery import component_health
+from fedem_lightning.run.results import run_results
 from reference import probabilities
 
 
@@ -23,7 +23,7 @@ def test_dead_and_twin_components_are_named() -> None:
 
 
 def test_equal_components_are_reported_as_twins(capsys: pytest.CaptureFixture[str]) -> None:
-    from fedem_lightning.reporting import print_summary
+    from fedem_lightning.run.summary import print_summary
 
     data = make_data()
     model = make_model(FedEM, data, n_components=2, client_optimizer=ClientSGD(lr=0.1))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from fedem_lightning.cli import CONFIG_DIR
-from fedem_lightning.job_folders import remove_if_empty
 from fedem_lightning.report import find_runs
-from fedem_lightning.resuming import resume_command
-from fedem_lightning.run_folder import find_checkpoint
+from fedem_lightning.run.cli import CONFIG_DIR
+from fedem_lightning.run.job_folders import remove_if_empty
+from fedem_lightning.run.resuming import resume_command
+from fedem_lightning.run.run_folder import find_checkpoint
 from test_cli import TINY, call, snapshot
 
 
@@ -105,7 +105,7 @@ def test_a_sweeps_folders_are_named_by_what_differs(
 
 @pytest.mark.parametrize("sweep", [False, True])
 def test_a_failed_run_leaves_no_empty_folder(sweep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedem_lightning.job_folders._before", set())  # other tests leave theirs
+    monkeypatch.setattr("fedem_lightning.run.job_folders._before", set())  # other tests leave theirs
     wrong = [*TINY, "algorithm.n_components=0"]
     (tmp_path / "mine").mkdir()
     if sweep:  # an empty folder of the user's, called like a job's
@@ -123,7 +123,7 @@ def test_a_failed_run_leaves_no_empty_folder(sweep: bool, tmp_path: Path, monkey
 
 
 def test_a_folder_with_content_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedem_lightning.job_folders._before", {tmp_path})
+    monkeypatch.setattr("fedem_lightning.run.job_folders._before", {tmp_path})
     (tmp_path / "a" / "b" / "c").mkdir(parents=True)
     (tmp_path / "a" / "file").touch()
     remove_if_empty(tmp_path / "a" / "b" / "c")

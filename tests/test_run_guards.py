@@ -13,16 +13,16 @@ from omegaconf import OmegaConf
 from conftest import make_data, make_model, make_trainer
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.cli import CONFIG_DIR
+from fedem_lightning.evaluation.recovery import recovery_scores
 from fedem_lightning.history import RoundMetrics
 from fedem_lightning.processes import Processes
-from fedem_lightning.recovery import recovery_scores
 from fedem_lightning.report import find_runs, group_runs
 from fedem_lightning.report.cells import cell
 from fedem_lightning.report.equal_cost import budget
-from fedem_lightning.reporting import run_results
-from fedem_lightning.run import _report, run
-from fedem_lightning.run_folder import check_run_folder, save_config
+from fedem_lightning.run.cli import CONFIG_DIR
+from fedem_lightning.run.execute import _report, run
+from fedem_lightning.run.results import run_results
+from fedem_lightning.run.run_folder import check_run_folder, save_config
 from test_report import make_run
 
 # --- results of a run -------------------------------------------------------------------------------------------------

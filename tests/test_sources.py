@@ -16,10 +16,10 @@ import torch
 from PIL import Image
 
 from fedem_lightning import ImageFederation, UserError
-from fedem_lightning.cli import main
 from fedem_lightning.data import sources
 from fedem_lightning.data.formats.npz import read_npz, write_npz
 from fedem_lightning.data.sources import load, read
+from fedem_lightning.run.cli import main
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(256, size=(12, 28, 28)).astype(np.uint8)

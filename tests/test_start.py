@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import fedem_lightning
-from fedem_lightning.cli import CONFIG_DIR
-from fedem_lightning.loading import loading
-from fedem_lightning.usage import choices
+from fedem_lightning.run.cli import CONFIG_DIR
+from fedem_lightning.run.usage import choices
+from fedem_lightning.startup.loading import loading
 from test_cli import TINY, call
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +31,7 @@ except SystemExit:
 print(json.dumps(sorted(sys.modules)))
 """
 QUICK = {
-    "import": ["fedem_lightning.lazy"],
+    "import": ["fedem_lightning.startup.lazy"],
     "help": ["fedem_lightning", "--help"],
     "version": ["fedem_lightning", "--version"],
     "completion": ["fedem_lightning", "-sc", "query=bash"],
@@ -162,7 +162,7 @@ def test_a_stop_before_the_run_ends_in_one_line(module: str, number: int, at: st
 def test_a_signal_counts_where_a_package_catches_everything(number: str) -> None:
     code = f"""
 import os, signal
-from fedem_lightning.loading import loading
+from fedem_lightning.startup.loading import loading
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with loading(clean_up=lambda: print("cleaned", flush=True)):
     try:

@@ -17,7 +17,7 @@ from conftest import make_data, make_model, make_trainer
 from fedem_lightning import FedAvg
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.callbacks.interrupt import GRACE_SECONDS
-from fedem_lightning.stopping import Interrupted, StopSignals
+from fedem_lightning.run.stopping import Interrupted, StopSignals
 from test_cli import figures
 
 GATE = '''

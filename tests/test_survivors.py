@@ -31,17 +31,17 @@ from fedem_lightning import (
 )
 from fedem_lightning.adaptation.selection import selection_losses
 from fedem_lightning.aggregation import Sent, WeightedMean
-from fedem_lightning.cli import CONFIG_DIR
-from fedem_lightning.collaboration import gradients
+from fedem_lightning.algorithms.client_gradients import gradients
 from fedem_lightning.data.splits import SPLITS, split_samples
+from fedem_lightning.evaluation.recovery import component_health
 from fedem_lightning.processes import Processes
-from fedem_lightning.recovery import component_health
 from fedem_lightning.report import find_runs, group_runs
 from fedem_lightning.report.bounds import bounds_table
 from fedem_lightning.report.minimum import minimum_cell
 from fedem_lightning.report.tables import scores_of
-from fedem_lightning.reporting import save_results
-from fedem_lightning.run import build_model
+from fedem_lightning.run.cli import CONFIG_DIR
+from fedem_lightning.run.execute import build_model
+from fedem_lightning.run.results import save_results
 from test_report import make_run, sums
 
 EVERYBODY = torch.arange(4)

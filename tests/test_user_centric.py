@@ -20,8 +20,8 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
-from fedem_lightning.collaboration import gradients
-from fedem_lightning.streams import coefficients, silhouettes, squared_norms, stream_weights
+from fedem_lightning.algorithms.client_gradients import gradients
+from fedem_lightning.algorithms.streams import coefficients, silhouettes, squared_norms, stream_weights
 from reference import gradient
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
@@ -68,7 +68,7 @@ def test_gradients_and_noise_in_numpy() -> None:
     error = p / p.sum(axis=1, keepdims=True) - np.eye(3)[y]
     each = np.concatenate([(error[:, :, None] * x[:, None]).reshape(len(x), -1), error], axis=1)  # [n, D]
     found = torch.cat([g["linear.weight"].flatten(1), g["linear.bias"].flatten(1)], dim=1).numpy()
-    from fedem_lightning.collaboration import _parts
+    from fedem_lightning.algorithms.client_gradients import _parts
 
     part = _parts(block, 5, model.seed).numpy()
     for i in range(3):

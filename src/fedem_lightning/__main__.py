@@ -3,13 +3,13 @@
 import os
 import sys
 
-from fedem_lightning.loading import loading
+from fedem_lightning.startup.loading import loading
 
 
 def main() -> None:
     """Runs the command line; Ctrl-C ends in one line, also while modules are loaded."""
     with loading():
-        from fedem_lightning import cli  # Hydra
+        from fedem_lightning.run import cli  # Hydra
     cli.main()
 
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.components import dropout_keys
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require, require_number
+from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import Task

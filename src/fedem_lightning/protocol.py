@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Means, Models, Sent
-from fedem_lightning.client_store import ClientStore
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import Engine
 from fedem_lightning.history import Round, RoundMetrics, RoundObserver, Statistics
 from fedem_lightning.local_solver import ClientSGD, Learner, LocalStep
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.network import Network, Transmission
-from fedem_lightning.personal_models import OwnModels, PersonalModels
 
 
 class Algorithm(Protocol):

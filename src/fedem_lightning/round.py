@@ -10,8 +10,8 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, WeightedMean, check_sent
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError
-from fedem_lightning.frozen import frozen_bytes
 from fedem_lightning.history import Round, RoundMetrics
+from fedem_lightning.models.frozen import frozen_bytes
 from fedem_lightning.network import Clocks, Traffic
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm

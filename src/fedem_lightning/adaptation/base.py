@@ -8,7 +8,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_whole
 from fedem_lightning.local_solver import ClientSGD, LocalStep
-from fedem_lightning.personal_models import OwnModels
+from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
 
 

@@ -18,7 +18,7 @@ from fedem_lightning.data.positions import Positions
 from fedem_lightning.data.samples import Arrays, Joined
 from fedem_lightning.errors import require, require_number
 from fedem_lightning.local_solver import ClientSGD
-from fedem_lightning.personal_models import OwnModels
+from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.tasks import Classification

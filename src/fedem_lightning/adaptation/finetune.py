@@ -3,7 +3,7 @@
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.data.federation import Block
 from fedem_lightning.local_solver import ClientSGD
-from fedem_lightning.personal_models import OwnModels
+from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
 
 

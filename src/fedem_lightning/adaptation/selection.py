@@ -10,7 +10,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.em import mixture_losses
 from fedem_lightning.errors import require
-from fedem_lightning.personal_models import PersonalModels
+from fedem_lightning.models.personal_models import PersonalModels
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_trains
-from fedem_lightning.components import Backbone, model_state
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_number
 from fedem_lightning.history import Round
-from fedem_lightning.personal_models import SharedModels
+from fedem_lightning.models.components import Backbone, model_state
+from fedem_lightning.models.personal_models import SharedModels
 
 
 class AFL(FederatedAlgorithm):

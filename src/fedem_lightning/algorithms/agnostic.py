@@ -13,10 +13,10 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.cohort import share_of
-from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_number, require_whole
 from fedem_lightning.history import Round
+from fedem_lightning.models.components import Backbone
 
 LEAST = 1e-12
 """Of a domain's weight: at 0 it could never grow again, and its clients would have no say at all."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.client_store import ClientStore
+from fedem_lightning.models.client_store import ClientStore
 
 Columns = str | tuple[str, ...] | None
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_trains
-from fedem_lightning.client_store import ClientStore
-from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_number, require_whole
 from fedem_lightning.history import Round
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
-from fedem_lightning.personal_models import OwnModels
 
 CHUNK = 2**22
 """Numbers of an update that are compared at once."""

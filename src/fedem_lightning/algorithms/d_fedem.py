@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization
 from fedem_lightning.algorithms.surrogate import MixtureSurrogate
-from fedem_lightning.components import Backbone
+from fedem_lightning.models.components import Backbone
 from fedem_lightning.topology import Topology
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block
+from fedem_lightning.models.components import Backbone
 
 
 class FedAvg(FederatedAlgorithm):

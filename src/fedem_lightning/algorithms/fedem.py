@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.components import Backbone
+from fedem_lightning.algorithms.initialization import farthest_models, load_models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require, require_number, require_whole
 from fedem_lightning.history import Round
-from fedem_lightning.initialization import farthest_models, load_models
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.personal_models import SharedModels, broadcast, component_losses
 from fedem_lightning.network import Transmission
-from fedem_lightning.personal_models import SharedModels, broadcast, component_losses
 from fedem_lightning.randomness import Purpose, generator
 
 
@@ -33,7 +33,7 @@ class FedEM(FederatedAlgorithm):
         n_clients: T, the unseen clients included.
         n_components: M.
         initialization: "random": each component from its own seed, pi uniform. "farthest": components trained on single
-            clients that serve one another badly (`fedem_lightning.initialization`). "shared": equal components, and a
+            clients that serve one another badly (`algorithms/initialization.py`). "shared": equal components, and a
             random pi for every client, so that clients part the components and not labels.
         warmup_rounds: at first, in which every component trains on all samples (q = 1) and pi stays. With "shared" the
             components are FedAvg's one model, which is sent and trained once, and which the clients then part. With

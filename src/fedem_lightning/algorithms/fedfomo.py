@@ -13,13 +13,13 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_share
-from fedem_lightning.client_store import ClientStore
-from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_whole
 from fedem_lightning.history import Round
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.network import Transmission
-from fedem_lightning.personal_models import OwnModels, client_means
 from fedem_lightning.randomness import Purpose, generator
 
 

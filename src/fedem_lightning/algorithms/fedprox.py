@@ -11,10 +11,10 @@ import torch
 
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require_number
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
+from fedem_lightning.models.components import Backbone
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.components import Backbone
+from fedem_lightning.algorithms.initialization import farthest_models, greedy_models, load_models, sampled_models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_whole
-from fedem_lightning.initialization import farthest_models, greedy_models, load_models, sampled_models
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.network import Transmission
-from fedem_lightning.personal_models import OwnModels, client_means
 
 
 class HypCluster(FederatedAlgorithm):

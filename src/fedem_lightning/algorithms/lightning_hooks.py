@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.algorithms.checks import check_capabilities, check_fit
-from fedem_lightning.components import channels_last
+from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.engine import Engine
 from fedem_lightning.errors import require
-from fedem_lightning.evaluation import client_table, curve_metrics, final_metrics, scored_clients
+from fedem_lightning.evaluation.scores import client_table, curve_metrics, final_metrics, scored_clients
+from fedem_lightning.models.components import channels_last
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.round import run_round
-from fedem_lightning.trainer_options import check_trainer
 
 
 class Trained(Algorithm, Protocol):

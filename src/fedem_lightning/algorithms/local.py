@@ -5,12 +5,12 @@ from typing import Any
 from torch import Tensor
 
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.client_store import ClientStore
 from fedem_lightning.cohort import share_of
-from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
-from fedem_lightning.personal_models import OwnModels
 
 
 class Local(FederatedAlgorithm):

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.frozen import trained_parameters
 from fedem_lightning.local_solver import Learner, LocalStep, shuffled_batches
+from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.protocol import Algorithm
 
 

@@ -12,9 +12,9 @@ from fedem_lightning.adaptation import Adaptation, Interpolate
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
+from fedem_lightning.models.components import Backbone
 
 
 class Mapper(FederatedAlgorithm):

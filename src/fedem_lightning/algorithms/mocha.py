@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from fedem_lightning.aggregation import Means, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_is_seen
-from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import UserError, require, require_number, require_whole
-from fedem_lightning.frozen import trained_parameters
 from fedem_lightning.history import Round
 from fedem_lightning.local_solver import shuffled_batches
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.frozen import trained_parameters
+from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
-from fedem_lightning.personal_models import OwnModels
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.tasks import BinaryClassification
 

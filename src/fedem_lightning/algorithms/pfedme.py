@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.client_store import ClientStore
-from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
-from fedem_lightning.personal_models import OwnModels
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.personal_models import OwnModels
 
 
 @dataclass(frozen=True)

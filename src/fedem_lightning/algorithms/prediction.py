@@ -5,8 +5,8 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.frozen import trained_parameters
-from fedem_lightning.personal_models import (
+from fedem_lightning.models.frozen import trained_parameters
+from fedem_lightning.models.personal_models import (
     OwnModels,
     SharedModels,
     broadcast,

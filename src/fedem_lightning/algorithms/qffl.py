@@ -11,10 +11,10 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.cohort import sample_cohort
-from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_number
 from fedem_lightning.history import Round
+from fedem_lightning.models.components import Backbone
 
 
 class QFFL(FederatedAlgorithm):

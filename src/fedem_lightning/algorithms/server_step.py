@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from fedem_lightning.aggregation import Means, Models
-from fedem_lightning.frozen import trained_parameters
+from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.protocol import Algorithm
 
 

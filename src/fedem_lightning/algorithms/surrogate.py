@@ -15,12 +15,12 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.components import Backbone
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep, along
-from fedem_lightning.personal_models import SharedModels
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.protocol import Algorithm
 
 

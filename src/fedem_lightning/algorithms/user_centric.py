@@ -13,16 +13,8 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.client_store import ClientStore
-from fedem_lightning.collaboration import class_gradients, compared_parameters, gradients
-from fedem_lightning.components import Backbone
-from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require, require_whole
-from fedem_lightning.history import Round
-from fedem_lightning.network import Transmission
-from fedem_lightning.personal_models import OwnModels
-from fedem_lightning.round import count_special_round
-from fedem_lightning.streams import (
+from fedem_lightning.algorithms.client_gradients import class_gradients, compared_parameters, gradients
+from fedem_lightning.algorithms.streams import (
     MATRIX_LIMIT,
     RULES,
     choose_streams,
@@ -35,6 +27,14 @@ from fedem_lightning.streams import (
     squared_norms,
     stream_weights,
 )
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require, require_whole
+from fedem_lightning.history import Round
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.network import Transmission
+from fedem_lightning.round import count_special_round
 
 
 class UserCentric(FederatedAlgorithm):

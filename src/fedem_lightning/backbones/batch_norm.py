@@ -7,7 +7,11 @@ as they are. A layer whose parameters are all frozen always uses its running sta
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedem_lightning.frozen import is_frozen_norm
+
+def is_frozen_norm(layer: nn.Module) -> bool:
+    """Whether it is a BatchNorm layer that has parameters, all frozen."""
+    own = list(layer.parameters(recurse=False))
+    return isinstance(layer, _BatchNorm) and bool(own) and not any(p.requires_grad for p in own)
 
 
 class _ForClients(_BatchNorm):

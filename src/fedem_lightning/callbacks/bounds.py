@@ -1,4 +1,4 @@
-"""Generalisation bounds as diagnostics of a run: see `fedem_lightning.bounds`."""
+"""Generalisation bounds as diagnostics of a run: see `fedem_lightning.evaluation.bounds`."""
 
 from typing import Any
 
@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.bounds import (
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.errors import require_number
+from fedem_lightning.evaluation.bounds import (
     cluster_term,
     discrepancies,
     global_term,
@@ -17,10 +19,8 @@ from fedem_lightning.bounds import (
     skewness,
     suggest,
 )
-from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import require_number
-from fedem_lightning.evaluation import scored_clients
-from fedem_lightning.frozen import trained_parameters
+from fedem_lightning.evaluation.scores import scored_clients
+from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.processes import Processes
 
 

@@ -20,8 +20,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from fedem_lightning.devices import cores, faster_with
+from fedem_lightning.engine import LoopEngine, cores
 from fedem_lightning.history import RoundObserver
+from fedem_lightning.protocol import Algorithm
 from fedem_lightning.tasks import headline
 
 LONG_STAGE_SECONDS = 2.0
@@ -183,6 +184,12 @@ class RoundProgress(ProgressBar, RoundObserver):
         if self._progress:
             self._progress.stop()
             self._progress = None
+
+
+def faster_with(model: Algorithm, n_processes: int, n_cores: int) -> int:
+    """The trainer.devices that would use the idle cores; 0 if none would."""
+    idle = model.device.type == "cpu" and n_processes == 1 < n_cores
+    return n_cores if idle and isinstance(model.engine, LoopEngine) else 0
 
 
 def duration(seconds: float) -> str:

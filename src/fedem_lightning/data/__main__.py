@@ -5,10 +5,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from fedem_lightning.commands import Parser, one_line_for_mistakes
 from fedem_lightning.data.catalogue import SOURCES, kept_copy
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.loading import loading
+from fedem_lightning.run.commands import Parser, one_line_for_mistakes
+from fedem_lightning.startup.loading import loading
 
 # What takes long to import is imported by the command that uses it.
 
@@ -51,8 +51,8 @@ def _compose(overrides: list[str]) -> DictConfig:
         from hydra import compose, initialize_config_dir
         from hydra.errors import HydraException
 
-        from fedem_lightning.cli import CONFIG_DIR
-        from fedem_lightning.misspelt import meant
+        from fedem_lightning.run.cli import CONFIG_DIR
+        from fedem_lightning.run.misspelt import meant
 
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):

@@ -1,5 +1,7 @@
 """Which engine for which backbone and device."""
 
+import os
+
 import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
@@ -25,6 +27,11 @@ def processes_on_cpu(engine: Engine, n_clients: int, n_cores: int) -> int:
 
     """
     return max(1, min(n_cores, n_clients)) if isinstance(engine, LoopEngine) else 1
+
+
+def cores() -> int:
+    """That this run may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class AutoEngine:

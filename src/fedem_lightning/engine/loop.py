@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.components import channels_last
 from fedem_lightning.data.federation import Block
 from fedem_lightning.engine.base import Engine, take_step
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
+from fedem_lightning.models.components import channels_last
 from fedem_lightning.randomness import fold
 
 

@@ -14,8 +14,8 @@ from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.dropout import Dropout
-from fedem_lightning.components import dropout_keys
 from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.randomness import fold
 
 

@@ -12,11 +12,11 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
+from fedem_lightning.backbones.batch_norm import is_frozen_norm
 from fedem_lightning.data.federation import Block
 from fedem_lightning.engine.base import Engine, take_step
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.stacked import StackedBackbone
-from fedem_lightning.frozen import is_frozen_norm
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.randomness import fold
 

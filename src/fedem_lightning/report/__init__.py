@@ -6,6 +6,6 @@ each client, `groups` puts seeds together, `papers` has what was published and `
 and saves them.
 """
 
-from fedem_lightning.lazy import exports as _exports
+from fedem_lightning.startup.lazy import exports as _exports
 
 __all__, __getattr__, __dir__ = _exports(__name__, __file__)  # what __init__.pyi lists

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from fedem_lightning.commands import Parser, one_line_for_mistakes
-from fedem_lightning.loading import loading
+from fedem_lightning.run.commands import Parser, one_line_for_mistakes
+from fedem_lightning.startup.loading import loading
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
-from fedem_lightning.evaluation import summarize_table
+from fedem_lightning.evaluation.scores import summarize_table
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import comparable, relevant, show
 

@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-import fedem_lightning.cli  # noqa: F401  registers the resolvers that configurations use
+import fedem_lightning.run.cli  # noqa: F401  registers the resolvers that configurations use
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.run_folder import flatten
+from fedem_lightning.run.run_folder import flatten
 from fedem_lightning.tasks import headline
 
 SUMS = ("weighted", "pooled", "mean", "bottom_decile", "worst")

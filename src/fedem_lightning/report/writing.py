@@ -13,9 +13,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.files import write_atomically
 from fedem_lightning.report.cells import Table
 from fedem_lightning.report.collect import Skipped
+from fedem_lightning.run.files import write_atomically
 
 CAVEAT = (
     "The papers' numbers belong to their own data, models and rounds; differences mean something where these agree."

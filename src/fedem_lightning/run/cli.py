@@ -22,15 +22,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
-from fedem_lightning.job_folders import remove_if_empty
-from fedem_lightning.loading import interrupt, loading
-from fedem_lightning.rank import in_another_process
-from fedem_lightning.usage import usage
+from fedem_lightning.run.job_folders import remove_if_empty
+from fedem_lightning.run.usage import usage
+from fedem_lightning.startup.loading import interrupt, loading
+from fedem_lightning.startup.rank import in_another_process
 
-_PACKAGED = Path(__file__).parent / "configs"
+_PACKAGED = Path(__file__).parents[1] / "configs"
 GROUPS = ("algorithm", "adaptation", "dataset", "backbone")
 """What a run is called by."""
-CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[2] / "configs"
+CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[3] / "configs"
 """Configurations: in a wheel inside the package, in a checkout at its root."""
 
 _full_error = False  # whether the user asked for tracebacks
@@ -57,8 +57,8 @@ def _hydra_main(config: DictConfig) -> float | None:
     if "torch" not in sys.modules and not in_another_process():
         print("loading PyTorch and Lightning ...", flush=True)
     with loading(clean_up=lambda: remove_if_empty(folder)):
-        from fedem_lightning.misspelt import check_added, check_shadowed
-        from fedem_lightning.run import run
+        from fedem_lightning.run.execute import run
+        from fedem_lightning.run.misspelt import check_added, check_shadowed
         from fedem_lightning.tasks import headline
 
     try:
@@ -108,7 +108,7 @@ def main() -> None:
 
 def _meant(error: ConfigCompositionException) -> UserError | None:
     """What the user may have wanted to type."""
-    from fedem_lightning.misspelt import meant
+    from fedem_lightning.run.misspelt import meant
 
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config-dir", "-cd", type=Path)

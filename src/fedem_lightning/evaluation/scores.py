@@ -13,7 +13,7 @@ from torchmetrics import Metric
 from fedem_lightning.cohort import draw_clients, share_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.personal_models import PersonalModels
+from fedem_lightning.models.personal_models import PersonalModels
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, generator

@@ -12,7 +12,7 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.files import write_atomically
+from fedem_lightning.run.files import write_atomically
 
 
 class RoundCSVLogger(Logger):

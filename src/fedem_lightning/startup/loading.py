@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedem_lightning.rank import in_another_process
+from fedem_lightning.startup.rank import in_another_process
 
 
 def interrupt(*_: Any) -> None:

@@ -11,7 +11,7 @@ from fedem_lightning.backbones.batch_norm import GUARDED, for_clients
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.errors import UserError, require, require_whole
-from fedem_lightning.frozen import frozen_buffers, share_frozen, trained_parameters
+from fedem_lightning.models.frozen import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 
 Backbone = nn.Module | Callable[[], nn.Module]

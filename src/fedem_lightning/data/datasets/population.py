@@ -9,9 +9,9 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.datasets.synthetic import check_mixture, draw_components
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS, hold_out_clients
-from fedem_lightning.data.synthetic import check_mixture, draw_components
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.randomness import Purpose, fold, hash32
 from fedem_lightning.tasks import BinaryClassification

@@ -11,7 +11,7 @@ from sklearn.decomposition import KernelPCA
 from sklearn.metrics import silhouette_score
 from torch import Tensor
 
-from fedem_lightning.client_store import ClientStore
+from fedem_lightning.models.client_store import ClientStore
 
 RULES = ("eq6", "common", "cosine")
 

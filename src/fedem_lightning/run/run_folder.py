@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.files import write_atomically
+from fedem_lightning.run.files import write_atomically
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet")
 FREE_ON_RESUME = ("ckpt_path", "run_dir", "trainer", "logger", "callbacks")

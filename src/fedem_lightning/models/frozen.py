@@ -7,18 +7,13 @@ receives them once, with its first model. A BatchNorm layer whose parameters are
 from collections.abc import Iterator
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedem_lightning.backbones.batch_norm import is_frozen_norm
 
 
 def trained_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
     """The others, by name; of tied ones the first name."""
     return {name: p for name, p in network.named_parameters() if p.requires_grad}
-
-
-def is_frozen_norm(layer: nn.Module) -> bool:
-    """Whether it is a BatchNorm layer that has parameters, all frozen."""
-    own = list(layer.parameters(recurse=False))
-    return isinstance(layer, _BatchNorm) and bool(own) and not any(p.requires_grad for p in own)
 
 
 def frozen_buffers(network: nn.Module) -> set[str]:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, all_finite
-from fedem_lightning.components import model_state
 from fedem_lightning.errors import require
+from fedem_lightning.models.components import model_state
 
 MEMORY_LIMIT = 10**9
 """Bytes of rows up to which they are kept in memory."""

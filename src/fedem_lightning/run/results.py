@@ -22,9 +22,9 @@ from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.backbones import Linear
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.evaluation import REFERENCES, summarize, summarize_table
-from fedem_lightning.files import write_atomically
-from fedem_lightning.recovery import component_health, group_scores, recovery_scores
+from fedem_lightning.evaluation.recovery import component_health, group_scores, recovery_scores
+from fedem_lightning.evaluation.scores import REFERENCES, summarize, summarize_table
+from fedem_lightning.run.files import write_atomically
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
 """Arrays by file and name, see `Contract.artifacts`."""

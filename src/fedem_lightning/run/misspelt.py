@@ -15,9 +15,9 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedem_lightning.cli import CONFIG_DIR
 from fedem_lightning.errors import UserError
-from fedem_lightning.usage import choices
+from fedem_lightning.run.cli import CONFIG_DIR
+from fedem_lightning.run.usage import choices
 
 _UNKNOWN = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")  # in Hydra's messages
 _BY_THE_RUN = {

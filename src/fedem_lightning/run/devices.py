@@ -1,14 +1,13 @@
 """On how many processes a run trains, and what would make it faster."""
 
 import copy
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedem_lightning.cohort import share_of
-from fedem_lightning.engine import LoopEngine, processes_on_cpu
+from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
 from fedem_lightning.protocol import Algorithm
 
 if TYPE_CHECKING:
@@ -60,17 +59,6 @@ def arithmetic(model: Algorithm, data: "FederatedDataModule") -> float:
         network(federation.samples.features(index, torch.float32))
     drawn = share_of(model.participation, len(clients)) / len(clients)
     return 3 * counter.get_total_flops() * drawn * float(model.local_work(federation, clients, 0).sum())
-
-
-def cores() -> int:
-    """That this run may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def faster_with(model: Algorithm, n_processes: int, n_cores: int) -> int:
-    """The trainer.devices that would use the idle cores; 0 if none would."""
-    idle = model.device.type == "cpu" and n_processes == 1 < n_cores
-    return n_cores if idle and isinstance(model.engine, LoopEngine) else 0
 
 
 def _in_a_launchers_worker() -> bool:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.components import model_state
 from fedem_lightning.data.federation import Block
 from fedem_lightning.em import responsibilities
+from fedem_lightning.models.components import model_state
 
 
 @dataclass(frozen=True)

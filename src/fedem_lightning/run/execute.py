@@ -15,16 +15,17 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.devices import pick_devices
 from fedem_lightning.errors import Interrupted, UserError, require, require_whole
-from fedem_lightning.loggers import RoundCSVLogger, finish_wandb, wandb_loggers
 from fedem_lightning.processes import launch_settings, leave_processes
-from fedem_lightning.rank import in_another_process
-from fedem_lightning.reporting import draw_figures, print_summary, run_results, save_results
-from fedem_lightning.resuming import resume_command
-from fedem_lightning.run_folder import (
+from fedem_lightning.run.devices import pick_devices
+from fedem_lightning.run.figures import draw_figures
+from fedem_lightning.run.loggers import RoundCSVLogger, finish_wandb, wandb_loggers
+from fedem_lightning.run.results import run_results, save_results
+from fedem_lightning.run.resuming import resume_command
+from fedem_lightning.run.run_folder import (
     check_checkpoint,
     check_run_folder,
     find_checkpoint,
@@ -32,8 +33,9 @@ from fedem_lightning.run_folder import (
     rounds_of,
     save_config,
 )
-from fedem_lightning.stopping import StopSignals
-from fedem_lightning.trainer_options import check_trainer
+from fedem_lightning.run.stopping import StopSignals
+from fedem_lightning.run.summary import print_summary
+from fedem_lightning.startup.rank import in_another_process
 
 
 def run(

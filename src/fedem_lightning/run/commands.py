@@ -26,7 +26,7 @@ def one_line_for_mistakes() -> Iterator[None]:
         print("stopped", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
-        from fedem_lightning.cli import user_message  # loads Hydra
+        from fedem_lightning.run.cli import user_message  # loads Hydra
 
         message = user_message(error) or (str(error) if isinstance(error, OSError) else None)
         if message is None:

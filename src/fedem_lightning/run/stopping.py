@@ -18,7 +18,7 @@ import pytorch_lightning as pl
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint
 from fedem_lightning.callbacks.interrupt import GRACE_SECONDS, SIGNALS
 from fedem_lightning.errors import Interrupted
-from fedem_lightning.rank import in_another_process
+from fedem_lightning.startup.rank import in_another_process
 
 FORCE_SECONDS = 1.0
 """What a run has to end by itself after a second signal."""

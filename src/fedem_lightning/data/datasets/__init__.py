@@ -1,0 +1,1 @@
+"""Data modules: one file for each kind of data set."""

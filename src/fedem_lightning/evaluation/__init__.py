@@ -1,0 +1,1 @@
+"""Evaluation: scores of every client, recovery of the ground truth, generalisation bounds."""

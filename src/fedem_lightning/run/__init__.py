@@ -1,0 +1,1 @@
+"""The command line, and one run from a configuration to a finished folder."""

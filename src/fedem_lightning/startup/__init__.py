@@ -1,0 +1,1 @@
+"""Quick starts: imports at first use, signals while packages load, the rank of this process. Nothing here is heavy."""

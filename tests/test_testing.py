@@ -1,0 +1,105 @@
+"""The checks for methods of one's own: they pass for the package's methods, and find each mistake."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedem_lightning import AFL, FedAvg, FedEM, Local, PFedMe
+from fedem_lightning.aggregation import Sent
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.testing import check_algorithm
+
+ALL = ["check_training", "check_engines", "check_order", "check_state", "check_resume"]
+ALL += ["check_sampling", "check_unseen"]
+
+
+@pytest.mark.parametrize("kind", [FedEM, Local, PFedMe])
+def test_methods_of_the_package_pass(kind: Any) -> None:
+    options = {"penalty": 2.0, "outer_lr": 0.2} if kind is PFedMe else {}
+    assert check_algorithm(kind, **options) == ALL
+
+
+def test_what_a_method_is_not_defined_for_is_left_out() -> None:
+    assert check_algorithm(AFL, samples_clients=False) == [name for name in ALL if name != "check_sampling"]
+
+
+class Frozen(FedAvg):
+    def client_update(self, block: Any, round_: int) -> Sent:
+        return Sent(self.broadcast(block.clients), block.counts())
+
+
+class Twice(FedAvg):
+    def server_update(self, means: Any, round_: Any) -> None:
+        super().server_update(means, round_)
+        self.server_step(None)
+
+
+class Unsaved(FedAvg):
+    """Keeps personal models in an attribute that no checkpoint has."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.__dict__["own"] = ClientStore.of_components(self.n_clients, self.components).double()
+
+    def client_update(self, block: Any, round_: int) -> Sent:
+        models = self.local_solver(self.broadcast(block.clients), block, round_)
+        self.own.write(block.clients, models)
+        return Sent(models, block.counts())
+
+    def personal_models(self, clients: Any) -> Any:
+        return self.own_models(self.own.read(clients))
+
+
+class Numbered(FedAvg):
+    """Weighs clients by their numbers."""
+
+    def client_update(self, block: Any, round_: int) -> Sent:
+        return Sent(self.local_solver(self.broadcast(block.clients), block, round_), block.clients + 1)
+
+
+class Engined(FedAvg):
+    def client_update(self, block: Any, round_: int) -> Sent:
+        sent = super().client_update(block, round_)
+        return sent._replace(weights=sent.weights + (self.engine.name == "vmap") * torch.arange(len(block.clients)))
+
+
+class Meddling(Local):
+    """Trains everybody, not the cohort alone."""
+
+    def client_update(self, block: Any, round_: int) -> None:
+        super().client_update(block, round_)
+        everybody = block.federation.clients()
+        models = self.models.read(everybody)
+        self.models.write(everybody, {name: rows + 1 for name, rows in models.items()})
+
+
+class Accumulating(Local):
+    def personalize(self, federation: Any, clients: Any) -> None:
+        for block in self.blocks(federation, clients):
+            self.client_update(block, 0)
+
+
+class Touching(Local):
+    def personalize(self, federation: Any, clients: Any) -> None:
+        super().personalize(federation, clients)
+        seen = federation.clients()
+        self.models.write(seen, {name: rows + 1 for name, rows in self.models.read(seen).items()})
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Frozen, "Frozen: a round does not change what clients predict with"),
+        (Twice, "Twice: server_update calls server_step 2 times in a round, expected once"),
+        (Unsaved, "Unsaved: state is lost in a checkpoint"),
+        (Numbered, "Numbered: the result depends on the clients' order"),
+        (Engined, "Engined: the engines loop and vmap differ"),
+        (Meddling, "Meddling: a client outside the cohort changes its state"),
+        (Accumulating, "Accumulating: personalize goes on from the last test"),
+        (Touching, "Touching: unseen clients change the models of seen ones"),
+    ],
+)
+def test_mistakes_are_found(kind: Any, said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_algorithm(kind)
