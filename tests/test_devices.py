@@ -9,9 +9,10 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from conftest import make_data, make_trainer
-from fedem_lightning import APFL, CNN, MLP, ClientSGD, FedAvg, FedEM, FederatedDataModule, devices
+from fedem_lightning import APFL, CNN, MLP, ClientSGD, FedAvg, FedEM, FederatedDataModule
 from fedem_lightning.callbacks import RoundProgress, progress
 from fedem_lightning.callbacks.progress import duration, faster_with
+from fedem_lightning.run import devices
 from fedem_lightning.run.devices import arithmetic, pick_devices
 
 

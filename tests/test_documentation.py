@@ -27,9 +27,10 @@ from omegaconf import DictConfig, OmegaConf
 import fedem_lightning
 import fedem_lightning.data
 import fedem_lightning.report
-from fedem_lightning import FederatedDataModule, SyntheticMixture, cli
+from fedem_lightning import FederatedDataModule, SyntheticMixture
 from fedem_lightning.data.__main__ import main as data_command
 from fedem_lightning.report.__main__ import main as report_command
+from fedem_lightning.run import cli
 
 ROOT = Path(__file__).parents[1]
 pytestmark = [
