@@ -4,7 +4,6 @@ import io
 import json
 import pickle
 import shutil
-import sys
 import zipfile
 from pathlib import Path
 
@@ -16,10 +15,10 @@ import torch
 from PIL import Image
 
 from fedem_lightning import ImageFederation, UserError
-from fedem_lightning.cli import main
 from fedem_lightning.data import sources
 from fedem_lightning.data.formats.npz import read_npz, write_npz
 from fedem_lightning.data.sources import load, read
+from test_cli import call
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(256, size=(12, 28, 28)).astype(np.uint8)
@@ -379,11 +378,7 @@ def parquet_without(folder: Path) -> Path:
 def test_broken_data_is_one_line_and_code_2(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     name, make, message = BROKEN[case]
     path = make(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    monkeypatch.setattr(sys, "argv", ["x", f"dataset={name}", f"dataset.path={path}", f"run_dir={tmp_path / 'run'}"])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 2
+    assert call(tmp_path, monkeypatch, f"dataset={name}", f"dataset.path={path}", "run_dir=run") == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
