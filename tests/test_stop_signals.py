@@ -140,10 +140,9 @@ def test_what_a_second_signal_ends_by_force(
 @pytest.mark.parametrize("error", [None, ValueError, Interrupted])
 def test_what_a_stop_says_after_a_run(error: type[BaseException] | None, sweep: str | None, tmp_path: Path) -> None:
     """Nothing, if no job follows; nor after a line that says how to go on."""
-    with nullcontext() if error is None else pytest.raises(error):
-        with StopSignals(tmp_path, lambda own: ""):
-            if error is not None:
-                raise error("wrong")
+    with nullcontext() if error is None else pytest.raises(error), StopSignals(tmp_path, lambda own: ""):
+        if error is not None:
+            raise error("wrong")
     assert loading._line == (None if sweep is None or error is Interrupted else REST)
 
 

@@ -103,6 +103,9 @@ def _compose_and_run() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
     warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
     try:
+        from fedem_lightning.command_line import check_command_line
+
+        check_command_line(sys.argv[1:], CONFIG_DIR)
         _hydra_main()
     except KeyboardInterrupt:  # from a launcher that has workers
         print(f"stopped; continue the sweep with: {sweep_command()}", file=sys.stderr)
