@@ -2,12 +2,14 @@
 
 import copy
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedem_lightning.engine import LoopEngine, processes_on_cpu
+from fedem_lightning.rank import in_another_process
 from fedem_lightning.round import share_of
 
 if TYPE_CHECKING:
@@ -36,9 +38,20 @@ def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "Feder
     if devices is None and (not long or n_nodes > 1 or model.client_stores() or _in_a_launchers_worker()):
         return 1
     if devices not in (None, "auto"):
+        _warn_of_crowding(devices)
         return devices
     n_clients = share_of(model.participation, len(data.federation.clients())) // n_nodes
     return processes_on_cpu(engine_on_cpu(model), n_clients, cores())
+
+
+def _warn_of_crowding(devices: Any) -> None:
+    """Where processes share cores by more than two."""
+    if isinstance(devices, int) and devices > 2 * cores() and not in_another_process():
+        warnings.warn(
+            f"trainer.devices: {devices} processes share {cores()} cores, which is slower than "
+            f"trainer.devices={cores()}, and each holds the whole federation",
+            stacklevel=2,
+        )
 
 
 def engine_on_cpu(model: "FederatedAlgorithm") -> Any:
