@@ -46,10 +46,14 @@ def call(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, **envir
     for name, value in {"HYDRA_FULL_ERROR": "0", **environment}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["fedem-lightning", *arguments])
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         main()
     except SystemExit as stop:
         return int(stop.code or 0)
+    finally:
+        for number, handler in handlers.items():  # after a command both are ignored, until its process has ended
+            signal.signal(number, handler)
     return 0
 
 
@@ -147,13 +151,16 @@ WRONG = {
     "existing run": (["run_dir={run}"], "already holds a run"),
     "existing run, changed": (["run_dir={run}", "ckpt_path=auto", "seed=3"], "choose another run_dir"),
     "no such device": (["trainer.accelerator=abacus"], "abacus"),
-    "malformed": (["algorithm.batch_size=[1"], "no viable alternative at input '[1'"),
+    "malformed": (["algorithm.batch_size=[1"], "algorithm.batch_size=[1: Hydra cannot read this; close"),
     "diverged": (["algorithm.client_optimizer.lr=1e38", "run_dir=diverged"], "training diverged"),
     "no images": (
         ["dataset=npz", "dataset.path=good.npz", "backbone=cnn"],
         "CNN takes images (channels, height, width)",
     ),
-    "clipped": (["+trainer.gradient_clip_val=1", "run_dir=clipped"], "trainer.gradient_clip_val: the clients take the"),
+    "clipped": (
+        ["+trainer.gradient_clip_val=1", "run_dir=clipped"],
+        "trainer.gradient_clip_val: the Trainer does not see the gradients",
+    ),
     "spawned processes": (
         ["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"],
         "trainer.strategy: expected ddp for several devices",

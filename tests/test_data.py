@@ -311,6 +311,27 @@ def test_broken_npz_files_are_named(tmp_path) -> None:
         NpzDataModule(lacking)
 
 
+@pytest.mark.parametrize("mmap", [False, True])
+def test_an_npz_file_with_objects_says_how_to_save_it(mmap: bool, tmp_path) -> None:
+    """As from a column of pandas; of more than a megabyte, so that it would be mapped."""
+    n = 2**20
+    np.savez(tmp_path / "mine.npz", x=np.zeros((n, 1)), y=np.array(["a", "b"] * (n // 2), object), client=np.zeros(n))
+    with pytest.raises(UserError, match=r"mine.npz holds Python objects in y; save strings with .astype\(str\), numb"):
+        NpzDataModule(tmp_path / "mine.npz", mmap=mmap)
+
+
+@pytest.mark.parametrize("task", ["classification", "binary", "regression"])
+def test_labels_that_are_signs(task: str, tmp_path) -> None:
+    for number, y in enumerate(([-1, 1, -1, 1], [-1.0, 1.0, 1.0, 1.0], [1, 1, 1, 1], [-1, 2, 0, 1])):
+        np.savez(tmp_path / "mine.npz", **{**GOOD, "y": np.array(y)})
+        if task == "regression" or number == 2:
+            NpzDataModule(tmp_path / "mine.npz", task=task)
+        else:
+            expected = r"^y: expected classes 0..K-1, got -1 and 1; save \(y \+ 1\) // 2$" if number < 2 else "outside"
+            with pytest.raises(UserError, match=expected):
+                NpzDataModule(tmp_path / "mine.npz", task=task)
+
+
 def test_femnist_file(data_folder) -> None:
     data = NpzDataModule(data_folder("femnist") / "femnist.npz")
     assert (data.n_clients, len(data.federation.samples.y), data.in_shape, data.n_outputs) == (

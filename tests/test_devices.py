@@ -43,6 +43,19 @@ def test_a_long_run_one_by_one_takes_a_process_a_core(monkeypatch: pytest.Monkey
     assert (chosen("loop", long), chosen("loop", long, 2)) == (1, 2)
 
 
+@pytest.mark.parametrize(("asked", "warned"), [(4, False), (5, True), ("auto", False)])
+def test_many_more_processes_than_cores_are_warned_of(
+    asked: Any, warned: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(devices, "cores", lambda: 2)
+    chosen("loop", 1, asked)
+    said = [str(warning.message) for warning in recwarn]
+    assert [line.startswith("trainer.devices: 5 processes share 2 cores") for line in said] == [True] * warned
+    monkeypatch.setattr(devices, "in_another_process", lambda: True)  # the first one has said it
+    chosen("loop", 1, asked)
+    assert len(recwarn) == warned
+
+
 def test_on_an_accelerator_it_is_one_unless_asked() -> None:
     assert (chosen("loop", 10**6, accelerator="gpu"), chosen("loop", 1, "auto", accelerator="gpu")) == (1, "auto")
 

@@ -170,7 +170,10 @@ def test_labels_of_a_file_may_be_strings(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "half a round": ({"limit_train_batches": 0.5}, "limit_train_batches: .* got 0.5; fewer clients: algorithm.partici"),
     "no round": ({"limit_train_batches": 0}, "limit_train_batches: .* expected 1, got 0"),
-    "few batches": ({"limit_train_batches": 3}, "limit_train_batches: .* expected 1, got 3"),
+    "few batches": (
+        {"limit_train_batches": 3},
+        "limit_train_batches: an epoch is a round, and its one batch is all clients; expected 1, got 3",
+    ),
     "half an evaluation": ({"limit_val_batches": 0.5}, "limit_val_batches: .* expected 0 or 1, got 0.5; .*scored_clie"),
     "no test": ({"limit_test_batches": 0}, "limit_test_batches: .* expected 1, got 0"),
     "overfitting": ({"overfit_batches": 1}, "overfit_batches: .* take a smaller federation"),

@@ -4,7 +4,6 @@ import io
 import json
 import pickle
 import shutil
-import sys
 import zipfile
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from fedem_lightning import ImageDataModule, UserError
 from fedem_lightning.data import sources
 from fedem_lightning.data.formats.npz import read_npz, write_npz
 from fedem_lightning.data.sources import load, read
-from fedem_lightning.run.cli import main
+from test_cli import call
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(256, size=(12, 28, 28)).astype(np.uint8)
@@ -292,8 +291,8 @@ BROKEN = {
     "no such file": ("femnist", lambda p: p / "none.npz", "no file or folder"),
     "truncated npz": ("femnist", lambda p: truncated(savez(p / "a.npz")), "no .npz file, or only a part"),
     "corrupt npz": ("femnist", lambda p: corrupt(savez(p / "a.npz")), "cannot read"),
-    "object array": ("femnist", lambda p: savez(p / "a.npz", y=np.array([{}] * 12)), "without pickle"),
-    "object images": ("femnist", lambda p: savez(p / "a.npz", x=np.array([None] * 12)), "without pickle"),
+    "object array": ("femnist", lambda p: savez(p / "a.npz", y=np.array([{}] * 12)), "holds Python objects"),
+    "object images": ("femnist", lambda p: savez(p / "a.npz", x=np.array([None] * 12)), "holds Python objects"),
     "float images": ("femnist", lambda p: savez(p / "a.npz", x=PIXELS / 255), "expected uint8 images"),
     "flat images": ("femnist", lambda p: savez(p / "a.npz", x=PIXELS.reshape(12, -1)), "expected uint8 images"),
     "no images": ("femnist", lambda p: savez(p / "a.npz", x=PIXELS[:0], y=LABELS[:0], client=LABELS[:0]), "no image"),
@@ -379,11 +378,7 @@ def parquet_without(folder: Path) -> Path:
 def test_broken_data_is_one_line_and_code_2(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     name, make, message = BROKEN[case]
     path = make(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    monkeypatch.setattr(sys, "argv", ["x", f"dataset={name}", f"dataset.path={path}", f"run_dir={tmp_path / 'run'}"])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 2
+    assert call(tmp_path, monkeypatch, f"dataset={name}", f"dataset.path={path}", "run_dir=run") == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error

@@ -143,35 +143,54 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize(
-    ("module", "number", "at"),
+    ("module", "number", "at", "rank"),
     [
-        ("fedem_lightning", signal.SIGINT, "hydra"),
-        ("fedem_lightning", signal.SIGTERM, "hydra"),
-        ("fedem_lightning", signal.SIGINT, "omegaconf._impl"),  # while Hydra composes
-        ("fedem_lightning", signal.SIGTERM, "omegaconf._impl"),
-        ("fedem_lightning", signal.SIGINT, "torch"),
-        ("fedem_lightning", signal.SIGTERM, "torch"),
-        ("fedem_lightning.report", signal.SIGINT, "pandas"),
-        ("fedem_lightning.data", signal.SIGINT, "hydra"),
+        ("fedem_lightning", signal.SIGINT, "hydra", 0),
+        ("fedem_lightning", signal.SIGTERM, "hydra", 1),
+        ("fedem_lightning", signal.SIGINT, "omegaconf._impl", 0),  # while Hydra composes
+        ("fedem_lightning", signal.SIGTERM, "omegaconf._impl", 0),
+        ("fedem_lightning", signal.SIGINT, "omegaconf._impl", 1),
+        ("fedem_lightning", signal.SIGINT, "torch", 0),
+        ("fedem_lightning", signal.SIGTERM, "torch", 0),
+        ("fedem_lightning.report", signal.SIGINT, "pandas", 0),
+        ("fedem_lightning.data", signal.SIGINT, "hydra", 0),
     ],
 )
-def test_a_stop_before_the_run_ends_in_one_line(module: str, number: int, at: str, tmp_path: Path) -> None:
+def test_a_stop_before_the_run_ends_in_one_line(module: str, number: int, at: str, rank: int, tmp_path: Path) -> None:
+    """Another process of the run leaves it to the first one to say so, and does not count as failed."""
     arguments = {"fedem_lightning.report": [str(tmp_path)], "fedem_lightning.data": ["list"]}.get(module, [])
     command = [sys.executable, "-c", INTERRUPTED, module, str(int(number)), at, *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 1, done
-    said = {"omegaconf._impl": "stopped; a run that has begun continues with ckpt_path=auto run_dir=...\n"}
-    assert done.stderr == said.get(at, "stopped while modules were loaded; nothing has been done\n")
-    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+    environment = {**os.environ, "LOCAL_RANK": str(rank)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+    when = "the configuration was composed" if at == "omegaconf._impl" else "Python packages were loading"
+    expected = (0, "") if rank else (1, f"stopped while {when}; nothing has been done\n")
+    assert (done.returncode, done.stderr) == expected
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_signals_are_ignored_once_the_command_has_done_its_work(tmp_path: Path) -> None:
+    """PyTorch takes seconds to be left; the exit code is that of the work."""
+    code = """
+import atexit, os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(lambda: [os.kill(os.getpid(), number) for number in (signal.SIGINT, signal.SIGTERM)])
+runpy.run_module("fedem_lightning", run_name="__main__", alter_sys=True)
+"""
+    for arguments, expected in ((["--cfg", "job"], 0), (["algorithm=fedagv"], 2)):
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.returncode == expected, done.stderr
+        assert done.stderr.count("\n") == (1 if expected else 0)
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 def test_a_signal_counts_where_a_package_catches_everything(number: str) -> None:
     code = f"""
 import os, signal
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.startup.loading import clean_up_at_a_stop, loading
 signal.signal(signal.SIGINT, signal.default_int_handler)
-with loading(clean_up=lambda: print("cleaned", flush=True)):
+clean_up_at_a_stop(lambda: print("cleaned"))
+with loading():
     try:
         os.kill(os.getpid(), signal.{number})
     except BaseException:
@@ -180,10 +199,10 @@ print("went on")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (1, "cleaned\n")
-    assert done.stderr == "stopped while modules were loaded; nothing has been done\n"
+    assert done.stderr == "stopped while Python packages were loading; nothing has been done\n"
 
 
-def test_ctrl_c_is_as_before_once_modules_are_loaded() -> None:
+def test_ctrl_c_is_as_before_once_packages_are_loaded() -> None:
     inherited = signal.getsignal(signal.SIGINT)
     try:
         for handler, ours in ((signal.default_int_handler, True), (signal.SIG_IGN, False)):  # the latter under nohup

@@ -116,9 +116,9 @@ def environment(place: Path) -> dict[str, str]:
 
 
 def paste(place: Path, line: str) -> str:
-    """Opens the gate, and runs what stands in `line` after "with: " in a shell; what that printed."""
+    """Opens the gate, and runs in a shell what stands in `line` after "with: ", that of the job; what that printed."""
     (place / "go").touch()
-    command = line.rpartition(" with: ")[2]
+    command = line.partition(" with: ")[2].partition("; continue the whole sweep")[0]
     done = subprocess.run(["sh", "-c", command], cwd=place, env=environment(place), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), (command, done)
     return done.stdout
@@ -205,10 +205,7 @@ def test_a_sweep_stops_with_its_job(number: signal.Signals, place: Path) -> None
     if number == signal.SIGINT:
         assert "resumed from round 5" in paste(place, line)
     else:  # the whole sweep goes on, too
-        again = [sys.executable, "-m", "fedem_lightning", "-m", *START, "seed=3", RUN_DIR, "ckpt_path=auto"]
-        done = subprocess.run(again, cwd=place, env=environment(place), capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "resumed from round 5" in done.stdout
+        assert "resumed from round 5" in paste(place, line.partition("; continue the whole sweep")[2])
         assert (sweep / "1_algorithm=fedem" / "results.json").exists()
     results = json.loads((sweep / "0_algorithm=fedavg" / "results.json").read_text())
     assert (results["algorithm"], results["seed"], results["rounds"]) == ("fedavg", 3, 6)
@@ -279,10 +276,40 @@ def test_sigterm_waits_for_the_round_as_long_as_grace_seconds_says(tmp_path: Pat
     """While rounds are trained; before and after them, as long as by default."""
     callback, stop = FinishRoundOnInterrupt(grace_seconds=7.5), StopSignals(tmp_path, lambda own: "")
     stop.listen_for(trainer := make_trainer(1, callbacks=[callback]))
-    assert stop._patience() == GRACE_SECONDS != 7.5
+    assert stop._patience(signal.SIGTERM) == GRACE_SECONDS != 7.5
     callback.on_train_start(trainer, make_model(FedAvg, make_data()))
     try:
-        assert stop._patience() == 7.5
+        assert stop._patience(signal.SIGTERM) == 7.5
     finally:
         callback.on_train_end(trainer, make_model(FedAvg, make_data()))
-    assert stop._patience() == GRACE_SECONDS
+    assert stop._patience(signal.SIGTERM) == GRACE_SECONDS
+
+
+LATE = """
+import os, sys, time
+from pathlib import Path
+
+class Wait:
+    def find_spec(name, path=None, target=None):
+        if name == "torch" and os.environ.get("LOCAL_RANK") == "1":
+            Path("waiting").touch()
+            while not Path("go").exists():
+                time.sleep(0.02)
+
+sys.meta_path.insert(0, Wait)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_two_processes_one_of_which_still_loads_its_packages(number: signal.Signals, place: Path) -> None:
+    """The first one waits for it, where Python hears no signal; Lightning looks for failed processes all the time."""
+    (place / "sitecustomize.py").write_text(LATE)
+    started = Started(place, *START, RUN_DIR, *TWO)
+    begun = time.monotonic()
+    line = started.stop(number, group=True)
+    assert time.monotonic() - begun < 20
+    assert line.count("\n") == stop_lines(line) == 1
+    assert "before the first checkpoint; start again with: " in line
+    with pytest.raises(ProcessLookupError):  # nobody is left
+        os.killpg(started.process.pid, 0)

@@ -8,8 +8,8 @@ from fedem_lightning.errors import UserError
 from fedem_lightning.processes import require_ddp
 
 REFUSED_CALLBACKS = {
-    "BatchSizeFinder": "a round's only batch is the federation; choose algorithm.batch_size by hand, engine.memory_gb "
-    "bounds the memory",
+    "BatchSizeFinder": "an epoch is a round, and its one batch is all clients; choose algorithm.batch_size by hand, "
+    "engine.memory_gb bounds the memory",
     "LearningRateFinder": "it steps through batches, and a round has one; try several algorithm.client_optimizer.lr, "
     "e.g. with -m",
     "GradientAccumulationScheduler": "the clients take the steps; a larger batch is algorithm.batch_size",
@@ -49,8 +49,8 @@ def _refused(trainer: pl.Trainer, schedule: str) -> Iterator[tuple[str, str]]:
     if trainer.gradient_clip_val is not None:
         yield (
             "gradient_clip_val",
-            "the clients take the gradients, where the Trainer cannot clip them; lower algorithm.client_optimizer.lr, "
-            "or clip in a LocalStep of your own (docs/adding_an_algorithm.md)",
+            "the Trainer does not see the gradients: each client trains on its own, within training_step; lower "
+            "algorithm.client_optimizer.lr, or clip in a LocalStep of your own (docs/adding_an_algorithm.md)",
         )
     if trainer.accumulate_grad_batches != 1:
         yield "accumulate_grad_batches", "the clients take the steps; a larger batch is algorithm.batch_size"
@@ -74,5 +74,5 @@ def _limits(trainer: pl.Trainer) -> Iterator[tuple[str, str]]:
         limit = getattr(trainer, f"limit_{stage}_batches")
         if limit not in allowed:
             expected = " or ".join(map(str, allowed))
-            given = f"the only batch is the federation, expected {expected}, got {limit}"
+            given = f"an epoch is a round, and its one batch is all clients; expected {expected}, got {limit}"
             yield f"limit_{stage}_batches", f"{given}; {instead}"

@@ -27,8 +27,9 @@ class FinishRoundOnInterrupt(pl.Callback):
     def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
         require_number("callbacks.interrupt.grace_seconds", grace_seconds, at_least=0)
         self.grace_seconds = grace_seconds
-        self.interrupted = False
-        self.signal_name = "a signal to another process"
+        self.interrupted = False  # whether all processes stop, as they have agreed
+        self.signal_name = "a signal sent to one of its processes"
+        self._asked = False  # whether this process was told to stop
         self._previous: dict[int, Any] = {}
 
     @property
@@ -43,26 +44,31 @@ class FinishRoundOnInterrupt(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stops after this round if asked to: all processes after the same one, and before it is saved."""
-        self.interrupted = bool(trainer.strategy.reduce_boolean_decision(self.interrupted, all=False))
+        self._agree(trainer)
         if self.interrupted:
             trainer.should_stop = True
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stops listening."""
+        """Stops listening; a signal may have come after the last round."""
         self._restore()
+        self._agree(trainer)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Stops listening."""
         self._restore()
 
+    def _agree(self, trainer: pl.Trainer) -> None:
+        """Whether a process was told to stop. A signal that comes during this exchange counts in the next one."""
+        self.interrupted = bool(trainer.strategy.reduce_boolean_decision(self._asked, all=False))
+
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.interrupted:
+        if self._asked:
             previous = self._previous.get(signum)
             self._restore()
             if callable(previous):
                 previous(signum, frame)
             raise KeyboardInterrupt
-        self.interrupted, self.signal_name = True, SIGNALS[signum]
+        self._asked, self.signal_name = True, SIGNALS[signum]
         if signum == signal.SIGINT:
             rank_zero_only(print)(
                 "\nCtrl-C: this round ends first, then the run stops and can be resumed; again: stop at once.",

@@ -6,7 +6,6 @@ Exit codes: 0 done; 2 what the user gave is wrong (one line says what); 1 anythi
 import argparse
 import gc
 import os
-import signal
 import sys
 import traceback
 import warnings
@@ -22,17 +21,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
-from fedem_lightning.run.job_folders import remove_if_empty
-from fedem_lightning.run.usage import usage
-from fedem_lightning.startup.loading import interrupt, loading
+from fedem_lightning.run.job_folders import Refused, remove_if_empty
+from fedem_lightning.run.resuming import sweep_command
+from fedem_lightning.run.usage import CONFIG_DIR, usage
+from fedem_lightning.startup.loading import clean_up_at_a_stop, ignore_stops, listen, loading
 from fedem_lightning.startup.rank import in_another_process
 
-_PACKAGED = Path(__file__).parents[1] / "configs"
 GROUPS = ("algorithm", "adaptation", "dataset", "backbone")
 """What a run is called by."""
-CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[3] / "configs"
-"""Configurations: in a wheel inside the package, in a checkout at its root."""
 
+_COMPOSING = "stopped while the configuration was composed; nothing has been done"
 _full_error = False  # whether the user asked for tracebacks
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None))
@@ -50,13 +48,13 @@ OmegaConf.register_new_resolver("by_fidelity", _by_fidelity)
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
 def _hydra_main(config: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
-    choices = {group: hydra_config.runtime.choices[group] for group in GROUPS}
     folder = Path(hydra_config.runtime.output_dir)
     if hydra_config.mode == RunMode.MULTIRUN:
         _describe_one_job(folder, list(hydra_config.overrides.task))
     if "torch" not in sys.modules and not in_another_process():
         print("loading PyTorch and Lightning ...", flush=True)
-    with loading(clean_up=lambda: remove_if_empty(folder)):
+    clean_up_at_a_stop(lambda: remove_if_empty(folder))
+    with loading():
         from fedem_lightning.run.execute import run
         from fedem_lightning.run.misspelt import check_added, check_shadowed
         from fedem_lightning.tasks import headline
@@ -64,6 +62,7 @@ def _hydra_main(config: DictConfig) -> float | None:
     try:
         check_shadowed(_users_config_dirs())
         check_added(config, list(hydra_config.overrides.task))
+        choices = {group: hydra_config.runtime.choices[group] for group in GROUPS}
         results = run(config, folder, choices, list(hydra_config.overrides.task), _config_flags(sys.argv[1:]))
     except Interrupted as stop:
         _exit_with_one_line(stop)  # a sweep ends, too
@@ -88,17 +87,28 @@ def main() -> None:
     if "--version" in sys.argv[1:]:
         print(f"fedem-lightning {fedem_lightning.__version__}")
         return
-    signal.signal(signal.SIGTERM, interrupt)
+    listen(_COMPOSING)
+    try:
+        _compose_and_run()
+    finally:
+        ignore_stops()
+
+
+def _compose_and_run() -> None:
     global _full_error
     _full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
     warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
     try:
+        from fedem_lightning.run.command_line import check_command_line
+
+        check_command_line(sys.argv[1:], CONFIG_DIR)
         _hydra_main()
-    except KeyboardInterrupt:
-        if not in_another_process():
-            print("stopped; a run that has begun continues with ckpt_path=auto run_dir=...", file=sys.stderr)
+    except KeyboardInterrupt:  # from a launcher that has workers
+        print(f"stopped; continue the sweep with: {sweep_command()}", file=sys.stderr)
         sys.exit(1)
+    except Refused as refusal:
+        _exit_with_one_line(UserError(str(refusal)))
     except ConfigCompositionException as error:
         _exit_with_one_line(_meant(error) or error)
     except Exception as error:

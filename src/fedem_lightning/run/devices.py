@@ -1,6 +1,7 @@
 """On how many processes a run trains, and what would make it faster."""
 
 import copy
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedem_lightning.cohort import share_of
 from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.startup.rank import in_another_process
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -35,9 +37,20 @@ def pick_devices(config: "DictConfig", model: Algorithm, data: "FederatedDataMod
     if devices is None and (not long or n_nodes > 1 or model.client_stores() or _in_a_launchers_worker()):
         return 1
     if devices not in (None, "auto"):
+        _warn_of_crowding(devices)
         return devices
     n_clients = share_of(model.participation, len(data.federation.clients())) // n_nodes
     return processes_on_cpu(engine_on_cpu(model), n_clients, cores())
+
+
+def _warn_of_crowding(devices: Any) -> None:
+    """Where processes share cores by more than two."""
+    if isinstance(devices, int) and devices > 2 * cores() and not in_another_process():
+        warnings.warn(
+            f"trainer.devices: {devices} processes share {cores()} cores, which is slower than "
+            f"trainer.devices={cores()}, and each holds the whole federation",
+            stacklevel=2,
+        )
 
 
 def engine_on_cpu(model: Algorithm) -> Any:

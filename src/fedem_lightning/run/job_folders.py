@@ -1,6 +1,7 @@
-"""Run folders, which Hydra makes before a run begins: names them in a sweep, and removes those that stay empty."""
+"""Run folders, made before a run begins: names them in a sweep, and removes those that stay empty."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +10,35 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from fedem_lightning.run.resuming import begin_sweep, leave_sweep
+from fedem_lightning.startup.loading import raise_at_a_stop, say_at_a_stop
+
 _before: set[Path] = set()  # folders that were there before Hydra made any
 
 
+class Refused(BaseException):
+    """The folder cannot be had; the message says why. Hydra would make a warning of an `Exception`."""
+
+
 class JobFolders(Callback):
-    """Of Hydra: looks at what is there, and names the folders of a sweep's jobs after the keys that differ."""
+    """Of Hydra: makes the folder, notes what a sweep is, and names its jobs' folders after the keys that differ."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Before the folder of a single run is made."""
-        _look_at(Path(config.hydra.run.dir))
+        """Before a single run."""
+        _make(config.hydra.run.dir)
+        leave_sweep()
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Before the folders of a sweep are made."""
-        _look_at(Path(config.hydra.sweep.dir))
+        """Before a sweep."""
+        _make(config.hydra.sweep.dir)
         _name_by_swept_keys(config)
+        begin_sweep(Path(config.hydra.sweep.dir), sys.argv[1:])
+        if "BasicLauncher" not in config.hydra.launcher._target_:
+            raise_at_a_stop()
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """After a sweep, when nothing is left to stop."""
+        say_at_a_stop(None)
 
 
 def remove_if_empty(folder: Path) -> None:
@@ -36,10 +52,25 @@ def remove_if_empty(folder: Path) -> None:
             return
 
 
+def _make(name: str) -> None:
+    """Makes a folder that a run may write in."""
+    if not name:
+        raise Refused("run_dir: expected the name of a folder, got an empty one")
+    folder = Path(os.path.abspath(name))
+    _look_at(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        nearest = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+        if not nearest.is_dir():
+            raise Refused(f"run_dir: {nearest} is a file, expected a folder") from None
+        remove_if_empty(nearest)
+        raise Refused(f"run_dir: cannot make the folder {folder} ({error.strerror})") from None
+
+
 def _look_at(folder: Path) -> None:
-    folder = Path(os.path.abspath(folder))
     _before.clear()
-    _before.update(place for place in (folder, *folder.parents) if place.exists())
+    _before.update(place for place in (folder, *folder.parents) if os.path.exists(place))
     if folder.is_dir():
         _before.update(place for place in folder.iterdir() if place.is_dir())
 

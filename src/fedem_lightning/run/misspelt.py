@@ -16,8 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.run.cli import CONFIG_DIR
-from fedem_lightning.run.usage import choices
+from fedem_lightning.run.usage import CONFIG_DIR, choices
 
 _UNKNOWN = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")  # in Hydra's messages
 _BY_THE_RUN = {
@@ -41,7 +40,7 @@ def meant(
     """
     if isinstance(error, MissingConfigException):
         group, _, choice = (error.missing_cfg_file or "").rpartition("/")
-        return UserError(_no_choice(group, choice, error.options)) if error.options else None
+        return UserError(no_choice(group, choice, error.options)) if error.options else None
     found = _UNKNOWN.search(str(error))
     if found is None or "Did you mean" in str(error):
         return None
@@ -52,7 +51,7 @@ def meant(
         choice = _first(given) if given else ""
         if given and choice in groups[key]:
             return UserError(f"{key}: the configuration has no default for this group, so add it: +{given.input_line}")
-        return UserError(_no_choice(key, choice, groups[key], f"+{key}="))
+        return UserError(no_choice(key, choice, groups[key], f"+{key}="))
     config = _composed(overrides, key, config_dir, config_name)
     return None if config is None else UserError(_no_key(key, given, config))
 
@@ -101,9 +100,11 @@ def _parsed(overrides: list[str]) -> list[Override]:
     return OverridesParser.create().parse_overrides(overrides)
 
 
-def _no_choice(group: str, choice: str, options: Iterable[str], before: str = "") -> str:
+def no_choice(group: str, choice: str, options: Iterable[str], before: str = "") -> str:
+    """One line on a choice that does not exist; `before` stands before the one that may be meant."""
     near = difflib.get_close_matches(choice, list(options), n=1)
-    hint = f"did you mean {before}{near[0]}?" if near else f"there are {', '.join(sorted(options))}"
+    there_are = f"there are {', '.join(sorted(options))}; choices of your own need --config-dir"
+    hint = f"did you mean {before}{near[0]}?" if near else there_are
     return f"{group}={choice}: no such choice; {hint}"
 
 

@@ -1,4 +1,4 @@
-"""The command that continues a run, to be copied into a shell."""
+"""The commands that continue a run and a sweep, to be copied into a shell."""
 
 import os
 import shlex
@@ -7,7 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Quote, QuotedString
+
+_sweep: str | None = None  # the command that continues the sweep of this process
 
 
 def resume_command(folder: Path, overrides: Sequence[str], flags: Sequence[str] = (), own: bool = True) -> str:
@@ -26,6 +29,28 @@ def resume_command(folder: Path, overrides: Sequence[str], flags: Sequence[str] 
     checkpoint = [] if begun_elsewhere else ["ckpt_path=auto"]
     run_dir = "run_dir=" + QuotedString(str(folder), Quote.double).with_quotes()
     return shlex.join([_python(), "-m", "fedem_lightning", *flags, *kept, *checkpoint, run_dir])
+
+
+def begin_sweep(folder: Path, words: Sequence[str]) -> None:
+    """Notes what continues the sweep that begins in `folder` by these words of the command line.
+
+    Finished jobs stay as they are. A sweep that was given a checkpoint keeps it, for the jobs that have not begun.
+    """
+    global _sweep
+    overrides = get_args_parser().parse_known_args(list(words))[0].overrides
+    options = [word for word in words if word not in overrides]  # before: Hydra reads overrides in one piece
+    _sweep = resume_command(folder.absolute(), overrides, options, own=False)
+
+
+def leave_sweep() -> None:
+    """A single run follows."""
+    global _sweep
+    _sweep = None
+
+
+def sweep_command() -> str | None:
+    """What continues the sweep; None if this process has begun none."""
+    return _sweep
 
 
 def _python() -> str:

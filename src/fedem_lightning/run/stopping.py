@@ -18,6 +18,8 @@ import pytorch_lightning as pl
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint
 from fedem_lightning.callbacks.interrupt import GRACE_SECONDS, SIGNALS
 from fedem_lightning.errors import Interrupted
+from fedem_lightning.run.resuming import sweep_command
+from fedem_lightning.startup.loading import say_at_a_stop
 from fedem_lightning.startup.rank import in_another_process
 
 FORCE_SECONDS = 1.0
@@ -28,7 +30,8 @@ class StopSignals:
     """Listens for the length of a run: a context.
 
     The first signal raises `Interrupted`; while rounds are trained, `FinishRoundOnInterrupt` hears it instead. What
-    has not ended some seconds after SIGTERM, or a second after a second signal, is ended by force: `_Watchdog`.
+    has not ended some seconds later, or a second after a second signal, is ended by force: `_Watchdog`. Once the
+    results are written, the run ends by itself, and only a sweep is stopped.
 
     Args:
         folder: of the run.
@@ -41,6 +44,8 @@ class StopSignals:
         self.trainer: pl.Trainer | None = None
         self.resumed_rounds = 0
         self._at_once = self._over = False
+        self._late: str | None = None  # signal that came after the results
+        self._results_before = self._results()
         self._lock = threading.RLock()
         self._watchdog: _Watchdog | None = None
         self._previous: dict[int, Any] = {}
@@ -52,6 +57,7 @@ class StopSignals:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        say_at_a_stop(None if isinstance(error, Interrupted) else self._between_jobs("stopped"))
         with self._lock:
             self._over = True
         for number, handler in self._previous.items():
@@ -60,6 +66,8 @@ class StopSignals:
             self._watchdog.close()
             if self._watchdog.first and isinstance(error, RuntimeError) and self._several():
                 raise Interrupted(self.message(self._watchdog.first)) from None  # another process was gone first
+        if self._late is not None and (line := self._between_jobs(f"stopped by {self._late}")) is not None:
+            raise Interrupted(line)
 
     def listen_for(self, trainer: pl.Trainer) -> None:
         """Stops `trainer`, too: in place of Lightning, which ends by exit code 0 and waits for any round."""
@@ -68,11 +76,13 @@ class StopSignals:
 
     def message(self, name: str) -> str:
         """The line that a run ends with after a signal called `name`."""
+        sweep = sweep_command()
+        more = "" if sweep is None else f"; continue the whole sweep with: {sweep}"
         if not (self.folder / ".hydra").exists():
-            return f"stopped by {name} before the run began; nothing was written"
+            return f"stopped by {name} before the run began; nothing was written{more}"
         own = max((c.saved_rounds for c in self._callbacks(RoundCheckpoint)), default=0)
         saved, begun = max(own, self.resumed_rounds), self.trainer.current_epoch if self.trainer else 0
-        command = self.command(own > 0)
+        command = self.command(own > 0) + more
         if saved == 0:
             return f"stopped by {name} before the first checkpoint; start again with: {command}"
         if begun <= saved:
@@ -92,16 +102,21 @@ class StopSignals:
                     process.wait(FORCE_SECONDS)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if not self._at_once:
+        if self._finished():
+            self._late = SIGNALS[signum]
+        elif not self._at_once:
             self._at_once = True
             raise Interrupted(self.message(SIGNALS[signum]))
 
-    def _patience(self) -> float:
-        """Seconds to wait after SIGTERM."""
-        later = 2 * GRACE_SECONDS if in_another_process() else 0.0  # than the first one, which speaks
+    def _patience(self, signum: int) -> float:
+        """Seconds to wait after a first signal."""
+        if self._finished():
+            return float("inf")
+        # the first process ends before the others: it says how to go on, and Lightning would kill it once they fail
+        later = 2 * GRACE_SECONDS if in_another_process() else 0.0
         for callback in self._callbacks(FinishRoundOnInterrupt):
             if callback.listening:
-                return later + float(callback.grace_seconds)
+                return later + float(callback.grace_seconds) if signum == signal.SIGTERM else float("inf")
         if later:
             return later
         # processes that start do not listen yet: Lightning would see them die, and kill this one before it has spoken
@@ -116,10 +131,29 @@ class StopSignals:
                 os._exit(0)
             if sys.stdout.isatty():
                 print("\033[?25h")  # the cursor, which a progress bar hides
-            print(self.message(name), file=sys.stderr, flush=True)
+            line = self._between_jobs(f"stopped by {name}") if self._finished() else self.message(name)
+            if line is not None:
+                print(line, file=sys.stderr, flush=True)
             self.end_other_processes()
             sys.stdout.flush()
-            os._exit(1)
+            os._exit(0 if line is None else 1)
+
+    def _results(self) -> tuple[int, int] | None:
+        """Tells one results.json from another."""
+        try:
+            found = (self.folder / "results.json").stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def _finished(self) -> bool:
+        """Whether this run has written its results, which it does last."""
+        return self._results() not in (None, self._results_before)
+
+    def _between_jobs(self, stopped: str) -> str | None:
+        """The line for a stop after this run; None if no other follows."""
+        sweep = sweep_command()
+        return None if sweep is None else f"{stopped} after a job; continue the sweep with: {sweep}"
 
     def _callbacks(self, kind: type) -> list[Any]:
         callbacks = self.trainer.callbacks if self.trainer else []  # type: ignore[attr-defined]
@@ -138,7 +172,7 @@ class _Watchdog(threading.Thread):
     A thread, because Python's handlers run in the main one, and wait while that waits for another process.
     """
 
-    def __init__(self, patience: Callable[[], float], end: Callable[[str], None]) -> None:
+    def __init__(self, patience: Callable[[int], float], end: Callable[[str], None]) -> None:
         super().__init__(daemon=True, name="stop-signals")
         self.first: str | None = None  # signal that came
         self._patience, self._end = patience, end
@@ -173,4 +207,4 @@ class _Watchdog(threading.Thread):
         if self.first is not None:
             return FORCE_SECONDS
         self.first = SIGNALS[number]
-        return self._patience() if number == signal.SIGTERM else float("inf")
+        return self._patience(number)

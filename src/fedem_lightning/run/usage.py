@@ -5,6 +5,10 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+_PACKAGED = Path(__file__).parents[1] / "configs"
+CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[3] / "configs"
+"""Configurations: in a wheel inside the package, in a checkout at its root."""
+
 _EXAMPLES = """\
 python -m fedem_lightning                                       FedEM on the synthetic mixture
 python -m fedem_lightning algorithm=fedavg dataset=digits backbone=mlp trainer.max_epochs=50

@@ -1,47 +1,90 @@
-"""Ctrl-C and SIGTERM while modules are loaded."""
+"""Ctrl-C and SIGTERM outside of a run: while packages load, while Hydra composes, between the jobs of a sweep."""
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 from fedem_lightning.startup.rank import in_another_process
 
-
-def interrupt(*_: Any) -> None:
-    """Handles SIGTERM as Python handles Ctrl-C."""
-    raise KeyboardInterrupt
+_line: str | None = None  # see `say_at_a_stop`
+_clean_up: Callable[[], None] = lambda: None  # noqa: E731
 
 
-_MAY_BE_REPLACED: tuple[Any, ...] = (signal.default_int_handler, signal.SIG_DFL, interrupt)
+def listen(line: str) -> None:
+    """From here on Ctrl-C and SIGTERM end the process at once, with this line and exit code 1."""
+    say_at_a_stop(line)
+    for number in _ours():
+        signal.signal(number, stop)
+
+
+def say_at_a_stop(line: str | None) -> None:
+    """What the command says if it is stopped from here on; None: it goes on, because it ends by itself."""
+    global _line
+    _line = line
+
+
+def clean_up_at_a_stop(clean_up: Callable[[], None]) -> None:
+    """What is called first if the command is stopped from here on."""
+    global _clean_up
+    _clean_up = clean_up
+
+
+def stop(*_: Any) -> None:
+    """Handles both signals.
+
+    It ends the process itself. An exception would not do: some packages catch whatever happens while they import
+    others, Python drops what is raised while it collects garbage, and the command would go on.
+    """
+    if _line is not None:
+        _end(_line)
+
+
+def raise_at_a_stop() -> None:
+    """From here on both signals raise KeyboardInterrupt: a launcher that has workers then ends them."""
+    for number in _ours():
+        signal.signal(number, signal.default_int_handler)
+
+
+def ignore_stops() -> None:
+    """For the seconds that the process needs to end."""
+    for number in _ours():
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
-def loading(clean_up: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Within it Ctrl-C and SIGTERM end the process at once, with one line and exit code 1.
+def loading() -> Iterator[None]:
+    """Within it Ctrl-C and SIGTERM end the process at once, with one line and exit code 1."""
 
-    An exception would not do: some packages catch whatever happens while they import others, and go on without.
+    def end(*_: Any) -> None:
+        _end("stopped while Python packages were loading; nothing has been done")
 
-    Args:
-        clean_up: called before the end.
-
-    """
-
-    def stop(*_: Any) -> None:
-        if not in_another_process():
-            clean_up()
-            os.write(2, b"stopped while modules were loaded; nothing has been done\n")
-        os._exit(1)
-
-    here = threading.current_thread() is threading.main_thread()  # only there can signals be handled
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if here}
-    ours = {number: handler for number, handler in before.items() if handler in _MAY_BE_REPLACED}
-    for number in ours:
-        signal.signal(number, stop)
+    before = _ours()
+    for number in before:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        for number, handler in ours.items():
+        for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _ours() -> dict[int, Any]:
+    """The handlers that may be replaced: none under nohup, and none in other threads, where Python hears no signal."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    return {n: h for n, h in handlers.items() if h in (signal.default_int_handler, signal.SIG_DFL, stop)}
+
+
+def _end(line: str) -> NoReturn:
+    if in_another_process():  # the first one says it; if another ended with 1, Lightning would kill the first
+        os._exit(0)
+    _clean_up()
+    with suppress(RuntimeError):  # the signal came while something was printed
+        sys.stdout.flush()
+    os.write(2, f"{line}\n".encode())
+    os._exit(1)

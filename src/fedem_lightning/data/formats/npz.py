@@ -4,6 +4,7 @@ import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def read_npz(path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             large = _large_members(path) if mmap else {}
-            arrays = {name: _map(path, large[name]) if name in large else file[name] for name in file.files}
+            arrays = {n: _map(path, n, large[n]) if n in large else _read(path, n, file) for n in file.files}
     except (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, UserError):
             raise
@@ -37,6 +38,19 @@ def read_npz(path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
     odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray) or array.ndim == 0]
     require(not odd, f"dataset.path: {path} has members that are no arrays: {', '.join(odd)}")
     return arrays
+
+
+def _read(path: Path, name: str, file: Mapping[str, np.ndarray]) -> np.ndarray:
+    try:
+        return file[name]
+    except ValueError as error:
+        _refuse_objects("Object arrays" in str(error), path, name)
+        raise
+
+
+def _refuse_objects(there: bool, path: Path, name: str) -> None:
+    how = "save strings with .astype(str), numbers with .astype(int) or .astype(float)"
+    require(not there, f"dataset.path: {path} holds Python objects in {name}; {how}")
 
 
 def _large_members(path: Path) -> dict[str, zipfile.ZipInfo]:
@@ -51,14 +65,14 @@ def _large_members(path: Path) -> dict[str, zipfile.ZipInfo]:
     return {info.filename.removesuffix(".npy"): info for info in members}
 
 
-def _map(path: Path, member: zipfile.ZipInfo) -> np.ndarray:
+def _map(path: Path, array: str, member: zipfile.ZipInfo) -> np.ndarray:
     with path.open("rb") as file:
         file.seek(member.header_offset)
         name, extra = struct.unpack("<HH", file.read(ZIP_LOCAL_HEADER)[-4:])
         file.seek(member.header_offset + ZIP_LOCAL_HEADER + name + extra)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, fortran, dtype = read[np.lib.format.read_magic(file)](file)
-        require(not dtype.hasobject, f"dataset.path: {path} holds Python objects in {member.filename}")
+        _refuse_objects(dtype.hasobject, path, array)
         return np.memmap(path, dtype, mode="c", offset=file.tell(), shape=shape, order="F" if fortran else "C")
 
 
