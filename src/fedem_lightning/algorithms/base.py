@@ -125,7 +125,7 @@ class FederatedAlgorithm(
             n_trained = self.trained_models or n_components
             zeros = {name: p.new_zeros(n_trained, *p.shape) for name, p in params.items()}
             self.kept_momentum = ClientStore(n_clients, zeros)  # rows [M, ...]
-        self.register_load_state_dict_pre_hook(size_as_saved)
+        self.register_load_state_dict_pre_hook(size_as_saved)  # type: ignore[no-untyped-call]
 
     # --- facts ------------------------------------------------------------------------------------------------------
 

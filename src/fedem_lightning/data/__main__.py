@@ -51,7 +51,7 @@ def _compose(overrides: list[str]) -> DictConfig:
         from hydra import compose, initialize_config_dir
         from hydra.errors import HydraException
 
-        from fedem_lightning.run.cli import CONFIG_DIR
+        from fedem_lightning.run.usage import CONFIG_DIR
         from fedem_lightning.run.misspelt import meant
 
     try:

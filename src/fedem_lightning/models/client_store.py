@@ -146,9 +146,9 @@ class ClientStore(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ClientStore":
         """Rows on disk follow a change of dtype, but stay there when the rest moves to a device."""
         if not self.on_disk:
-            return super()._apply(fn, recurse)
+            return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         rows = {name: self._buffers.pop(name) for name in [n for n in self._buffers if n.startswith("rows_")]}
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, old in rows.items():
             assert old is not None
             dtype = fn(old[:0]).dtype
