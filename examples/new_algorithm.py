@@ -37,9 +37,13 @@ class Ditto(FederatedAlgorithm):
     def client_update(self, block, round_):
         t, w = block.clients, self.broadcast(block.clients)  # [C, 1, ...]
         step, extra = self.local_step(block, round_, HeldStep, strength=self.strength), {"anchor": self.params_of(w)}
-        v = self.local_solver(self.own.read(t), block, round_, step=step, extra=extra, keep_momentum=False)
-        self.own.write_finite(t, v)
+        own = {"keep_momentum": False, "quiet": True}  # the progress bar counts the training of w
+        v = self.local_solver(self.own.read(t), block, round_, step=step, extra=extra, **own)
+        self.round_metrics.rejected += self.own.write_finite(t, v)
         return Sent(self.local_solver(w, block, round_), block.counts())
+
+    def local_work(self, federation, clients, round_):
+        return 2 * super().local_work(federation, clients, round_)  # gradients at v and at w
 
     def personal_models(self, clients):
         return self.own_models(self.own.read(clients))

@@ -86,9 +86,9 @@ def test_a_hook_of_an_older_version_is_refused(name: str) -> None:
 
 def test_how_many_models_serve_all_clients() -> None:
     data = make_data()
-    assert make_model(FedAvg, data).served_models == 1
-    assert make_model(HypCluster, data, n_components=2).served_models == 2
-    assert make_model(FedEM, data).served_models is None
+    assert make_model(FedAvg, data).n_served_models == 1
+    assert make_model(HypCluster, data, n_components=2).n_served_models == 2
+    assert make_model(FedEM, data).n_served_models is None
 
 
 def test_mixture_weights_are_columns() -> None:

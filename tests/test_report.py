@@ -474,7 +474,7 @@ def make_density_run(folder: Path, loss: float, algorithm: str, n_components: in
     """Of the density federation: accuracies are there, the loss is what counts, and its minima are known."""
     adapted = "adaptation._target_" in options.get("config", {})
     known = {
-        "served_models": None if adapted else n_components,
+        "n_served_models": None if adapted else n_components,
         "reference": {"minimum_loss": 1.93},
         "data": {"minimum_loss_by_models": {"1": [3.17, 3.17], "2": [2.78, 2.89], "4": [2.47, 2.47]}},
     }

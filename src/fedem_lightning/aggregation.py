@@ -19,7 +19,7 @@ class Sent(NamedTuple):
     weights: Tensor  # [C], of each client in its average, usually its number of samples; or [C, G], in every average
     group: Tensor | None = None  # int64 [C]: which average it enters; None: there is one, or it enters all
     n_groups: int = 1  # G, averages that the server takes, where `group` says which
-    extras: Models = {}  # what it sends besides, by name, each [C, ...]: averaged with the same weights
+    extras: Models = {}  # what it sends besides, by name, each [C, K]: averaged with the same weights
 
 
 def check_sent(sender: object, sent: Any) -> None:

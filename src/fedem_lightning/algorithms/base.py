@@ -65,7 +65,7 @@ class FederatedAlgorithm(
     """
 
     components: nn.ModuleList
-    has_frozen: Tensor  # bool [T], who has received what does not train
+    has_frozen: Tensor  # bool [T], which clients have received the frozen parameters
 
     def __init__(
         self,
@@ -118,11 +118,11 @@ class FederatedAlgorithm(
         self._prepared: Federation | None = None
         self.observer = RoundObserver()  # a progress bar puts itself here
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
-        self.diagnostics: dict[str, Any] = {}  # what callbacks found out, by name; kept in results.json
+        self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; kept in results.json
         self.kept_momentum: ClientStore | None = None  # of local training, where it stays with clients
         if self.client_optimizer.momentum and self.client_optimizer.state == "keep":
             params = trained_parameters(self.components[0])
-            n_trained = self.trained_models or n_components
+            n_trained = self.n_trained_models or n_components
             zeros = {name: p.new_zeros(n_trained, *p.shape) for name, p in params.items()}
             self.kept_momentum = ClientStore(n_clients, zeros)  # rows [M, ...]
         self.register_load_state_dict_pre_hook(size_as_saved)  # type: ignore[no-untyped-call]

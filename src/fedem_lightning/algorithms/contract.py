@@ -19,7 +19,7 @@ from fedem_lightning.protocol import Algorithm
 
 
 class Contract:
-    """Twelve hooks, each with its default."""
+    """The hooks. All but the first have a default."""
 
     # --- must -------------------------------------------------------------------------------------------------------
 
@@ -29,7 +29,7 @@ class Contract:
 
         Args:
             block: C clients and their n training samples.
-            round_: its number.
+            round_: the round's number, from 0.
 
         Returns:
             What they send: models [C, M, ...] and the weights [C] of each client in the average. None: nothing.
@@ -39,7 +39,7 @@ class Contract:
     # --- often ------------------------------------------------------------------------------------------------------
 
     def server_update(self: Algorithm, means: Means | None, round_: Round) -> None:
-        """The server's part of a round, after the averages. It ends with one `server_step`, which counts the round.
+        """The server's part of a round, after the averages. It calls `server_step` once, which counts the round.
 
         Default: theta <- server optimiser(theta, theta - mean); buffers become their mean (FedAvg, Reddi et al. 2021).
 
@@ -65,14 +65,15 @@ class Contract:
     def personalize(self, federation: Federation, clients: Tensor) -> None:
         """Gives clients (int64 [C]) their private state from their training samples. Default: they have none.
 
-        It is called for the unseen clients before the test, for the others too if `personalizes_seen`.
+        It is called for the unseen clients before each test, and for the seen ones before every scoring if
+        `personalizes_seen`. A second call starts anew.
         """
 
     personalizes_seen = False
     """Whether seen clients personalise again with the newest models before every scoring (HypCluster, Eq. 4)."""
 
     def initialize(self, federation: Federation) -> None:
-        """Work before the first round, with the data at hand. Default: none."""
+        """Work before the first round, with the data at hand; a resumed run skips it. Default: none."""
 
     def transmission(self: Algorithm, clients: Tensor) -> Transmission:
         """What the last round sent, in models; `clients` [C] were drawn for it. Default: M down and M up each."""
@@ -85,6 +86,8 @@ class Contract:
 
     def prepare(self, federation: Federation) -> None:
         """Takes what the method needs to know from the federation, before any round or score (Oracle: true groups).
+
+        It may be called several times.
 
         Raises:
             UserError: the method is not defined for this federation.
@@ -99,13 +102,13 @@ class Contract:
         counts = federation.splits["train"].counts(clients)
         steps, batch = self.local_steps, self.batch_size
         visits = self.local_epochs * counts if steps is None else steps * counts.clamp(max=batch)
-        return visits * (self.trained_models or len(self.components))
+        return visits * (self.n_trained_models or len(self.components))
 
     def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
         """Arrays of a finished run that get a file of their own, NAME.npz: by file, then by name (user-centric's W)."""
         return {}
 
-    trained_models: int | None = None
+    n_trained_models: int | None = None
     """Models that a client trains in a round (HypCluster: 1 of M); None: M."""
 
     def cohort(self: Algorithm, federation: Federation, round_: int) -> Tensor:

@@ -147,6 +147,12 @@ class FedEM(FederatedAlgorithm):
             moving &= change >= self.personalize_tolerance
         self.pi[clients] = pi
 
+    def test_step(self, batch: Federation, batch_idx: int) -> None:
+        """Scores all clients; a pi of seen clients that was made for that is not the one that they train with."""
+        kept, seen = self.pi.clone(), batch.clients()
+        super().test_step(batch, batch_idx)
+        self.pi[seen] = kept[seen]
+
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores the seen clients; the pi made for that is not the one that they train with."""
         kept = self.pi.clone()

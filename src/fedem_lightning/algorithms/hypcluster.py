@@ -39,7 +39,7 @@ class HypCluster(FederatedAlgorithm):
     """
 
     personalizes_seen = True
-    trained_models = 1
+    n_trained_models = 1
     cluster: Tensor  # f(k), int64 [T]
 
     def __init__(
@@ -97,7 +97,7 @@ class HypCluster(FederatedAlgorithm):
         return self.own_models(self._chosen(clients))
 
     @property
-    def served_models(self) -> int | None:
+    def n_served_models(self) -> int | None:
         """Q."""
         return None if self.is_adapted else len(self.components)
 

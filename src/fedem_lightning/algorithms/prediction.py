@@ -36,7 +36,7 @@ class Prediction:
         return isinstance(self.personal_models(first), SharedModels)
 
     @property
-    def served_models(self: Algorithm) -> int | None:
+    def n_served_models(self: Algorithm) -> int | None:
         """Number of models among which clients have one each; None: they mix models, or have their own."""
         return 1 if not self.is_adapted and len(self.components) == 1 and self.shares_models() else None
 

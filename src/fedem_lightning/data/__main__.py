@@ -51,8 +51,8 @@ def _compose(overrides: list[str]) -> DictConfig:
         from hydra import compose, initialize_config_dir
         from hydra.errors import HydraException
 
-        from fedem_lightning.run.usage import CONFIG_DIR
         from fedem_lightning.run.misspelt import meant
+        from fedem_lightning.run.usage import CONFIG_DIR
 
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):

@@ -59,7 +59,7 @@ class OwnModels(NamedTuple):
     models: Models  # [C, M, ...]
     mixture: Tensor  # [C, M]; rows sum to 1
     by_responsibility: bool = False  # as of `SharedModels`
-    columns: dict[str, Tensor] = {}  # more columns of the clients' table, each [C]
+    columns: dict[str, Tensor] = {}  # those of an adaptation, for the clients' table, each [C]
 
     @torch.no_grad()
     def predict(self, block: Block) -> Tensor:

@@ -23,7 +23,7 @@ _COLUMNS = {
 
 def bounds_table(setting: Setting) -> Table | None:
     """Skewness, discrepancies and suggestions of runs with `callbacks=bounds`; None where there is no such run."""
-    table = Table("bounds", f"{setting.title}: generalisation bounds as diagnostics", setting, "", dict(_COLUMNS))
+    table = Table("bounds", f"{setting.title}: generalisation bounds as diagnostics", setting, dict(_COLUMNS))
     for group in setting.groups:
         runs = [_measures(run) for run in group.runs]
         if all(runs):

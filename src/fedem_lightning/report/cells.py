@@ -63,7 +63,6 @@ class Table:
         name: scores or components.
         title: for readers.
         setting: what is compared.
-        unit: of the scores.
         columns: by key, in their order.
         rows: group -> cells by key of the column.
         notes: lines below.
@@ -73,7 +72,6 @@ class Table:
     name: str
     title: str
     setting: Setting
-    unit: str
     columns: dict[str, Column]
     rows: list[tuple[Group, dict[str, Cell]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -76,9 +76,7 @@ def components_table(setting: Setting, papers: Papers) -> Table | None:
         papers: FedEM's Appendix J.3 gives two entropies.
 
     """
-    table = Table(
-        "components", f"{setting.title}: components and groups after the last round", setting, "", dict(_COLUMNS)
-    )
+    table = Table("components", f"{setting.title}: components and groups after the last round", setting, dict(_COLUMNS))
     for group in setting.groups:
         runs = [_measures(run, table.notes) for run in group.runs]
         if not all(runs):

@@ -125,7 +125,7 @@ def build(
     """
     measure, factor = setting.measure
     unit = {"accuracy": "accuracy in %", "mse": "squared error", "loss": "loss in nats"}[measure]
-    table = Table("scores", f"{setting.title}: {what}, {unit}", setting, unit, columns_of(factor == 100))
+    table = Table("scores", f"{setting.title}: {what}, {unit}", setting, columns_of(factor == 100))
     for group in setting.groups:
         cells = _measured([scores(run) for run in group.runs])
         minimum = minimum_cell(group.runs) if measure == "loss" else None

@@ -41,7 +41,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "n_unseen_clients": len(federation.clients(seen=False)),
         "n_scored_clients": len(seen),
         "n_scored_unseen_clients": len(unseen),
-        "served_models": algorithm.served_models,
+        "n_served_models": algorithm.n_served_models,
         "n_train_samples": int(federation.splits["train"].counts(federation.clients()).sum()),
         **{split: summarize_table(seen, split) for split in SPLITS},
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
