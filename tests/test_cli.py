@@ -46,14 +46,10 @@ def call(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, **envir
     for name, value in {"HYDRA_FULL_ERROR": "0", **environment}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["fedem-lightning", *arguments])
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         main()
     except SystemExit as stop:
         return int(stop.code or 0)
-    finally:
-        for number, handler in handlers.items():  # after a command both are ignored, until its process has ended
-            signal.signal(number, handler)
     return 0
 
 

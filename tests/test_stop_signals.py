@@ -168,11 +168,11 @@ def test_a_launcher_that_has_workers_ends_them_itself(tmp_path: Path, monkeypatc
     monkeypatch.setattr("fedem_lightning.run.job_folders._name_by_swept_keys", lambda config: None)
     try:
         for target, handler in kinds:
-            loading.listen("line")
-            launcher, sweep = SimpleNamespace(_target_=target), SimpleNamespace(dir=str(tmp_path))
-            hydra = SimpleNamespace(launcher=launcher, sweep=sweep)
-            JobFolders().on_multirun_start(SimpleNamespace(hydra=hydra))  # type: ignore[arg-type]
-            assert {signal.getsignal(n) for n in BOTH} == {handler or signal.default_int_handler}
+            with loading.listening("line"):
+                launcher, sweep = SimpleNamespace(_target_=target), SimpleNamespace(dir=str(tmp_path))
+                hydra = SimpleNamespace(launcher=launcher, sweep=sweep)
+                JobFolders().on_multirun_start(SimpleNamespace(hydra=hydra))  # type: ignore[arg-type]
+                assert {signal.getsignal(n) for n in BOTH} == {handler or signal.default_int_handler}
     finally:
         resuming.leave_sweep()
         for number, handler in before.items():

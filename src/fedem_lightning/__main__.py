@@ -3,14 +3,17 @@
 import os
 import sys
 
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.startup.loading import ignore_stops, loading
 
 
 def main() -> None:
     """Runs the command line; Ctrl-C ends in one line, also while modules are loaded."""
     with loading():
         from fedem_lightning.run import cli  # Hydra
-    cli.main()
+    try:
+        cli.main()
+    finally:
+        ignore_stops()
 
 
 def command() -> None:

@@ -24,7 +24,7 @@ from fedem_lightning.errors import Interrupted, UserError, require
 from fedem_lightning.run.job_folders import Refused, remove_if_empty
 from fedem_lightning.run.resuming import sweep_command
 from fedem_lightning.run.usage import CONFIG_DIR, usage
-from fedem_lightning.startup.loading import clean_up_at_a_stop, ignore_stops, listen, loading
+from fedem_lightning.startup.loading import clean_up_at_a_stop, listening, loading
 from fedem_lightning.startup.rank import in_another_process
 
 GROUPS = ("algorithm", "adaptation", "dataset", "backbone")
@@ -87,11 +87,8 @@ def main() -> None:
     if "--version" in sys.argv[1:]:
         print(f"fedem-lightning {fedem_lightning.__version__}")
         return
-    listen(_COMPOSING)
-    try:
+    with listening(_COMPOSING):
         _compose_and_run()
-    finally:
-        ignore_stops()
 
 
 def _compose_and_run() -> None:

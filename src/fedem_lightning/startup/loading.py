@@ -14,11 +14,18 @@ _line: str | None = None  # see `say_at_a_stop`
 _clean_up: Callable[[], None] = lambda: None  # noqa: E731
 
 
-def listen(line: str) -> None:
-    """From here on Ctrl-C and SIGTERM end the process at once, with this line and exit code 1."""
+@contextmanager
+def listening(line: str) -> Iterator[None]:
+    """Within it Ctrl-C and SIGTERM end the process at once, with this line and exit code 1."""
     say_at_a_stop(line)
-    for number in _ours():
+    before = _ours()
+    for number in before:
         signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def say_at_a_stop(line: str | None) -> None:
