@@ -96,7 +96,7 @@ class Dapper(Adaptation):
         return tuned._replace(columns={"lambda": share})  # type: ignore[dict-item]
 
     def _interpolated(self, seed: int, block: Block, central: Block, value: float) -> Block:
-        """Replaces samples of `central`, each with probability `value`, by its client's own; all lambdas share draws."""
+        """Replaces samples of `central`, each with probability `value`, by the client's own; lambdas share draws."""
         rank, counts = central.ranks(), block.counts()
         keys = fold(seed, Purpose.DAPPER, block.clients)[central.owner]  # [r n]
         own = fold(keys, 0, rank) < value * 2**32  # bool [r n]
