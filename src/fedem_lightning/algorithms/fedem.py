@@ -130,7 +130,7 @@ class FedEM(FederatedAlgorithm):
         return super().local_work(federation, clients, round_) // len(self.components) * self._n_sent(round_)
 
     def personal_models(self, clients: Tensor) -> SharedModels:
-        """Eq. 5: client t serves sum_m pi[t, m] h_m(x); tuning weighs samples by responsibilities (Eq. 8)."""
+        """Client t predicts with sum_m pi[t, m] h_m(x) (Eq. 5); tuning weighs samples by responsibilities (Eq. 8)."""
         return SharedModels(self.components, self.pi[clients], by_responsibility=True)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:

@@ -92,7 +92,7 @@ class LightningHooks:
         self._log(curve_metrics(self, batch, SPLITS if self.trainer.state.fn == "fit" else ("train", "val")))
 
     def test_step(self: Trained, batch: Federation, batch_idx: int) -> None:
-        """Personalises the unseen clients, scores everybody on every split, and fills `clients`."""
+        """Personalises the unseen clients, scores all clients on every split, and fills `clients`."""
         self.prepare_for(batch)
         part, unseen = self.personalize_fraction, scored_clients(self, batch, seen=False)
         own_data = batch if part == 1 else batch.with_part(batch.clients(seen=False), part, self.seed)

@@ -95,7 +95,7 @@ def curves(setting: Setting, x: str, xlabel: str) -> Figure | None:
             points = _over_seeds([c for c in found if column in c], x, column)
             if points is None:
                 continue
-            if x.endswith("megabytes") and not points["x"].any():  # Local sends nothing: its last score as a level
+            if x.endswith("megabytes") and not points["x"].any():  # Local sends nothing: draw its last score as a level
                 axes.axhline(factor * points["mean"].iloc[-1], color=colour, linestyle="-.", label=f"{label}, 0 MB")
                 continue
             axes.plot(points["x"], factor * points["mean"], line, color=colour, label=label)

@@ -28,7 +28,7 @@ DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "syntheti
 
 WITHOUT_EFFECT = ["seed", "run_dir", "ckpt_path", "data_dir", "logger", "callbacks", "engine"]
 WITHOUT_EFFECT += ["learning_rates", "local_training"]
-"""Parts of the configuration in which repetitions may differ; the values of the last two are also in the algorithm's."""
+"""Parts of the configuration in which repetitions may differ; the last two are also in the algorithm's part."""
 WITHOUT_EFFECT_KEYS = [
     "dataset.data_dir",
     "dataset.mmap",

@@ -136,7 +136,7 @@ def _train_and_test(
 
 
 def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgorithm:
-    """Builds the algorithm with its backbone; the data sets `in_shape` and `n_outputs` of the backbone if they are null."""
+    """Builds the algorithm with its backbone, whose `in_shape` and `n_outputs` come from the data if they are null."""
     backbone_config = config.backbone.copy()
     with open_dict(backbone_config):
         for key in ("in_shape", "n_outputs"):
