@@ -7,7 +7,7 @@ from fedem_lightning.startup.loading import ignore_stops, loading
 
 
 def main() -> None:
-    """Runs the command line; Ctrl-C ends in one line, also while modules are loaded."""
+    """Runs the command line; Ctrl-C ends it with one line, also while modules are loaded."""
     with loading():
         from fedem_lightning.run import cli  # Hydra
     try:
@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def command() -> None:
-    """The console script: it finds modules in the working directory, as `python -m` does."""
+    """Entry point of the console script; it finds modules in the working directory, as `python -m` does."""
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())
     main()

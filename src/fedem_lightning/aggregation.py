@@ -1,4 +1,4 @@
-"""What clients send, and the server's weighted averages of it, accumulated block by block."""
+"""Aggregation: the updates that clients send, and their weighted averages, accumulated block by block."""
 
 from typing import Any, NamedTuple
 
@@ -13,17 +13,17 @@ Models = dict[str, Tensor]
 
 
 class Sent(NamedTuple):
-    """What the C clients of a block send to the server."""
+    """The updates that the C clients of a block send to the server."""
 
     models: Models  # [C, M, ...]
-    weights: Tensor  # [C], of each client in its average, usually its number of samples; or [C, G], in every average
-    group: Tensor | None = None  # int64 [C]: which average it enters; None: there is one, or it enters all
-    n_groups: int = 1  # G, averages that the server takes, where `group` says which
-    extras: Models = {}  # what it sends besides, by name, each [C, K]: averaged with the same weights
+    weights: Tensor  # [C], a client's weight in its average, usually its number of samples; or [C, G], in each average
+    group: Tensor | None = None  # int64 [C]: the average that a client enters; None: there is one, or it enters all
+    n_groups: int = 1  # G, the number of averages where `group` is given
+    extras: Models = {}  # further tensors that it sends, by name, each [C, K]: averaged with the same weights
 
 
 def check_sent(sender: object, sent: Any) -> None:
-    """Raises UserError unless what `client_update` of `sender` has returned is Sent or None."""
+    """Raises UserError unless `sent`, returned by the `client_update` of `sender`, is Sent or None."""
     kind = type(sender).__name__
     fits = sent is None or isinstance(sent, Sent)
     require(fits, f"{kind}.client_update returned {type(sent).__name__}, expected Sent(models, weights) or None")
@@ -33,19 +33,19 @@ class Means(NamedTuple):
     """The averages of G groups."""
 
     models: Models  # [G M, ...]: group after group, its M models
-    heard: Tensor  # bool [G M]: whether anybody entered the average; where not, the models are zeros
+    heard: Tensor  # bool [G M]: whether any client was in this average; if none was, the model is zero
     weight: Tensor  # float64 [G], the sum of the weights
-    extras: Models = {}  # the averages of what was sent besides, [G, ...]
+    extras: Models = {}  # the averages of the clients' extras, [G, ...]
 
 
 class WeightedMean:
     """sum_t w_t theta_t / sum_t w_t over the clients t that were added (Alg. 1, line 10; w_t = n_t), for each group.
 
-    A client that sends something that is not finite is left out, and counted in `rejected`. Integer buffers (counters)
-    take the maximum instead: summing or averaging them means nothing.
+    A client update with a NaN or an infinity is left out and counted in `rejected`. Integer buffers (counters) take the
+    maximum instead: their sum or average means nothing.
 
     Example:
-        Two clients with 1 and 3 samples, and one parameter; a third client has sent NaN.
+        Two clients have 1 and 3 samples and one parameter; a third client has sent NaN.
 
         >>> mean = WeightedMean()
         >>> models = {"weight": torch.tensor([[[2.0]], [[6.0]], [[float("nan")]]])}  # [C, M, 1]
@@ -59,14 +59,14 @@ class WeightedMean:
 
     def __init__(self) -> None:
         self.rejected = 0
-        self._weight = torch.zeros(0, dtype=torch.float64)  # [G], from the first block on
+        self._weight = torch.zeros(0, dtype=torch.float64)  # [G] once the first block is added
         self._extras: set[str] = set()
         self._sums: Models = {}  # [G, M, ...]; of extras [G, ...]
         self._dtypes: dict[str, torch.dtype] = {}
         self._largest: Models = {}  # [G, M, ...]
 
     def add(self, sent: Sent) -> None:
-        """Adds what a block's clients have sent."""
+        """Adds the updates of a block's clients."""
         if not len(self._weight):
             n_groups = sent.weights.shape[1] if sent.weights.ndim == 2 else sent.n_groups
             self._weight = torch.zeros(n_groups, dtype=torch.float64)
@@ -100,7 +100,7 @@ class WeightedMean:
                 self._add(g, name, stack, column)
 
     def _totals(self, name: str, stack: Tensor) -> Tensor:
-        """The sums of a tensor so far, [G, M, ...]."""
+        """The running sums of a tensor, [G, M, ...]."""
         if name not in self._sums:
             at_least_single = torch.promote_types(stack.dtype, torch.float32)
             shape = (len(self._weight), *stack.shape[1:])
@@ -118,7 +118,7 @@ class WeightedMean:
             largest[g] = torch.maximum(largest[g], stack.amax(dim=0))
 
     def reduce(self, processes: Processes) -> None:
-        """Adds what the other processes have added; each has added something, or none has."""
+        """Adds the sums of the other processes; either all processes have added an update or none has."""
         if not self._sums:
             return
         device = next(iter(self._sums.values())).device
@@ -129,7 +129,7 @@ class WeightedMean:
         self._weight, self.rejected = weight.cpu(), int(rejected)
 
     def compute(self) -> Means | None:
-        """The averages; None if no client was kept."""
+        """The averages; None if all client updates were rejected."""
         if not self._sums or not self._weight.any():
             return None
         models: Models = {}
@@ -145,7 +145,7 @@ class WeightedMean:
 
 
 def all_finite(models: Models) -> Tensor:
-    """Which of the C stacked models have no NaN and no infinity: bool [C].
+    """Whether each of the C stacked models is free of NaN and infinity: bool [C].
 
     Example:
         >>> all_finite({"weight": torch.tensor([[[2.0]], [[float("inf")]]])})

@@ -1,4 +1,4 @@
-"""Which clients take part in a round."""
+"""Client sampling: the clients that take part in a round."""
 
 import numpy as np
 import torch
@@ -11,13 +11,13 @@ from fedem_lightning.randomness import Purpose, generator
 def sample_cohort(
     clients: Tensor, participation: float | int, seed: int, round_: int, odds: Tensor | None = None
 ) -> Tensor:
-    """The clients of a round, drawn without replacement: a function of (seed, round).
+    """The cohort of a round, drawn without replacement: a function of (seed, round).
 
     Args:
-        clients: ids of all that take part in training, int64 [T].
+        clients: indices of all clients that train, int64 [T].
         participation: up to 1: a fraction of them (at least one client); from 2 on: a number of them.
         seed, round_: of the draw.
-        odds: of each client to be drawn, [T], any scale; None: all alike.
+        odds: sampling weights of the clients, [T], any scale; None: equal weights.
 
     Returns:
         int64, ascending.
@@ -28,14 +28,14 @@ def sample_cohort(
 
 
 def cohort_size(participation: float | int, n_clients: int) -> int:
-    """Clients of a round; UserError if there are not as many."""
+    """Number of clients in a round; UserError if there are fewer clients than that."""
     number = share_of(participation, n_clients)
     require(number <= n_clients, f"algorithm.participation: {number} clients a round, but only {n_clients} train")
     return number
 
 
 def share_of(participation: float | int, n_clients: int) -> int:
-    """Up to 1 a fraction of the clients (at least one of them), from 2 on their number."""
+    """The number of clients in a share: up to 1 a fraction of them (at least one client), from 2 on their number."""
     return max(1, round(participation * n_clients)) if participation <= 1 else int(participation)
 
 

@@ -39,13 +39,13 @@ def mixture_weights(q: Tensor, owner: Tensor, previous: Tensor) -> Tensor:
     Args:
         q: responsibilities [n, M].
         owner: int64 [n].
-        previous: [C, M], kept by a client that has no sample, or one with a loss that is no number.
+        previous: [C, M]; a client keeps it if it has no samples, or a loss that is not finite.
 
     Returns:
         pi [C, M].
 
     Example:
-        The first client has two samples; the second has none, and keeps its weights.
+        The first client has two samples; the second client has none and keeps its weights.
 
         >>> q, owner = torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([0, 0])
         >>> mixture_weights(q, owner, previous=torch.tensor([[0.5, 0.5], [0.1, 0.9]]))
@@ -65,7 +65,7 @@ def mixture_losses(pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
     Its mean over all samples is the objective f of Eq. 6.
 
     Example:
-        Likelihoods 0.9 and 0.3 under two even components are a likelihood of 0.6.
+        Likelihoods 0.9 and 0.3 under two components with equal weights give the likelihood 0.6.
 
         >>> losses = -torch.tensor([[0.9, 0.3]]).log()
         >>> mixture_losses(torch.tensor([[0.5, 0.5]]), losses, torch.tensor([0])).neg().exp()

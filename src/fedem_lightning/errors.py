@@ -1,4 +1,4 @@
-"""What the user gave is wrong: one readable line, no traceback on the command line, exit code 2."""
+"""Errors in the user's input: the command line shows one readable line without a traceback, and exits with code 2."""
 
 import math
 from typing import Any
@@ -9,9 +9,9 @@ class UserError(ValueError):
 
 
 class Interrupted(BaseException):
-    """The run was told to stop; the message says how to go on.
+    """The run was stopped by a signal; the message says how to continue it.
 
-    Not an `Exception`, as KeyboardInterrupt is none: whoever catches those for another reason lets it pass.
+    It is no `Exception`, as KeyboardInterrupt is none, so that code that catches every `Exception` does not catch it.
     """
 
 
@@ -22,7 +22,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_whole(name: str, value: Any, at_least: int, below: int | None = None) -> None:
-    """Raises UserError unless `value` is a whole number from `at_least` on (and under `below`)."""
+    """Raises UserError unless `value` is a whole number from `at_least` on (and less than `below`)."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     upper = "" if below is None else f" and below {below}"
     require(

@@ -1,4 +1,4 @@
-"""The history of a run's rounds: what they cost, what they measured, and who hears how far they are."""
+"""Round history: costs and metrics of a run's rounds, and the observer of their progress."""
 
 import time
 from dataclasses import asdict, dataclass, field
@@ -14,44 +14,44 @@ from fedem_lightning.processes import Processes
 
 @dataclass
 class Statistics:
-    """What the rounds cost so far; saved in checkpoints, so that a resumed run counts on."""
+    """Costs of the rounds so far; checkpoints save them, so that a resumed run continues the count."""
 
-    round_seconds: list[float] = field(default_factory=list)  # of each round, evaluation and logging apart
-    training_seconds: float = 0.0  # all rounds and their evaluation
-    up_bytes: int = 0  # from clients to the server
-    down_bytes: int = 0  # from the server to clients
-    air_bytes: int = 0  # put on the air by all: what several clients receive at once counts once
-    times: dict[str, float] = field(default_factory=dict)  # simulated, of each network, in its unit
+    round_seconds: list[float] = field(default_factory=list)  # of each round, without evaluation and logging
+    training_seconds: float = 0.0  # of all rounds and their evaluation
+    up_bytes: int = 0  # sent from clients to the server
+    down_bytes: int = 0  # sent from the server to clients
+    air_bytes: int = 0  # transmitted bytes of clients and server: a broadcast counts once
+    times: dict[str, float] = field(default_factory=dict)  # simulated time in each network, in its unit
     stragglers: int = 0  # clients left out of a round because they missed its deadline
     rejected_updates: int = 0  # client updates left out because they were not finite
-    special_rounds: int = 0  # rounds of their own, see `count_special_round`
-    planned_rounds: int = 0  # of the whole run; the learning-rate schedule needs it
-    seconds_before: float = 0.0  # from the start of a run to the checkpoint it was resumed from, all in all
+    special_rounds: int = 0  # see `count_special_round`
+    planned_rounds: int = 0  # rounds of the whole run; the learning-rate schedule needs it
+    seconds_before: float = 0.0  # from the start of the run to the checkpoint from which it was resumed
 
     def __post_init__(self) -> None:
         self._begun = self._mark = time.perf_counter()
 
     @property
     def rounds(self) -> int:
-        """Rounds done."""
+        """Number of finished rounds."""
         return len(self.round_seconds)
 
     def begin(self, start: float) -> None:
-        """Says when this process began with the run, by `time.perf_counter`."""
+        """Sets the time at which this process began the run, by `time.perf_counter`."""
         self._begun = start
 
     def total_seconds(self) -> float:
-        """Since the start of the run, without what lay between a checkpoint and the resume."""
+        """Seconds since the start of the run, without the time between a checkpoint and the resume."""
         return self.seconds_before + time.perf_counter() - self._begun
 
     def count_on(self, saved: dict[str, Any]) -> "Statistics":
-        """Those of a checkpoint, in a process that began when this one did."""
+        """The statistics of a checkpoint, with the start time of these ones."""
         statistics = Statistics(**saved)
         statistics.begin(self._begun)
         return statistics
 
     def plan(self, rounds: int) -> None:
-        """Says how many rounds the run has, and starts the clock."""
+        """Sets the number of rounds of the run, and starts the clock."""
         self.planned_rounds = rounds
         self._mark = time.perf_counter()
 
@@ -62,14 +62,14 @@ class Statistics:
         self._mark = now
 
     def count(self, traffic: Traffic, times: dict[str, float]) -> None:
-        """Adds what a round sent, and how long it took in each network."""
+        """Adds a round's transmitted bytes, and its simulated time in each network."""
         self.up_bytes += round(traffic.up * traffic.model_bytes)
         self.down_bytes += round(traffic.down * traffic.model_bytes)
         self.air_bytes += round(traffic.on_air * traffic.model_bytes)
         self.times |= {name: self.times.get(name, 0.0) + time for name, time in times.items()}
 
     def totals(self) -> dict[str, float]:
-        """Columns of metrics.csv: everything so far."""
+        """Totals so far, as columns of metrics.csv."""
         return {
             "up_megabytes": self.up_bytes / 1e6,
             "down_megabytes": self.down_bytes / 1e6,
@@ -80,12 +80,12 @@ class Statistics:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers, lists and dictionaries."""
+        """The statistics as plain numbers, lists and dictionaries."""
         return asdict(self) | {"seconds_before": self.total_seconds()}
 
 
 class Round(NamedTuple):
-    """What the server knows of a round at its end."""
+    """What the server knows about a round at its end."""
 
     number: int  # from 0
     federation: Federation
@@ -93,17 +93,17 @@ class Round(NamedTuple):
 
 
 class RoundObserver:
-    """Hears how far the work is; does nothing by itself."""
+    """Observer of the progress within a round; this base class does nothing."""
 
     def begin(self, stage: str, total: int) -> None:
-        """A stage begins: "clients" train, "scoring" of samples, ...; there are `total` of them in this process."""
+        """Begins a stage, e.g. "clients" (client updates) or "scoring" (of samples), with `total` of them here."""
 
     def advance(self, amount: float) -> None:
-        """So much more of the stage is done; a part of a client counts as that part."""
+        """Adds `amount` to the finished part of the stage; it may be a fraction of a client."""
 
 
 class RoundMetrics:
-    """Means over the samples of a round, gathered block by block, and how many updates clients rejected themselves."""
+    """Metrics of a round: means over samples, added block by block, and the number of updates that clients rejected."""
 
     def __init__(self) -> None:
         self.rejected = 0
@@ -116,7 +116,7 @@ class RoundMetrics:
         self._counts[name] = self._counts.get(name, 0) + values.numel()
 
     def reduce(self, processes: Processes, device: torch.device) -> None:
-        """Adds what the other processes have gathered, under the same names."""
+        """Adds the metrics of the other processes, which have the same names."""
         gathered = [self.rejected, *self._sums.values(), *self._counts.values()]
         total = torch.tensor(gathered, dtype=torch.float64, device=device)
         processes.sum([total])

@@ -1,4 +1,4 @@
-"""Hyper-parameters for Lightning's loggers: what a model or a data module was made with, as plain values."""
+"""Hyper-parameters for Lightning's loggers: arguments of a model or a data module as plain values."""
 
 import dataclasses
 import functools
@@ -13,24 +13,24 @@ from torch import nn
 
 
 def constructor_arguments(made: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of the constructors that run; to be called in the `__init__` of a base class.
+    """The arguments of the constructors that are running; the `__init__` of a base class calls it.
 
     Args:
         made: the object under construction.
 
     Returns:
-        All of them, those of the class itself before those of its bases; and those of the class itself.
+        All arguments, those of the class before those of its base classes; and the arguments of the class alone.
 
     """
     frame = inspect.currentframe()
     assert frame is not None  # CPython has frames
     assert frame.f_back is not None
-    found = collect_init_args(frame.f_back, [], classes=(type(made),))  # the class itself comes last
+    found = collect_init_args(frame.f_back, [], classes=(type(made),))  # the object's class comes last
     return functools.reduce(lambda above, own: above | own, found, {}), found[-1] if found else {}
 
 
 def plain(value: Any) -> Any:
-    """Numbers, strings, lists and dictionaries: what any logger shows, and a checkpoint holds without pickled classes.
+    """Values as numbers, strings, lists and dictionaries, which loggers show and checkpoints hold without pickling.
 
     An object becomes a dictionary: its class, and its public attributes that are plain or dataclasses. A network
     becomes its class and number of parameters.
@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `value` is a number, a string or nothing."""
+    """Whether `value` is a number, a string or None."""
     return value is None or type(value) in (bool, int, float, str)
 
 

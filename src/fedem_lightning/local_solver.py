@@ -1,6 +1,6 @@
-"""The weighted local solver: what a client does to a model it was given.
+"""The weighted local solver of clients.
 
-A step is written for ONE learner (one model on one client's data); the engine runs it over many.
+A local step is written for ONE learner (one model on one client's data); the engine runs it for many learners.
 """
 
 import functools
@@ -22,15 +22,15 @@ from fedem_lightning.tasks import Task
 Learner = dict[str, Models]
 """A learner's state: "params", "buffers" and "momentum", each name -> tensor (with leading axes where stacked).
 
-A method's own step may carry more, e.g. "anchor" of a proximal term."""
+An algorithm's own step may have more entries, e.g. "anchor" for a proximal term."""
 
 Gradient = Callable[[Learner], list[Tensor]]
-"""The gradient of the step's loss at a learner's params, in their order; the learner's buffers move on in place."""
+"""The gradient of the step's loss at a learner's params, in their order; it updates the learner's buffers in place."""
 
 
 @dataclass(frozen=True)
 class ClientSGD:
-    """SGD of the clients, as torch.optim.SGD computes it (momentum without dampening, weight decay in the gradient).
+    """The clients' SGD, equal to torch.optim.SGD (momentum without dampening, weight decay in the gradient).
 
     Args:
         lr: learning rate.
@@ -58,22 +58,22 @@ class ClientSGD:
         )
 
     def lr_at(self, round_: int, n_rounds: int) -> float:
-        """Learning rate of round `round_` (from 0) of `n_rounds`; after them, where unseen clients train, the first."""
+        """Learning rate of round `round_` (from 0) of `n_rounds`; after the last round it is the first rate again."""
         done = round_ / n_rounds if round_ < n_rounds else 0.0
         return self.lr * SCHEDULES[self.schedule](done)
 
     def descend(self, learner: Learner, grads: list[Tensor], lr: float) -> None:
-        """One step in place, element by element: alike for one learner and for a stack of them.
+        """Takes a step in place, element by element, for one learner or for a stack of learners.
 
         Args:
             learner: its "params" and "momentum" are changed.
-            grads: of the params, in their order.
+            grads: gradients of the params, in their order.
             lr: learning rate.
 
         """
         params, momentum = list(learner["params"].values()), list(learner["momentum"].values())
         if self.weight_decay:
-            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))  # two may be one tensor
+            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))  # two may be the same tensor
         if self.momentum:
             torch._foreach_mul_(momentum, self.momentum)
             torch._foreach_add_(momentum, grads)
@@ -83,11 +83,11 @@ class ClientSGD:
 
 @dataclass(frozen=True)
 class LocalStep:
-    """Theta <- theta - lr grad (1 / |I|) sum_{i in I} q_i l(h_theta(x_i), y_i)   (Alg. 2, LocalSolver).
+    """theta <- theta - lr grad (1 / |I|) sum_{i in I} q_i l(h_theta(x_i), y_i)   (Alg. 2, LocalSolver).
 
-    The sum over the batch I is divided by its number of samples, never by the sum of the weights q: so learning rates
-    compare with FedAvg's, and the objective stays Eq. 10. A sequence's loss is divided by its number of targets: a
-    constant, which leaves the minimiser as it is.
+    The sum over the batch I is divided by its number of samples, not by the sum of the weights q, so that learning
+    rates are comparable with FedAvg's and the objective is Eq. 10. A sequence's loss is divided by its number of
+    targets, a constant that does not change the minimiser.
     """
 
     backbone: nn.Module
@@ -97,7 +97,7 @@ class LocalStep:
 
     @functools.cached_property
     def key_names(self) -> list[str]:
-        """Of the buffers that set dropout; empty if there is none."""
+        """Names of the buffers that hold dropout keys; empty without dropout."""
         return dropout_keys(self.backbone)
 
     def objective(
@@ -105,7 +105,7 @@ class LocalStep:
     ) -> tuple[Tensor, Models]:
         """The weighted loss of ONE learner on a batch: x [B, ...], y [B], weight [B]; and its buffers afterwards.
 
-        `size` [] counts the real samples (padding has weight 0); `key` [] sets dropout.
+        `size` [] is the number of real samples (padding has weight 0); `key` [] sets the dropout masks.
         """
         buffers = {name: buffer.clone() for name, buffer in buffers.items()}  # a forward may change them
         keys = dict.fromkeys(self.key_names, key)
@@ -113,48 +113,48 @@ class LocalStep:
         return self.mean_loss(self.task.losses(outputs, y), weight, size), buffers
 
     def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
-        """(1 / |I|) sum_{i in I} q_i l_i: losses and weight [..., B], size [...] -> [...]."""
+        """The mean loss (1 / |I|) sum_{i in I} q_i l_i: losses and weight [..., B], size [...] -> [...]."""
         return (weight * losses).sum(dim=-1) / (size * self.task.n_targets)
 
     def advance(self, learner: Learner, gradient: Gradient) -> None:
-        """Takes the step, in place; a method with another step overrides this.
+        """Takes the step in place; an algorithm with another step overrides it.
 
-        Written for one learner, it must hold for a stack of them too: element by element, or along trailing axes.
+        It is written for one learner and must also work for a stack: element by element, or along trailing axes.
         """
         self.optimizer.descend(learner, gradient(learner), self.lr)
 
 
 def along(scale: Tensor, tensor: Tensor) -> Tensor:
-    """A number of each learner, [...], with axes of length 1 behind, so that it scales a tensor [..., *] of each."""
+    """One number for each learner, [...], with trailing axes of length 1, so that it scales tensors [..., *]."""
     return scale.reshape(*scale.shape, *[1] * (tensor.ndim - scale.ndim))
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The local steps of a block's C clients: E passes over each one's samples, shuffled anew, in batches of B.
+    """The batches of a block's C clients: E passes over each client's samples, in a new order, in batches of B.
 
-    Batch j of pass e are `order[e, starts[c] + j B:]`'s next `min(B, counts[c] - j B)` positions. It is the client's
-    step number e ceil(counts[c] / B) + j.
+    Batch j of pass e has the first `min(B, counts[c] - j B)` positions of `order[e, starts[c] + j B:]`. It belongs to
+    the client's step e ceil(counts[c] / B) + j.
     """
 
     order: Tensor  # int64 [E, n]: positions in the block's flat samples, client after client
-    counts: Tensor  # int64 [C], samples of each client, on the CPU
+    counts: Tensor  # int64 [C], number of samples of each client, on the CPU
     size: int  # B
     keys: Tensor  # int64 [C], functions of (seed, round, client), for dropout and augmentation
-    limit: int = 2**62  # of the steps of each client
+    limit: int = 2**62  # largest number of steps of each client
 
 
 def shuffled_batches(
     block: Block, batch_size: int, epochs: int, seed: int, round_: int, steps: int | None = None
 ) -> Batches:
-    """`epochs` passes over each client's samples in shuffled batches; the last, short batch of a pass is kept.
+    """The batches of `epochs` passes over each client's shuffled samples; the last, short batch of a pass is kept.
 
-    A client's order is a function of (seed, round, client) alone: its samples are sorted by hashed numbers.
+    The order of a client's samples is a function of (seed, round, client) alone: they are sorted by hashed numbers.
 
     Args:
         block: the clients and their samples.
-        batch_size: B at most; epochs: passes; seed, round_: of the order.
-        steps: J, the same for every client that has a sample, in as many passes as that takes; None: `epochs` passes.
+        batch_size: B, the largest size; epochs: passes; seed, round_: of the order.
+        steps: J, the number of steps of every client with samples, in as many passes as needed; None: `epochs` passes.
 
     """
     owner, counts = block.owner, block.counts()  # [n], [C]

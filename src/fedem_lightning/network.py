@@ -1,7 +1,8 @@
-"""How long a round would take: devices that compute, links that carry models; simulated beside training.
+"""Simulated time of rounds: devices compute, links carry models; the training itself does not depend on it.
 
 The shifted exponential model and the ratio of up- to downlink are those of Mestoukirdi, Zecchin, Gesbert, Li, Gresset:
-"User-Centric Federated Learning", 2021, arXiv 2110.09869, Section IV-C. What each method sends: docs/communication.md.
+"User-Centric Federated Learning", 2021, arXiv 2110.09869, Section IV-C. docs/communication.md lists what each method
+sends.
 """
 
 from abc import ABC, abstractmethod
@@ -17,39 +18,39 @@ from torch import Tensor
 from fedem_lightning.errors import UserError, require, require_number
 from fedem_lightning.randomness import Purpose, fold
 
-_DRAW, _DEVICE = 0, 1  # keep a client's delay in a round and its device apart
+_DRAW, _DEVICE = 0, 1  # give a client's delay and its device different keys
 
 
 class Transmission(NamedTuple):
-    """What the server and each client of a cohort send in a round, in models; C clients were drawn."""
+    """Numbers of models that the server and each client of a cohort send in a round; C clients were drawn."""
 
     down: float  # received by each client, on average
     up: float  # sent by each client, on average
-    uploads: float | None = None  # that each client puts on the air; None: `up`
-    streams: float | None = None  # distinct models that the server puts on the air, once each; None: `down`
-    stream_of: Tensor | None = None  # the stream that each client listens to, int64 [C]; None: all listen to all
+    uploads: float | None = None  # transmitted by each client; None: `up`
+    streams: float | None = None  # distinct models that the server broadcasts, once each; None: `down`
+    stream_of: Tensor | None = None  # the stream that each client receives, int64 [C]; None: all receive all
 
 
 class Traffic(NamedTuple):
-    """What a round sends, in models; C clients were drawn, those of its cohort trained."""
+    """Numbers of models sent in a round; C clients were drawn, and those of the cohort trained."""
 
     up: float  # by all clients together, to the server or to one another
     down: float  # received by all clients together
-    uploads: float  # that each client of the cohort puts on the air
-    streams: float  # that the server puts on the air: distinct ones, a broadcast counts once
-    on_air: float  # by all clients and the server
-    heard: Tensor | None  # the stream that each drawn client listens to, int64 [C]; None: all listen to all
+    uploads: float  # transmitted by each client of the cohort
+    streams: float  # transmitted by the server: distinct models, a broadcast counts once
+    on_air: float  # transmitted by all clients and the server
+    heard: Tensor | None  # the stream that each drawn client receives, int64 [C]; None: all receive all
     model_bytes: int
 
 
 class Network(ABC):
-    """Computing and transmission times in one unit, functions of (seed, round, client).
+    """A model of computing and transmission times, in one unit, as functions of (seed, round, client).
 
     Args:
-        deadline: clients whose computing takes longer are left out of the round; None: everybody is waited for.
+        deadline: clients whose computing takes longer are left out of the round; None: the server waits for all.
 
     Raises:
-        UserError: a value out of its range.
+        UserError: a value is out of its range.
 
     """
 
@@ -60,35 +61,37 @@ class Network(ABC):
 
     @abstractmethod
     def compute_times(self, clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
-        """How long each client trains, float64 [C].
+        """Computing time of each client, float64 [C].
 
         Args:
-            clients: drawn for the round, int64 [C].
-            work: gradients of single samples that each one computes, [C]; without any it takes no time.
-            seed, round_: of the run, and the round's number from 0 (below 0: a special round's).
+            clients: clients drawn for the round, int64 [C].
+            work: number of single-sample gradients that each client computes, [C]; 0 takes no time.
+            seed, round_: seed of the run, and number of the round from 0 (negative for special rounds).
 
         """
 
     @abstractmethod
     def upload_times(self, clients: Tensor, traffic: Traffic, seed: int) -> Tensor:
-        """How long it takes until each of the sending clients [C] has sent, float64 [C]."""
+        """Time until each of the sending clients [C] has sent its models, float64 [C]."""
 
     @abstractmethod
     def download_time(self, clients: Tensor, traffic: Traffic, seed: int) -> float:
-        """How long the server sends to the clients [C], one stream after the other."""
+        """Time that the server needs to send to the clients [C], one stream after the other."""
 
     def in_time(self, times: Tensor) -> Tensor:
-        """Whose computing [C] meets the deadline, bool [C]; the fastest one if nobody's does."""
+        """Clients that finish in time, bool [C], by their computing times [C]; if none does, the fastest client."""
         met = times <= (float("inf") if self.deadline is None else self.deadline)
         met[times.argmin()] |= not met.any()
         return met
 
     def round_time(self, clients: Tensor, times: Tensor, kept: Tensor, traffic: Traffic, seed: int) -> float:
-        """The slowest client computes and sends, then the server does; if some miss the deadline, sending begins there.
+        """Time of a round: the slowest client computes and sends, then the server sends.
 
         Args:
-            clients, times, kept: drawn for the round, how long they compute, and who was in time, [C] each.
-            traffic, seed: what was sent, and of the run.
+        If some clients miss the deadline, no client begins to send before it.
+
+            clients, times, kept: clients drawn, their computing times, and whether they finish in time, [C] each.
+            traffic, seed: models sent in the round, and seed of the run.
 
         """
         start = times[kept]
@@ -99,20 +102,22 @@ class Network(ABC):
 
 
 class ShiftedExponentialNetwork(Network):
-    """P[T_i > t] = exp(-mu (t - T_min)) for t >= T_min, else 1; a round takes max_i T_i + rho T_dl up + T_dl streams.
+    """Computing times with P[T_i > t] = exp(-mu (t - T_min)) for t >= T_min, else 1.
 
-    Networks of one run draw the same uniform numbers, so that they differ in their constants alone.
+    A round takes max_i T_i + rho T_dl up + T_dl streams. Networks of one run draw the same uniform numbers, so that
+    they differ in their constants only.
 
     Args:
-        rho: T_ul / T_dl, how much longer a model takes up than down, 0 or more.
+        rho: T_ul / T_dl, time of a model up relative to down, 0 or more.
         t_min: least computing time, 0 or more.
-        mu: 1 / the mean delay beyond it; None or infinity: no delay.
-        t_dl: time of one model down; it is the unit if 1.
-        shared_uplink: clients send one after the other, so that C of them take C times as long; else all at once.
+        mu: 1 / mean delay beyond t_min; None or infinity: no delay.
+        t_dl: time of one model down; 1 makes it the unit.
+        shared_uplink: whether clients send one after the other, so that C clients take C times as long; else all at
+            once.
         deadline: see `Network`; `t_min` at least.
 
     Raises:
-        UserError: a value out of its range.
+        UserError: a value is out of its range.
 
     """
 
@@ -137,12 +142,12 @@ class ShiftedExponentialNetwork(Network):
         self.mean_delay = 0.0 if mu is None else 1 / mu
 
     def compute_times(self, clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
-        """Drawn anew each round, whatever the work, if there is any: float64 [C]."""
+        """Computing times, drawn in each round, float64 [C]; the amount of work does not matter unless it is 0."""
         times = self.t_min - self.mean_delay * _uniform(seed, _DRAW, round_, clients).log()
         return torch.where(work > 0, times, 0.0)
 
     def upload_times(self, clients: Tensor, traffic: Traffic, seed: int) -> Tensor:
-        """Rho T_dl for each model, or C times that: [C]."""
+        """rho T_dl for each model, or C times that: [C]."""
         turns = len(clients) if self.shared_uplink else 1
         return torch.full((len(clients),), turns * self.rho * self.t_dl * traffic.uploads, dtype=torch.float64)
 
@@ -156,17 +161,17 @@ class ShiftedExponentialNetwork(Network):
 
 
 class DeviceNetwork(Network):
-    """Clients have devices, drawn once by their shares: seconds from samples a second and megabits a second.
+    """Times in seconds, from samples and megabits a second of the clients' devices, which are drawn once by share.
 
-    A client computes work / samples_per_second, and sends at its own uplink. A stream goes at the downlink of the
-    slowest client that listens to it.
+    A client computes for work / samples_per_second, and sends at the rate of its uplink. A stream has the downlink rate
+    of the slowest client that receives it.
 
     Args:
-        path: a CSV file with the columns `COLUMNS`, one row a device; shares need not sum to 1.
+        path: a CSV file with the columns `COLUMNS` and one row for each device; shares need not sum to 1.
         deadline: in seconds, see `Network`.
 
     Raises:
-        UserError: the file is missing, or not such a table.
+        UserError: the file is missing, or is no such table.
 
     """
 
@@ -179,7 +184,7 @@ class DeviceNetwork(Network):
         self.up, self.down = up * 1e6, down * 1e6  # bits a second
 
     def devices(self, clients: Tensor, seed: int) -> Tensor:
-        """The row of each client's device, int64 [C]: a function of (seed, client)."""
+        """The row of each client's device in the table, int64 [C]: a function of (seed, client)."""
         edges = (self.shares / self.shares.sum()).cumsum(0)[:-1]
         return torch.searchsorted(edges, _uniform(seed, _DEVICE, clients), right=True)
 
@@ -192,7 +197,7 @@ class DeviceNetwork(Network):
         return 8 * traffic.model_bytes * traffic.uploads / self.up[self.devices(clients, seed)]
 
     def download_time(self, clients: Tensor, traffic: Traffic, seed: int) -> float:
-        """Seconds: the mean of a model over the groups of listeners, times the number of streams."""
+        """Seconds: the mean time of a model over the streams' groups of clients, times the number of streams."""
         heard = torch.zeros_like(clients) if traffic.heard is None else traffic.heard
         groups, group = heard.unique(return_inverse=True)
         rate = self.down[self.devices(clients, seed)]
@@ -201,12 +206,12 @@ class DeviceNetwork(Network):
 
 
 class Clocks:
-    """All networks of a run over one round: who computes in time, and how long the round takes in each.
+    """Simulated times of one round in all networks of a run, and the clients that finish in time.
 
     Args:
-        networks: by name; the one with a deadline, if any, says who is in time, the others wait for the same clients.
+        networks: by name; the deadline of at most one network decides which clients are in time, for all networks.
         clients, work, seed, round_: see `Network.compute_times`; on any device.
-        limited: whether the deadline holds; else everybody is waited for.
+        limited: whether the deadline holds; else the server waits for all clients.
 
     """
 
@@ -226,7 +231,7 @@ class Clocks:
             self.in_time &= network.in_time(self._times[name])
 
     def times(self, traffic: Traffic) -> dict[str, float]:
-        """Of the round, by network."""
+        """Times of the round, by network."""
         return {
             name: network.round_time(self._clients, self._times[name], self.in_time, traffic, self._seed)
             for name, network in self._networks.items()
@@ -234,7 +239,7 @@ class Clocks:
 
 
 def check_networks(networks: Mapping[str, Any] | None) -> dict[str, Network]:
-    """The networks of a run, by name; UserError for something else than networks, or several with a deadline."""
+    """The networks of a run, by name; UserError if a value is no network, or if several have a deadline."""
     found = dict(networks or {})
     for name, network in found.items():
         require(isinstance(network, Network), f"network.{name}: expected a Network, got {type(network).__name__}")
@@ -244,12 +249,12 @@ def check_networks(networks: Mapping[str, Any] | None) -> dict[str, Network]:
 
 
 def _uniform(seed: int, *key: Tensor | int) -> Tensor:
-    """In (0, 1), float64."""
+    """Uniform numbers in (0, 1), float64."""
     return (fold(seed, Purpose.NETWORK, *key).double() + 0.5) / 2**32
 
 
 def _read_table(path: str | Path | None, columns: tuple[str, ...]) -> pd.DataFrame:
-    """The devices; every column after the first holds positive numbers."""
+    """Reads the table of devices; every column after the first must hold positive numbers."""
     file = Path(path or "").expanduser()
     require(file.is_file(), f"network.devices.path: expected a CSV file of devices, there is no file {path}")
     try:

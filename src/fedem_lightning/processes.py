@@ -1,7 +1,7 @@
-"""The processes of a Trainer: every round's clients are dealt to them, and what they found is put together.
+"""The processes of a Trainer: each computes a share of every round's clients, and their results are combined.
 
-Every process holds the whole federation and the same state, so that a client may go to any of them. Results do not
-depend on their number, up to the order of float sums.
+Every process holds the whole federation and the same state, so that any process can compute any client. Results do not
+depend on the number of processes, up to the order of float sums.
 """
 
 import os
@@ -17,11 +17,11 @@ from fedem_lightning.errors import require
 
 
 class Processes:
-    """One process among `size`: this one.
+    """The current process, one of `size`.
 
     Args:
-        rank: 0..size-1.
-        size: their number; all exchanges do nothing if it is 1.
+        rank: index of this process, 0..size-1.
+        size: number of processes; with 1 all exchanges do nothing.
 
     """
 
@@ -30,27 +30,27 @@ class Processes:
 
     @classmethod
     def of(cls, trainer: pl.Trainer) -> "Processes":
-        """Those of a Trainer whose strategy has started them.
+        """The processes of a Trainer whose strategy has started them.
 
         Raises:
-            UserError: several processes under another strategy than ddp.
+            UserError: there are several processes, and the strategy is not ddp.
 
         """
         require_ddp(trainer)
         return cls(trainer.global_rank, trainer.world_size)
 
     def deal(self, clients: Tensor, work: Tensor) -> list[Tensor]:
-        """Shares of about equal work, one for each process.
+        """Divides clients into shares of about equal work, one for each process.
 
         Args:
             clients: int64 [C], ascending.
-            work: of each client, [C], e.g. its samples.
+            work: work of each client, [C], e.g. its number of samples.
 
         Returns:
-            int64, ascending, for each rank; the same lists in every process.
+            Clients of each rank, int64, ascending; the same in every process.
 
         Raises:
-            UserError: fewer clients than processes.
+            UserError: there are fewer clients than processes.
 
         """
         if self.size == 1:
@@ -61,11 +61,11 @@ class Processes:
         )
         by_work = work.argsort(descending=True, stable=True)
         turn = torch.arange(len(clients), device=clients.device) % (2 * self.size)
-        rank = torch.minimum(turn, 2 * self.size - 1 - turn)  # there and back, so that nobody always gets the larger
+        rank = torch.minimum(turn, 2 * self.size - 1 - turn)  # 0, 1, ..., 1, 0: no rank always gets the larger client
         return [clients[by_work[rank == r].sort().values] for r in range(self.size)]
 
     def sum(self, tensors: Iterable[Tensor]) -> None:
-        """Replaces tensors (the same shapes everywhere) by their sums over all processes: one exchange for a dtype."""
+        """Replaces tensors, of the same shapes everywhere, by their sums over processes: one exchange for each dtype."""
         if self.size == 1:
             return
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
@@ -89,7 +89,7 @@ class Processes:
             return
         for tensor in tensors:
             for rank, clients in enumerate(shares):
-                where = clients.to(tensor.device)  # rows on disk stay there
+                where = clients.to(tensor.device)  # rows on disk stay on disk
                 rows = tensor[where].to(clients.device).contiguous()
                 dist.broadcast(rows, src=rank)
                 if rank != self.rank:
@@ -97,26 +97,26 @@ class Processes:
 
 
 def require_ddp(trainer: pl.Trainer) -> None:
-    """Raises UserError where the Trainer would start several processes in a way that loses what they learn."""
+    """Raises UserError if the Trainer starts several processes by another strategy, which would lose their results."""
     one = trainer.world_size == 1
     fits = isinstance(trainer.strategy, DDPStrategy) and trainer.strategy._start_method == "popen"
     require(one or fits, "trainer.strategy: expected ddp for several devices, got another")
 
 
 LAUNCH_VARIABLES = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
-"""Of the environment; Lightning sets them for the processes it starts."""
+"""Environment variables that Lightning sets for the processes that it starts."""
 
 
 def launch_settings() -> tuple[dict[str, str], int]:
-    """Those that are set, and torch's number of threads, which Lightning shares out among processes."""
+    """The launch variables that are set, and torch's number of threads, which Lightning divides among processes."""
     return {name: os.environ[name] for name in LAUNCH_VARIABLES if name in os.environ}, torch.get_num_threads()
 
 
 def leave_processes(before: tuple[dict[str, str], int]) -> None:
-    """Ends this run's group of processes, so that the next run of a sweep can start its own.
+    """Ends this run's process group, so that the next run of a sweep can start its own.
 
     Args:
-        before: the launch settings as they were before the run.
+        before: the launch settings before the run.
 
     """
     if dist.is_available() and dist.is_initialized():

@@ -1,4 +1,4 @@
-"""What helpers need of an algorithm. `FederatedAlgorithm` has it; a helper is typed against this page alone."""
+"""The members of an algorithm that helpers use. `FederatedAlgorithm` has them; helpers import this module only."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from fedem_lightning.network import Network, Transmission
 
 
 class Algorithm(Protocol):
-    """A federated algorithm as helpers see it; what each member means stands where `FederatedAlgorithm` defines it."""
+    """A federated algorithm as helpers see it; `FederatedAlgorithm` documents each member where it is defined."""
 
     components: nn.ModuleList
     n_clients: int
@@ -73,7 +73,7 @@ class Algorithm(Protocol):
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor: ...
     def cohort(self, federation: Federation, round_: int) -> Tensor: ...
 
-    # what algorithms are made of
+    # parts of an algorithm
     def optimizers(self) -> Any: ...
     def configure_optimizers(self) -> torch.optim.Optimizer: ...
     def lr_at(self, round_: int) -> float: ...

@@ -1,6 +1,6 @@
-"""Randomness as a function of (seed, purpose, round, client), never of a global stream.
+"""Randomness as a function of (seed, purpose, round, client), without a global stream.
 
-So a result depends neither on how clients are cut into blocks, nor on their order, nor on whether a run was resumed.
+So results depend neither on the blocks of clients, nor on their order, nor on whether a run was resumed.
 """
 
 from enum import IntEnum
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Purpose(IntEnum):
-    """Keeps streams of the same (seed, round, client) apart. Values are part of what a seed means: never renumber."""
+    """Separates streams of the same (seed, round, client). The values determine what a seed means: never renumber."""
 
     COHORT = 0
     SHUFFLE = 1
@@ -45,8 +45,8 @@ def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
 def hash32(value: Tensor) -> Tensor:
     """A bijective mix of 32-bit integers (int64 tensors with values in [0, 2^32)), of any shape.
 
-    Made of tensor operations only, so that it runs under `torch.func.vmap` with a key per learner. Two rounds of
-    xor-shift and multiplication, the constants of "lowbias32" (C. Wellons, Prospecting for hash functions, 2018).
+    It uses tensor operations only, so that it runs under `torch.func.vmap` with a key per learner: two rounds of
+    xor-shift and multiplication with the constants of "lowbias32" (C. Wellons, Prospecting for hash functions, 2018).
     """
     value = value ^ (value >> 16)
     value = (value * 0x7FEB352D) & 0xFFFFFFFF

@@ -1,6 +1,6 @@
-"""A communication round: cohort -> blocks -> client updates -> aggregation -> server step -> what it cost.
+"""A communication round: cohort -> blocks -> client updates -> aggregation -> server step -> costs.
 
-`FederatedAlgorithm.training_step` runs this once an epoch: an epoch is a round.
+`FederatedAlgorithm.training_step` runs it once an epoch: an epoch is a round.
 """
 
 import time
@@ -18,7 +18,7 @@ from fedem_lightning.protocol import Algorithm
 
 
 def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
-    """One round of any algorithm; returns what the round has to log."""
+    """Runs one round of any algorithm; returns the metrics to log."""
     start = time.perf_counter()
     round_, statistics = algorithm.current_epoch, algorithm.statistics
     if round_ == 0:
@@ -43,10 +43,10 @@ def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
 
 
 def train_clients(algorithm: Algorithm, federation: Federation, cohort: Tensor, round_: int) -> Means | None:
-    """The cohort's updates, dealt to the Trainer's processes, and the mean of what they send (None: nothing).
+    """Runs the cohort's client updates, shared among the Trainer's processes; returns their average (None: none sent).
 
     Raises:
-        UserError: no client's update was finite.
+        UserError: no client update was finite.
 
     """
     processes = Processes.of(algorithm.trainer)
@@ -73,9 +73,9 @@ def train_clients(algorithm: Algorithm, federation: Federation, cohort: Tensor, 
 
 
 def count_special_round(algorithm: Algorithm, federation: Federation, down: float, up: float) -> None:
-    """Counts a round in which all clients that train take part at once, whatever the cohort and the deadline.
+    """Counts a special round, in which all clients that train take part, whatever the cohort and the deadline.
 
-    Everybody hears the same `down` models, computes the gradients of its training samples, and sends `up` models.
+    Every client receives the same `down` models, computes the gradients of its training samples, and sends `up` models.
     """
     clients, statistics = federation.clients(), algorithm.statistics
     statistics.special_rounds += 1
@@ -95,10 +95,10 @@ def count_special_round(algorithm: Algorithm, federation: Federation, down: floa
 
 
 def traffic_of(algorithm: Algorithm, drawn: Tensor, cohort: Tensor) -> Traffic:
-    """What a round has sent; a client that missed the deadline uploads nothing but receives the broadcast.
+    """The traffic of a round; a client that missed the deadline uploads nothing but receives the broadcast.
 
     Args:
-        algorithm: after the round; what it says of its transmissions is that of the round.
+        algorithm: the algorithm after the round, whose `transmission` describes this round.
         drawn, cohort: clients drawn, and those of them that trained, int64.
 
     """
@@ -106,7 +106,7 @@ def traffic_of(algorithm: Algorithm, drawn: Tensor, cohort: Tensor) -> Traffic:
     uploads = sent.up if sent.uploads is None else sent.uploads
     streams = sent.down if sent.streams is None else sent.streams
     received = sent.down * len(drawn if streams else cohort)
-    streams = min(streams, received)  # a server sends nothing that nobody hears
+    streams = min(streams, received)  # a server sends no stream without a receiver
     return Traffic(
         up=sent.up * len(cohort),
         down=received,
@@ -119,15 +119,15 @@ def traffic_of(algorithm: Algorithm, drawn: Tensor, cohort: Tensor) -> Traffic:
 
 
 def with_frozen(algorithm: Algorithm, clients: Tensor, traffic: Traffic) -> Traffic:
-    """A round's traffic with the frozen parameters for those of the clients that the server serves for the first time.
+    """A round's traffic, including the frozen parameters for clients that receive a model for the first time.
 
-    The server puts them on the air once for all of these. Without a server (graphs, Local) clients start with them, as
-    they do with their first models.
+    The server broadcasts them once for all of these clients. Without a server (graphs, Local) clients have them from
+    the start, like their first models.
 
     Args:
-        algorithm: it notes who has them.
-        clients: that hear the server in this round, int64 [C].
-        traffic: of the round, otherwise.
+        algorithm: it records which clients have them.
+        clients: clients that receive from the server in this round, int64 [C].
+        traffic: the round's traffic without them.
 
     """
     n_bytes = frozen_bytes(algorithm.components[0])

@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 
 def constant(done: float) -> float:
-    """1 throughout; `done` is the share of the rounds that lies behind, in [0, 1)."""
+    """The factor 1 in all rounds; `done` is the finished share of the rounds, in [0, 1)."""
     return 1.0
 
 
 def multistep(done: float) -> float:
-    """1, then 0.1 from half of the rounds on, then 0.01 from three quarters on."""
+    """The factor 1, then 0.1 from half of the rounds on, then 0.01 from three quarters on."""
     return 0.1 ** ((done >= 0.5) + (done >= 0.75))
 
 
 def cosine(done: float) -> float:
-    """Half a cosine from 1 down to 0."""
+    """Half a period of a cosine, from 1 to 0."""
     return 0.5 * (1.0 + math.cos(math.pi * done))
 
 

@@ -1,7 +1,7 @@
-"""What a backbone's output means: the loss of a sample, a client's prediction, and how that is scored.
+"""Tasks, which define the meaning of a backbone's outputs: losses, predictions and scores.
 
-FedEM's Assumption 3 asks the loss to be a negative log-likelihood, l(h(x), y) = -log p(y | x) + c. Personal predictors
-mix PROBABILITIES (Eq. 5), or for real targets the means, so a task also says what it is that is mixed.
+FedEM's Assumption 3 needs a loss that is a negative log-likelihood, l(h(x), y) = -log p(y | x) + c. Personal models mix
+PROBABILITIES (Eq. 5), or for real targets the means, so a task also defines how predictions are mixed.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False}
 
 
 def headline(measures: Iterable[str]) -> tuple[str, float, str]:
-    """The measure to show first among `measures`, the factor and the unit to show it in."""
+    """The measure to show first among `measures`, with its factor and unit."""
     return ("mse", 1.0, "squared error") if "mse" in measures else ("accuracy", 100.0, "accuracy, %")
 
 
@@ -27,39 +27,39 @@ class Task(Protocol):
 
     @property
     def n_outputs(self) -> int:
-        """Numbers a backbone gives for a sample (for a sequence: for each of its positions)."""
+        """Number of a backbone's outputs for a sample (for a sequence: for each of its positions)."""
 
     @property
     def n_targets(self) -> int:
-        """Labels of a sample: 1, or the length of a sequence. The local solver divides a sample's loss by it."""
+        """Number of labels of a sample: 1, or the length of a sequence. The local solver divides the loss by it."""
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Names of the scores, the most telling one first."""
+        """Names of the scores, the most important one first."""
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """-log p(y | x) + c in nats, summed over a sample's targets: outputs [n, ...], y [n, ...] -> [n]."""
+        """Losses -log p(y | x) + c in nats, summed over a sample's targets: outputs [n, ...], y [n, ...] -> [n]."""
 
     def predict(self, outputs: Tensor) -> Tensor:
-        """One model's prediction from its outputs: log p(. | x), or the mean of y."""
+        """A model's prediction from its outputs: log p(. | x), or the mean of y."""
 
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
-        """Eq. 5, sum_m pi_m h_m(x): predictions [M, n, ...], pi [n, M] -> [n, ...]."""
+        """The mixture sum_m pi_m h_m(x), Eq. 5: predictions [M, n, ...], pi [n, M] -> [n, ...]."""
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Every measure of every sample, a mean over its targets: name -> [n]."""
+        """The scores of each sample, means over its targets: name -> [n]."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """One label of `n_classes`, or a sequence of them; the backbone gives a logit for each class. Cross-entropy.
+    """A label of `n_classes`, or a sequence of labels, with cross-entropy; the backbone has a logit for each class.
 
     Args:
         n_classes: Y.
-        n_targets: labels of a sample; a sequence's loss is the sum over them, its negative log-likelihood.
-        class_weights: of the classes in the loss, [Y]; the scores stay unweighted.
+        n_targets: number of labels of a sample; a sequence's loss is the sum over them, its negative log-likelihood.
+        class_weights: weights of the classes in the loss, [Y]; the scores are unweighted.
         label_smoothing: epsilon in [0, 1); the loss is that of the label's one-hot vector mixed with the uniform one,
-            (1 - epsilon) e_y + epsilon / Y, class weights on every class's term. The scores stay as they are.
+            (1 - epsilon) e_y + epsilon / Y, with class weights on every class's term. The scores do not change.
 
     """
 
@@ -74,49 +74,49 @@ class Classification:
 
     @property
     def n_outputs(self) -> int:
-        """A logit for each class."""
+        """The number of classes: one logit for each."""
         return self.n_classes
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Share of right labels, and -log p."""
+        """Accuracy, and the loss -log p."""
         return ("accuracy", "loss")
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy: outputs [n, Y], y [n], or with sequences [n, L, Y] and [n, L]."""
+        """Cross-entropy: outputs [n, Y], y [n]; for sequences [n, L, Y] and [n, L]."""
         weights = None if self.class_weights is None else outputs.new_tensor(self.class_weights)
         options: dict[str, Any] = {"weight": weights, "label_smoothing": self.label_smoothing, "reduction": "none"}
         losses = F.cross_entropy(outputs.movedim(-1, 1), y, **options)
         return losses if y.ndim == 1 else losses.flatten(1).sum(dim=1)
 
     def predict(self, outputs: Tensor) -> Tensor:
-        """Log-softmax."""
+        """Log-probabilities, by log-softmax."""
         return F.log_softmax(outputs, dim=-1)
 
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
-        """Log sum_m pi_m p_m(. | x), at every position of a sequence."""
+        """The mixture log sum_m pi_m p_m(. | x), at every position of a sequence."""
         return _mix_log_probs(predictions, pi)
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Of log p(. | x) [n, Y] or [n, L, Y]."""
+        """Scores of predictions log p(. | x) [n, Y] or [n, L, Y]."""
         return _classification_scores(prediction, y)
 
 
 @dataclass(frozen=True)
 class BinaryClassification:
-    """A label in {0, 1}; the backbone gives one logit, of class 1. Logistic loss."""
+    """A label in {0, 1} with logistic loss; the backbone has one logit, that of class 1."""
 
     n_classes: int = 2
     n_targets: int = 1
 
     @property
     def n_outputs(self) -> int:
-        """The logit of class 1."""
+        """One output, the logit of class 1."""
         return 1
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Share of right labels, and -log p."""
+        """Accuracy, and the loss -log p."""
         return ("accuracy", "loss")
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -129,11 +129,11 @@ class BinaryClassification:
         return torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=-1)  # [n, 2]
 
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
-        """Log sum_m pi_m p_m(. | x)."""
+        """The mixture log sum_m pi_m p_m(. | x)."""
         return _mix_log_probs(predictions, pi)
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Of log p(. | x) [n, 2]."""
+        """Scores of predictions log p(. | x) [n, 2]."""
         return _classification_scores(prediction, y)
 
 
@@ -141,10 +141,10 @@ class BinaryClassification:
 class Regression:
     """Real targets with Gaussian noise: l = |y - h(x)|^2 / (2 sigma^2).
 
-    Sigma is immaterial for one model; in the E-step it says how large an error tells components apart.
+    For one model sigma does not matter; in the E-step it sets how large an error distinguishes components.
 
     Args:
-        n_outputs: numbers of a target.
+        n_outputs: number of values of a target.
         noise_scale: sigma, in units of y.
 
     """
@@ -158,23 +158,23 @@ class Regression:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Squared error, and l of the personal prediction."""
+        """Squared error, and the loss l of the personal prediction."""
         return ("mse", "loss")
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Outputs [n, n_outputs], y [n] or [n, n_outputs]."""
+        """The loss l: outputs [n, n_outputs], y [n] or [n, n_outputs] -> [n]."""
         return (outputs - y.view_as(outputs)).square().flatten(1).sum(dim=1) / (2 * self.noise_scale**2)
 
     def predict(self, outputs: Tensor) -> Tensor:
-        """The mean of y is the output itself."""
+        """The prediction, a mean of y, is the output."""
         return outputs
 
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
-        """sum_m pi_m h_m(x)."""
+        """The mixture of means sum_m pi_m h_m(x)."""
         return torch.einsum("mno,nm->no", predictions, pi.to(predictions.dtype))
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Of means [n, n_outputs]."""
+        """Scores of predicted means [n, n_outputs]."""
         mse = (prediction - y.view_as(prediction)).square().flatten(1).mean(dim=1)
         return {"mse": mse, "loss": self.losses(prediction, y)}
 
@@ -193,10 +193,11 @@ def _classification_scores(log_probs: Tensor, y: Tensor) -> dict[str, Tensor]:
 def make_task(
     name: str, n_classes: int, n_targets: int = 1, noise_scale: float = 1.0, label_smoothing: float = 0.0
 ) -> Task:
-    """A task by its name in a configuration: classification, binary or regression.
+    """Makes a task from its name in a configuration: classification, binary or regression.
 
     Raises:
-        UserError: another name, more than two classes where it is binary, or labels smoothed that are none.
+        UserError: the name is unknown, a binary task has more than two classes, or a task without class labels has
+            label smoothing.
 
     """
     if name == "classification":

@@ -1,7 +1,7 @@
-"""Checks that every algorithm has to pass, for a method in a project of your own.
+"""Checks that every algorithm must pass, for a method in a project of your own.
 
-Call `check_algorithm(Ditto, strength=0.1)` in a test. They find most mistakes: state that is not saved or not declared,
-results that depend on the engine or on the order of clients, unseen clients that touch the training.
+Call `check_algorithm(Ditto, strength=0.1)` in a test. The checks find most mistakes: state that is not saved or not
+declared, results that depend on the engine or on the order of clients, unseen clients that change the training.
 """
 
 import copy
@@ -26,13 +26,13 @@ from fedem_lightning.local_solver import ClientSGD
 
 @dataclass(frozen=True)
 class Case:
-    """What is checked: a class, and the options that it is made with."""
+    """An algorithm to check: its class and its options."""
 
     kind: type[FederatedAlgorithm]
     options: dict[str, Any]
 
     def model(self, data: FederatedDataModule, **options: Any) -> FederatedAlgorithm:
-        """The method around one linear layer whose initial values are always the same."""
+        """The method with one linear layer, whose initial values are always the same."""
         torch.manual_seed(0)
         sgd = ClientSGD(lr=0.3, momentum=0.9)
         defaults: dict[str, Any] = {"batch_size": 4, "client_optimizer": sgd}
@@ -40,7 +40,7 @@ class Case:
         return self.kind(Linear(data.in_shape, data.n_outputs), data.n_clients, **made)
 
     def trained(self, data: FederatedDataModule, rounds: int = 2, **options: Any) -> FederatedAlgorithm:
-        """The method after some rounds."""
+        """The method after training for some rounds."""
         model = self.model(data, **options)
         _trainer(rounds).fit(model, data)
         return model
@@ -49,13 +49,13 @@ class Case:
 def check_algorithm(
     kind: type[FederatedAlgorithm], *, samples_clients: bool = True, serves_unseen: bool = True, **options: Any
 ) -> list[str]:
-    """Puts a method through the common properties of all algorithms, on a tiny federation, in float64.
+    """Checks the common properties of all algorithms for one method, on a tiny federation, in float64.
 
     Args:
-        kind: the class.
+        kind: class of the method.
         samples_clients: whether a round may leave clients out.
-        serves_unseen: whether clients that did not train get a model.
-        options: of the class.
+        serves_unseen: whether unseen clients get a model.
+        options: options of the class.
 
     Returns:
         The names of the checks that passed.
@@ -73,7 +73,7 @@ def check_algorithm(
 
 
 def check_training(case: Case) -> None:
-    """A round is finite and moves the models that clients predict with; Lightning counts it once."""
+    """Checks that a round is finite, changes the personal models, and is counted once by Lightning."""
     data = _data()
     model = case.model(data).double()
     model.prepare_for(data.federation)
@@ -88,21 +88,21 @@ def check_training(case: Case) -> None:
 
 
 def check_engines(case: Case) -> None:
-    """Engines and the sizes of blocks make no difference."""
+    """Checks that results do not depend on the engine and the size of blocks."""
     one, other = (_served(case.trained(_data(), engine=engine)) for engine in ("loop", "vmap"))
     _agree(case, one, other, "the engines loop and vmap differ")
 
 
 def check_order(case: Case) -> None:
-    """Clients may be numbered in any order."""
+    """Checks that results do not depend on the order of clients."""
     order = torch.tensor([2, 0, 3, 1])
-    # full batches: the order in which a client meets its samples depends on its number
+    # full batches, because the order of a client's samples depends on its index
     one, other = (_served(case.trained(_data(o), batch_size=100)) for o in (torch.arange(4), order))
     _agree(case, {name: rows[order] for name, rows in one.items()}, other, "the result depends on the clients' order")
 
 
 def check_state(case: Case) -> None:
-    """All that clients predict with is saved."""
+    """Checks that checkpoints hold everything that personal models need."""
     data = _data()
     model, fresh = case.trained(data), case.model(data).double()
     fresh.prepare_for(data.federation)
@@ -112,7 +112,7 @@ def check_state(case: Case) -> None:
 
 
 def check_resume(case: Case) -> None:
-    """A resumed run ends as a run without a stop, to the bit."""
+    """Checks that a resumed run ends with the same bits as a run without a stop."""
     data = _data()
     straight, resumed = case.model(data), case.model(data)
     with tempfile.TemporaryDirectory() as folder:
@@ -123,7 +123,7 @@ def check_resume(case: Case) -> None:
 
 
 def check_sampling(case: Case) -> None:
-    """Clients outside the cohort keep their state."""
+    """Checks that clients outside the cohort keep their state."""
     data = _data()
     model = case.model(data, participation=2).double()
     model.prepare_for(data.federation)
@@ -137,7 +137,7 @@ def check_sampling(case: Case) -> None:
 
 
 def check_unseen(case: Case) -> None:
-    """Unseen clients get models and scores, leave the training alone, and are personalised anew each time."""
+    """Checks that unseen clients have models and scores, do not change the training, and are personalised each time."""
     data = _data(unseen_fraction=0.5)
     model, trainer = case.trained(data), _trainer(0)
     seen = data.federation.clients()
@@ -154,7 +154,7 @@ def check_unseen(case: Case) -> None:
 
 
 def _data(order: Tensor | None = None, **options: Any) -> FederatedDataModule:
-    """Four clients with two classes from a linear rule; client i is client order[i] of the default order."""
+    """A federation of four clients with two classes from a linear rule; client i is client order[i] by default."""
     sizes, rng = np.array([7, 12, 5, 20]), np.random.default_rng(0)
     client = np.repeat(np.arange(4), sizes)
     x = rng.normal(size=(len(client), 4))
@@ -176,7 +176,7 @@ def _trainer(rounds: int, **options: Any) -> pl.Trainer:
 
 
 def _served(model: FederatedAlgorithm) -> dict[str, Tensor]:
-    """What everybody predicts with: copies, [T, M, ...]."""
+    """Copies of all clients' personal models, [T, M, ...]."""
     found = model.personal_models(torch.arange(model.n_clients))
     named = {**found.models, "mixture": found.mixture}
     return {name: rows.detach().double().clone() for name, rows in named.items()}

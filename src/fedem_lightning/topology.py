@@ -1,8 +1,8 @@
-"""Who talks to whom without a server: graphs over the clients, and the weights by which neighbours average.
+"""Communication without a server: graphs over the clients, and mixing weights of neighbours.
 
 A mixing matrix W (T x T, symmetric, doubly stochastic, zero off the graph) replaces the server's average: client t
 takes sum_s W[s, t] theta_s (Marfoq et al., Federated Multi-Task Learning under a Mixture of Distributions, NeurIPS
-2021, Appendix E, arXiv 2108.10252). A client always hears itself, so the diagonal is free.
+2021, Appendix E, arXiv 2108.10252). A client always has its own model, so the diagonal may be positive.
 """
 
 import warnings
@@ -23,26 +23,26 @@ GRAPHS = ("erdos_renyi", "ring", "torus", "complete", "star")
 WEIGHTS = ("metropolis", "fmmc")
 
 _KEY = "algorithm.topology"
-_DRAWS = 100  # of a connected Erdos-Renyi graph
-_TOLERANCE = 1e-8  # of the sums of a mixing matrix, and of its symmetry
+_DRAWS = 100  # attempts to draw a connected Erdos-Renyi graph
+_TOLERANCE = 1e-8  # for the sums and the symmetry of a mixing matrix
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A communication graph and its weights. The paper's setting: Erdos-Renyi with p = 0.5, weights "fmmc".
+    """A communication graph and its mixing weights. The paper has Erdos-Renyi with p = 0.5 and weights "fmmc".
 
     Args:
         graph: "erdos_renyi", "ring", "torus" (a periodic grid, as square as T allows), "complete" or "star" (around
             client 0).
-        p: probability of an edge, in (0, 1]; only Erdos-Renyi has one.
-        weights: "metropolis" (each client needs its neighbours' degrees alone) or "fmmc" (mixes fastest; needs cvxpy).
-        time_varying: a new Erdos-Renyi graph every round; any one of them may fall into pieces.
+        p: probability of an edge, in (0, 1]; only Erdos-Renyi uses it.
+        weights: "metropolis" (each client needs only its neighbours' degrees) or "fmmc" (mixes fastest; needs cvxpy).
+        time_varying: whether there is a new Erdos-Renyi graph in every round, which may be disconnected.
 
     Raises:
-        UserError: an unknown or impossible value, or "fmmc" without cvxpy.
+        UserError: a value is unknown or impossible, or "fmmc" is used without cvxpy.
 
     Example:
-        A ring of four clients, of which the last is away: the others are a path.
+        In a ring of four clients without the last one, the other clients form a path.
 
         >>> active = np.array([True, True, True, False])
         >>> Topology("ring").mixing(n_clients=4, active=active, seed=0, round_=0).round(2)
@@ -68,16 +68,16 @@ class Topology:
             f"{_KEY}.time_varying: only graph=erdos_renyi can be drawn anew each round, got graph={self.graph}",
         )
         if self.weights == "fmmc":
-            _cvxpy()  # now rather than in the first round
+            _cvxpy()  # fails now, not in the first round
 
     def adjacency(self, n_clients: int, seed: int, round_: int) -> np.ndarray:
-        """The round's graph over T clients: bool [T, T], symmetric, False on the diagonal.
+        """The graph of a round over T clients: bool [T, T], symmetric, False on the diagonal.
 
-        A function of the seed, and of the round if `time_varying`. A fixed Erdos-Renyi graph is drawn anew until it is
-        connected.
+        It is a function of the seed, and of the round if `time_varying`. A fixed Erdos-Renyi graph is drawn again until
+        it is connected.
 
         Raises:
-            UserError: no connected graph in 100 draws, or a torus over a prime number of clients.
+            UserError: 100 draws gave no connected graph, or the torus has a prime number of clients.
 
         """
         require_whole("dataset.n_clients", n_clients, at_least=1)
@@ -95,13 +95,13 @@ class Topology:
         )
 
     def mixing(self, n_clients: int, active: np.ndarray, seed: int, round_: int) -> np.ndarray:
-        """The round's mixing matrix: float64 [T, T].
+        """The mixing matrix of a round: float64 [T, T].
 
-        Clients that are not `active` (bool [T]) are isolated, W[t, t] = 1; the others' weights are those of the graph
-        that is left of theirs.
+        Clients that are not `active` (bool [T]) are isolated, W[t, t] = 1; the weights of the others are those of the
+        subgraph of active clients.
 
         Raises:
-            UserError: `active` has another shape or type, or as `adjacency` does.
+            UserError: `active` has another shape or type, or `adjacency` raises it.
 
         """
         ok = active.dtype == bool and active.shape == (n_clients,)
@@ -110,7 +110,7 @@ class Topology:
 
 
 def _erdos_renyi(n: int, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Every pair is an edge with probability p. By NumPy, so that a seed means the same under all networkx versions."""
+    """A graph with each edge with probability p, by NumPy, so that a seed means the same in all networkx versions."""
     upper = np.triu(rng.random((n, n)) < p, 1)
     return upper | upper.T
 
@@ -122,32 +122,32 @@ def _fixed_graph(graph: str, n: int) -> np.ndarray:
         rows = next(r for r in range(isqrt(n), 0, -1) if n % r == 0)
         prime = f"{_KEY}.graph: a torus needs rows x columns, and {n} clients is a prime number: use ring"
         require(rows > 1 or n == 1, prime)
-        g = nx.grid_2d_graph(rows, n // rows, periodic=True)  # a row of two is one edge, not two
+        g = nx.grid_2d_graph(rows, n // rows, periodic=True)  # two clients in a row have one edge, not two
     elif graph == "complete":
         g = nx.complete_graph(n)
     else:
-        g = nx.star_graph(n - 1)  # leaves
+        g = nx.star_graph(n - 1)  # the number of leaves
     adjacency: np.ndarray = nx.to_numpy_array(g) > 0
-    np.fill_diagonal(adjacency, False)  # networkx closes a ring of one
+    np.fill_diagonal(adjacency, False)  # a ring of one client has a loop in networkx
     return adjacency
 
 
 def mixing_matrix(adjacency: np.ndarray, weights: str) -> np.ndarray:
-    """The weights of a graph: float64 [T, T], symmetric, doubly stochastic, zero where there is no edge.
+    """The mixing matrix of a graph: float64 [T, T], symmetric, doubly stochastic, zero where there is no edge.
 
     "metropolis" (Metropolis-Hastings): W[s, t] = 1 / (1 + max(degree_s, degree_t)), W[t, t] = 1 - sum_s W[s, t].
     "fmmc" (Boyd, Diaconis, Xiao, Fastest Mixing Markov Chain on a Graph, SIAM Review 46(4), 2004): least
-    || W - 11'/T ||_2, for each connected component by itself. Seconds for hundreds of clients.
+    || W - 11'/T ||_2, for each connected component separately. It takes seconds for hundreds of clients.
 
     Args:
         adjacency: bool [T, T], symmetric, False on the diagonal; clients may be isolated.
         weights: "metropolis" or "fmmc".
 
     Raises:
-        UserError: another `weights`, no such graph, or "fmmc" without cvxpy.
+        UserError: `weights` is unknown, `adjacency` is no such graph, or "fmmc" is used without cvxpy.
 
     Example:
-        A star of three clients: the middle one has two neighbours.
+        In a star of three clients the central one has two neighbours.
 
         >>> star = np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]], dtype=bool)
         >>> mixing_matrix(star, "metropolis").round(2)
@@ -178,7 +178,7 @@ def _metropolis(adjacency: np.ndarray) -> np.ndarray:
 
 
 def _with_diagonal(w: np.ndarray) -> np.ndarray:
-    """Fills the diagonal so that rows sum to 1; where the others exceed that (a solver's error), they shrink first."""
+    """Fills the diagonal so that rows sum to 1; off-diagonal sums above 1 (a solver's error) are scaled down first."""
     w = np.maximum(w, 0)
     np.fill_diagonal(w, 0)
     excess = np.maximum(w.sum(axis=1), 1)
@@ -188,7 +188,7 @@ def _with_diagonal(w: np.ndarray) -> np.ndarray:
 
 
 def _fmmc(adjacency: np.ndarray) -> np.ndarray:
-    """The fastest mixing weights of one component with n clients, exact for a complete one: [n, n], not to write to."""
+    """The fastest mixing weights of one component with n clients, exact for a complete graph: [n, n], read-only."""
     n = len(adjacency)
     if adjacency.sum() == n * (n - 1):
         return np.full((n, n), 1 / n)
@@ -197,14 +197,14 @@ def _fmmc(adjacency: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _solved_fmmc(graph: bytes, n: int) -> np.ndarray:
-    """Least x with -x I <= W - 11'/n <= x I over the weights of the edges, W = I - sum_e v_e (1_s - 1_t)(1_s - 1_t)'.
+    """Minimises x with -x I <= W - 11'/n <= x I over the edges' weights v, W = I - sum_e v_e (1_s - 1_t)(1_s - 1_t)'.
 
-    Solved by SCS, which is quiet and fast here. Whatever it returns is made a valid W, never slower than Metropolis.
+    The solver is SCS, which is fast here. Its result is made a valid W, which never mixes more slowly than Metropolis.
     """
     cp = _cvxpy()
     adjacency = np.frombuffer(graph, dtype=bool).reshape(n, n)
     s, t = np.nonzero(np.triu(adjacency))
-    entries = np.concatenate((s * n + t, t * n + s, s * n + s, t * n + t))  # those of a flat W that an edge changes
+    entries = np.concatenate((s * n + t, t * n + s, s * n + s, t * n + t))  # entries of a flat W that an edge changes
     signs = np.repeat((1.0, 1.0, -1.0, -1.0), len(s))
     change = sparse.csr_matrix((signs, (entries, np.tile(np.arange(len(s)), 4))), shape=(n * n, len(s)))
     v, x = cp.Variable(len(s), nonneg=True), cp.Variable()
@@ -212,7 +212,7 @@ def _solved_fmmc(graph: bytes, n: int) -> np.ndarray:
     bounds = [x * np.eye(n) - centred >> 0, x * np.eye(n) + centred >> 0]
     problem = cp.Problem(cp.Minimize(x), [change[:: n + 1] @ v >= -1, *bounds])  # the diagonal of W stays >= 0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # cvxpy's own about accuracy; ours follows
+        warnings.simplefilter("ignore")  # cvxpy's warning about accuracy; ours follows
         try:
             problem.solve(solver=cp.SCS, eps_abs=1e-6, eps_rel=1e-6, max_iters=5000)
         except cp.SolverError as error:
@@ -223,7 +223,7 @@ def _solved_fmmc(graph: bytes, n: int) -> np.ndarray:
     w = np.zeros((n, n))
     w[s, t] = w[t, s] = v.value
     w = max(_with_diagonal(w), _metropolis(adjacency), key=spectral_gap)
-    w.flags.writeable = False  # the cache hands it out again
+    w.flags.writeable = False  # the cache returns it again
     return w
 
 
@@ -247,7 +247,7 @@ def check_mixing_matrix(w: np.ndarray, adjacency: np.ndarray) -> None:
 
 
 def spectral_gap(w: np.ndarray) -> float:
-    """1 - SLEM, the second largest eigenvalue modulus of `w` [T, T]: 0 never mixes, 1 averages at once (or T = 1).
+    """Spectral gap of `w` [T, T], 1 - its second largest eigenvalue modulus: 0 never mixes, 1 averages at once.
 
     Example:
         >>> everybody = np.ones(4, dtype=bool)

@@ -1,4 +1,4 @@
-"""What a client does with the models it got before it is scored; it follows any algorithm and never feeds back."""
+"""Adaptation: a client tunes its personal models before they are scored. It follows any algorithm."""
 
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.adaptation.dapper import Dapper

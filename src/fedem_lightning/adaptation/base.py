@@ -1,4 +1,4 @@
-"""The seam between training and scoring."""
+"""Base class of adaptations, the step between training and scoring."""
 
 from abc import ABC, abstractmethod
 
@@ -13,15 +13,15 @@ from fedem_lightning.protocol import Algorithm
 
 
 class Adaptation(ABC):
-    """Makes a client's models its own, from its training samples. Copies are scored and thrown away.
+    """Adapts each client's models to its training samples. The adapted models are copies: scored, then discarded.
 
     Args:
-        epochs: passes of SGD over the samples, each client from a fresh optimiser.
-        client_optimizer: of these passes; None: the algorithm's, at its first round's rate.
+        epochs: passes of SGD over the samples; every client starts with a fresh optimiser.
+        client_optimizer: optimiser of these passes; None: the algorithm's, at the learning rate of its first round.
 
     """
 
-    columns: tuple[str, ...] = ()  # of `OwnModels.columns`, for the clients' table
+    columns: tuple[str, ...] = ()  # names in `OwnModels.columns`, which join the clients' table
 
     def __init__(self, epochs: int, client_optimizer: ClientSGD | None) -> None:
         require_whole("adaptation.epochs", epochs, at_least=0)
@@ -29,13 +29,13 @@ class Adaptation(ABC):
 
     @abstractmethod
     def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
-        """The models that the block's clients are scored with; nothing of `algorithm` may change."""
+        """The adapted models, with which the block's clients are scored; `algorithm` must not change."""
 
-    def prepare(self, federation: Federation) -> None:  # noqa: B027 - most need nothing
-        """Takes what the adaptation needs to know from the federation, before any score.
+    def prepare(self, federation: Federation) -> None:  # noqa: B027 - most adaptations need nothing
+        """Reads what the adaptation needs to know from the federation, before any client is scored.
 
         Raises:
-            UserError: it is not defined for this federation.
+            UserError: the adaptation is not defined for this federation.
 
         """
 
@@ -47,10 +47,14 @@ class Adaptation(ABC):
         weights: Tensor | None = None,
         kind: type[LocalStep] = LocalStep,
     ) -> Models:
-        """The models [C, M, ...] after SGD; the order of samples is that of a round after the last one.
+        """The models [C, M, ...] after SGD; samples are shuffled as in the round after the last one.
 
         Args:
-            weights: of the samples, as `kind` of step takes them, [n, M]; None: 1.
+            algorithm: its local solver trains the models.
+            models: where each client starts, [C, M, ...].
+            block: the clients and their training samples.
+            weights: of the samples, [n, M], as a step of class `kind` reads them; None: 1.
+            kind: class of the local step.
 
         """
         optimizer, rounds = self.client_optimizer or algorithm.client_optimizer, algorithm.statistics.rounds

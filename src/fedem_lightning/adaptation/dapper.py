@@ -25,23 +25,23 @@ from fedem_lightning.tasks import Classification
 
 
 class Dapper(Adaptation):
-    """Minimises lambda L_k + (1 - lambda) L_C (Eq. 5) from the central model on, for each lambda of a grid.
+    """Minimises lambda L_k + (1 - lambda) L_C (Eq. 5), starting at the central model, for each lambda of a grid.
 
-    A client draws r n_k samples of C once, and for each lambda makes a pass over as many samples, each one its own with
-    probability lambda (with replacement), else the next of those. The best lambda's model is served; "lambda" joins
-    the clients' table.
+    A client draws r n_k samples of C once. For each lambda it makes a pass over r n_k samples: each is one of its own
+    with probability lambda (drawn with replacement), else the next sample of C. The client predicts with the model of
+    the best lambda; "lambda" is a column of the clients' table.
 
     Args:
-        ratio: r; a client's part of the communication is r n_k samples.
+        ratio: r; each client receives r n_k samples of C.
         source: of the samples of C: "pool": training samples of the clients that train (after HypCluster and Clustered:
-            of those of the client's cluster). "proxy": a public file. "model": labels drawn from the served model, for
-            density estimation, where x is empty.
+            of those in the client's cluster). "proxy": a public file. "model": labels drawn from the client's personal
+            model, for density estimation, where all samples have the same x.
         proxy: an .npz file with x and y like the federation's; for "proxy".
-        lambdas: the grid, in [0, 1]; 1 alone is Finetune on resampled data, 0 alone never uses a client's own.
-        selection: lambda has the lowest loss on "val"idation samples, or on "train"ing samples (Fig. 3 as printed,
-            which favours 1).
+        lambdas: the grid, in [0, 1]; 1 alone is Finetune on resampled data, 0 alone never uses a client's own samples.
+        selection: "val": lambda has the lowest loss on validation samples; "train": on training samples (Fig. 3 as
+            printed, which favours 1).
         epochs: passes over the drawn samples; the paper's is 1.
-        client_optimizer: None: the algorithm's, at its first round's rate.
+        client_optimizer: None: the algorithm's, at the learning rate of its first round.
 
     """
 
@@ -67,7 +67,7 @@ class Dapper(Adaptation):
         self._public: Arrays | None = None
 
     def prepare(self, federation: Federation) -> None:
-        """Reads the proxy; finds out whether labels alone can be drawn."""
+        """Reads the proxy file; checks for "model" that labels alone can be drawn."""
         if self.source == "pool":
             return
         require(
@@ -96,7 +96,7 @@ class Dapper(Adaptation):
         return tuned._replace(columns={"lambda": share})  # type: ignore[dict-item]
 
     def _interpolated(self, seed: int, block: Block, central: Block, value: float) -> Block:
-        """As many samples as `central` has, each a client's own with probability `value`; the same draws for all."""
+        """Replaces samples of `central`, each with probability `value`, by the client's own; lambdas share draws."""
         rank, counts = central.ranks(), block.counts()
         keys = fold(seed, Purpose.DAPPER, block.clients)[central.owner]  # [r n]
         own = fold(keys, 0, rank) < value * 2**32  # bool [r n]
@@ -105,7 +105,7 @@ class Dapper(Adaptation):
         return Block(central.federation, block.clients, torch.where(own, chosen, central.index), central.owner)
 
     def _central_samples(self, algorithm: Algorithm, block: Block) -> Block:
-        """C': round(r n_k) samples for each client k, [r n] in all."""
+        """The samples C': round(r n_k) for each client k, r n in all."""
         sizes = (self.ratio * block.counts()).round().long()  # [C]
         owner = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes)
         empty = Block(block.federation, block.clients, owner, owner)
@@ -131,7 +131,7 @@ def _pooled(algorithm: Algorithm, block: Block, owner: Tensor, draws: Tensor) ->
 
 
 def _nth_samples(split: Positions, clients: Tensor, draws: Tensor) -> Tensor:
-    """Positions of samples by number (modulo how many there are) among all of the clients', int64."""
+    """Positions of the clients' samples number `draws` (modulo the number of samples), int64."""
     ends = split.counts(clients).cumsum(0)  # [C]
     number = draws % ends[-1]
     which = torch.searchsorted(ends, number, right=True)
@@ -142,7 +142,7 @@ def _nth_samples(split: Positions, clients: Tensor, draws: Tensor) -> Tensor:
 
 
 def _beside(block: Block, more: Arrays, chosen: Tensor, owner: Tensor) -> Block:
-    """The samples `chosen` of `more`, in a federation that has these beside its own."""
+    """A block of the samples `chosen` of `more`, in a federation to whose samples `more` is appended."""
     old = block.federation
     assert isinstance(old.samples, Arrays)
     both = old.with_samples(Joined(old.samples, more))
@@ -150,7 +150,7 @@ def _beside(block: Block, more: Arrays, chosen: Tensor, owner: Tensor) -> Block:
 
 
 def _drawn_from_model(algorithm: Algorithm, block: Block, owner: Tensor, draws: Tensor) -> Block:
-    """Labels from the clients' served models; x is what all samples have."""
+    """Labels drawn from the clients' personal models; x is the value that all samples share."""
     x, task = block.x(algorithm.parameter_dtype), block.federation.task
     personal = algorithm.personal_models(block.clients)
     first = block.counts().cumsum(0) - block.counts()

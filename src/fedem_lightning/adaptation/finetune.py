@@ -10,12 +10,12 @@ from fedem_lightning.protocol import Algorithm
 class Finetune(Adaptation):
     """E passes of SGD over a client's training samples, all parameters, from a fresh optimiser.
 
-    After an algorithm with several components each is tuned with its samples weighted as in training (FedEM: by the
-    responsibilities), and the mixture weights stay.
+    After an algorithm with several components each component is tuned with samples weighted as in training (FedEM: by
+    the responsibilities); the mixture weights stay.
 
     Args:
         epochs: E; 0 leaves the models as they are.
-        client_optimizer: of the tuning; None: the algorithm's, at its first round's rate.
+        client_optimizer: of the tuning; None: the algorithm's, at the learning rate of its first round.
 
     """
 

@@ -21,48 +21,49 @@ from fedem_lightning.protocol import Algorithm
 
 
 class MixtureStep(LocalStep):
-    """A step of h on the loss of a mixture, -log(a p + b p'), p and p' being the label's likelihoods.
+    """A local step of h on the loss of a mixture, -log(a p + b p'); p and p' are the label's likelihoods.
 
-    The other model h' is fixed. Up to a constant the loss is -log(1 + p a / (b p')): the samples' weights are the
-    `log_odds` log a / (b p'), 0 for padding.
+    The other model h' is fixed. Up to a constant the loss is -log(1 + p a / (b p')). The samples' weights are
+    therefore the `log_odds` log a / (b p'), and 0 for padding.
     """
 
     def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
-        """Losses -log p and log-odds [..., B], size [...] -> [...]."""
+        """The mixture's mean loss: losses -log p and log-odds [..., B], size [...] -> [...]."""
         gain = torch.logaddexp(weight - losses, torch.zeros_like(losses))
         return -torch.where(weight == 0, 0.0, gain).sum(dim=-1) / (size * self.task.n_targets)
 
 
 LARGEST = 1e6
-"""Of log-odds: beyond every difference of losses, and finite."""
+"""Largest absolute log-odds: larger than every difference of losses, and finite."""
 
 
 def log_odds(share: Tensor, losses: Tensor) -> Tensor:
-    """The numbers log a / (b p') for a share a = 1 - b [n] and losses -log p' [n]; never 0, which means padding."""
+    """The log-odds log a / (b p') for a share a = 1 - b [n] and losses -log p' [n]; never 0, which means padding."""
     odds = (share.log() - torch.log1p(-share) + losses).clamp(-LARGEST, LARGEST)
     return torch.where(odds == 0, 1e-30, odds)
 
 
 class Interpolated(NamedTuple):
-    """What (10) and (11) find for C clients."""
+    """Solutions of Eq. 10 and 11 for C clients."""
 
     local: Models  # h_l, [C, 1, ...]
     share: Tensor  # lambda, float64 [C]
 
 
 class Interpolate(Adaptation):
-    """Client k serves lambda_k h_l + (1 - lambda_k) h_c, h_c being what it had before; lambda_k from a grid.
+    """Client k predicts with lambda_k h_l + (1 - lambda_k) h_c; h_c is its model before, lambda_k is from a grid.
 
-    h_l starts from h_c's parameters (of several models: the one with the largest weight). "lambda" joins the clients'
-    table.
+    h_l starts from h_c's parameters (of several models: the one with the largest weight). "lambda" is a column of the
+    clients' table.
 
     Args:
-        objective: of h_l. "mixture": the mixture's loss, for each lambda (Eq. 10). "own": its own loss, once: Mapper's
-            separate variant, which can be worse by a constant (Example E.1).
+        objective: of h_l. "mixture": the mixture's loss, for each lambda (Eq. 10). "own": the loss of h_l alone, once:
+            Mapper's separate variant, which can be worse by a constant (Example E.1).
         lambdas: the grid, in [0, 1].
-        selection: lambda has the lowest loss on "val"idation samples, or on "train"ing samples (Eq. 11 as printed).
+        selection: "val": lambda has the lowest loss on validation samples; "train": on training samples (Eq. 11 as
+            printed).
         epochs: passes over the training samples for each h_l.
-        client_optimizer: of these; None: the algorithm's, at its first round's rate.
+        client_optimizer: of these passes; None: the algorithm's, at the learning rate of its first round.
 
     """
 
@@ -82,13 +83,13 @@ class Interpolate(Adaptation):
         self.lambdas = check_grid(lambdas, selection)
 
     def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
-        """The best h_l and lambda beside the models served before."""
+        """Mixes the best h_l with the personal models from before, at the best lambda."""
         central = algorithm.personal_models(block.clients)
         local, share = self.fit(algorithm, central, block)
         return mixed(algorithm, local, share, central)._replace(columns={"lambda": share})
 
     def fit(self, algorithm: Algorithm, central: PersonalModels, block: Block) -> Interpolated:
-        """The best of the grid for each client."""
+        """The best h_l and lambda of the grid for each client."""
         best, start = Best(), strongest(central)
         fixed = sample_losses(central, block)  # -log of h_c's probabilities  [n]
         local = self.tune(algorithm, start, block) if self.objective == "own" else start
@@ -97,20 +98,20 @@ class Interpolate(Adaptation):
             if self.objective == "mixture" and value > 0:  # Eq. 10
                 weights = log_odds(share[block.owner].to(fixed), fixed).unsqueeze(1)
                 local = self.tune(algorithm, start, block, weights, MixtureStep)
-            h_l = local if value > 0 else start  # which has no weight, but may have diverged
+            h_l = local if value > 0 else start  # at share 0 h_l has no weight, and must not be one that diverged
             losses = selection_losses(mixed(algorithm, h_l, share, central), block, self.selection)
             best.offer(losses, local=h_l, share=share)  # Eq. 11
         return Interpolated(**best.value)  # type: ignore[arg-type]
 
 
 def strongest(personal: PersonalModels) -> Models:
-    """Each client's model of the largest weight, [C, 1, ...]."""
+    """Each client's model with the largest mixture weight, [C, 1, ...]."""
     first, clients = personal.mixture.argmax(dim=1), torch.arange(len(personal.mixture), device=personal.mixture.device)
     return {name: rows[clients, first].unsqueeze(1) for name, rows in personal.models.items()}
 
 
 def mixed(algorithm: Algorithm, local: Models, share: Tensor, central: PersonalModels) -> OwnModels:
-    """Lambda h_l + (1 - lambda) h_c: local [C, 1, ...] and central [C, M, ...] -> [C, 1 + M, ...]."""
+    """lambda h_l + (1 - lambda) h_c: local [C, 1, ...] and central [C, M, ...] -> [C, 1 + M, ...]."""
     served = central.models
     models = {name: torch.cat([rows, served[name]], dim=1) for name, rows in local.items()}
     share = share.to(central.mixture).unsqueeze(1)

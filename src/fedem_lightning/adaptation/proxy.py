@@ -15,7 +15,7 @@ def read_proxy(path: str | Path, federation: Federation) -> Arrays:
     """The file's x and y, prepared like the federation's own samples.
 
     Raises:
-        UserError: no such file, x or y missing, or samples of another shape or with other labels.
+        UserError: the file, x or y is missing, or samples have another shape or other labels than the federation's.
 
     """
     file = Path(path).expanduser()

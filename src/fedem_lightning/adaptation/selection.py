@@ -1,4 +1,4 @@
-"""Each client's choice of an interpolation weight lambda: the one whose model has the lowest loss."""
+"""Selection of each client's interpolation weight lambda: the one whose model has the lowest loss."""
 
 from collections.abc import Collection, Sequence
 
@@ -16,10 +16,10 @@ GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def check_grid(lambdas: Sequence[float], selection: str) -> tuple[float, ...]:
-    """The grid, ascending.
+    """The grid of lambdas, ascending.
 
     Raises:
-        UserError: it is no list, is empty or leaves [0, 1], or `selection` is neither "val" nor "train".
+        UserError: the grid is no list, is empty or leaves [0, 1], or `selection` is neither "val" nor "train".
 
     """
     require(isinstance(lambdas, Collection), f"adaptation.lambdas: expected a list of numbers, got {lambdas}")
@@ -37,9 +37,9 @@ def sample_losses(personal: PersonalModels, block: Block) -> Tensor:
 
 
 def selection_losses(personal: PersonalModels, block: Block, selection: str) -> Tensor:
-    """The mean loss that lambda is chosen by, [C]: of predictions, as they are scored.
+    """The mean loss by which lambda is selected, [C]: the loss of predictions, as in scoring.
 
-    On validation samples; of a client that has none, or if `selection` is "train", on training samples.
+    It is computed on validation samples; for a client without any, or if `selection` is "train", on training samples.
     """
     chosen = block
     if selection == "val":
@@ -60,18 +60,18 @@ def _means(personal: PersonalModels, block: Block) -> Tensor:
 
 
 class Best:
-    """Each client's best candidate so far; of equal ones the first."""
+    """Each client's best candidate so far; of equal candidates the first."""
 
     def __init__(self) -> None:
         self.losses: Tensor | None = None  # [C]
         self.value: dict[str, Models | Tensor] = {}
 
     def offer(self, losses: Tensor, **candidate: Models | Tensor) -> None:
-        """Takes the candidate, tensors [C, ...], for the clients whose loss [C] it lowers."""
+        """Stores the candidate, tensors [C, ...], for the clients whose loss [C] it lowers."""
         if self.losses is None:
             self.losses, self.value = losses, candidate
             return
-        lower = (losses < self.losses) | (self.losses.isnan() & ~losses.isnan())  # a diverged candidate never stays
+        lower = (losses < self.losses) | (self.losses.isnan() & ~losses.isnan())  # a diverged one is always replaced
         self.losses = torch.where(lower, losses, self.losses)
 
         def keep(new: Tensor, old: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Federated algorithms, one file each."""
+"""Federated algorithms; each has a file of its own."""
 
 from fedem_lightning.algorithms.afl import AFL
 from fedem_lightning.algorithms.agnostic import Agnostic

@@ -20,10 +20,10 @@ from fedem_lightning.models.personal_models import SharedModels
 
 
 class AFL(FederatedAlgorithm):
-    """min_w max_lambda sum_t lambda_t F_t(w): the weights of clients move towards those with the largest loss.
+    """min_w max_lambda sum_t lambda_t F_t(w): the weights move towards the clients with the largest loss.
 
-    Clients serve the mean of all rounds' w. With one full batch a round (`local_steps=1`, a large `batch_size`) it is
-    the paper's gradient step; with more local steps w <- sum_t lambda_t w_t.
+    Clients predict with the mean of w over all rounds. With one full batch a round (`local_steps=1`, a large
+    `batch_size`) a round is the paper's gradient step; with more local steps w <- sum_t lambda_t w_t.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`. `client_optimizer.lr` is gamma_w.
@@ -31,7 +31,7 @@ class AFL(FederatedAlgorithm):
 
     """
 
-    weights: Tensor  # lambda [T]; of the seen clients, on the simplex
+    weights: Tensor  # lambda [T]; the entries of the seen clients are on the simplex
     losses_of_clients: Tensor  # F_t [T], nats
 
     def __init__(self, backbone: Backbone, n_clients: int, weights_lr: float = 0.001, **options: Any) -> None:
@@ -43,11 +43,11 @@ class AFL(FederatedAlgorithm):
         self.averaged = copy.deepcopy(self.components)  # w_bar
 
     def prepare(self, federation: Federation) -> None:
-        """Every client takes part in every round: each one's loss moves lambda."""
+        """Checks that every client takes part in every round: the loss of each client moves lambda."""
         check_everybody_trains(self, federation)
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """F_t(w) and w - gamma_w grad F_t(w), both at the w received."""
+        """The client's loss F_t(w) and the update w - gamma_w grad F_t(w), both at the received w."""
         t = block.clients
         loss = self.mean_losses(block)[:, 0]
         self.losses_of_clients[t] = torch.where(loss.isfinite(), loss, self.losses_of_clients[t])
@@ -55,9 +55,9 @@ class AFL(FederatedAlgorithm):
         return Sent(models, self.lambda_of(block)[t])
 
     def server_update(self, means: Means | None, round_: Round) -> None:
-        """W <- w - gamma_w sum_t lambda_t grad F_t; lambda <- projection of lambda + gamma_lambda F; w_bar <- mean."""
+        """w <- w - gamma_w sum_t lambda_t grad F_t; lambda <- projection of lambda + gamma_lambda F; w_bar = mean w."""
         super().server_update(means, round_)
-        t = round_.cohort  # everybody
+        t = round_.cohort  # all clients that train
         self.weights[t] = project_on_simplex(self.lambda_of(round_)[t] + self.weights_lr * self.losses_of_clients[t])
         for mean, current in zip(self.averaged, self.components, strict=True):
             newest, running = model_state(current), model_state(mean)
@@ -68,12 +68,12 @@ class AFL(FederatedAlgorithm):
                     tensor.copy_(newest[name])
 
     def personal_models(self, clients: Tensor) -> SharedModels:
-        """w_bar."""
+        """All clients predict with w_bar."""
         alone = torch.ones(len(clients), 1, dtype=self.parameter_dtype, device=clients.device)
         return SharedModels(self.averaged, alone)
 
     def lambda_of(self, data: Block | Round) -> Tensor:
-        """Lambda [T]; uniform over the clients that train until it has moved."""
+        """lambda [T]; before the first update it is uniform over the clients that train."""
         seen = data.federation.seen.to(self.weights)
         return self.weights if self.weights.any() else seen / seen.sum()
 

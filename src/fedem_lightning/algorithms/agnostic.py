@@ -19,25 +19,25 @@ from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone
 
 LEAST = 1e-12
-"""Of a domain's weight: at 0 it could never grow again, and its clients would have no say at all."""
+"""Least weight of a domain: a weight of 0 could never grow again, and its samples would no longer count."""
 
 
 class Agnostic(FederatedAlgorithm):
-    """min_w max_lambda sum_i lambda_i L_i(w): domains' weights grow with their losses, so the worst one counts most.
+    """min_w max_lambda sum_i lambda_i L_i(w): a domain's weight grows with its loss, so the worst domain counts most.
 
     The domains are the data's (`Federation.domains`); a client may have samples of several.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
         domain_lr: gamma, 0 or more.
-        window: r_win, rounds over which the cohorts' samples of a domain are averaged.
+        window: r_win, the number of rounds over which a cohort's samples of each domain are averaged.
         initial_weights: lambda before the first round: "uniform", or "proportional" to the domains' samples.
 
     """
 
     weights: Tensor  # lambda [p], on the simplex; [0] before the first round
-    mean_counts: Tensor  # a cohort's samples of each domain, mean over the window [p]
-    recent_counts: Tensor  # the same of the last rounds [window, p]
+    mean_counts: Tensor  # a cohort's number of samples of each domain, a mean over the window [p]
+    recent_counts: Tensor  # the numbers of the last rounds [window, p]
 
     def __init__(
         self,
@@ -58,34 +58,34 @@ class Agnostic(FederatedAlgorithm):
             self.add_state(name, torch.zeros(0))
 
     def prepare(self, federation: Federation) -> None:
-        """The domains must be known."""
+        """Checks that the domain of every sample is known."""
         how = "dataset.domains, or an array 'domain' beside x and y"
         require(federation.domains is not None, f"dataset.domains: Agnostic needs the domain of every sample ({how})")
 
     def initialize(self, federation: Federation) -> None:
-        """lambda_0; and in place of a window, what a cohort has on average of each domain."""
+        """Sets lambda_0, and `mean_counts` to a cohort's expected number of samples of each domain."""
         everybody = federation.block(federation.clients(), "train")
         counts = self._by_domain(everybody).sum(dim=0).to(self.parameter_dtype)  # [p]
         start = torch.ones_like(counts) if self.initial_weights == "uniform" else counts
         self.weights = start / start.sum()
         share = share_of(self.participation, len(everybody.clients)) / len(everybody.clients)
-        self.mean_counts = torch.where(counts > 0, share * counts, 1.0)  # no client has it, so the number is never used
+        self.mean_counts = torch.where(counts > 0, share * counts, 1.0)  # never used for a domain without samples
         self.recent_counts = counts.new_zeros(self.window, len(counts))
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """L_i^k and N_i^k at w; b_k = sum_i a_i N_i^k; local SGD on sum_{s in I} (n_k a_dom(s) / b_k) l(s) / |I|."""
+        """Sends L_i^k, N_i^k and b_k = sum_i a_i N_i^k; local SGD on sum_{s in I} (n_k a_dom(s) / b_k) l(s) / |I|."""
         a = self.weights / self.mean_counts  # [p]
         losses = self.losses(block)[:, 0] / block.federation.task.n_targets  # [n]
         loss_sums, counts = self._by_domain(block, losses), self._by_domain(block)  # L_i^k, N_i^k  [C, p]
         b = (a * counts).sum(dim=1)  # [C]
         weights = a[block.domain()] * (block.counts() / b)[block.owner]  # [n]
         models = self.local_solver(self.broadcast(block.clients), block, round_, weights.unsqueeze(1))
-        # the server's mean weighs by b_k: what it finds, times sum_k b_k, are sums over the cohort
+        # the server's average has weights b_k: multiplied by sum_k b_k it gives the sums over the cohort
         extras = {name: total / b.unsqueeze(1) for name, total in (("losses", loss_sums), ("counts", counts))}  # [C, p]
         return Sent(models, b, extras=extras)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
-        """W <- w - serveropt(sum_k b_k (w - w_k) / sum_k b_k);  lambda_i ~ lambda_i exp(gamma L_i)."""
+        """w <- w - serveropt(sum_k b_k (w - w_k) / sum_k b_k);  lambda_i ~ lambda_i exp(gamma L_i)."""
         super().server_update(means, round_)
         if means is not None:
             b = float(means.weight[0])  # sum_k b_k
@@ -95,14 +95,14 @@ class Agnostic(FederatedAlgorithm):
             self.weights = torch.softmax(grown, dim=0).clamp(min=LEAST)
             self.recent_counts[round_.number % self.window] = counts
             mean = self.recent_counts[: round_.number + 1].mean(dim=0)
-            self.mean_counts = torch.where(mean > 0, mean, self.mean_counts)  # else nothing new was heard of it
+            self.mean_counts = torch.where(mean > 0, mean, self.mean_counts)  # stays without new samples
         assert round_.federation.domains is not None
         for name, weight in zip(round_.federation.domains.names, self.weights, strict=True):
             self.round_metrics.add(f"lambda_{name}", weight)
 
     @staticmethod
     def _by_domain(block: Block, values: Tensor | None = None) -> Tensor:
-        """Sums of `values` [n], or numbers of samples, over each client's samples of each domain, [C, p]."""
+        """Sums of `values` [n] over each client's samples of each domain, [C, p]; None: their numbers."""
         assert block.federation.domains is not None
         shape = len(block.clients), len(block.federation.domains.names)
         cell = block.owner * shape[1] + block.domain()  # [n]

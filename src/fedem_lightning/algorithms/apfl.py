@@ -21,16 +21,16 @@ from fedem_lightning.models.personal_models import OwnModels
 
 @dataclass(frozen=True)
 class InterpolatedStep(LocalStep):
-    """A step of w on its own loss, and of v on the loss of v_bar = alpha v + (1 - alpha) w; all on one batch.
+    """A local step of w on the loss of w, and of v on the loss of v_bar = alpha v + (1 - alpha) w, on one batch.
 
-    The learner's "params" are w; "own", "own_momentum" and "own_buffers" are v's; "mixing" has alpha and the number of
-    steps taken, one number for each learner.
+    The learner's "params" are w; "own", "own_momentum" and "own_buffers" belong to v; "mixing" holds alpha and the
+    number of steps taken, one number for each learner.
     """
 
     adaptive: bool
 
     def advance(self, learner: Learner, gradient: Gradient) -> None:
-        """All gradients are those before the step."""
+        """Updates w, v and alpha; all gradients are taken before the step."""
         w, v, mixing = learner["params"], learner["own"], learner["mixing"]
         alpha, first = mixing["alpha"], mixing["steps"] == 0
         v_bar = interpolate(alpha, v, w)
@@ -40,13 +40,13 @@ class InterpolatedStep(LocalStep):
         g_v = [along(alpha, g) * g for g in g_v_bar]  # chain rule: d v_bar / d v = alpha
         self.optimizer.descend(learner, g_w, self.lr)
         self.optimizer.descend({"params": v, "momentum": learner["own_momentum"]}, g_v, self.lr)
-        if self.adaptive:  # once a round, at its first step
+        if self.adaptive:  # alpha moves once a round, at the first step
             alpha.copy_(torch.where(first, (alpha - self.lr * slope).clamp(0, 1), alpha))
         mixing["steps"] += 1
 
 
 def interpolate(alpha: Tensor, own: Models, shared: Models) -> Models:
-    """The sum alpha own + (1 - alpha) shared, name by name; what is no float (counters) is `own`'s."""
+    """The sum alpha own + (1 - alpha) shared, name by name; integer tensors (counters) are those of `own`."""
     mixed = {}
     for name, v in own.items():
         a = along(alpha, v)
@@ -55,14 +55,14 @@ def interpolate(alpha: Tensor, own: Models, shared: Models) -> Models:
 
 
 class APFL(FederatedAlgorithm):
-    """Client t serves alpha_t v_t + (1 - alpha_t) w, with v_t and alpha_t its own and w the newest global model.
+    """Client t predicts with alpha_t v_t + (1 - alpha_t) w; v_t and alpha_t are its own, w is the newest global model.
 
     The server averages w with weights n_t. Unseen clients make one local round from v = w and the initial alpha.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
         alpha: initial weight of the client's own model, in [0, 1].
-        adaptive: whether alpha learns, at the clients' learning rate.
+        adaptive: whether alpha is learned, at the clients' learning rate.
 
     """
 
@@ -81,7 +81,7 @@ class APFL(FederatedAlgorithm):
             self.own_momentum = ClientStore(n_clients, self.kept_momentum.read(torch.tensor(0)))
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """Local steps of w and v together; keeps v and alpha, sends w."""
+        """The client takes local steps of w and v together; it keeps v and alpha, and sends w."""
         t, w = block.clients, self.broadcast(block.clients)
         v, alpha = self.own.read(t), self.alpha[t].unsqueeze(1)  # [C, 1, ...], [C, 1]
         own = self.params_of(v)
@@ -107,16 +107,16 @@ class APFL(FederatedAlgorithm):
         return {name: torch.zeros_like(v) for name, v in own.items() if self.client_optimizer.momentum}
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """Two gradients a visit: at w and at v_bar."""
+        """Two gradients for each visit of a sample: at w and at v_bar."""
         return 2 * super().local_work(federation, clients, round_)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """v_bar_t with the newest w; who never took part has w."""
+        """v_bar_t with the newest w; a client that never took part has w."""
         w = self.broadcast(clients)
         return self.own_models(interpolate(self.alpha[clients].unsqueeze(1), self.own.read(clients, w), w))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """One local round."""
+        """An unseen client takes one local round."""
         self.own.write(clients, self.broadcast(clients))
         self.alpha[clients] = self.initial_alpha
         for block in self.blocks(federation, clients):

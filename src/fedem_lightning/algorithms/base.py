@@ -1,4 +1,4 @@
-"""What all federated algorithms are: the contract, the parts they are made of, and their options."""
+"""The base class of all federated algorithms, with its options."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,8 +37,8 @@ class FederatedAlgorithm(
 ):
     """Base of all algorithms: a LightningModule whose epoch is a communication round, with M shared components.
 
-    `Contract` has the hooks that an algorithm may define, on one page. `Prediction`, `LocalTraining`, `ServerStep` and
-    `ClientStates` have what it is made of; `LightningHooks` what Lightning calls.
+    `Contract` lists the hooks that an algorithm may define, on one page. `Prediction`, `LocalTraining`, `ServerStep`
+    and `ClientStates` hold its parts; `LightningHooks` has the hooks that Lightning calls.
 
     Args:
         backbone: an `nn.Module` (component 0; the others are re-initialised copies) or a function that makes one.
@@ -49,23 +49,23 @@ class FederatedAlgorithm(
         server_optimizer: makes the optimiser that takes the pseudo-gradient, theta - aggregate; None: SGD with lr 1,
             the plain average.
         local_epochs: passes over a client's training samples in a round.
-        local_steps: J, so many local steps of every client instead; None: `local_epochs`.
+        local_steps: J, the number of local steps of every client; None: `local_epochs` passes.
         batch_size: B.
         participation: up to 1: the fraction of the clients in a round's cohort; from 2 on: their number.
-        scored_clients: up to 1: the fraction of the clients that evaluation scores; from 2 on: their number at most.
+        scored_clients: up to 1: the fraction of the clients that are scored; from 2 on: their largest number.
         personalize_fraction: share of an unseen client's training samples that it may use, in [0, 1] (FedEM, Fig. 2).
-        adaptation: what a client does with its models before it is scored; None: nothing.
+        adaptation: how a client adapts its models before it is scored; None: not at all.
         engine: "auto", "loop", "vmap", or an Engine.
-        networks: in which the rounds are timed beside training, by name; one of them may have a deadline.
+        networks: by name; the simulated time of every round is computed in each. One of them may have a deadline.
         seed: of cohorts, shuffling, dropout, and of components 1..M-1.
 
     Raises:
-        UserError: a value out of its range.
+        UserError: a value is out of its range.
 
     """
 
     components: nn.ModuleList
-    has_frozen: Tensor  # bool [T], which clients have received the frozen parameters
+    has_frozen: Tensor  # bool [T], the clients that have received the frozen parameters
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class FederatedAlgorithm(
         self._engine: Engine | None = None
         self.statistics = Statistics()
         self.round_metrics = RoundMetrics()
-        self.federation_digest: str | None = None  # of the data trained on
+        self.federation_digest: str | None = None  # digest of the training data
         self._prepared: Federation | None = None
-        self.observer = RoundObserver()  # a progress bar puts itself here
+        self.observer = RoundObserver()  # a progress bar replaces it
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
-        self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; kept in results.json
-        self.kept_momentum: ClientStore | None = None  # of local training, where it stays with clients
+        self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
+        self.kept_momentum: ClientStore | None = None  # momentum of local training where clients keep it
         if self.client_optimizer.momentum and self.client_optimizer.state == "keep":
             params = trained_parameters(self.components[0])
             n_trained = self.n_trained_models or n_components
@@ -131,7 +131,7 @@ class FederatedAlgorithm(
 
     @property
     def engine(self) -> Engine:
-        """The engine that runs; `auto` is decided at first use, when the device is known."""
+        """The engine that runs the local steps; `auto` is resolved at first use, when the device is known."""
         return self._engine or self.resolve_engine(self.device)
 
     def resolve_engine(self, device: torch.device) -> Engine:
@@ -141,12 +141,12 @@ class FederatedAlgorithm(
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of one model as it is sent, without what is frozen."""
+        """Bytes of one model as it is sent, without its frozen parameters."""
         return sum(tensor.numel() * tensor.element_size() for tensor in model_state(self.components[0]).values())
 
     @property
     def parameter_dtype(self) -> torch.dtype:
-        """The dtype features are cast to."""
+        """The dtype to which features are cast."""
         return next(self.components.parameters()).dtype
 
     @property
@@ -160,7 +160,7 @@ class FederatedAlgorithm(
         return () if self.adaptation is None else self.adaptation.columns
 
     def scored_models(self, block: Block) -> PersonalModels:
-        """The models that the block's clients are scored with: their personal models, after the adaptation."""
+        """The models with which the block's clients are scored: their personal models after the adaptation."""
         if self.adaptation is None:
             return self.personal_models(block.clients)
         return self.adaptation.adapt(self, block)

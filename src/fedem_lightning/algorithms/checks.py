@@ -1,4 +1,4 @@
-"""What is refused before a round is run: options out of range, federations a method is not defined for."""
+"""Checks before the first round: options must be in range, and the method must be defined for the federation."""
 
 import torch
 from torch import nn
@@ -25,11 +25,11 @@ RENAMED = {
     "client_columns": "add_client_state",
     "sized_by_data": "add_state",
 }
-"""Hooks of version 0.1.0, and what takes their place."""
+"""Hooks of version 0.1.0 and their replacements."""
 
 
 def check_class(kind: type) -> None:
-    """Raises UserError for a class that lacks a method, or has one that nothing calls: a LightningModule is no ABC."""
+    """Raises UserError if a class lacks a hook or defines an old one, never called; a LightningModule is no ABC."""
     for name in (name for base in kind.__mro__ if not base.__module__.startswith("fedem_") for name in vars(base)):
         require(
             name not in RENAMED, f"{kind.__name__} defines {name}, which is now {RENAMED.get(name)}: see CHANGELOG.md"
@@ -48,7 +48,7 @@ def check_options(
     scored_clients: float | int,
     seed: int,
 ) -> None:
-    """Raises UserError for a value out of its range; see `FederatedAlgorithm` for the arguments."""
+    """Raises UserError if a value is out of its range; see `FederatedAlgorithm` for the arguments."""
     require_whole("n_clients", n_clients, at_least=1)
     require_whole("algorithm.local_epochs", local_epochs, at_least=1)
     if local_steps is not None:
@@ -85,7 +85,7 @@ def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
 
 
 def check_everybody_trains(algorithm: Algorithm, federation: Federation) -> None:
-    """Raises UserError if a round may leave clients out."""
+    """Raises UserError if a client that trains may be left out of a round."""
     name, n_seen = type(algorithm).__name__, len(federation.clients())
     require(
         cohort_size(algorithm.participation, n_seen) >= n_seen,
@@ -97,7 +97,7 @@ def check_everybody_trains(algorithm: Algorithm, federation: Federation) -> None
 
 
 def check_everybody_is_seen(algorithm: Algorithm, federation: Federation) -> None:
-    """Raises UserError if there are clients that do not train."""
+    """Raises UserError if there are unseen clients."""
     require(
         len(federation.clients()) == federation.n_clients,
         f"dataset.unseen_fraction: {type(algorithm).__name__} has no model for clients that did not train, expected 0",
@@ -109,7 +109,7 @@ def check_fit(backbone: nn.Module, federation: Federation) -> None:
     """Runs two samples through the backbone.
 
     Raises:
-        UserError: the backbone does not take such samples, or gives something else than the task needs.
+        UserError: the backbone does not accept such samples, or its output does not fit the task.
 
     """
     index = federation.splits["train"].positions(federation.clients()[:2])[0][:2]
@@ -122,7 +122,7 @@ def check_fit(backbone: nn.Module, federation: Federation) -> None:
         given = tuple(outputs.shape[1:])
         fits = given[-1:] == (task.n_outputs,)
         fits = fits and task.losses(outputs, y).shape == index.shape
-    except Exception as error:  # a network may fail in any way on samples it was not made for
+    except Exception as error:  # a network may raise any error on samples of the wrong shape
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         shape = tuple(federation.in_shape)
         raise UserError(f"backbone: it does not take samples of shape {shape} for {kind} ({reason})") from error

@@ -1,4 +1,4 @@
-"""Who learns with whom, at the clients: their gradients at a common point, and how sure they are.
+"""Client side of collaboration: each client's gradient at a common model, and the variance of that gradient.
 
 Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2021, Section III; equation numbers are
 the paper's.
@@ -19,10 +19,10 @@ from fedem_lightning.randomness import Purpose, fold
 
 
 def compared_parameters(params: Models, pattern: str | None) -> Models:
-    """The parameters whose names the expression is found in; None: all.
+    """The parameters in whose names the regular expression is found; None: all.
 
     Raises:
-        UserError: it is no regular expression, or is found in no name.
+        UserError: `compared` is no regular expression, or is found in no name.
 
     """
     try:
@@ -35,20 +35,20 @@ def compared_parameters(params: Models, pattern: str | None) -> Models:
 
 
 class GradientStep(LocalStep):
-    """Adds the gradient of a batch's summed loss to the learner's "total"; its params stay."""
+    """Adds the gradient of a batch's summed loss to the learner's "total"; the params do not change."""
 
     def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
-        """The sum: losses and weight [..., B] -> [...]."""
+        """The sum of the losses, not their mean: losses and weight [..., B] -> [...]."""
         return (weight * losses).sum(dim=-1) / self.task.n_targets
 
     def advance(self, learner: Learner, gradient: Gradient) -> None:
-        """No step."""
+        """Adds the gradient and takes no step."""
         for total, g in zip(learner["total"].values(), gradient(learner), strict=True):
             total.add_(g)
 
 
 def summed_gradients(algorithm: Algorithm, block: Block, compared: Collection[str]) -> Models:
-    """The sum over D_i of grad l at component 0, [C, 1, ...], in training mode, by the algorithm's engine."""
+    """The sum of grad l over D_i at component 0, [C, 1, ...], in training mode, computed by the algorithm's engine."""
     theta = {name: rows[:, :1] for name, rows in algorithm.broadcast(block.clients).items()}  # [C, 1, ...]
     zeros = {name: torch.zeros_like(rows) for name, rows in algorithm.params_of(theta).items()}
     step = algorithm.local_step(block, 0, GradientStep)
@@ -63,19 +63,19 @@ def gradients(
     compared: Collection[str],
     explained: Models | None = None,
 ) -> tuple[Models, Tensor]:
-    """Each client's gradient at component 0, and how much it varies between parts of its samples (Eq. 7).
+    """Each client's gradient at component 0, and its variance over parts of the client's samples (Eq. 7).
 
         g_i = (1/n_i) sum over D_i of grad l,    sigma_i^2 = (1/K) sum_k |g_i^k - g_i|^2
 
     Args:
-        algorithm: its engine computes them.
+        algorithm: its engine computes the gradients.
         block: the clients and their samples.
         n_parts: K, disjoint parts of a client's samples, drawn at random, of equal size up to one sample.
-        compared: names of the parameters whose gradients are wanted.
-        explained: each sample's class's row is taken off its gradient; see `class_gradients`.
+        compared: names of the parameters whose gradients are compared.
+        explained: mean gradient of each class, subtracted from each sample's gradient; see `class_gradients`.
 
     Returns:
-        g [C, 1, ...] and sigma^2 [C]; a client with a single part that is not empty has NaN.
+        g [C, 1, ...] and sigma^2 [C]; sigma^2 is NaN for a client of whose parts all but one are empty.
 
     """
     counts, part = block.counts(), _parts(block, n_parts, algorithm.seed)
@@ -98,13 +98,13 @@ def gradients(
 def class_gradients(
     algorithm: Algorithm, federation: Federation, clients: Tensor, compared: Collection[str], n_classes: int
 ) -> Models:
-    """The mean gradient at component 0 of each class's samples, over all clients; with one class of all samples.
+    """The mean gradient of each class's samples at component 0, over all clients; with `n_classes=1` of all samples.
 
-    What a client's gradient is but for its own x | y: sum_y p_i(y) mean_y, p_i being its label frequencies.
+    If all clients had the same x given y, client i's gradient would be sum_y p_i(y) mean_y, p_i its label frequencies.
 
     Args:
         algorithm, compared: see `gradients`.
-        federation, clients: whose training samples are taken.
+        federation, clients: the clients whose training samples are used.
         n_classes: Y, or 1.
 
     Returns:
@@ -124,10 +124,10 @@ def class_gradients(
 
 
 def _explained(piece: Block, means: Models) -> Models:
-    """The sum over the samples of their classes' rows, [C, 1, ...]."""
+    """The sum of the mean gradients of the samples' classes, over each client's samples, [C, 1, ...]."""
     n_classes, n_clients = len(next(iter(means.values()))), len(piece.clients)
     pairs = piece.owner * n_classes + _kinds(piece, n_classes)
-    each = torch.bincount(pairs, minlength=n_clients * n_classes).view(n_clients, n_classes)  # samples, [C, Y]
+    each = torch.bincount(pairs, minlength=n_clients * n_classes).view(n_clients, n_classes)  # sample counts, [C, Y]
     return {name: torch.tensordot(each.to(rows), rows, 1) for name, rows in means.items()}
 
 
@@ -137,7 +137,7 @@ def _less(total: Models, piece: Block, means: Models) -> Models:
 
 
 def _without_rounding(left: Models, taken: Models) -> Models:
-    """0 for clients of whose gradient nothing is left but rounding of what was taken off, [C, 1, ...] both."""
+    """`left`, set to 0 for clients where it is only the rounding error of subtracting `taken`; both [C, 1, ...]."""
     eps = torch.finfo(next(iter(left.values())).dtype).eps
     squares, limit = (sum(rows.flatten(1).double().square().sum(dim=1) for rows in m.values()) for m in (left, taken))
     kept = torch.as_tensor(squares > (100 * eps) ** 2 * limit)  # [C]
@@ -145,7 +145,7 @@ def _without_rounding(left: Models, taken: Models) -> Models:
 
 
 def _kinds(block: Block, n_classes: int) -> Tensor:
-    """The class of each sample, int64 [n]."""
+    """The class of each sample, int64 [n]; 0 for all if there is one class."""
     return block.y().long() if n_classes > 1 else torch.zeros_like(block.owner)
 
 
@@ -164,7 +164,7 @@ def mean_square(found: list[Models], sizes: list[Tensor], mean: Models) -> Tenso
 
 
 def _over(total: Tensor | int, counts: Tensor) -> Tensor:
-    """A sum [C, ...] divided by numbers of samples [C]; 0 without any."""
+    """A sum [C, ...] divided by the numbers of samples [C]; 0 for a client without samples."""
     assert isinstance(total, Tensor)
     return total / counts.clamp(min=1).view(-1, *[1] * (total.ndim - 1))
 

@@ -1,4 +1,4 @@
-"""State of clients: declared once, then saved, exchanged between processes and shown in the clients' table."""
+"""Client state: declared once, then saved, exchanged between processes and shown in the clients' table."""
 
 from collections.abc import Iterator
 
@@ -12,21 +12,21 @@ Columns = str | tuple[str, ...] | None
 
 
 class ClientStates(nn.Module):
-    """Declares buffers. A `ClientStore` whose rows are clients' needs no declaration."""
+    """Declares the buffers of clients and server. A `ClientStore` whose rows belong to clients needs no declaration."""
 
-    _client_states: dict[str, Columns]  # buffers [T, ...], with their columns
-    _server_columns: dict[str, Columns]  # of buffers [T, ...] that the server computes
-    group_state: str | None  # the buffer that says which group each client belongs to
+    _client_states: dict[str, Columns]  # buffers [T, ...], each with its columns of the clients' table
+    _server_columns: dict[str, Columns]  # the same for buffers [T, ...] that the server computes
+    group_state: str | None  # name of the buffer that holds each client's group
     sized_by_data: set[str]  # buffers whose shapes are known from the first round on only
 
     def add_client_state(self, name: str, rows: Tensor, columns: Columns = None, groups: bool = False) -> None:
         """Declares a tensor that has a row for each client, which the client's process computes.
 
         Args:
-            name: of the buffer.
+            name: name of the buffer.
             rows: initial values, [T, ...]; an empty tensor takes its size from the data, or from a checkpoint.
-            columns: of clients.parquet: "alpha" for rows [T], "pi_{m}" or a tuple of names for rows [T, M].
-            groups: whether it says which group a client belongs to, int64 [T].
+            columns: names in clients.parquet: "alpha" for rows [T], "pi_{m}" or a tuple of names for rows [T, M].
+            groups: whether the rows are each client's group, int64 [T].
 
         """
         self.add_state(name, rows)
@@ -35,7 +35,7 @@ class ClientStates(nn.Module):
             self.group_state = name
 
     def add_state(self, name: str, tensor: Tensor, columns: Columns = None) -> None:
-        """Declares a tensor of the server's, which all processes compute alike; see `add_client_state`."""
+        """Declares a tensor of the server, which all processes compute alike; see `add_client_state`."""
         self.register_buffer(name, tensor)
         if not tensor.numel():
             self.sized_by_data.add(name)
@@ -43,7 +43,7 @@ class ClientStates(nn.Module):
             self._server_columns[name] = columns
 
     def client_state(self) -> Iterator[Tensor]:
-        """Every tensor [T, ...] whose rows belong to clients."""
+        """All tensors [T, ...] whose rows belong to clients."""
         for name in self._client_states:
             yield self.get_buffer(name)
         for store in self.client_stores().values():
@@ -51,7 +51,7 @@ class ClientStates(nn.Module):
                 yield from store.tensors()
 
     def client_stores(self) -> dict[str, ClientStore]:
-        """Stores of whole models, by name."""
+        """The stores of whole models, by name."""
         return {name: module for name, module in self.named_modules() if isinstance(module, ClientStore)}
 
     def client_columns(self) -> dict[str, np.ndarray]:
@@ -69,7 +69,7 @@ class ClientStates(nn.Module):
         return columns
 
     def groups_of(self, clients: Tensor) -> Tensor:
-        """The group of each of the clients [C], int64 [C]; all zeros if the method makes no groups."""
+        """The group of each of the clients [C], int64 [C]; all zeros if the algorithm makes no groups."""
         return torch.zeros_like(clients) if self.group_state is None else self.get_buffer(self.group_state)[clients]
 
 

@@ -1,4 +1,4 @@
-"""Clustered federated learning: clients whose updates point apart are parted.
+"""Clustered federated learning: clusters are split by the cosine similarity of client updates.
 
 Sattler, Mueller, Samek: "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
 Constraints", IEEE TNNLS 2020, arXiv 1910.01991. Algorithms 1 (bipartition), 3 (training) and 4 (unseen clients).
@@ -24,27 +24,28 @@ from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 
 CHUNK = 2**22
-"""Numbers of an update that are compared at once."""
+"""Elements of the updates that are compared at a time."""
 
 
 class Clustered(FederatedAlgorithm):
-    """FedAvg in each cluster; a cluster near a stationary point whose clients still pull apart is split in two.
+    """FedAvg in each cluster; a cluster near a stationary point whose client updates are still long is split in two.
 
     Clusters are the leaves of a binary tree: node v has the children 2v + 1 and 2v + 2, the root is 0. A split node
-    keeps its model and its clients' last updates, by which unseen clients find their way down (Alg. 4). In the round of
-    the split each child already takes the mean of its own members.
+    keeps its model and its clients' last updates, by which unseen clients are assigned to a leaf (Alg. 4). In the round
+    of the split each child already takes the mean of its own members.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`. The server optimiser must be the plain average.
-        eps1: split only if the mean update is shorter, |sum_t (n_t / n_c) Delta_t| < eps1 ...
-        eps2: ... and the longest is longer, max_t |Delta_t| > eps2. Both depend on learning rate, model and steps; the
+        eps1: a cluster is split only if its mean update is short, |sum_t (n_t / n_c) Delta_t| < eps1 ...
+        eps2: ... and its longest is long, max_t |Delta_t| > eps2. Both depend on learning rate, model and steps; the
             metrics `mean_update_norm` and `max_update_norm` show them. "auto" (the paper's rule of thumb): eps1 is a
             tenth of the cluster's longest mean update so far, eps2 is 4 eps1, the ratio of the authors' code.
-        min_rounds: no split in so many first rounds.
-        gamma_max: split only if sqrt((1 - alpha_cross) / 2) is larger, alpha_cross the largest similarity across.
+        min_rounds: number of initial rounds without splits.
+        gamma_max: a cluster is split only if sqrt((1 - alpha_cross) / 2) > gamma_max; alpha_cross is the largest
+            similarity between clients of different parts.
         linkage: "complete" (the authors' code), or "single" (the paper's Algorithm 1, which minimises alpha_cross).
         unseen: "tree", or "lowest_loss": the cluster whose model has the lowest loss on the client's training samples.
-        max_depth: of the tree, so 2^max_depth clusters at most.
+        max_depth: depth of the tree; there are 2^max_depth clusters at most.
 
     """
 
@@ -52,7 +53,7 @@ class Clustered(FederatedAlgorithm):
     cluster: Tensor  # int64 [T], the leaf of each client
     split: Tensor  # bool [nodes]
     update_norms: Tensor  # |Delta_t| of the last round, [T]
-    longest_mean: Tensor  # of each cluster, over its rounds so far, [nodes]
+    longest_mean: Tensor  # norm of each cluster's longest mean update so far, [nodes]
 
     def __init__(
         self,
@@ -91,15 +92,15 @@ class Clustered(FederatedAlgorithm):
         row = self.params_of(self.nodes.read(torch.tensor(0)))
         self.updates = ClientStore(n_clients, row)  # Delta_t of the last round
         if unseen == "tree":
-            # at each level's split, client after client
+            # the updates at the split of each level, client after client
             self.split_updates = ClientStore(max_depth * n_clients, row, holds="levels of the tree")
 
     def prepare(self, federation: Federation) -> None:
-        """Every client takes part in every round: all updates are compared."""
+        """Checks that every client takes part in every round: all client updates are compared."""
         check_everybody_trains(self, federation)
 
     def initialize(self, federation: Federation) -> None:
-        """Says so if no cluster can be split."""
+        """Warns if no cluster can be split."""
         rounds, n_clients = self.statistics.planned_rounds, len(federation.clients())
         reasons = {
             f"min_rounds={self.min_rounds} of {rounds} rounds": self.min_rounds >= rounds,
@@ -112,7 +113,7 @@ class Clustered(FederatedAlgorithm):
             warnings.warn(f"algorithm: Clustered cannot split, so it is FedAvg ({', '.join(found)})", stacklevel=2)
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """Delta_t = local_sgd(theta_c) - theta_c."""
+        """Delta_t = local_sgd(theta_c) - theta_c, which the client also keeps for the comparison."""
         t = block.clients
         theta = self.nodes.read(self.cluster[t])  # [C, 1, ...]
         trained = self.local_solver(theta, block, round_)
@@ -123,7 +124,7 @@ class Clustered(FederatedAlgorithm):
         return Sent(trained, block.counts(), group, self.n_groups)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
-        """theta_c <- theta_c + sum_t (n_t / n_c) Delta_t, the mean of the members' models; splits where due."""
+        """theta_c <- theta_c + sum_t (n_t / n_c) Delta_t, the mean of the members' models; then splits clusters."""
         leaves = self.leaves(round_.federation)
         for g, leaf in enumerate(leaves):
             if means is None or not means.heard[g]:
@@ -142,7 +143,7 @@ class Clustered(FederatedAlgorithm):
         self.nodes.write(node.view(1), {name: tensor[None, None] for name, tensor in theta.items()})
 
     def _split(self, leaf: Tensor, members: Tensor, side: Tensor, theta: Models, federation: Federation) -> None:
-        """Two children, each at theta_c + the mean update of its own members; buffers are the parent's mean."""
+        """Makes two children, each at theta_c + its members' mean update, with the buffers of the cluster's mean."""
         old = self.nodes.read(leaf)  # theta_c, where the members started  [1, ...]
         for child, half in ((2 * leaf + 1, members[~side]), (2 * leaf + 2, members[side])):
             self.cluster[half] = child
@@ -154,7 +155,7 @@ class Clustered(FederatedAlgorithm):
         self.split[leaf] = True
 
     def _bipartition(self, leaf: Tensor, members: Tensor, theta: Models, round_: int) -> Tensor | None:
-        """Which side each member goes to, bool [c]; None: the cluster stays."""
+        """The part that each member joins, bool [c]; None: the cluster is not split."""
         old = self.nodes.read(leaf)
         a = sum((theta[name] - old[name][0]).square().sum() for name in self.params_of(old))
         a, b = float(a) ** 0.5, float(self.update_norms[members].nan_to_num(0.0, 0.0).max())
@@ -178,7 +179,7 @@ class Clustered(FederatedAlgorithm):
         return torch.from_numpy(side).to(members.device)
 
     def _note(self, a: float, b: float, eps1: float, eps2: float) -> None:
-        """How far the norms were from the thresholds, as long as there is no split."""
+        """Records how far the norms are from the thresholds, as long as there is no split."""
         seen = self.diagnostics.get("clustered", {})
         self.diagnostics["clustered"] = {
             "smallest_mean_update_norm": min(a, seen.get("smallest_mean_update_norm", a)),
@@ -189,15 +190,15 @@ class Clustered(FederatedAlgorithm):
 
     @property
     def n_groups(self) -> int:
-        """Clusters."""
+        """Number of clusters."""
         return int(self.split.sum()) + 1
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """A model for each cluster, heard by its members; one up."""
+        """One model down to each cluster's members, one model up from each client."""
         return Transmission(down=1, up=1, streams=self.n_groups, stream_of=self.cluster[clients])
 
     def leaves(self, federation: Federation) -> Tensor:
-        """The clusters' nodes, ascending."""
+        """The nodes that are clusters, ascending."""
         return self.cluster[federation.clients()].unique()
 
     def personal_models(self, clients: Tensor) -> OwnModels:
@@ -205,7 +206,7 @@ class Clustered(FederatedAlgorithm):
         return self.own_models(self.nodes.read(self.cluster[clients]))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """Down the tree (Alg. 4), or to the lowest loss; a client without training samples goes left."""
+        """Assigns unseen clients by the tree (Alg. 4) or the lowest loss; without samples they go to the left child."""
         for t in clients.split(1):
             block = federation.block(t, "train")
             if self.unseen == "tree":
@@ -216,7 +217,7 @@ class Clustered(FederatedAlgorithm):
                 self.cluster[t] = self._lowest_loss(block)
 
     def _nearer_child(self, block: Block) -> Tensor:
-        """The child of the client's node with the most similar update among its clients at the split."""
+        """The child of the client's node whose clients include the one with the most similar update at the split."""
         node = self.cluster[block.clients]  # [1]
         theta, trained_on = self.nodes.read(node), block.federation.clients()
         trained = self.local_solver(theta, block, self.statistics.rounds, keep_momentum=False)
@@ -240,18 +241,18 @@ class Clustered(FederatedAlgorithm):
 
 
 def depth(node: Tensor) -> Tensor:
-    """Of nodes in the tree, the root's is 0."""
+    """Depth of nodes in the tree; the root has depth 0."""
     return (node + 1).double().log2().long()
 
 
 def ancestor(node: Tensor, level: Tensor | int) -> Tensor:
-    """The nodes' ancestors at a level; -1 for a node that is not that deep."""
+    """The nodes' ancestors at a level of the tree; -1 for a node above that level."""
     up = depth(node) - level
     return torch.where(up >= 0, ((node + 1) >> up.clamp(min=0)) - 1, -1)
 
 
 def cosine_similarities(updates: Models) -> np.ndarray:
-    """alpha_st = <Delta_s, Delta_t> / (|Delta_s| |Delta_t|), [c, c]; 0 where an update is zero."""
+    """alpha_st = <Delta_s, Delta_t> / (|Delta_s| |Delta_t|), [c, c]; 0 for an update of length 0."""
     gram = sum(
         part.double() @ part.double().T
         for rows in updates.values()

@@ -1,4 +1,4 @@
-"""The contract of an algorithm, on one page: what it must, often and rarely says.
+"""The contract of an algorithm: the hooks that it must define, often defines and rarely defines.
 
 Shapes: T clients, C clients of a block or cohort, M components, n samples, G averages; `Models` are [C, M, ...].
 """
@@ -25,14 +25,14 @@ class Contract:
 
     @abstractmethod
     def client_update(self, block: Block, round_: int) -> Sent | None:
-        """The update of the block's clients in round `round_` (from 0): their part of the paper's algorithm box.
+        """The client update of the block's clients in a round: the clients' part of the paper's algorithm.
 
         Args:
             block: C clients and their n training samples.
-            round_: the round's number, from 0.
+            round_: number of the round, from 0.
 
         Returns:
-            What they send: models [C, M, ...] and the weights [C] of each client in the average. None: nothing.
+            The models [C, M, ...] that the clients send, and each client's weight [C] in the average. None: nothing.
 
         """
 
@@ -44,7 +44,7 @@ class Contract:
         Default: theta <- server optimiser(theta, theta - mean); buffers become their mean (FedAvg, Reddi et al. 2021).
 
         Args:
-            means: of the G M models sent, [G M, ...]; None: nobody sent anything.
+            means: averages of the models sent, [G M, ...]; None: no client sent a model.
             round_: number, federation and cohort.
 
         """
@@ -54,9 +54,9 @@ class Contract:
             self.take_means(means)
 
     def personal_models(self: Algorithm, clients: Tensor) -> PersonalModels:
-        """The models that each of the clients [C] predicts with, and their weights in its prediction (FedEM, Eq. 5).
+        """The models with which each of the clients [C] predicts, and their mixture weights (FedEM, Eq. 5).
 
-        Default: the newest components, with equal weights [C, M]. Clients with models of their own: `own_models`.
+        Default: the newest components, with equal weights [C, M]. `own_models` makes models that clients do not share.
         """
         n_models = len(self.components)
         equal = torch.full((len(clients), n_models), 1 / n_models, dtype=self.parameter_dtype, device=clients.device)
@@ -70,32 +70,32 @@ class Contract:
         """
 
     personalizes_seen = False
-    """Whether seen clients personalise again with the newest models before every scoring (HypCluster, Eq. 4)."""
+    """Whether seen clients are personalised again with the newest models before every scoring (HypCluster, Eq. 4)."""
 
     def initialize(self, federation: Federation) -> None:
-        """Work before the first round, with the data at hand; a resumed run skips it. Default: none."""
+        """Sets up state from the data before the first round; a resumed run skips it. Default: nothing to do."""
 
     def transmission(self: Algorithm, clients: Tensor) -> Transmission:
-        """What the last round sent, in models; `clients` [C] were drawn for it. Default: M down and M up each."""
+        """Numbers of models sent in the last round, for which `clients` [C] were drawn. Default: M down, M up each."""
         return Transmission(down=len(self.components), up=len(self.components))
 
     uses_server_optimizer = True
-    """Whether the server optimiser may be anything but the plain average (SGD, rate 1, no momentum)."""
+    """Whether a server optimiser other than the plain average (SGD with rate 1, no momentum) is allowed."""
 
     # --- rarely -----------------------------------------------------------------------------------------------------
 
     def prepare(self, federation: Federation) -> None:
-        """Takes what the method needs to know from the federation, before any round or score (Oracle: true groups).
+        """Reads what the algorithm needs to know from the federation, before any round or score (Oracle: true groups).
 
         It may be called several times.
 
         Raises:
-            UserError: the method is not defined for this federation.
+            UserError: the algorithm is not defined for this federation.
 
         """
 
     def local_work(self: Algorithm, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """Gradients of single samples that each of the clients [C] computes in a round; forward passes do not count.
+        """Number of single-sample gradients that each of the clients [C] computes in a round, without forward passes.
 
         Default: one for each visit of a sample and each model trained, int64 [C].
         """
@@ -105,12 +105,12 @@ class Contract:
         return visits * (self.n_trained_models or len(self.components))
 
     def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
-        """Arrays of a finished run that get a file of their own, NAME.npz: by file, then by name (user-centric's W)."""
+        """Arrays of a finished run that are saved as NAME.npz: by file, then by name (UserCentric: its matrix W)."""
         return {}
 
     n_trained_models: int | None = None
-    """Models that a client trains in a round (HypCluster: 1 of M); None: M."""
+    """Number of models that a client trains in a round (HypCluster: 1 of M); None: M."""
 
     def cohort(self: Algorithm, federation: Federation, round_: int) -> Tensor:
-        """The clients of a round, int64, ascending. Default: drawn uniformly (q-FFL: by size)."""
+        """The cohort of a round, int64, ascending. Default: clients drawn uniformly (q-FFL: by size)."""
         return sample_cohort(federation.clients(), self.participation, self.seed, round_)

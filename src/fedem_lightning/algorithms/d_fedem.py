@@ -11,10 +11,10 @@ from fedem_lightning.topology import Topology
 
 
 class DFedEM(DecentralizedSurrogateOptimization):
-    """Client t holds components theta_{m,t} and weights pi_t of its own, and gossips the components.
+    """Client t has its own components theta_{m,t} and weights pi_t, and averages the components with its neighbours.
 
-    E-step (Eq. 8) and pi (Eq. 9) with its own components; local steps scaled by T n_t / n; then theta_{m,t} <- sum_s
-    w_st theta_{m,s}. With M = 1 it is decentralised FedAvg (D-SGD with local steps).
+    A round is the E-step (Eq. 8) and pi (Eq. 9) with its own components, local steps scaled by T n_t / n, and then
+    theta_{m,t} <- sum_s w_st theta_{m,s}. With M = 1 it is decentralised FedAvg (D-SGD with local steps).
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.

@@ -1,4 +1,4 @@
-"""Surrogate optimisation without a server: clients on a graph, who average with their neighbours.
+"""Surrogate optimisation without a server: clients on a graph average with their neighbours.
 
 Marfoq et al., NeurIPS 2021, arXiv 2108.10252, Appendix E (Alg. 4, D-FedEM) and F (Alg. 5, the general form).
 """
@@ -22,16 +22,17 @@ from fedem_lightning.topology import Topology, spectral_gap
 
 
 class DecentralizedSurrogateOptimization(FederatedAlgorithm):
-    """Every client holds its own u_t; a round is local steps, then u_t <- sum_s w_st u_s over the neighbours (Alg. 5).
+    """Every client has its own u_t; a round is local steps, then u_t <- sum_s w_st u_s over the neighbours (Alg. 5).
 
-    W averages without regard to sizes, so a client's step is scaled by T n_t / n: the paper's learning rate is T times
-    ours. Then on the complete graph with equal sizes and plain SGD it is the client-server algorithm. All clients start
-    from the same u. Clients outside a round's cohort are isolated nodes. An unseen client takes the mean of all u_t.
+    W averages clients regardless of their sizes, so a client's step is scaled by T n_t / n: the paper's learning rate
+    is T times ours. With this scale, the complete graph, equal sizes and plain SGD give the client-server algorithm.
+    All clients start from the same u. Clients outside a round's cohort are isolated nodes. An unseen client takes the
+    mean of all u_t.
 
     Args:
         backbone, n_clients, n_components, options: see `FederatedAlgorithm`; the server optimiser must be the
             plain average.
-        surrogate: of the clients' objectives.
+        surrogate: makes the surrogates of the clients' objectives.
         topology: graph and mixing weights.
 
     """
@@ -52,11 +53,11 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         self.surrogate, self.topology = surrogate, topology or Topology()
         self.add_client_state("private", surrogate.private(n_clients, n_components), columns=surrogate.columns)
         self.models = ClientStore.of_components(n_clients, self.components)  # u_t, rows [M, ...]
-        self._neighbours = 0.0  # of a client, on average
+        self._neighbours = 0.0  # a client's mean number of neighbours
         self._gap: tuple[np.ndarray, float] | None = None  # the last W, and its spectral gap
 
     def client_update(self, block: Block, round_: int) -> None:
-        """Alg. 5: surrogate and private variable at its own u_t, local steps to u_t^{k-1/2}."""
+        """Alg. 5: the client takes surrogate and private variable at its own u_t, then local steps to u_t^{k-1/2}."""
         t, u = block.clients, self.models.read(block.clients)
         g = self.surrogate.majorize(self, block, u, self.private[t], round_)
         self.private[t] = g.private
@@ -66,39 +67,39 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         self.round_metrics.rejected += self.models.write_finite(t, half)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
-        """Nobody is a server: u_t <- sum_s w_st u_s^{k-1/2}."""
+        """Neighbours average, in place of a server: u_t <- sum_s w_st u_s^{k-1/2}."""
         clients = round_.federation.clients()
         active = torch.isin(clients, round_.cohort).cpu().numpy()
         w = self.topology.mixing(len(clients), active, self.seed, round_.number)  # [T, T]
         self._neighbours = float(((w > 0).sum() - (w.diagonal() > 0).sum()) / active.sum())
         spread = self.models.mix(clients, torch.from_numpy(w))
         if self._gap is None or not np.array_equal(w, self._gap[0]):
-            self._gap = (w, spectral_gap(w[np.ix_(active, active)]))  # of those who talk
+            self._gap = (w, spectral_gap(w[np.ix_(active, active)]))  # of the clients in the cohort
         for name, value in (("consensus_error", spread), ("spectral_gap", self._gap[1])):
             self.round_metrics.add(name, torch.tensor([value], dtype=torch.float64))
         self.server_step(None)
 
     def losses(self, block: Block) -> Tensor:
-        """The losses of every client's own models, [n, M]."""
+        """The losses of each client's own models, [n, M]."""
         return self.own_models(self.models.read(block.clients)).losses(block)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """u_t, mixed as the surrogate says."""
+        """Client t predicts with the models u_t; the surrogate gives their mixture weights."""
         mixture = self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
         models = self.models.read(clients)
         return OwnModels(self.components[0], models, mixture, self.surrogate.by_responsibility)
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """M models to and from each neighbour of the last round's graph, which hear them at once; no server."""
+        """M models to and from each neighbour of the last round's graph; neighbours receive a broadcast; no server."""
         m = len(self.components)
         return Transmission(down=m * self._neighbours, up=m * self._neighbours, uploads=m, streams=0)
 
     def evaluation_components(self, federation: Federation) -> Models:
-        """The mean of all u_t, [M, ...]."""
+        """The evaluation components are the mean of all u_t, [M, ...]."""
         return self.models.mean(federation.clients())
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """From the mean of all u_t and the initial v, one argmin of the surrogate."""
+        """An unseen client takes the mean of all u_t, and minimises the surrogate once, from the initial v."""
         mean = self.models.mean(federation.clients())
         self.private[clients] = self.surrogate.private(len(clients), len(self.components)).to(self.private)
         for block in self.blocks(federation, clients):

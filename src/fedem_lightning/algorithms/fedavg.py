@@ -13,7 +13,7 @@ from fedem_lightning.models.components import Backbone
 
 
 class FedAvg(FederatedAlgorithm):
-    """One model for all: theta <- sum_t (n_t / n) theta_t over the cohort. Unseen clients use it as it is.
+    """One global model: theta <- sum_t (n_t / n) theta_t over the cohort. Unseen clients predict with it unchanged.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
@@ -24,5 +24,5 @@ class FedAvg(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """theta_t = local_sgd(theta), weighed by n_t."""
+        """theta_t = local_sgd(theta), with weight n_t in the average."""
         return Sent(self.local_solver(self.broadcast(block.clients), block, round_), block.counts())

@@ -24,7 +24,7 @@ from fedem_lightning.randomness import Purpose, generator
 
 
 class FedEM(FederatedAlgorithm):
-    """Every client's data is a mixture of the same M distributions; client t serves sum_m pi[t, m] h_m(x).
+    """Every client's data is a mixture of the same M distributions; client t predicts with sum_m pi[t, m] h_m(x).
 
     With M = 1 it is FedAvg, bit for bit. Unsampled clients keep their pi.
 
@@ -33,16 +33,16 @@ class FedEM(FederatedAlgorithm):
         n_clients: T, the unseen clients included.
         n_components: M.
         initialization: "random": each component from its own seed, pi uniform. "farthest": components trained on single
-            clients that serve one another badly (`algorithms/initialization.py`). "shared": equal components, and a
-            random pi for every client, so that clients part the components and not labels.
-        warmup_rounds: at first, in which every component trains on all samples (q = 1) and pi stays. With "shared" the
-            components are FedAvg's one model, which is sent and trained once, and which the clients then part. With
-            the others it is FedAvg M times. The paper's is 0.
-        personalize_steps: E-steps and updates of pi of an unseen client; the paper's is 1, where pi has hardly left the
-            uniform weights.
-        personalize_tolerance: a client stops earlier, once no weight of its pi moves by as much; None: it never does.
-        personalize_seen: seen clients are scored with a pi computed from the newest components, as unseen clients are.
-            Training keeps its own pi. It helps clients outside the cohort, whose pi is old.
+            clients, each of which has a high loss under the others' models (`algorithms/initialization.py`). "shared":
+            equal components and a random pi for every client, so that components differ by clients, not by labels.
+        warmup_rounds: initial rounds in which every component trains on all samples (q = 1) and pi does not change.
+            With "shared" the components are then FedAvg's one model, which is sent and trained once; afterwards they
+            become different. With the other initialisations it is FedAvg M times. The paper has 0.
+        personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, after which pi is still close
+            to the uniform weights.
+        personalize_tolerance: a client stops earlier, once every weight of its pi moves by less; None: it never does.
+        personalize_seen: whether seen clients are scored with a pi computed from the newest components, as unseen
+            clients are. Training keeps its own pi. It helps clients outside the cohort, whose pi is old.
         options: see `FederatedAlgorithm`.
 
     """
@@ -84,7 +84,7 @@ class FedEM(FederatedAlgorithm):
         self.add_client_state("pi", torch.full((n_clients, n_components), 1.0 / n_components), columns="pi_{m}")
 
     def initialize(self, federation: Federation) -> None:
-        """The components' starting points, if they come from the data."""
+        """Computes the components' starting points if they depend on the data."""
         if self.initialization == "farthest":
             models = farthest_models(self, federation, n_candidates=10 * len(self.components), epochs=5)
             load_models(self.components, models)
@@ -102,7 +102,7 @@ class FedEM(FederatedAlgorithm):
         pi = self.pi[t] if len(received) > 1 else torch.ones_like(self.pi[t, :1])
         self.round_metrics.add("objective", mixture_losses(pi, losses, owner))  # Eq. 6, before the round
         if round_ < self.warmup_rounds:
-            q = torch.ones_like(losses)  # FedAvg
+            q = torch.ones_like(losses)  # as FedAvg: every sample counts fully
         else:
             q = responsibilities(self.pi[t], losses, owner)  # Eq. 8  [n, M]
             self.pi[t] = mixture_weights(q, owner, self.pi[t])  # Eq. 9  [C, M]
@@ -118,7 +118,7 @@ class FedEM(FederatedAlgorithm):
         super().server_update(means, round_)
 
     def _n_sent(self, round_: int) -> int:
-        """Models that travel in a round and are trained: one for all in a warm-up of equal components, else M."""
+        """Number of models sent and trained in a round: one in a warm-up with equal components, else M."""
         return 1 if self.initialization == "shared" and round_ < self.warmup_rounds else len(self.components)
 
     def transmission(self, clients: Tensor) -> Transmission:
@@ -126,11 +126,11 @@ class FedEM(FederatedAlgorithm):
         return Transmission(down=self._n_sent(self.current_epoch), up=self._n_sent(self.current_epoch))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """A gradient for each model that travels; the E-step has forward passes only."""
+        """One gradient for each model that is sent; the E-step has forward passes only."""
         return super().local_work(federation, clients, round_) // len(self.components) * self._n_sent(round_)
 
     def personal_models(self, clients: Tensor) -> SharedModels:
-        """Eq. 5: client t serves sum_m pi[t, m] h_m(x); tuning weighs samples by responsibilities (Eq. 8)."""
+        """Client t predicts with sum_m pi[t, m] h_m(x) (Eq. 5); tuning weighs samples by responsibilities (Eq. 8)."""
         return SharedModels(self.components, self.pi[clients], by_responsibility=True)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
@@ -143,7 +143,7 @@ class FedEM(FederatedAlgorithm):
             q = responsibilities(pi, losses, block.owner)
             new = mixture_weights(q, block.owner, pi)
             change = (new - pi).abs().amax(dim=1)  # [C]
-            pi = torch.where(moving.unsqueeze(1), new, pi)  # each client stops by itself
+            pi = torch.where(moving.unsqueeze(1), new, pi)  # each client stops on its own
             moving &= change >= self.personalize_tolerance
         self.pi[clients] = pi
 
@@ -154,7 +154,7 @@ class FedEM(FederatedAlgorithm):
         self.pi[seen] = kept[seen]
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
-        """Scores the seen clients; the pi made for that is not the one that they train with."""
+        """Scores the seen clients; a pi computed for scoring is discarded afterwards, and training keeps its own."""
         kept = self.pi.clone()
         super().validation_step(batch, batch_idx)
         self.pi.copy_(kept)

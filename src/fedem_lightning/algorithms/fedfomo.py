@@ -1,4 +1,4 @@
-"""FedFOMO: every client combines the models that help it on its own validation samples.
+"""FedFOMO: every client combines the models that lower the loss on its own validation samples.
 
 Zhang, Sapra, Fidler, Yeung, Alvarez: "Personalized Federated Learning with First Order Model Optimization", ICLR 2021,
 arXiv 2012.08565. Section 3; equation numbers are the paper's.
@@ -34,9 +34,9 @@ class FedFOMO(FederatedAlgorithm):
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
-        n_downloads: models that a client downloads a round, those of the largest affinity; None: all of the cohort.
-        exploration: chance that a download is of a random client instead.
-        exploration_decay: it falls by this a round, down to 0.
+        n_downloads: models that a client downloads a round, those with the largest affinity; None: the whole cohort's.
+        exploration: probability that a download is the model of a random client instead.
+        exploration_decay: decrease of this probability a round, down to 0.
 
     """
 
@@ -60,8 +60,8 @@ class FedFOMO(FederatedAlgorithm):
         self.n_downloads, self.exploration, self.exploration_decay = n_downloads, exploration, exploration_decay
         self.add_state("affinity", torch.zeros(n_clients, n_clients))
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
-        self.trained = ClientStore.of_components(n_clients, self.components)  # what each client sent last
-        self._downloads, self._distinct = float(n_downloads or 0), 0  # in the last round: a client's, and all
+        self.trained = ClientStore.of_components(n_clients, self.components)  # the model that each client sent last
+        self._downloads, self._distinct = float(n_downloads or 0), 0  # last round: per client, distinct models
 
     def client_update(self, block: Block, round_: int) -> None:
         """theta_i^t = local_sgd(theta_i^{t-1}); an update that is not finite is rejected."""
@@ -72,12 +72,12 @@ class FedFOMO(FederatedAlgorithm):
         )
 
     def server_update(self, means: Means | None, round_: Round) -> None:
-        """Every client of the cohort downloads and combines."""
+        """Every client of the cohort downloads models and combines them."""
         cohort = round_.cohort
         offered = cohort[self.trained.written[cohort]]
         epsilon = max(0.0, self.exploration - self.exploration_decay * round_.number)
         downloaded = torch.stack([self._choose(int(i), offered, epsilon, round_.number) for i in cohort])  # [C, N]
-        used = downloaded | (offered == cohort.unsqueeze(1))  # its own needs no download
+        used = downloaded | (offered == cohort.unsqueeze(1))  # a client's own model needs no download
         self._downloads = float(downloaded.sum(dim=1).double().mean())
         self._distinct = int(downloaded.any(dim=0).sum())
         w = self.step(round_.federation, cohort, offered, used)
@@ -85,7 +85,7 @@ class FedFOMO(FederatedAlgorithm):
         self.server_step(None)
 
     def _choose(self, client: int, offered: Tensor, epsilon: float, round_: int) -> Tensor:
-        """Which of the offered models a client downloads, bool [N]: by affinity, each with a chance by random."""
+        """The offered models that a client downloads, bool [N]: by affinity; at random with probability `epsilon`."""
         rng, n = generator(self.seed, Purpose.DOWNLOADS, round_, client), len(offered)
         others = np.flatnonzero(offered.cpu().numpy() != client)
         number = len(others) if self.n_downloads is None else min(self.n_downloads, len(others))
@@ -99,15 +99,15 @@ class FedFOMO(FederatedAlgorithm):
         return torch.from_numpy(mask).to(offered.device)
 
     def step(self, federation: Federation, clients: Tensor, offered: Tensor, used: Tensor) -> Tensor:
-        """Eq. 4 and 5: the clients' models move.
+        """Updates the clients' models by Eq. 4 and 5.
 
         Args:
-            federation: has their validation samples.
-            clients: int64 [C]; offered: whose trained models there are, int64 [N].
-            used: which of them each client has, bool [C, N].
+            federation: holds the clients' validation samples.
+            clients: int64 [C]; offered: clients whose trained models are offered, int64 [N].
+            used: the offered models that each client combines, bool [C, N].
 
         Returns:
-            w_in before it is cut at 0 and scaled, float64 [C, N]; 0 where not used.
+            w_in before it is clipped at 0 and scaled, float64 [C, N]; 0 for models that are not used.
 
         """
         gain = torch.zeros(used.shape, dtype=torch.float64, device=clients.device)
@@ -143,7 +143,7 @@ class FedFOMO(FederatedAlgorithm):
         return client_means(torch.cat(losses).double(), block)[:, 0]
 
     def _distances(self, clients: Tensor, offered: Tensor) -> Tensor:
-        """|theta_n - theta_i| over parameters, float64 [C, N]; at 0 the weight is 0."""
+        """|theta_n - theta_i| over parameters, float64 [C, N]; a distance of 0 leads to weight 0."""
         total = torch.zeros(len(clients), len(offered), dtype=torch.float64, device=clients.device)
         params = self.params_of(self.models.read(clients[0]))
         for n, other in enumerate(offered):
@@ -154,15 +154,15 @@ class FedFOMO(FederatedAlgorithm):
         return total.sqrt()
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """The downloads of the round, and one model up; the server puts each distinct model on the air once."""
+        """The downloads of the round, and one model up; the server broadcasts each distinct model once."""
         return Transmission(down=self._downloads, up=1, streams=self._distinct)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """Each client's own model."""
+        """Each client predicts with its own model."""
         return self.own_models(self.models.read(clients))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """From the mean model: one local round, then one step with models that clients sent last."""
+        """From the mean model, an unseen client takes one local round, and one step with the clients' last models."""
         known, mean = federation.clients(), self.models.mean(federation.clients())
         offered = known[self.trained.written[known]]
         for block in self.blocks(federation, clients):
@@ -176,7 +176,7 @@ class FedFOMO(FederatedAlgorithm):
 
 
 def _judging(federation: Federation, clients: Tensor) -> Block:
-    """The clients' validation samples; of those who have none, training samples."""
+    """The clients' validation samples; for clients without any, their training samples."""
     val, train = (federation.block(clients, split) for split in ("val", "train"))
     instead = (val.counts() == 0)[train.owner]
     index, owner = (torch.cat([a, b[instead]]) for a, b in ((val.index, train.index), (val.owner, train.owner)))

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose local objective holds on to the model received.
+"""FedProx: FedAvg with a proximal term, which keeps the local model near the model received.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: "Federated Optimization in Heterogeneous Networks", MLSys 2020,
 arXiv 1812.06127. Algorithm 2.
@@ -19,7 +19,7 @@ from fedem_lightning.models.components import Backbone
 
 @dataclass(frozen=True)
 class ProximalStep(LocalStep):
-    """A step on F(theta) + (mu / 2) |theta - anchor|^2; the learner carries "anchor", like "params"."""
+    """A local step on F(theta) + (mu / 2) |theta - anchor|^2; the learner has "anchor" beside "params"."""
 
     mu: float
 
@@ -35,7 +35,7 @@ class FedProx(FederatedAlgorithm):
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
-        mu: of the proximal term, 0 or more; with plain SGD keep lr mu < 2.
+        mu: weight of the proximal term, 0 or more; with plain SGD keep lr mu < 2.
 
     """
 
@@ -45,7 +45,7 @@ class FedProx(FederatedAlgorithm):
         self.mu = mu
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """theta_t = argmin F_t(theta) + (mu / 2) |theta - theta^{k-1}|^2, inexactly."""
+        """theta_t ~ argmin F_t(theta) + (mu / 2) |theta - theta^{k-1}|^2, by local SGD."""
         theta = self.broadcast(block.clients)
         step = self.local_step(block, round_, ProximalStep, mu=self.mu)
         models = self.local_solver(theta, block, round_, step=step, extra={"anchor": self.params_of(theta)})

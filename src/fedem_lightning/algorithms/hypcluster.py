@@ -1,4 +1,4 @@
-"""HypCluster: q hypotheses, each client trains and serves the one with its lowest loss.
+"""HypCluster: q hypotheses; each client trains and predicts with the one of its lowest loss.
 
 Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applications to Federated Learning", 2020, arXiv
 2002.10619. Section 4, Figure 1. With random hypotheses at the start it is IFCA (Ghosh et al. 2020, arXiv 2006.04088).
@@ -22,18 +22,19 @@ from fedem_lightning.network import Transmission
 class HypCluster(FederatedAlgorithm):
     """min over h_1..h_q of sum_k (n_k / n) min_i L_k(h_i), Eq. 3, by stochastic EM with hard assignments.
 
-    The components are the hypotheses; with q = 1 it is FedAvg, bit for bit. A hypothesis that nobody chose in a round
-    stays as it is, with its own state of the server optimiser. All clients, seen or not, are assigned by the models at
-    hand when they are scored.
+    The components are the hypotheses; with q = 1 it is FedAvg, bit for bit. A hypothesis that no client chose in a
+    round does not change, nor does its state of the server optimiser. All clients, seen or unseen, choose again among
+    the newest hypotheses whenever they are scored.
 
     Args:
         backbone: see `FederatedAlgorithm`.
         n_clients: T, the unseen clients included.
         n_components: q.
         initialization: "sampled": each hypothesis is trained from a common start on one client, drawn at random.
-            "farthest": on clients that the hypotheses before it serve worst. "greedy": of the models of 10 q clients
-            those that serve all of these best together. "random": each from its own seed (IFCA).
-        initial_epochs: passes of such a client over its samples.
+            "farthest": each is trained on the client with the highest loss under the hypotheses before it. "greedy":
+            of the models of 10 q clients, the set with the lowest losses on these clients. "random": each has its own
+            seed (IFCA).
+        initial_epochs: passes over the samples of the client on which a hypothesis starts.
         options: see `FederatedAlgorithm`.
 
     """
@@ -59,7 +60,7 @@ class HypCluster(FederatedAlgorithm):
         self.add_client_state("cluster", torch.zeros(n_clients, dtype=torch.int64), columns="cluster", groups=True)
 
     def initialize(self, federation: Federation) -> None:
-        """The hypotheses' starting points. One alone starts where FedAvg does."""
+        """Computes the hypotheses' starting points. A single hypothesis starts where FedAvg does."""
         if self.initialization == "random" or len(self.components) == 1:
             return
         if self.initialization == "sampled":
@@ -70,13 +71,13 @@ class HypCluster(FederatedAlgorithm):
         load_models(self.components, models)
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """Chooses a hypothesis, trains it, and sends it with its number."""
+        """The client chooses a hypothesis, trains it, and sends it with its index."""
         self.personalize_block(block)
         models = self.local_solver(self._chosen(block.clients), block, round_)  # h_{k, f(k)}  [C, 1, ...]
         return Sent(models, block.counts(), group=self.cluster[block.clients], n_groups=len(self.components))
 
     def personalize_block(self, block: Block) -> None:
-        """f(k) = argmin_i L_k(h_i), Eq. 4; ties: the lowest i. A client without samples stays where it is."""
+        """f(k) = argmin_i L_k(h_i), Eq. 4; ties: the lowest i. A client without samples keeps its hypothesis."""
         losses = self.losses(block)  # [n, q]
         nearest = client_means(losses, block).sort(dim=1, stable=True).indices[:, 0]  # NaN counts as largest
         self.cluster[block.clients] = torch.where(block.counts() > 0, nearest, self.cluster[block.clients])
@@ -84,21 +85,21 @@ class HypCluster(FederatedAlgorithm):
         self.round_metrics.add("objective", losses.gather(1, chosen))  # Eq. 3
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """Eq. 4."""
+        """Each client chooses its hypothesis (Eq. 4)."""
         for block in self.blocks(federation, clients):
             self.personalize_block(block)
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """All q hypotheses down, one up."""
+        """All q hypotheses down, one model up from each client."""
         return Transmission(down=len(self.components), up=1)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """The hypothesis of each client."""
+        """Each client predicts with its hypothesis."""
         return self.own_models(self._chosen(clients))
 
     @property
     def n_served_models(self) -> int | None:
-        """Q."""
+        """The number q of hypotheses."""
         return None if self.is_adapted else len(self.components)
 
     def _chosen(self, clients: Tensor) -> Models:

@@ -1,4 +1,4 @@
-"""Starting points for components, made from clients' data."""
+"""Starting points of components, trained on the data of single clients."""
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,12 @@ from fedem_lightning.randomness import Purpose, generator
 
 
 def sampled_models(algorithm: Algorithm, federation: Federation, epochs: int) -> Models:
-    """M models, each trained from component 0 on a client drawn at random (HypCluster, Mansour et al. 2020, Fig. 1).
+    """M models, each trained from component 0 on a random client (HypCluster, Mansour et al. 2020, Fig. 1).
 
     Args:
-        algorithm: its local solver trains them.
-        federation: its seen clients are drawn from; twice if there are fewer than M.
-        epochs: passes of each over its samples.
+        algorithm: its local solver trains the models.
+        federation: clients are drawn from its seen clients, repeatedly if there are fewer than M.
+        epochs: passes over a client's samples.
 
     Returns:
         Models [M, ...].
@@ -33,16 +33,16 @@ def sampled_models(algorithm: Algorithm, federation: Federation, epochs: int) ->
 
 
 def farthest_models(algorithm: Algorithm, federation: Federation, n_candidates: int, epochs: int) -> Models:
-    """M models trained on single clients, each on one that the models before it serve worst.
+    """M models trained on single clients, each on the client with the highest loss under the models before it.
 
-    The rule of farthest-first traversal (Gonzalez 1985), with a client's lowest loss among the chosen models as its
-    distance. Candidates all start from component 0; the first is drawn at random.
+    It is farthest-first traversal (Gonzalez 1985); a client's distance is its lowest loss among the chosen models. The
+    models of all candidates start from component 0; the first model is chosen at random.
 
     Args:
-        algorithm: its local solver trains them.
-        federation: its seen clients are drawn from.
-        n_candidates: clients drawn, M at least.
-        epochs: passes of each over its samples.
+        algorithm: its local solver trains the models.
+        federation: candidates are drawn from its seen clients.
+        n_candidates: number of clients drawn, M at least.
+        epochs: passes over a client's samples.
 
     Returns:
         Models [M, ...].
@@ -61,15 +61,15 @@ def farthest_models(algorithm: Algorithm, federation: Federation, n_candidates: 
 
 
 def greedy_models(algorithm: Algorithm, federation: Federation, n_candidates: int, epochs: int) -> Models:
-    """M models trained on single clients: one after the other, the one that lowers the sum of lowest losses most.
+    """M models trained on single clients; each is the one that reduces the sum of clients' lowest losses most.
 
-    The greedy rule of facility location (Nemhauser, Wolsey, Fisher 1978), over clients drawn at random.
+    It is the greedy rule of facility location (Nemhauser, Wolsey, Fisher 1978), over clients drawn at random.
 
     Args:
-        algorithm: its local solver trains them.
-        federation: its seen clients are drawn from.
-        n_candidates: P, clients drawn, M at least; each one's model is tried on all of them.
-        epochs: passes of each over its samples.
+        algorithm: its local solver trains the models.
+        federation: candidates are drawn from its seen clients.
+        n_candidates: P, the number of clients drawn, M at least; each client's model is evaluated on all of them.
+        epochs: passes over a client's samples.
 
     Returns:
         Models [M, ...].
@@ -95,7 +95,7 @@ def load_models(components: nn.ModuleList, models: Models) -> None:
 
 
 def _trained(algorithm: Algorithm, federation: Federation, candidates: Tensor, epochs: int) -> tuple[Tensor, Models]:
-    """Candidates [P], without those whose training diverged, and what component 0 becomes on each, [P, 1, ...]."""
+    """The candidates [P] whose training did not diverge, and component 0 after training on each, [P, 1, ...]."""
     parts = []
     algorithm.observer.begin("starting points", len(candidates))
     for block in algorithm.blocks(federation, candidates):
@@ -110,7 +110,7 @@ def _trained(algorithm: Algorithm, federation: Federation, candidates: Tensor, e
 def _mean_losses(
     algorithm: Algorithm, federation: Federation, candidates: Tensor, trained: Models, which: int
 ) -> Tensor:
-    """Mean training loss of every candidate's samples under the model of candidate `which`, [P]."""
+    """Every candidate's mean training loss under the model of candidate `which`, [P]."""
     sums = torch.zeros(len(candidates), dtype=algorithm.parameter_dtype, device=candidates.device)
     block = federation.block(candidates, "train")
     shared = {name: t[which].expand(len(candidates), *t.shape[1:]) for name, t in trained.items()}

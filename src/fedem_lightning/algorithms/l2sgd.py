@@ -2,10 +2,10 @@
 
 Hanzely, Richtarik: "Federated Learning of a Mixture of Global and Local Models", 2020, arXiv 2002.05516. Algorithm 1.
 
-A step of theirs is a coin for all: with probability 1 - p every client takes a gradient step, with probability p all
-models move towards their mean. A round here is the gradient steps up to the next p, J of them (geometric, mean
-(1 - p) / p), and then one step towards the mean. Messages are needed only when the coin turns: in a round with J = 0
-the mean is still that of the round before (or of the common start), and every client has it.
+A step of the paper draws one xi for all clients: if xi = 0 (probability 1 - p) every client takes a gradient step, if
+xi = 1 all models move towards their mean. A round here is all gradient steps before the next xi = 1, J of them
+(geometric, mean (1 - p) / p), and then one step towards the mean. Models are sent only when xi changes: in a round
+with J = 0 the mean is still that of the round before (or of the common start), and every client has it.
 """
 
 from typing import Any
@@ -27,16 +27,16 @@ from fedem_lightning.randomness import Purpose, generator
 
 
 class L2SGD(FederatedAlgorithm):
-    """Clients keep x_t; x_t <- x_t - eta grad f_t(x_t), J times, then x_t <- (1 - rho) x_t + rho x_bar.
+    """Each client keeps x_t; x_t <- x_t - eta grad f_t(x_t), J times, then x_t <- (1 - rho) x_t + rho x_bar.
 
-    In the paper's letters eta = a / (T (1 - p)) and rho = a lambda / (T p): it minimises (1/T) sum_t f_t(x_t) +
+    In the paper's symbols eta = a / (T (1 - p)) and rho = a lambda / (T p). The objective is (1/T) sum_t f_t(x_t) +
     lambda / (2T) sum_t |x_t - x_bar|^2 with lambda = rho p / (eta (1 - p)). Unseen clients get x_bar.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`. `client_optimizer.lr` is eta; the server optimiser must
             be the plain average.
-        pull: rho, in [0, 1]; the paper asks for 1/2 at most.
-        probability: p, in (0, 1]; None: such that a round has as many local steps as an epoch on average.
+        pull: rho, in [0, 1]; the paper requires 1/2 at most.
+        probability: p, in (0, 1]; None: the p with which a round has as many local steps as an epoch, on average.
 
     """
 
@@ -61,14 +61,14 @@ class L2SGD(FederatedAlgorithm):
         self._exchanged = True  # whether models were sent in the last round
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """Xi = 0: J local steps."""
+        """The J local steps (xi = 0)."""
         steps = self.local_steps_of(block.federation, round_)
         x = self.local_solver(self.models.read(block.clients), block, round_, steps=steps)
         self.models.write_finite(block.clients, x)
         return Sent(x, torch.ones_like(block.counts()))  # x_bar is a plain mean
 
     def server_update(self, means: Means | None, round_: Round) -> None:
-        """Xi = 1: x_t <- (1 - rho) x_t + rho x_bar for the cohort; x_bar itself becomes the shared component."""
+        """x_t <- (1 - rho) x_t + rho x_bar for the cohort (xi = 1); x_bar becomes the shared component."""
         if means is not None:
             for clients in round_.cohort.split(256):
                 x = self.models.read(clients)  # [C, 1, ...]
@@ -77,7 +77,7 @@ class L2SGD(FederatedAlgorithm):
             for name, tensor in self.components[0].state_dict(keep_vars=True).items():
                 if name in means.models:
                     tensor.data.copy_(means.models[name][0])
-        # a mean over another cohort is another one: then it has to be sent in any case
+        # the mean over another cohort is another mean, which has to be sent even if J = 0
         always = len(self.cohort(round_.federation, round_.number)) < len(round_.federation.clients()) or any(
             network.deadline is not None for network in self.networks.values()
         )
@@ -89,12 +89,12 @@ class L2SGD(FederatedAlgorithm):
         return Transmission(down=int(self._exchanged), up=int(self._exchanged))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """J batches."""
+        """The gradients of J batches."""
         counts = federation.splits["train"].counts(clients)
         return self.local_steps_of(federation, round_) * counts.clamp(max=self.batch_size)
 
     def local_steps_of(self, federation: Federation, round_: int) -> int:
-        """J, the coin's zeros before its next one; the same for all clients."""
+        """J, the number of xi = 0 before the next xi = 1; the same for all clients."""
         p = self.probability
         if p is None:
             counts = federation.splits["train"].counts(federation.clients())
@@ -102,14 +102,14 @@ class L2SGD(FederatedAlgorithm):
         return int(generator(self.seed, Purpose.LOCAL_STEPS, round_).geometric(p)) - 1
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """x_t; who never took part has x_bar."""
+        """Client t predicts with x_t; a client that never took part has x_bar."""
         return self.own_models(self.models.read(clients, self.broadcast(clients)))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """x_bar."""
+        """An unseen client takes x_bar."""
         self.models.write(clients, self.broadcast(clients))
 
 
 def floats(models: Models) -> Models:
-    """Without integer counters."""
+    """The floating-point tensors, without integer counters."""
     return {name: tensor for name, tensor in models.items() if tensor.is_floating_point()}

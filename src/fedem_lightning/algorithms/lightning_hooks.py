@@ -1,4 +1,4 @@
-"""Part of every algorithm: what Lightning calls. An epoch is a communication round."""
+"""Part of every algorithm: the hooks that Lightning calls. An epoch is a communication round."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from fedem_lightning.round import run_round
 
 
 class Trained(Algorithm, Protocol):
-    """What Lightning's hooks need of an algorithm besides."""
+    """Members of an algorithm that the Lightning hooks use, beyond those of `Algorithm`."""
 
     adaptation: Adaptation | None
     clients: pd.DataFrame
@@ -50,17 +50,17 @@ class Trained(Algorithm, Protocol):
 
 
 class LightningHooks:
-    """Rounds, scoring and checkpoints, as Lightning's loops ask for them."""
+    """Rounds, scoring and checkpoints, as hooks of Lightning's loops."""
 
     _prepared: Federation | None
     federation_digest: str | None
 
     def configure_optimizers(self: Trained) -> torch.optim.Optimizer:
-        """The server optimiser."""
+        """Makes the server optimiser."""
         return self.server_optimizer(self.components.parameters())
 
     def setup(self: Trained, stage: str) -> None:
-        """Keeps DDP from copying all buffers before every round: the round itself exchanges what changed."""
+        """Keeps DDP from copying all buffers before every round: the round itself exchanges the rows that changed."""
         self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
 
     def configure_callbacks(self: Trained) -> list[pl.Callback]:
@@ -75,7 +75,7 @@ class LightningHooks:
         if self.device.type == "cpu":
             for parameter in self.components.parameters():
                 parameter.data = channels_last(parameter) if parameter.ndim == 4 else parameter.data
-        self.resolve_engine(self.device)  # copies the networks, which must come before a profiler adds hooks
+        self.resolve_engine(self.device)  # copies the networks, before a profiler adds hooks to them
         self.statistics.plan(self.trainer.max_epochs or 0)
 
     @torch.no_grad()
@@ -85,51 +85,51 @@ class LightningHooks:
         self._log(run_round(self, batch))
 
     def validation_step(self: Trained, batch: Federation, batch_idx: int) -> None:
-        """Scores the seen clients on every split; outside of training, what the test is for stays unseen."""
+        """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
         self.prepare_for(batch)
         if self.personalizes_seen:
             self._personalize(batch, scored_clients(self, batch))
         self._log(curve_metrics(self, batch, SPLITS if self.trainer.state.fn == "fit" else ("train", "val")))
 
     def test_step(self: Trained, batch: Federation, batch_idx: int) -> None:
-        """Personalises the unseen clients, scores everybody on every split, and fills `clients`."""
+        """Personalises the unseen clients, scores all clients on every split, and fills `clients`."""
         self.prepare_for(batch)
         part, unseen = self.personalize_fraction, scored_clients(self, batch, seen=False)
         own_data = batch if part == 1 else batch.with_part(batch.clients(seen=False), part, self.seed)
-        if self.personalizes_seen:  # an adaptation may ask who is like whom
+        if self.personalizes_seen:  # an adaptation may need the groups of all clients
             self._personalize(batch, scored_clients(self, batch) if self.adaptation is None else batch.clients())
         for name, kept in self.client_stores().items():
             if name.endswith("momentum"):
-                kept.written[unseen] = False  # an earlier test may have left some
+                kept.written[unseen] = False  # momentum of an earlier test
         self._personalize(own_data, unseen)
         self.clients = client_table(self, batch, own_data)
         self._log(final_metrics(self.clients))
 
     def on_train_end(self: Trained) -> None:
-        """Stops the clock."""
+        """Adds the last seconds to the training time."""
         self.statistics.tick()
 
     def on_save_checkpoint(self: Trained, checkpoint: dict[str, Any]) -> None:
-        """Adds the statistics and what was found out."""
+        """Adds the statistics and the diagnostics."""
         self.statistics.tick()
         checkpoint["statistics"], checkpoint["diagnostics"] = self.statistics.state_dict(), self.diagnostics
         checkpoint["federation"] = self.federation_digest
-        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = self._saved_arguments  # what load_from_checkpoint may hand over
+        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = self._saved_arguments  # for load_from_checkpoint
 
     def on_load_checkpoint(self: Trained, checkpoint: dict[str, Any]) -> None:
-        """Counts on from the statistics."""
+        """Restores statistics and diagnostics; the run continues to count from there."""
         self.statistics = self.statistics.count_on(checkpoint["statistics"])
         self.federation_digest = checkpoint["federation"]
         self.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
         saved = checkpoint["state_dict"]
-        # Lightning loads the tensors before `trainer.precision=64-true` makes the model double: bits would be lost
+        # Lightning loads the tensors before `trainer.precision=64-true` makes the model double, and would lose bits
         self.to(next(saved[name].dtype for name, _ in self.components.named_parameters(prefix="components")))
 
     def prepare_for(self: Trained, federation: Federation) -> None:
-        """Makes ready for rounds and scores on this federation.
+        """Prepares the algorithm for rounds and scores on this federation.
 
         Raises:
-            UserError: the model was made for another one, or the method is not defined for it.
+            UserError: the model was made for another federation, or the algorithm is not defined for this one.
 
         """
         check_capabilities(self, federation)
@@ -150,7 +150,7 @@ class LightningHooks:
         self.federation_digest, self._prepared = digest, federation
 
     def _personalize(self: Trained, federation: Federation, clients: Tensor) -> None:
-        """Each process does its share; all learn what came of it."""
+        """Each process personalises its share of the clients; then all processes exchange the client state."""
         if not len(clients):
             return
         processes = Processes.of(self.trainer)
@@ -162,7 +162,7 @@ class LightningHooks:
             processes.exchange_rows(self.client_state(), shares)
 
     def _log(self: Trained, metrics: dict[str, float]) -> None:
-        if self.trainer.state.fn == "fit":  # the metric called "step" is the loggers' x-axis: rounds
+        if self.trainer.state.fn == "fit":  # loggers use the metric called "step" as x-axis: rounds
             metrics = metrics | {"step": float(self.current_epoch + 1)}
         several = self.trainer.world_size > 1
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, sync_dist=several)

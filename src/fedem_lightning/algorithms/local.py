@@ -1,4 +1,4 @@
-"""Local: every client trains alone. The baseline that any federation has to beat."""
+"""Local: every client trains alone. It is the baseline of all federated methods."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ from fedem_lightning.network import Transmission
 
 
 class Local(FederatedAlgorithm):
-    """theta_t <- local_sgd(theta_t), no server. All clients start from the same model.
+    """theta_t <- local_sgd(theta_t), without a server. All clients start from the same model.
 
-    An unseen client trains alone too: as many rounds as a seen one took part in on average, rounded.
+    An unseen client trains alone too, for the mean number of rounds of a seen client, rounded.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
@@ -40,11 +40,11 @@ class Local(FederatedAlgorithm):
         )
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """Each client's own model."""
+        """Each client predicts with its own model."""
         return self.own_models(self.models.read(clients))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """From the common start; the clients' rounds are spread over the run, and so over the schedule of the rate."""
+        """Trains unseen clients from the common start, in rounds spread over the run and its learning-rate schedule."""
         done = self.statistics.rounds
         taken = self.rounds_of_a_client(federation)
         self.models.write(clients, self.broadcast(clients))
@@ -53,7 +53,7 @@ class Local(FederatedAlgorithm):
                 self.client_update(block, i * done // taken)
 
     def rounds_of_a_client(self, federation: Federation) -> int:
-        """In how many rounds a seen client was drawn and met the deadline: the mean over them, rounded."""
+        """Rounds in which a seen client was drawn and met the deadline: the mean over the seen clients, rounded."""
         n_seen, statistics = len(federation.clients()), self.statistics
         drawn = statistics.rounds * share_of(self.participation, n_seen)
         return round((drawn - statistics.stragglers) / n_seen)

@@ -49,11 +49,11 @@ class LocalTraining:
             block: the clients and their samples.
             round_: number of the round, from 0; it sets shuffling and learning rate.
             weights: of the samples in each model's loss, [n, M]; None: 1.
-            step: default: that of `local_step`.
-            extra: what the step needs beyond "params", "buffers" and "momentum", each tensor [C, M, ...].
-            epochs, steps: default: the algorithm's.
-            keep_momentum: whether kept momentum (`client_optimizer.state`) is used and moved on.
-            quiet: whether this training is left out of the round's progress.
+            step: the local step; None: that of `local_step`.
+            extra: tensors that the step needs beside "params", "buffers" and "momentum", each [C, M, ...].
+            epochs, steps: passes, or steps; None: the algorithm's.
+            keep_momentum: whether kept momentum (`client_optimizer.state`) is used and updated.
+            quiet: whether this training is left out of the progress bar.
 
         Returns:
             The learners after the local steps, each tensor [C, M, ...].
@@ -76,7 +76,7 @@ class LocalTraining:
         progress = (lambda clients: None) if quiet else self.observer.advance
         trained = self.engine.run(step, learners, block, batches, weights, progress)
         if kept is not None:
-            finite = all_finite(trained["momentum"])  # a client that diverged once starts again from what it had
+            finite = all_finite(trained["momentum"])  # a client that diverged keeps its earlier momentum
             n_kept = self.n_trained_models or len(self.components)
             rows = {name: t[finite].expand(-1, n_kept, *t.shape[2:]) for name, t in trained["momentum"].items()}
             kept.write(block.clients[finite], rows)
@@ -85,7 +85,7 @@ class LocalTraining:
     def local_step(
         self: Algorithm, block: Block, round_: int, kind: type[LocalStep] = LocalStep, **options: Any
     ) -> LocalStep:
-        """A local step of the given kind, at the round's learning rate."""
+        """A local step of class `kind`, at the round's learning rate."""
         backbone, task = self.components[0], block.federation.task
         return kind(backbone, task, self.client_optimizer, self.lr_at(round_), **options)
 
@@ -95,11 +95,11 @@ class LocalTraining:
         return self.engine.blocks(federation, clients, learner_bytes, self.batch_size)
 
     def lr_at(self: Algorithm, round_: int) -> float:
-        """The clients' learning rate in a round (from 0)."""
+        """The clients' learning rate in round `round_` (from 0)."""
         return self.client_optimizer.lr_at(round_, self.statistics.planned_rounds)
 
 
 def _first(kept: Models, models: Models) -> Models:
-    """Of what is kept, [C, M, ...], as much as there are models: one may be trained that stands for M equal ones."""
+    """The first rows of `kept` [C, M, ...], one for each model: one trained model may stand for M equal ones."""
     n_models = next(iter(models.values())).shape[1]
     return {name: rows[:, :n_models] for name, rows in kept.items()}

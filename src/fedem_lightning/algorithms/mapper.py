@@ -1,4 +1,4 @@
-"""Mapper: model interpolation, central and local models trained together.
+"""Mapper: model interpolation; central and local models are trained together.
 
 Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applications to Federated Learning", 2020, arXiv
 2002.10619. Section 6, Figure 4; equation numbers are the paper's.
@@ -20,12 +20,13 @@ from fedem_lightning.models.components import Backbone
 class Mapper(FederatedAlgorithm):
     """min over h_c of sum_k (n_k / n) min over h_l, lambda of L_k(lambda h_l + (1 - lambda) h_c).
 
-    Every client, seen or not, is scored with the h_l and lambda of (10) and (11) for the newest h_c. As h_l starts from
-    it each time, clients keep nothing. With the grid {0} it is FedAvg.
+    Every client, seen or unseen, is scored with the h_l and lambda of Eq. 10 and 11 for the newest h_c. As h_l starts
+    from h_c each time, clients keep no state. With the grid {0} it is FedAvg.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
-        adaptation: `Interpolate` with the mixture's objective: the grid, and how h_l is trained; None: its defaults.
+        adaptation: `Interpolate` with the mixture's objective; it sets the grid and the training of h_l. None: its
+            defaults.
 
     """
 
@@ -38,7 +39,7 @@ class Mapper(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, adaptation=interpolation, **options)
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """(10) and (11) for h_c as received; then (12), local steps of h_c with h_l fixed."""
+        """Solves Eq. 10 and 11 for the received h_c; then takes local steps of h_c with h_l fixed (Eq. 12)."""
         assert isinstance(self.adaptation, Interpolate)
         h_c = self.broadcast(block.clients)  # [C, 1, ...]
         h_l, share = self.adaptation.fit(self, self.own_models(h_c), block)  # Eq. 10, 11
@@ -49,7 +50,7 @@ class Mapper(FederatedAlgorithm):
         return Sent(models, block.counts())
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """h_c's, and the epochs of an h_l for each lambda of the grid above 0."""
+        """The gradients of h_c, and those of h_l for each lambda of the grid above 0."""
         assert isinstance(self.adaptation, Interpolate)
         n_local = sum(value > 0 for value in self.adaptation.lambdas)
         counts = federation.splits["train"].counts(clients)

@@ -1,7 +1,7 @@
 """MOCHA: federated multi-task learning of linear models by dual coordinate ascent.
 
 Smith, Chiang, Sanjabi, Talwalkar: "Federated Multi-Task Learning", NeurIPS 2017, arXiv 1705.10467. Algorithm 1, with
-their probabilistic prior for the relations of clients. With labels y = -1, +1 and margins m = y x^T w_t,
+the paper's probabilistic prior for the relations of clients. With labels y = -1, +1 and margins m = y x^T w_t,
 
     primal:  P(W) = sum_t (1/n_t) sum_i phi(m_ti) + (lambda / 2) tr(W Omega W^T),  Omega = Sigma^-1, tr Sigma = 1
     dual:    D(alpha) = sum_t (1/n_t) sum_i -phi*(-y_ti alpha_ti) - (lambda / 2) tr(W Omega W^T)
@@ -35,7 +35,7 @@ from fedem_lightning.tasks import BinaryClassification
 
 
 class Loss(NamedTuple):
-    """A loss of the margin m and its conjugate, in a = y alpha, which lies in [0, 1]."""
+    """A loss of the margin m, and its conjugate as a function of a = y alpha in [0, 1]."""
 
     primal: Callable[[Tensor], Tensor]  # phi(m)
     dual: Callable[[Tensor], Tensor]  # -phi*(-a)
@@ -57,20 +57,20 @@ LOSSES = {
 
 
 class MOCHA(FederatedAlgorithm):
-    """Clients keep alpha_t and ascend the dual; the server couples their models through Sigma, and learns Sigma.
+    """Clients keep alpha_t and ascend the dual; the server learns Sigma, which couples the clients' models.
 
-    Two classes and one linear layer only. A round is an inner iteration: one message up, delta b_t, and one down, w_t.
-    Clients outside the cohort take no steps, but Sigma moves their w_t. The server needs T^2 numbers, and T^3 time for
-    a new Sigma.
+    It needs two classes and one linear layer. A round is an inner iteration: delta b_t goes up and w_t goes down.
+    Clients outside the cohort take no steps, but Sigma moves their w_t. The server needs T^2 numbers of memory, and T^3
+    time for a new Sigma.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`. Local epochs, batches and the client optimiser take no
-            part; the server optimiser must be the plain average.
+        backbone, n_clients, options: see `FederatedAlgorithm`. Local epochs, batches and the client optimiser are
+            not used; the server optimiser must be the plain average.
         penalty: lambda.
         loss: phi, "hinge" or "logistic".
         inner_rounds: rounds from one update of Sigma to the next.
-        work: H_t / n_t, in (0, 1]: coordinate steps of a client in a round, at least one.
-        stragglers: s in (0, 1]: H_t / n_t is drawn from [s, 1] for each client and round instead; None: it is `work`.
+        work: H_t / n_t, in (0, 1]; H_t is a client's number of coordinate steps in a round, at least one.
+        stragglers: s in (0, 1]: H_t / n_t is drawn from [s, 1] for each client and round; None: it is `work`.
 
     """
 
@@ -109,7 +109,7 @@ class MOCHA(FederatedAlgorithm):
         self.add_state("sigma", torch.eye(n_clients) / n_clients)
 
     def client_update(self, block: Block, round_: int) -> None:
-        """H_t coordinate steps of every client; b_t and alpha_t move. An update that is not finite is rejected."""
+        """Each client takes H_t coordinate steps of b_t and alpha_t. An update that is not finite is rejected."""
         if not self.alpha.shape[1]:
             self.alpha = self.alpha.new_zeros(self.n_clients, int(block.federation.splits["train"].counts().max()))
         steps = self.local_steps_of(block, round_)  # H_t
@@ -127,10 +127,10 @@ class MOCHA(FederatedAlgorithm):
 
         shuffled = shuffled_batches(block, 1, 1, self.seed, round_).order[0]  # client after client
         taken = turn < steps[owner]
-        visits = shuffled[taken][turn[taken].argsort(stable=True)]  # everybody's first step, everybody's second, ...
+        visits = shuffled[taken][turn[taken].argsort(stable=True)]  # the first step of every client, the second, ...
         scale = self.safety * self.sigma.diagonal()[t] / self.penalty  # sigma' Sigma_tt / lambda  [C]
         c = (scale / n)[owner] * torch.linalg.vector_norm(z, dim=1) ** 2  # sigma' Sigma_tt |x|^2 / (lambda n_t)  [n]
-        active = torch.bincount(turn[taken]).tolist()  # clients that take a first step, a second, ...
+        active = torch.bincount(turn[taken]).tolist()  # number of clients that take step 0, 1, ...
         a[visits], delta_b = ascend(self.loss, z[visits], a[visits], m[visits], c[visits], scale, n, active)
         finite = all_finite({"b": delta_b})  # [C]
         self.round_metrics.rejected += int((~finite).sum())
@@ -140,7 +140,7 @@ class MOCHA(FederatedAlgorithm):
         self.observer.advance(len(t))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
-        """W <- (1/lambda) B Sigma; after `inner_rounds` rounds Sigma <- (W^T W)^1/2 / tr, and W is taken anew."""
+        """W <- (1/lambda) B Sigma; after `inner_rounds` rounds Sigma <- (W^T W)^1/2 / tr, and W is computed again."""
         self.w = self.primal_models()
         if (round_.number + 1) % self.inner_rounds == 0:
             self.sigma = relations(self.w)
@@ -148,16 +148,16 @@ class MOCHA(FederatedAlgorithm):
         self.server_step(None)
 
     def primal_models(self) -> Tensor:
-        """W(alpha) = (1/lambda) B Sigma: [T, d]."""
+        """The primal models W(alpha) = (1/lambda) B Sigma: [T, d]."""
         return (self.sigma.double() @ self.b.double() / self.penalty).to(self.b)  # autocast leaves float64 alone
 
     @property
     def safety(self) -> Tensor:
-        """Sigma' = max_t sum_s |Sigma_ts| / Sigma_tt, [], 1 at first: so clients' steps at once do not overshoot."""
+        """sigma' = max_t sum_s |Sigma_ts| / Sigma_tt, [], 1 at first; it keeps simultaneous steps from overshooting."""
         return (self.sigma.abs().sum(dim=1) / self.sigma.diagonal()).max()
 
     def local_steps_of(self, block: Block, round_: int) -> Tensor:
-        """H_t, int64 [C]; a function of (seed, round, client)."""
+        """H_t, the numbers of coordinate steps, int64 [C]; a function of (seed, round, client)."""
         share: Tensor | float = self.work
         if self.stragglers is not None:
             uniform = fold(self.seed, Purpose.STRAGGLERS, round_, block.clients).double() / 2**32
@@ -169,15 +169,15 @@ class MOCHA(FederatedAlgorithm):
         return self.local_steps_of(federation.block(clients, "train"), round_)
 
     def features(self, block: Block) -> Tensor:
-        """A copy of X, with a last column of ones if there is a bias: [n, d]."""
+        """A copy of the features x, with a last column of ones if there is a bias: [n, d]."""
         x = self.w.new_ones(len(block.index), self.w.shape[1])
         x[:, : self.n_features] = block.x(self.parameter_dtype).flatten(1)
         return x
 
     def measure(self, block: Block, a: Tensor, m: Tensor) -> None:
-        """Logs P / T, D / T and their difference at the start of the round, as means over the cohort's clients."""
+        """Logs P / T, D / T and the duality gap at the start of the round, as means over the cohort's clients."""
         t, owner = block.clients, block.owner
-        half = (self.w[t] * self.b[t]).sum(dim=1) / 2  # its part of (lambda / 2) tr(W Omega W^T)  [C]
+        half = (self.w[t] * self.b[t]).sum(dim=1) / 2  # the client's part of (lambda / 2) tr(W Omega W^T)  [C]
         empty = half.new_zeros(len(t))
         primal = empty.index_add(0, owner, self.loss.primal(m)) / block.counts() + half
         dual = empty.index_add(0, owner, self.loss.dual(a)) / block.counts() - half
@@ -185,18 +185,18 @@ class MOCHA(FederatedAlgorithm):
             self.round_metrics.add(name, values[values.isfinite()])
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """Every client gets its own w_t, and sends delta b_t."""
+        """Every client receives its own w_t and sends delta b_t."""
         return Transmission(down=1, up=1, streams=self.n_clients, stream_of=clients)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """w_t as the backbone's weight and bias."""
+        """Client t predicts with w_t, as the backbone's weight and bias."""
         parameters = dict(self.components[0].named_parameters())  # weight, then bias
         parts = self.w[clients].split([p.numel() for p in parameters.values()], dim=1)
         models = {n: w.view(-1, 1, *p.shape) for (n, p), w in zip(parameters.items(), parts, strict=True)}
         return self.own_models(models)
 
     def prepare(self, federation: Federation) -> None:
-        """Two classes, and every client trains: the others have no row in Sigma."""
+        """Checks that there are two classes, and that every client trains: unseen clients have no row in Sigma."""
         task, found, needed = federation.task, self.n_features, math.prod(federation.in_shape)
         expected = "algorithm: MOCHA is defined for two classes and one logit (a binary task)"
         require(isinstance(task, BinaryClassification), f"{expected}, the data is a {type(task).__name__}")
@@ -216,7 +216,7 @@ def ascend(
         z, a, m, c: y x [V, d], y alpha, y x^T w_t and curvature [V] of the visited samples, step after step.
         scale: sigma' Sigma_tt / lambda [C]; clients with more steps come first.
         n: their numbers of samples [C].
-        active: how many clients take step 0, 1, ...; the sum is V.
+        active: number of clients that take step 0, 1, ...; the sum is V.
 
     Returns:
         The new a [V] and delta b [C, d].
@@ -225,7 +225,7 @@ def ascend(
     new_a, delta_b, start = a.clone(), z.new_zeros(len(n), z.shape[1]), 0
     for n_active in active:
         now, start = slice(start, start + n_active), start + n_active
-        delta = delta_b[:n_active]  # a view: of those that take this step
+        delta = delta_b[:n_active]  # a view: the clients that take this step
         margin = m[now] + scale[:n_active] * (z[now] * delta).sum(dim=1)  # y x^T (w_t + sigma' delta w)
         new_a[now] = loss.ascend(a[now], margin, c[now])
         delta.addcmul_(z[now], ((new_a[now] - a[now]) / n[:n_active]).unsqueeze(1))

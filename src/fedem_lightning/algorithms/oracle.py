@@ -1,4 +1,4 @@
-"""Oracle: FedAvg within every true group of clients, an upper bound for methods that have to find them.
+"""Oracle: FedAvg within each true group of clients, an upper bound for methods that have to find the groups.
 
 Mestoukirdi et al.: "User-Centric Federated Learning", 2021, arXiv 2110.09869, Section IV.
 """
@@ -21,15 +21,15 @@ from fedem_lightning.network import Transmission
 
 
 class Oracle(FederatedAlgorithm):
-    """theta_g <- sum over the clients t of group g of (n_t / n_g) theta_t; unseen clients have a true group as well.
+    """theta_g <- sum of (n_t / n_g) theta_t over the clients t of group g; unseen clients have a true group too.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`. The server takes plain means.
+        backbone, n_clients, options: see `FederatedAlgorithm`. The server takes plain averages.
 
     """
 
     uses_server_optimizer = False
-    group: Tensor  # of each client, int64 [T]; [0] before the first round
+    group: Tensor  # the true group of each client, int64 [T]; [0] before the first round
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
@@ -37,7 +37,7 @@ class Oracle(FederatedAlgorithm):
         self.models = ClientStore.of_components(n_clients, self.components, holds="groups")
 
     def prepare(self, federation: Federation) -> None:
-        """Takes the true groups."""
+        """Reads the true groups."""
         known = "group" in federation.truth
         require(known, "algorithm: Oracle needs data whose true groups are known (dataset.shift, dataset.one_hot)")
         self.group = torch.from_numpy(np.asarray(federation.truth["group"], dtype=np.int64)).to(self.device)
@@ -48,7 +48,7 @@ class Oracle(FederatedAlgorithm):
         return Sent(models, block.counts(), self.group[block.clients], self.n_groups)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
-        """The mean of each group; one that nobody sent for stays as it is."""
+        """Each group's model becomes the mean of its clients' updates; a group without updates keeps its model."""
         if means is not None:
             heard = torch.nonzero(means.heard).squeeze(1)
             self.models.write(heard, {name: rows[heard, None] for name, rows in means.models.items()})
@@ -56,13 +56,13 @@ class Oracle(FederatedAlgorithm):
 
     @property
     def n_groups(self) -> int:
-        """True groups."""
+        """Number of true groups."""
         return int(self.group.max()) + 1
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """A model for each group; one up."""
+        """One model down to each group, one model up from each client."""
         return Transmission(down=1, up=1, streams=self.n_groups, stream_of=self.group[clients])
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """The group's model."""
+        """Each client predicts with its group's model."""
         return self.own_models(self.models.read(self.group[clients]))

@@ -23,9 +23,9 @@ from fedem_lightning.models.personal_models import OwnModels
 
 @dataclass(frozen=True)
 class MoreauStep(LocalStep):
-    """theta ~ argmin f(theta; batch) + (lambda / 2) |theta - w|^2, then w <- w - eta lambda (w - theta).
+    """A local step: theta ~ argmin f(theta; batch) + (lambda / 2) |theta - w|^2, then w <- w - eta lambda (w - theta).
 
-    "params" of the learner are theta, "anchor" is w. Theta moves by the client optimiser, at its rate eta_p.
+    The learner's "params" are theta, its "anchor" is w. The client optimiser moves theta, at its rate eta_p.
     """
 
     penalty: float  # lambda
@@ -42,17 +42,17 @@ class MoreauStep(LocalStep):
 
 
 class PFedMe(FederatedAlgorithm):
-    """Clients keep theta_t = prox(w), the personal model, and send w_t, which descends the envelope of their loss.
+    """Each client keeps the personal model theta_t = prox(w), and sends w_t, which descends its loss's Moreau envelope.
 
-    Theta (personal) and w (the client's copy of the global model) are different vectors; a client serves theta. Only
-    the cohort updates. Unseen clients make one local update from the global model.
+    The personal model theta and the client's copy w of the global model are different vectors; a client predicts with
+    theta. Only the cohort updates. Unseen clients make one local update from the global model.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`. `client_optimizer.lr` is eta_p; `local_steps` is R, by
             default the batches of an epoch; the server's learning rate is beta.
         penalty: lambda.
-        outer_lr: eta, the rate of w; keep eta lambda < 1. At 1 w becomes theta with each batch: what is left is local
-            SGD with `inner_steps` steps a batch, and no personal model.
+        outer_lr: eta, the rate of w; keep eta lambda < 1. At 1 each batch sets w to theta, which is local SGD with
+            `inner_steps` steps a batch, and there is no personal model.
         inner_steps: gradient steps that approximate the proximal point, for each batch.
 
     """
@@ -80,7 +80,7 @@ class PFedMe(FederatedAlgorithm):
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_t, rows [1, ...]
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """R batches of `MoreauStep`, from theta = w = w^{k-1}; keeps theta, sends w."""
+        """The client takes R steps of `MoreauStep` from theta = w = w^{k-1}; it keeps theta and sends w."""
         w = self.broadcast(block.clients)
         step = self.local_step(
             block,
@@ -95,15 +95,15 @@ class PFedMe(FederatedAlgorithm):
         return Sent(trained["anchor"] | trained["buffers"], block.counts())
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """A gradient for each inner step."""
+        """One gradient for each inner step."""
         return self.inner_steps * super().local_work(federation, clients, round_)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """theta_t; who never took part has the global model."""
+        """Client t predicts with theta_t; a client that never took part has the global model."""
         return self.own_models(self.models.read(clients, self.broadcast(clients)))
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """One local update from the global model (FedEM, J.3)."""
+        """An unseen client makes one local update from the global model (FedEM, J.3)."""
         self.models.write(clients, self.broadcast(clients))
         for block in self.blocks(federation, clients):
             self.client_update(block, self.statistics.rounds)

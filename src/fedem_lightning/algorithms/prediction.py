@@ -1,4 +1,4 @@
-"""Part of every algorithm: what its models say about samples."""
+"""Part of every algorithm: predictions and losses of its models."""
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ class Prediction:
         return self.personal_models(block.clients).predict(block)
 
     def own_models(self: Algorithm, models: Models, mixture: Tensor | None = None) -> OwnModels:
-        """Personal models of C clients that share none: models [C, M, ...], mixture [C, M] (None: equal weights)."""
+        """Personal models that C clients do not share: models [C, M, ...], mixture [C, M] (None: equal weights)."""
         if mixture is None:
             some = next(iter(models.values()))
             mixture = some.new_full(some.shape[:2], 1 / some.shape[1], dtype=self.parameter_dtype)
@@ -37,7 +37,7 @@ class Prediction:
 
     @property
     def n_served_models(self: Algorithm) -> int | None:
-        """Number of models among which clients have one each; None: they mix models, or have their own."""
+        """Number of models of which each client predicts with one; None: clients mix models, or have their own."""
         return 1 if not self.is_adapted and len(self.components) == 1 and self.shares_models() else None
 
     def losses(self: Algorithm, block: Block) -> Tensor:
@@ -53,9 +53,9 @@ class Prediction:
         return broadcast(self.components, len(clients))
 
     def evaluation_components(self: Algorithm, federation: Federation) -> Models:
-        """The M models that stand for the federation in diagnostics, [M, ...]. Default: the components."""
+        """The evaluation components: the M models that diagnostics look at, [M, ...]. Default: the components."""
         return {name: rows[0] for name, rows in broadcast(self.components, 1).items()}
 
     def params_of(self: Algorithm, models: Models) -> Models:
-        """Those that train, without buffers."""
+        """The parameters of `models` that train, without buffers."""
         return {name: models[name] for name in trained_parameters(self.components[0])}

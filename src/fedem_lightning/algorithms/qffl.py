@@ -18,16 +18,16 @@ from fedem_lightning.models.components import Backbone
 
 
 class QFFL(FederatedAlgorithm):
-    """min_w sum_t p_t / (q + 1) F_t(w)^{q+1}: the larger q, the more the worst-off clients count; AFL as q grows.
+    """min_w sum_t p_t / (q + 1) F_t(w)^{q+1}: with larger q clients with high losses count more; AFL is the limit.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`. L is 1 / `client_optimizer.lr`.
         q: 0 or more; at 0 the server takes the plain mean of the clients' models.
-        sampling: of a cohort: "by_size", clients drawn with odds p_t = n_t / n, or "uniform".
+        sampling: sampling weights of a cohort: "by_size", p_t = n_t / n, or "uniform".
 
     """
 
-    reference: Tensor  # [], the clients' mean loss in the last round; F is divided by it, so that F^q stays a number
+    reference: Tensor  # [], the clients' mean loss in the last round; F is divided by it, so that F^q stays finite
 
     def __init__(
         self, backbone: Backbone, n_clients: int, q: float = 1.0, sampling: str = "by_size", **options: Any
@@ -39,13 +39,13 @@ class QFFL(FederatedAlgorithm):
         self.add_state("reference", torch.ones(()))
 
     def cohort(self, federation: Federation, round_: int) -> Tensor:
-        """Drawn with odds n_t, or uniformly."""
+        """The cohort, drawn with sampling weights n_t or uniformly."""
         clients = federation.clients()
         odds = federation.splits["train"].counts(clients) if self.sampling == "by_size" else None
         return sample_cohort(clients, self.participation, self.seed, round_, odds)
 
     def initialize(self, federation: Federation) -> None:
-        """The first reference: the mean loss of the first cohort."""
+        """Sets the first reference, the mean loss of the first cohort."""
         losses = [self.mean_losses(block)[:, 0] for block in self.blocks(federation, self.cohort(federation, 0))]
         mean = torch.cat(losses).nan_to_num(1.0, 1.0).mean() / federation.task.n_targets
         self.reference.copy_(mean + 1e-10)
@@ -67,7 +67,7 @@ class QFFL(FederatedAlgorithm):
         return Sent(sent, torch.ones_like(loss), extras=extras)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
-        """W <- w - sum_t Delta_t / sum_t h_t; buffers become their mean."""
+        """w <- w - sum_t Delta_t / sum_t h_t; buffers become their mean."""
         if means is None:
             return self.server_step(None)
         self.take_buffers(means)

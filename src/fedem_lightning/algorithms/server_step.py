@@ -13,9 +13,9 @@ class ServerStep:
     """Averages, pseudo-gradients and the server optimiser (Reddi et al. 2021)."""
 
     def take_means(self: Algorithm, means: Means) -> None:
-        """Theta <- server optimiser(theta, theta - mean); with SGD of rate 1 the mean itself, without rounding."""
+        """theta <- server optimiser(theta, theta - mean); with SGD of rate 1 it is the mean, without rounding."""
         optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)  # configure_optimizers gives one
+        assert not isinstance(optimizer, list)  # configure_optimizers returns one
         if not takes_plain_averages(optimizer.optimizer):
             self.take_buffers(means)
             return self.server_step(self.pseudo_gradient(means))
@@ -25,7 +25,7 @@ class ServerStep:
         return self.server_step(None)
 
     def pseudo_gradient(self: Algorithm, means: Means) -> list[Models | None]:
-        """Theta - mean of each component; None where nobody sent one."""
+        """theta - mean for each component; None for a component that no client sent."""
         return [
             {name: p.detach() - means.models[name][m] for name, p in trained_parameters(component).items()}
             if means.heard[m]
@@ -50,7 +50,7 @@ class ServerStep:
             for name, parameter in trained_parameters(component).items():
                 parameter.grad = None if gradient is None else gradient[name]
         optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)  # configure_optimizers gives one
+        assert not isinstance(optimizer, list)  # configure_optimizers returns one
         optimizer.step()
 
 

@@ -1,4 +1,4 @@
-"""Who learns with whom, at the server: coefficients from distances of gradients, streams, a map of the clients.
+"""Server side of collaboration: weights from distances between clients' gradients, and assignment to streams.
 
 Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2021, Section III; equation numbers are
 the paper's.
@@ -16,27 +16,27 @@ from fedem_lightning.models.client_store import ClientStore
 RULES = ("eq6", "common", "cosine")
 
 MATRIX_LIMIT = 2_000
-"""Clients up to which W itself is kept and shown; more of them are no picture, and every checkpoint would hold it."""
+"""Largest number of clients for which W is saved and drawn; beyond, the figure is unreadable and checkpoints large."""
 
 DENSE_LIMIT = 500
-"""Clients up to which all eigenvectors are found exactly; beyond, the first ones by random projections."""
+"""Largest number of clients for which eigenvectors are exact; beyond, random projections give the first ones."""
 
 AXES = 50
-"""Of the gradients' directions that k-means sees, beyond `DENSE_LIMIT` clients."""
+"""Dimensions in which k-means sees the gradients' directions, beyond `DENSE_LIMIT` clients."""
 
 
 def coefficients(distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor, rule: str) -> Tensor:
-    """The coefficients before they are scaled to sum to 1, by Eq. 6: n_j exp(-Delta_ij / (2 sigma_i sigma_j)).
+    """Collaboration weights by Eq. 6, before rows are scaled to sum to 1: n_j exp(-Delta_ij / (2 sigma_i sigma_j)).
 
     Args:
-        distance: Delta, squared distances of gradients (of their directions with "cosine"), float64 [C, T].
-        noise: sigma^2 [C]; other_noise: sigma^2 [T]. NaN stands for the mean of the known ones.
+        distance: Delta, squared distances of gradients (with "cosine" of their directions), float64 [C, T].
+        noise: sigma^2 [C]; other_noise: sigma^2 [T]. NaN is replaced by the mean of the known values.
         counts: n_j [T].
-        rule: "eq6"; "common": one sigma for all, sigma^2 being the mean; "cosine": n_j cos(g_i, g_j), where what is
-            negative counts as 0 once the rows of a stream are averaged.
+        rule: "eq6"; "common": one sigma for all clients, sigma^2 is the mean; "cosine": n_j cos(g_i, g_j), negative
+            values of which become 0 after the rows of a stream are averaged.
 
     Returns:
-        float64 [C, T]; a client has n_i for itself, so that no row is empty.
+        float64 [C, T]; a client's weight of itself is n_i, so that no row is all 0.
 
     """
     if rule == "cosine":
@@ -49,7 +49,7 @@ def coefficients(distance: Tensor, noise: Tensor, other_noise: Tensor, counts: T
 
 
 def squared_norms(gradients: ClientStore, clients: Tensor) -> Tensor:
-    """|g_i|^2, float64 [C]."""
+    """|g_i|^2, the squared norms of the clients' gradients, float64 [C]."""
     parts = [
         sum(rows.flatten(1).double().square().sum(dim=1) for rows in gradients.read(part).values())
         for part in clients.split(64)
@@ -60,11 +60,11 @@ def squared_norms(gradients: ClientStore, clients: Tensor) -> Tensor:
 def squared_distances(products: Tensor, squares: Tensor, other_squares: Tensor) -> Tensor:
     """|a_i - b_j|^2 from inner products [C, T] and squared norms [C], [T]; overwrites `products`."""
     distance = products.mul_(-2).add_(squares.unsqueeze(1)).add_(other_squares).clamp_(min=0)
-    return distance.nan_to_num_(torch.inf, torch.inf)  # norms that overflow
+    return distance.nan_to_num_(torch.inf, torch.inf)  # where norms overflow
 
 
 def direction_distances(products: Tensor, squares: Tensor, other_squares: Tensor) -> Tensor:
-    """|a_i / |a_i| - b_j / |b_j||^2 = 2 - 2 cos(a_i, b_j); overwrites `products`. Zeros are near to everything."""
+    """|a_i / |a_i| - b_j / |b_j||^2 = 2 - 2 cos(a_i, b_j); overwrites `products`. A zero gradient has distance 0."""
     norms = squares.sqrt().unsqueeze(1) * other_squares.sqrt()  # [C, T]
     cos = torch.where(norms > 0, products.div_(norms), 1.0).clamp_(-1, 1)
     return cos.mul_(-2).add_(2)
@@ -73,13 +73,13 @@ def direction_distances(products: Tensor, squares: Tensor, other_squares: Tensor
 def choose_streams(
     rows: Tensor, points: Tensor, n_streams: int | str | None, largest: int, seed: int
 ) -> tuple[Tensor, dict[str, float]]:
-    """The stream of each client, and with "auto" the silhouette score of each number of streams.
+    """The stream of each client, and with "auto" the silhouette score for each number of streams.
 
     Args:
-        rows: see `coefficients`, [T, T]; if all are equal there is one stream.
-        points: where k-means sees the clients, [T, *].
-        n_streams: k; None: a stream for each client; "auto": the largest score, one stream if none is positive.
-        largest: the last that "auto" tries.
+        rows: see `coefficients`, [T, T]; if all rows are equal there is one stream.
+        points: the clients' coordinates for k-means, [T, *].
+        n_streams: k; None: one stream for each client; "auto": the k with the largest score, 1 if none is positive.
+        largest: the largest k that "auto" tries.
         seed: of k-means.
 
     Returns:
@@ -108,21 +108,21 @@ def find_streams(points: np.ndarray, n_streams: int, seed: int) -> np.ndarray:
 
 
 def silhouettes(points: np.ndarray, largest: int, seed: int) -> dict[int, float]:
-    """The silhouette score of k streams, for k = 2..largest that leave at least two clients in some stream."""
+    """The silhouette score of k streams, for k = 2..largest with which some stream has two clients or more."""
     n_distinct = len(np.unique(points, axis=0))
     candidates = range(2, min(largest, n_distinct, len(points) - 1) + 1)
     return {k: float(silhouette_score(points, find_streams(points, k, seed))) for k in candidates}
 
 
 def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:
-    """The clients' weights in each stream: what its members share, or the mean of their scaled rows (the centroid).
+    """The clients' weights in each stream: its members' row if they share one, else the mean of their scaled rows.
 
     Args:
         rows: see `coefficients`, [T, T].
         labels: the stream of each client, 0..k-1, int64 [T].
 
     Returns:
-        Any scale, none negative, [k, T].
+        Weights of any scale, none negative, [k, T].
 
     """
     weights = rows.new_zeros(int(labels.max()) + 1, rows.shape[1])
@@ -130,31 +130,31 @@ def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:
         members = rows[labels == c]
         alike = bool((members == members[0]).all())
         weights[c] = (members[0] if alike else scaled(members).mean(dim=0)).clamp(min=0)
-        if not weights[c].any():  # members that point apart
+        if not weights[c].any():  # opposite members: no weight is positive
             weights[c] = torch.where(labels == c, rows.diagonal(), 0)
     return weights
 
 
 def member_weights(counts: Tensor, labels: Tensor) -> Tensor:
-    """The same if a stream has nobody but its members, by their samples n_j [T]; [k, T]."""
+    """The clients' weights in each stream if only its members count, by their samples n_j [T]: [k, T]."""
     return counts * (labels == torch.arange(int(labels.max()) + 1, device=labels.device).unsqueeze(1))
 
 
 def scaled(rows: Tensor) -> Tensor:
-    """Rows [C, T] whose positive entries sum to 1."""
+    """The rows [C, T], scaled so that their positive entries sum to 1."""
     return rows / rows.clamp(min=0).sum(dim=1, keepdim=True)
 
 
 def coordinates(distance: Tensor, seed: int, n_axes: int | None = 2) -> Tensor:
-    """Classical multidimensional scaling: points of few axes, as far apart as can be as they are given.
+    """Classical multidimensional scaling: points with few axes whose distances approximate the given ones.
 
     Args:
-        distance: squared distances, float64 [T, T]; overwritten, for it may be large.
+        distance: squared distances, float64 [T, T]; overwritten, because it may be large.
         seed: of the random projections.
-        n_axes: how many, 2 or more; None: T, but `AXES` beyond `DENSE_LIMIT`.
+        n_axes: number of axes, 2 or more; None: T, or `AXES` for more than `DENSE_LIMIT` clients.
 
     Returns:
-        float64 [T, n_axes], largest variance first; NaN if distances overflow or are rounding alone.
+        float64 [T, n_axes], largest variance first; NaN if distances overflow or are only rounding errors.
 
     """
     few = len(distance) <= DENSE_LIMIT
@@ -165,7 +165,7 @@ def coordinates(distance: Tensor, seed: int, n_axes: int | None = 2) -> Tensor:
         min(n_axes, len(distance)), kernel="precomputed", eigen_solver=solver, copy_X=False, random_state=seed
     )
     try:
-        found = scaling.fit_transform(distance.mul_(-0.5).cpu().numpy())  # it takes the means off
+        found = scaling.fit_transform(distance.mul_(-0.5).cpu().numpy())  # it subtracts the means
     except ValueError:  # not finite, or no positive eigenvalue
         return points.fill_(torch.nan)
     points[:, : found.shape[1]] = torch.from_numpy(found)  # one client has one axis

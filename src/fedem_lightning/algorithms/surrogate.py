@@ -3,7 +3,7 @@ without one (Alg. 5, `fedem_lightning.algorithms.decentralized`).
 
 Marfoq, Neglia, Bellet, Kameni, Vidal: "Federated Multi-Task Learning under a Mixture of Distributions", NeurIPS 2021,
 arXiv 2108.10252, Section 3.4 and Appendix F. It minimises f(u, v_{1:T}) = sum_t (n_t / n) f_t(u, v_t), u shared by all
-clients, v_t private. State a `Surrogate`, and either algorithm runs it.
+clients, v_t private. Either algorithm runs any `Surrogate`.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ from fedem_lightning.protocol import Algorithm
 
 
 class Majorizer(NamedTuple):
-    """g_t of a block's C clients, near (u^{k-1}, v_t^{k-1}) and up to constants in u:
+    """The surrogates g_t of a block's C clients near (u^{k-1}, v_t^{k-1}), up to constants in u:
 
     g_t(u, v) = (1 / n_t) sum_i sum_m weights[i, m] l(u_m; s_i) + (pull / 2) |u - anchor|^2.
     """
@@ -39,72 +39,72 @@ class Majorizer(NamedTuple):
 class Surrogate(ABC):
     """Makes partial first-order surrogates (Definition 1) of the clients' objectives.
 
-    g_t must lie above f_t everywhere, and touch it at (u^{k-1}, v_t^{k-1}) with the same gradient in u.
+    g_t must be at least f_t everywhere, and equal to it at (u^{k-1}, v_t^{k-1}) with the same gradient in u.
     """
 
-    columns: str | None = None  # of clients.parquet, from v
-    by_responsibility = False  # as of `SharedModels`
+    columns: str | None = None  # names of the columns of v in clients.parquet
+    by_responsibility = False  # see `SharedModels`
 
     def private(self, n_clients: int, n_components: int) -> Tensor:
-        """v_t^0 of every client, [T, ...]. Default: there is none, [T, 0]."""
+        """The initial v_t^0 of every client, [T, ...]. Default: none, [T, 0]."""
         return torch.zeros(n_clients, 0)
 
     @abstractmethod
     def majorize(self, algorithm: Algorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
-        """g_t of the block's clients, and the v that minimises it.
+        """The surrogates g_t of the block's clients, and the v that minimises them.
 
         Args:
-            algorithm: its `losses(block)` are those of u; `solve` and `round_metrics` are at hand.
+            algorithm: its `losses(block)` are those of u; `solve` and `round_metrics` may be used.
             block: the clients and their samples.
-            u: where each client stands, [C, M, ...].
-            v: their private variables, [C, ...].
-            round_: number of the round, from 0; it sets the order of samples where local steps are taken.
+            u: each client's shared variable u^{k-1}, [C, M, ...].
+            v: the clients' private variables, [C, ...].
+            round_: number of the round, from 0; it sets the order of samples if local steps are taken.
 
         """
 
     def mixture(self, v: Tensor, n_components: int) -> Tensor:
-        """The weights of the M models in the clients' predictions, [C, M]. Default: equal."""
+        """The weights of the M models in the clients' predictions, [C, M]. Default: equal weights."""
         return v.new_full((len(v), n_components), 1 / n_components)
 
 
 class OptimizesSurrogate(Algorithm, Protocol):
-    """Algorithm 3 or 5."""
+    """Members that Algorithms 3 and 5 have in common."""
 
     surrogate: Surrogate
     private: Tensor  # v [T, ...]
 
 
 class MixtureSurrogate(Surrogate):
-    """FedEM's (App. G, Eq. 182): u = Theta, v_t = pi_t; the weights are the responsibilities."""
+    """FedEM's surrogate (App. G, Eq. 182): u = Theta, v_t = pi_t; the weights are the responsibilities."""
 
     columns = "pi_{m}"
     by_responsibility = True
 
     def private(self, n_clients: int, n_components: int) -> Tensor:
-        """pi, uniform, [T, M]."""
+        """The uniform pi, [T, M]."""
         return torch.full((n_clients, n_components), 1.0 / n_components)
 
     def majorize(self, algorithm: Algorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
-        """E-step (Eq. 8) and mixture weights (Eq. 9)."""
+        """The E-step (Eq. 8) and the mixture weights (Eq. 9)."""
         losses = algorithm.losses(block)  # [n, M]
         algorithm.round_metrics.add("objective", mixture_losses(v, losses, block.owner))
         q = responsibilities(v, losses, block.owner)
         return Majorizer(mixture_weights(q, block.owner, v), q)
 
     def mixture(self, v: Tensor, n_components: int) -> Tensor:
-        """Pi itself (Eq. 5)."""
+        """The mixture weights pi (Eq. 5)."""
         return v
 
 
 class MoreauSurrogate(Surrogate):
-    """pFedMe's (App. F.3, Eq. 91): f_t is the Moreau envelope min_theta f_t(theta) + (lambda / 2) |theta - u|^2.
+    """pFedMe's surrogate (App. F.3, Eq. 91) of the Moreau envelope min_theta f_t(theta) + (lambda / 2) |theta - u|^2.
 
     With theta = prox(u^{k-1}), g_t(u) = f_t(theta) + (lambda / 2) |theta - u|^2. No private variable.
 
     Args:
         penalty: lambda, above 0.
         inner_steps: gradient steps that approximate the proximal point.
-        inner_lr: their rate.
+        inner_lr: learning rate of these steps.
 
     """
 
@@ -115,7 +115,7 @@ class MoreauSurrogate(Surrogate):
         self.penalty, self.inner_steps, self.inner_lr = penalty, inner_steps, inner_lr
 
     def majorize(self, algorithm: Algorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
-        """Theta = prox(u), by gradient steps on the client's batches."""
+        """theta = prox(u), by gradient steps on the client's batches."""
         backbone, task, params = algorithm.components[0], block.federation.task, algorithm.params_of(u)
         step = PulledStep(backbone, task, ClientSGD(lr=self.inner_lr), self.inner_lr)
         extra = pulled(params, torch.full(v.shape[:1], self.penalty, device=v.device), len(algorithm.components))
@@ -126,7 +126,7 @@ class MoreauSurrogate(Surrogate):
 
 @dataclass(frozen=True)
 class PulledStep(LocalStep):
-    """A step on the weighted loss + (pull / 2) |u - anchor|^2; the learner carries "anchor" and its own "pull"."""
+    """A local step on the weighted loss + (pull / 2) |u - anchor|^2; the learner has "anchor" and its own "pull"."""
 
     def advance(self, learner: Learner, gradient: Gradient) -> None:
         """The gradient is g + pull (u - anchor)."""
@@ -137,7 +137,7 @@ class PulledStep(LocalStep):
 
 
 def pulled(anchor: Models, pull: Tensor, n_components: int) -> Learner:
-    """What `PulledStep` needs: anchor [C, M, ...], pull [C]."""
+    """The extra tensors of `PulledStep`: anchor [C, M, ...], pull [C]."""
     dtype = next(iter(anchor.values())).dtype
     return {"anchor": anchor, "pull": {"pull": pull.to(dtype).unsqueeze(1).repeat(1, n_components)}}
 
@@ -148,10 +148,10 @@ def descend_surrogate(
     """LocalSolver on g_t: u <- u - eta scale_t grad g_t(u, v_t; xi), [C, M, ...].
 
     Args:
-        algorithm: its client optimiser and engine do it.
-        g: the clients' surrogates; u: where they stand, [C, M, ...].
-        block: the clients and their samples; round_: its number.
-        scale: of each client's step, [C]; None: 1.
+        algorithm: its client optimiser and engine take the steps.
+        g: the clients' surrogates; u: where the clients start, [C, M, ...].
+        block: the clients and their samples; round_: number of the round.
+        scale: factor of each client's step, [C]; None: 1.
 
     """
     weights, options, n_components = g.weights, {}, len(algorithm.components)
@@ -166,7 +166,7 @@ def descend_surrogate(
 
 
 def majorized(algorithm: OptimizesSurrogate, block: Block) -> Majorizer:
-    """The clients' surrogates where they stand after the rounds done."""
+    """The clients' surrogates at their newest u and v."""
     u, v = algorithm.personal_models(block.clients).models, algorithm.private[block.clients]
     return algorithm.surrogate.majorize(algorithm, block, u, v, algorithm.statistics.rounds)
 
@@ -176,7 +176,7 @@ class SurrogateOptimization(FederatedAlgorithm):
 
     Args:
         backbone, n_clients, n_components, options: see `FederatedAlgorithm`.
-        surrogate: of the clients' objectives.
+        surrogate: makes the surrogates of the clients' objectives.
 
     """
 
@@ -190,19 +190,19 @@ class SurrogateOptimization(FederatedAlgorithm):
         self.add_client_state("private", surrogate.private(n_clients, n_components), columns=surrogate.columns)
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """Alg. 3: surrogate, private variable, local solver; the server averages u_t with weights n_t."""
+        """Alg. 3: clients compute surrogate and private variable, then run the local solver; u_t has weight n_t."""
         t, u = block.clients, self.broadcast(block.clients)
         g = self.surrogate.majorize(self, block, u, self.private[t], round_)
         self.private[t] = g.private
         return Sent(descend_surrogate(self, g, u, block, round_), block.counts())
 
     def personal_models(self, clients: Tensor) -> SharedModels:
-        """The components, mixed as the surrogate says."""
+        """All clients predict with the components; the surrogate gives their mixture weights."""
         mixture = self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
         return SharedModels(self.components, mixture, self.surrogate.by_responsibility)
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """From the initial v, one argmin of the surrogate."""
+        """An unseen client minimises the surrogate once, from the initial v."""
         block = federation.block(clients, "train")
         self.private[clients] = self.surrogate.private(len(clients), len(self.components)).to(self.private)
         self.private[clients] = majorized(self, block).private

@@ -1,4 +1,4 @@
-"""User-centric aggregation: every client, or group of clients, gets a mean of its own.
+"""User-centric aggregation: every client, or group of clients, receives an aggregate of its own.
 
 Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2021, arXiv 2110.09869. Section III;
 equation numbers are the paper's.
@@ -38,40 +38,43 @@ from fedem_lightning.round import count_special_round
 
 
 class UserCentric(FederatedAlgorithm):
-    """theta_i <- sum_j w_ij theta_j (Eq. 5), w_ij being larger the nearer the clients' gradients are (Eq. 6).
+    """theta_i <- sum_j w_ij theta_j (Eq. 5); w_ij is larger the nearer the clients' gradients are (Eq. 6).
 
-    Before training (or after `warmup_rounds` of FedAvg), and every `refresh_every` rounds after that, all clients that
-    train send the gradient of their loss at a common model, the mean of theirs. k streams serve k groups with
-    equal rows of W. A client outside the cohort keeps its model; an unseen one sends its gradient and gets its mean of
-    the known clients' models.
+    Before training (or after `warmup_rounds` of FedAvg), and every `refresh_every` rounds after that, there is a
+    special round: all clients that train send the gradient of their loss at a common model, the mean of their models.
+    With k streams there are k groups of clients with equal rows of W. A client outside the cohort keeps its model. An
+    unseen client sends its gradient, and receives its own mean of the seen clients' models.
 
-    Memory: a model and a gradient for each client (beyond 1 GB on disk), and a few arrays of T x T float64 numbers
-    while W is computed: a run with 10,000 clients peaks at 5.0 GB.
+    Memory: a model and a gradient for each client (above 1 GB they are on disk), and a few arrays of T x T float64
+    numbers while W is computed: a run with 10,000 clients peaks at 5.0 GB.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
         n_streams: k, models that the server sends; None: one for each client (unicast); "auto": the k with the largest
             silhouette score of k-means on the rows of W, 1 if none is positive.
         max_streams: the largest k that "auto" tries.
-        n_parts: K of Eq. 7, disjoint parts of a client's samples whose gradients show its noise; 2 at least. More parts
-            make coefficients more alike.
-        similarity: "eq6"; "common": the same sigma for all clients, where Eq. 6 leaves each alone; "cosine": w_ij ~ n_j
-            max(0, cos(g_i, g_j)) of gradients less their mean, k-means on their directions, where Eq. 6 is nearly even.
-        label_adjusted: compare gradients less what label frequencies explain of them, sum_y p_i(y) g_y with g_y the
-            mean gradient of class y over all clients; for that a client sends one gradient for each class.
-        members_only: a stream is its members' mean by their samples, in place of all clients' by the mean row of W.
+        n_parts: K of Eq. 7, disjoint parts of a client's samples from whose gradients sigma is estimated; 2 at least.
+            More parts make collaboration weights more alike.
+        similarity: "eq6"; "common": the same sigma for all clients, for data where Eq. 6 gives clients no weight of
+            others; "cosine": w_ij ~ n_j max(0, cos(g_i, g_j)) of centred gradients, and k-means on their directions,
+            for data where Eq. 6 gives nearly even weights.
+        label_adjusted: whether sum_y p_i(y) g_y, the part that label frequencies explain, is subtracted from gradients
+            before they are compared; g_y is the mean gradient of class y over all clients. A client then sends one
+            gradient for each class.
+        members_only: whether a stream averages its members alone, by their samples; else all clients, by the mean row
+            of W.
         compared: regular expression, found in the names of the parameters whose gradients are compared; None: all.
-        warmup_rounds: of one mean for all before the coefficients are found; the paper's is 0: a random common model.
+        warmup_rounds: rounds of FedAvg before the first special round. The paper has 0: gradients at a random model.
         refresh_every: rounds between special rounds; None: only the first.
 
     """
 
     uses_server_optimizer = False
     stream: Tensor  # of each client, int64 [T]
-    weights: Tensor  # of the clients in each stream's mean, any scale [k, T]
+    weights: Tensor  # of the clients in each stream's average, any scale [k, T]
     noise: Tensor  # sigma^2 [T]
-    w: Tensor  # of the clients that train, rows sum to 1, [T', T']; [0, 0] beyond `MATRIX_LIMIT`
-    embedding: Tensor  # gradients in the plane [T, 2]; NaN of clients that do not train
+    w: Tensor  # collaboration weights of the clients that train, rows sum to 1, [T', T']; [0, 0] beyond `MATRIX_LIMIT`
+    embedding: Tensor  # gradients in the plane [T, 2]; NaN for clients that do not train
 
     def __init__(
         self,
@@ -110,10 +113,10 @@ class UserCentric(FederatedAlgorithm):
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
         params = self.params_of(self.models.read(torch.tensor(0)))
         self.gradients = ClientStore(n_clients, compared_parameters(params, compared))  # g_i
-        self._share = self.gradients.n_bytes / self.models.n_bytes  # of a model, which a gradient is
+        self._share = self.gradients.n_bytes / self.models.n_bytes  # size of a gradient, in models
 
     def prepare(self, federation: Federation) -> None:
-        """No more streams than clients; the number of classes, if gradients are compared by them."""
+        """Checks the number of streams; reads the number of classes if there is one gradient for each class."""
         n_seen, k, task = len(federation.clients()), self.n_streams, federation.task
         if self.label_adjusted:
             self._n_classes = getattr(task, "n_classes", 0) if task.n_targets == 1 else 0
@@ -122,7 +125,7 @@ class UserCentric(FederatedAlgorithm):
         require(fits, f"algorithm.n_streams: {k} streams, but only {n_seen} clients train")
 
     def initialize(self, federation: Federation) -> None:
-        """The special round, at the common start; or one stream, to warm up."""
+        """Runs the special round at the common initial model; with a warm-up there is one stream at first."""
         if self.warmup_rounds == 0:
             self.special_round(federation)
             return
@@ -131,12 +134,12 @@ class UserCentric(FederatedAlgorithm):
         self.weights[0, t] = federation.splits["train"].counts(t).to(self.weights)
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """theta_j = local_sgd(theta_j), for every stream's mean."""
+        """theta_j = local_sgd(theta_j), which enters the average of every stream."""
         trained = self.local_solver(self.models.read(block.clients), block, round_)
         return Sent(trained, self.weights[:, block.clients].T)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
-        """Eq. 5: every client of the cohort gets its stream's mean; now and then new coefficients."""
+        """Every client of the cohort takes its stream's average (Eq. 5); a special round follows if one is due."""
         if means is not None:
             heard = round_.cohort[means.heard[self.stream[round_.cohort]]]
             for part in heard.split(64):
@@ -148,7 +151,7 @@ class UserCentric(FederatedAlgorithm):
         self.server_step(None)
 
     def special_round(self, federation: Federation) -> None:
-        """Gradients at component 0, then W and the streams. Everybody hears one model and sends its gradients."""
+        """Computes W and the streams from gradients at component 0; clients receive one model and send gradients."""
         t, cosine = federation.clients(), self.similarity == "cosine"
         count_special_round(self, federation, down=1, up=self._n_classes * self._share)
         self._gather_gradients(federation, t)
@@ -157,7 +160,7 @@ class UserCentric(FederatedAlgorithm):
         rows = self.coefficients(distance, self.noise[t], self.noise[t], counts)
         points = coordinates(distance, self.seed, None if cosine else 2)
         self.embedding[t] = points[:, :2].to(self.embedding)
-        del distance  # 800 MB of 10,000 clients
+        del distance  # 800 MB with 10,000 clients
         w = scaled(rows).clamp_(min=0)  # [T', T']
         self.w = w if len(t) <= MATRIX_LIMIT else w.new_zeros(0, 0)
         collaborators = 1 / w.square().sum(dim=1)
@@ -171,14 +174,14 @@ class UserCentric(FederatedAlgorithm):
         labels, scores = choose_streams(rows, points, self.n_streams, self.max_streams, self.seed)
         self.stream[t] = labels
         self.weights = w.new_zeros(int(labels.max()) + 1, self.n_clients)
-        alone = self.members_only or (cosine and bool((labels == 0).all()))  # all directions have no mean
+        alone = self.members_only or (cosine and bool((labels == 0).all()))  # directions cancel in one mean of all
         weights = member_weights(counts, labels) if alone else stream_weights(rows, labels)
         self.weights[:, t] = weights.to(self.weights)
         found = {"collaborators": float(collaborators.mean()), "streams": len(self.weights)}
         self.diagnostics["user_centric"] = found | ({"silhouettes": scores} if scores else {})
 
     def coefficients(self, distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor) -> Tensor:
-        """Rows of W before they are scaled to sum to 1, [C, T']; see `streams.coefficients`."""
+        """Rows of W, not yet scaled to sum to 1, [C, T']; see `streams.coefficients`."""
         return coefficients(distance, noise, other_noise, counts, self.similarity).to(self.noise)
 
     def _gather_gradients(self, federation: Federation, clients: Tensor) -> None:
@@ -192,14 +195,14 @@ class UserCentric(FederatedAlgorithm):
             self.noise[block.clients] = noise.to(self.noise)
 
     def _distances(self, clients: Tensor, others: Tensor) -> Tensor:
-        """Squared, of gradients or of their directions, float64 [C, C']."""
+        """Squared distances of gradients or of their directions, float64 [C, C']."""
         squares = squared_norms(self.gradients, clients)
         other_squares = squares if others is clients else squared_norms(self.gradients, others)
         measure = direction_distances if self.similarity == "cosine" else squared_distances
         return measure(self.gradients.products(clients, others), squares, other_squares)
 
     def _refresh(self, federation: Federation) -> None:
-        """A special round at the clients' mean model; what a stream serves until it is trained follows the new W."""
+        """Runs a special round at the clients' mean model; then each client takes its average by the new W."""
         t = federation.clients()
         mean = self.models.mean(t, federation.splits["train"].counts(t))
         self.components[0].load_state_dict({name: rows[0] for name, rows in mean.items()}, strict=False)
@@ -208,17 +211,17 @@ class UserCentric(FederatedAlgorithm):
         self.models.mix(t, (shares / shares.sum(dim=1, keepdim=True)).T)
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """A model for each stream, heard by its group; one up."""
+        """One model down to each stream's clients, one model up from each client."""
         return Transmission(down=1, up=1, streams=len(self.weights), stream_of=self.stream[clients])
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """Each client's model."""
+        """Each client predicts with its own model."""
         return self.own_models(self.models.read(clients))
 
     def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
-        """The coefficients of the newest special round; none of more than `MATRIX_LIMIT` clients.
+        """The collaboration weights of the newest special round; none for more than `MATRIX_LIMIT` clients.
 
-        w: rows sum to 1, [T', T']; id: of these clients, str [T']; stream, and true_group if known: int64 [T'].
+        w: rows sum to 1, [T', T']; id: these clients' names, str [T']; stream, and true_group if known: int64 [T'].
         """
         if not len(self.w):
             return {}
@@ -233,7 +236,7 @@ class UserCentric(FederatedAlgorithm):
         return {"coefficients": found}
 
     def personalize(self, federation: Federation, clients: Tensor) -> None:
-        """A mean of the known clients' models, by the row of W of the client's own gradient."""
+        """An unseen client takes a mean of the seen clients' models, with the row of W that its own gradient gives."""
         t = federation.clients()
         counts = federation.splits["train"].counts(t)
         self._gather_gradients(federation, clients)

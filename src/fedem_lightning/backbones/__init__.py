@@ -1,4 +1,4 @@
-"""Backbones: the networks that serve as components. Any `nn.Module` from features to outputs will do as well."""
+"""Backbones: the networks used as components. Any other `nn.Module` from features to outputs can be used too."""
 
 from fedem_lightning.backbones.categorical import Categorical
 from fedem_lightning.backbones.cnn import CNN, ReferenceCNN

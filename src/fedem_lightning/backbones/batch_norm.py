@@ -1,7 +1,7 @@
-"""BatchNorm for clients: it survives a batch with one value a channel, and is still where it is frozen.
+"""BatchNorm for clients: it accepts a batch with one value a channel, and keeps its statistics where it is frozen.
 
-One value, as a client's last, short batch may have, has no variance: the running statistics are used for it, and stay
-as they are. A layer whose parameters are all frozen always uses its running statistics, as in evaluation.
+A client's last, short batch may have one value a channel, which has no variance: the running statistics are used for
+it, and do not change. A layer whose parameters are all frozen always uses its running statistics, as in evaluation.
 """
 
 from torch import Tensor, nn
@@ -9,19 +9,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def is_frozen_norm(layer: nn.Module) -> bool:
-    """Whether it is a BatchNorm layer that has parameters, all frozen."""
+    """Whether the layer is BatchNorm with parameters that are all frozen."""
     own = list(layer.parameters(recurse=False))
     return isinstance(layer, _BatchNorm) and bool(own) and not any(p.requires_grad for p in own)
 
 
 class _ForClients(_BatchNorm):
-    still: bool  # frozen; inside an engine's step the layer's parameters are others, which do not tell
+    still: bool  # frozen; in a step engines replace the layer's parameters, which do not show it
 
     def forward(self, input: Tensor) -> Tensor:
-        """As `nn.BatchNorm1d` and the others, but for frozen layers and for one value a channel."""
+        """As in `nn.BatchNorm1d` and the others, except for frozen layers and for one value a channel."""
         if not self.training or (input.numel() > input.shape[1] and not self.still):
             return super().forward(input)
-        self.training = False  # the running statistics are used, and stay
+        self.training = False  # the running statistics are used, and do not change
         try:
             return super().forward(input)
         finally:
@@ -48,7 +48,7 @@ GUARDED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def for_clients(layer: nn.Module) -> None:
-    """Makes a layer of torch's one of these."""
+    """Turns a BatchNorm layer of torch into one of these classes."""
     still = is_frozen_norm(layer)
     layer.__class__ = GUARDED[type(layer)]
     vars(layer)["still"] = still

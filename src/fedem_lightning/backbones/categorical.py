@@ -1,4 +1,4 @@
-"""One distribution over the labels and no features, the model of the density federation."""
+"""A distribution over the labels without features, the model of the density federation."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from fedem_lightning.errors import require
 
 
 class Categorical(nn.Module):
-    """The logits of y, whatever x is: a linear layer of the constant 1, so that engines stack it as they do any other.
+    """The logits of y, independent of x: a linear layer with the constant input 1, so that engines can stack it.
 
     Args:
         in_shape: shape of one sample, (1,).
         n_outputs: labels, Y.
 
     Raises:
-        UserError: samples of another shape.
+        UserError: samples have another shape.
 
     """
 
@@ -27,5 +27,5 @@ class Categorical(nn.Module):
         self.logits = nn.Linear(1, n_outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, 1] -> [B, n_outputs]."""
+        """Logits: [B, 1] -> [B, n_outputs]."""
         return self.logits(torch.ones_like(x))

@@ -1,4 +1,4 @@
-"""The two convolutional networks for 28 x 28 characters: the papers', and the one of the public FedEM code."""
+"""Two convolutional networks for 28 x 28 characters: that of the papers, and that of the public FedEM code."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from fedem_lightning.backbones.shapes import image_shape
 
 
 class CNN(nn.Module):
-    """The papers' CNN (Reddi et al. 2021; Mansour et al. 2020, Table 4); 1,206,590 parameters for 62 classes.
+    """The CNN of the papers (Reddi et al. 2021; Mansour et al. 2020, Table 4); 1,206,590 parameters for 62 classes.
 
     Args:
-        n_outputs: numbers out.
+        n_outputs: number of outputs.
         in_shape: channels, height, width.
 
     Raises:
-        UserError: samples of another shape.
+        UserError: samples have another shape.
 
     """
 
@@ -35,7 +35,7 @@ class CNN(nn.Module):
         self.head = nn.Sequential(nn.Linear(flat, 128), nn.ReLU(), Dropout(0.5, salt=2), nn.Linear(128, n_outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, channels, height, width] -> [B, n_outputs]."""
+        """Logits: [B, channels, height, width] -> [B, n_outputs]."""
         return self.head(self.features(x).flatten(1))
 
 
@@ -43,11 +43,11 @@ class ReferenceCNN(nn.Module):
     """The CNN of the public FedEM code, without dropout; 2,278,334 parameters for 62 classes.
 
     Args:
-        n_outputs: numbers out.
+        n_outputs: number of outputs.
         in_shape: channels, height, width.
 
     Raises:
-        UserError: samples of another shape.
+        UserError: samples have another shape.
 
     """
 
@@ -57,7 +57,7 @@ class ReferenceCNN(nn.Module):
         self.features = nn.Sequential(
             nn.Conv2d(channels, 32, 5),
             nn.MaxPool2d(2),
-            nn.ReLU(),  # after the pooling: the same numbers, a quarter of the work
+            nn.ReLU(),  # after the pooling: the same result with a quarter of the work
             nn.Conv2d(32, 64, 5),
             nn.MaxPool2d(2),
             nn.ReLU(),
@@ -66,5 +66,5 @@ class ReferenceCNN(nn.Module):
         self.head = nn.Sequential(nn.Linear(flat, 2048), nn.ReLU(), nn.Linear(2048, n_outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, channels, height, width] -> [B, n_outputs]."""
+        """Logits: [B, channels, height, width] -> [B, n_outputs]."""
         return self.head(self.features(x).flatten(1))

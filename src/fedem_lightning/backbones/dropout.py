@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of a key, so that it is the same in every engine and after a resume."""
+"""Dropout whose mask is a function of a key; it is therefore the same in every engine and after a resume."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ class Dropout(nn.Module):
 
     The mask comes from the buffer `key` and the element's position alone. The local solver sets a new key for every
     (seed, round, client, step), see `fedem_lightning.local_solver`. Two dropout layers of a network need different
-    `salt`s, or they would draw the same mask.
+    `salt`s; with the same salt they would draw the same mask.
 
     Args:
         p: probability of a zero, in [0, 1).
@@ -27,7 +27,7 @@ class Dropout(nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+        """Applies the mask to x, which may have any shape."""
         if not self.training or self.p == 0:
             return x
         position = torch.arange(x.numel(), device=x.device).view(x.shape)

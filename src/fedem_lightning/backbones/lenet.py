@@ -13,11 +13,11 @@ class LeNet5(nn.Module):
     Images of 28 x 28 are padded to 32 x 32, as in the original: 66,126 parameters for EMNIST's 62 classes.
 
     Args:
-        n_outputs: numbers out.
+        n_outputs: number of outputs.
         in_shape: channels, height, width.
 
     Raises:
-        UserError: samples of another shape.
+        UserError: samples have another shape.
 
     """
 
@@ -40,5 +40,5 @@ class LeNet5(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, channels, height, width] -> [B, n_outputs]."""
+        """Logits: [B, channels, height, width] -> [B, n_outputs]."""
         return self.head(self.features(x).flatten(1))

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 
 class Linear(nn.Module):
-    """Flattens the features; one linear layer.
+    """One linear layer on the flattened features.
 
     Args:
         in_shape: shape of one sample.
-        n_outputs: numbers out.
-        bias: whether the layer has one.
+        n_outputs: number of outputs.
+        bias: whether the layer has a bias.
 
     """
 
@@ -21,5 +21,5 @@ class Linear(nn.Module):
         self.linear = nn.Linear(math.prod(in_shape), n_outputs, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, *in_shape] -> [B, n_outputs]."""
+        """Outputs: [B, *in_shape] -> [B, n_outputs]."""
         return self.linear(x.flatten(1))

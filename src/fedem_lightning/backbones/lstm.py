@@ -1,4 +1,4 @@
-"""Next-character model: embedding, stacked LSTM layers, dense."""
+"""Next-character model: embedding, stacked LSTM layers, dense layer."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 
 class LSTM(nn.LSTM):
-    """`nn.LSTM` written out in matrix products, for one direction, without projection or dropout between layers.
+    """`nn.LSTM` as matrix products, for one direction, without projection or dropout between layers.
 
-    The fused kernels of `nn.LSTM` have no rule for `torch.func.vmap`, which would run them learner by learner; under
-    `torch.func.grad` on a CPU this is also the faster of the two. Parameters have the names and values of `nn.LSTM`.
+    The fused kernels of `nn.LSTM` have no rule for `torch.func.vmap`, which would run them learner by learner. On a CPU
+    this class is also faster under `torch.func.grad`. Parameters have the names and values of `nn.LSTM`.
     """
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether `layer` is an `nn.LSTM` that this class computes."""
+        """Whether `layer` is an `nn.LSTM` that this class can compute."""
         return type(layer) is nn.LSTM and not (layer.bidirectional or layer.proj_size or layer.dropout)
 
     def forward(  # type: ignore[override]
@@ -52,11 +52,11 @@ class CharLSTM(nn.Module):
     """The papers' model of Shakespeare: 819,920 parameters for 80 characters.
 
     Args:
-        n_outputs: characters, Y; they are embedded as well as predicted.
-        in_shape: (L,), the length of a window; any length runs.
-        embedding: numbers a character is embedded in.
+        n_outputs: Y, the number of characters, which are both embedded and predicted.
+        in_shape: (L,), the length of a window; any length is accepted.
+        embedding: size of a character's embedding.
         hidden: width of the LSTM layers.
-        n_layers: of the LSTM.
+        n_layers: number of LSTM layers.
 
     """
 

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """Flattens the features; hidden layers with ReLU.
+    """A perceptron on the flattened features, with hidden layers and ReLU.
 
     Args:
         in_shape: shape of one sample.
-        n_outputs: numbers out.
+        n_outputs: number of outputs.
         hidden: widths of the hidden layers.
 
     """
@@ -26,5 +26,5 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], n_outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, *in_shape] -> [B, n_outputs]."""
+        """Outputs: [B, *in_shape] -> [B, n_outputs]."""
         return self.layers(x.flatten(1))

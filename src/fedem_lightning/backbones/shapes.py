@@ -1,4 +1,4 @@
-"""What a backbone asks of its samples' shape."""
+"""Checks of the shape of a backbone's samples."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,15 @@ from fedem_lightning.errors import require
 
 
 def image_shape(network: str, in_shape: Sequence[int], at_least: int) -> tuple[int, int, int]:
-    """Channels, height, width.
+    """Channels, height and width of a sample.
 
     Args:
-        network: name of the class that asks.
+        network: name of the backbone's class.
         in_shape: shape of one sample.
         at_least: pixels that the network needs in height and width.
 
     Raises:
-        UserError: the samples are no images, or smaller ones.
+        UserError: the samples are no images, or the images are too small.
 
     """
     shape = tuple(in_shape)

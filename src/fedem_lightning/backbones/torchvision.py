@@ -12,10 +12,10 @@ def MobileNetV2(n_outputs: int, pretrained: bool = False, frozen_body: bool = Fa
     """MobileNet-v2 (Sandler et al. 2018) for colour images; 2,236,682 parameters for 10 classes.
 
     Args:
-        n_outputs: numbers out, of the replaced last layer.
-        pretrained: start from ImageNet's weights (downloaded by torchvision). FedEM's components, made anew by a
-            function, then start apart in their last layer only; copies of one module lose the weights, but for what
-            is frozen or named in the algorithm's `pretrained`.
+        n_outputs: number of outputs of the replaced last layer.
+        pretrained: start from ImageNet's weights (downloaded by torchvision). If a function makes FedEM's components,
+            they then differ at the start in their last layer only. Copies of one module lose the weights, except those
+            that are frozen or named in the algorithm's `pretrained`.
         frozen_body: only the last layer trains, and it alone is sent.
 
     """
@@ -28,7 +28,7 @@ def ResNet18(n_outputs: int, pretrained: bool = False, frozen_body: bool = False
     """ResNet-18 (He et al. 2016) for colour images.
 
     Args:
-        n_outputs: numbers out, of the replaced last layer.
+        n_outputs: number of outputs of the replaced last layer.
         pretrained: see `MobileNetV2`.
         frozen_body: only the last layer trains, and it alone is sent.
 

@@ -1,4 +1,4 @@
-"""Generalisation bounds as diagnostics of a run: see `fedem_lightning.evaluation.bounds`."""
+"""Generalisation bounds as diagnostics of a run; see `fedem_lightning.evaluation.bounds`."""
 
 from typing import Any
 
@@ -25,13 +25,13 @@ from fedem_lightning.processes import Processes
 
 
 class BoundsDiagnostics(pl.Callback):
-    """How far clients are from the pool, and which way of learning the bounds suggest to each.
+    """Computes how far clients are from the pool, and which way of learning the bounds suggest for each client.
 
-    Every evaluation has the algorithm's M components score all training samples of the scored clients that train. After
-    the test `pl_module.clients` has the columns `discrepancy` (the loss's unit for a target, over all models seen) and
-    `suggestion`, and `pl_module.diagnostics` the entry `bounds`, see docs/results.md. Nothing of the training changes.
+    At every evaluation the algorithm's M components score all training samples of the scored clients that train. After
+    the test `pl_module.clients` has the columns `discrepancy` (the loss of a target, over all models scored) and
+    `suggestion`, and `pl_module.diagnostics` the entry `bounds`, see docs/results.md. The training does not change.
 
-    Models that are no components (those of `local` and `clustered`) are not seen.
+    Models that are no components (those of `local` and `clustered`) are not scored.
 
     Args:
         dimension: the models' pseudo-dimension, above 0; None: the number of a model's parameters, which is crude.
@@ -46,38 +46,38 @@ class BoundsDiagnostics(pl.Callback):
         if dimension is not None:
             require_number("callbacks.bounds.dimension", dimension, above=0)
         self.dimension = dimension
-        self._losses: list[Tensor] = []  # of each evaluation's models, [M, C]
+        self._losses: list[Tensor] = []  # clients' mean losses under the models of each evaluation, [M, C]
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Forgets what an earlier training has shown."""
+        """Discards the losses of an earlier training."""
         if stage == "fit":
             self._losses = []
 
     def on_validation_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Federation, *args: Any
     ) -> None:
-        """Sees the newest models."""
+        """Scores the newest models."""
         if not trainer.sanity_checking:
             self._see(pl_module, batch)
 
     def on_test_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Federation, *args: Any
     ) -> None:
-        """Sees the last models, and says what was found."""
+        """Scores the last models, and adds the diagnostics to the algorithm."""
         self._see(pl_module, batch)
         self._report(pl_module, batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The losses so far, for a run that is resumed."""
+        """The losses so far, for the checkpoint."""
         return {"losses": torch.cat(self._losses)} if self._losses else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from them."""
+        """Restores the losses of a checkpoint."""
         self._losses = [state_dict["losses"]]
 
     @torch.no_grad()
     def _see(self, algorithm: Any, federation: Federation) -> None:
-        """Each process computes its share of the clients; all learn all losses."""
+        """Adds the losses of the newest models: each process computes its share of the clients, and all get the sum."""
         processes, clients = Processes.of(algorithm.trainer), scored_clients(algorithm, federation)
         block = federation.block(clients[processes.rank :: processes.size], "train")
         losses = torch.zeros(len(clients), len(algorithm.components), dtype=torch.float64, device=clients.device)
@@ -92,7 +92,7 @@ class BoundsDiagnostics(pl.Callback):
         sizes, all_sizes = counts(clients).cpu().numpy(), counts(trained).cpu().numpy()
         n, n_clusters = int(all_sizes.sum()), len(groups.unique())
         models = torch.cat(self._losses).numpy()  # [H, C]
-        models = models[np.isfinite(models).all(axis=1)]  # diverged ones say nothing
+        models = models[np.isfinite(models).all(axis=1)]  # without models that diverged
         d = self.dimension or _n_parameters(algorithm)
         discrepancy = discrepancies(models, sizes)
         interpolation, share = interpolation_term(sizes, n, d, discrepancy)
@@ -123,7 +123,7 @@ def _quantiles(values: np.ndarray) -> dict[str, float]:
 
 
 def _add_columns(algorithm: FederatedAlgorithm, discrepancy: np.ndarray, suggestion: np.ndarray) -> None:
-    """Rows of the table are ascending clients, and the seen ones are those that are scored."""
+    """Adds columns to the clients' table, whose rows are in ascending order; its seen clients are the scored ones."""
     seen = (algorithm.clients.population == "seen").to_numpy()
     columns = {"discrepancy": np.full(len(seen), np.nan), "suggestion": np.full(len(seen), None, dtype=object)}
     columns["discrepancy"][seen], columns["suggestion"][seen] = discrepancy, suggestion

@@ -1,4 +1,4 @@
-"""Checkpoints between rounds, from which a run continues to the same bits."""
+"""Checkpoints between rounds; a run that continues from one ends with the same bits."""
 
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from fedem_lightning.errors import require_whole
 
 
 class MappedCheckpoints(TorchCheckpointIO):
-    """A plugin for checkpoints that may be larger than the memory: written and read piece by piece."""
+    """A plugin for checkpoints that may be larger than the memory: it writes and reads them piece by piece."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Writes beside the file, then puts it in its place (Lightning's would first make it in memory)."""
+        """Writes a temporary file, then renames it (Lightning's plugin would first build the file in memory)."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.tmp")
@@ -23,18 +23,18 @@ class MappedCheckpoints(TorchCheckpointIO):
         temporary.replace(target)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """As Lightning's, without executing code from the file."""
+        """Reads a checkpoint as Lightning's plugin does, without executing code from the file."""
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 class RoundCheckpoint(Checkpoint):
     """Saves every `every_n_rounds` rounds, after the last one, and when a run is stopped; keeps the newest few.
 
-    Lightning's ModelCheckpoint may stand beside it, e.g. to keep the round that is best on validation.
+    Lightning's ModelCheckpoint may be used as well, e.g. to keep the round with the best validation score.
 
     Args:
         every_n_rounds: rounds between two checkpoints.
-        keep: newest checkpoints that stay; two, so that a broken file leaves another.
+        keep: number of newest checkpoints to keep; with two, one is left if a file is broken.
         dirpath: folder; None: `checkpoints` in the Trainer's default_root_dir.
 
     """
@@ -44,10 +44,10 @@ class RoundCheckpoint(Checkpoint):
         require_whole("callbacks.checkpoint.every_n_rounds", every_n_rounds, at_least=1)
         require_whole("callbacks.checkpoint.keep", keep, at_least=1)
         self.every_n_rounds, self.keep, self.dirpath = every_n_rounds, keep, dirpath
-        self.saved_rounds = 0  # of the newest checkpoint
+        self.saved_rounds = 0  # rounds before the newest checkpoint
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Saves if it is time."""
+        """Saves a checkpoint if one is due."""
         rounds = trainer.current_epoch + 1
         if rounds % self.every_n_rounds and rounds != trainer.max_epochs and not trainer.should_stop:
             return

@@ -1,4 +1,4 @@
-"""The progress bar: rounds, and what takes long within them: clients that train, scoring."""
+"""The progress bar over rounds, and over their long stages: client updates, personalisation and scoring."""
 
 import math
 import time
@@ -26,13 +26,13 @@ from fedem_lightning.protocol import Algorithm
 from fedem_lightning.tasks import headline
 
 LONG_STAGE_SECONDS = 2.0
-"""A stage that takes longer gets a bar of its own."""
+"""Seconds after which a stage gets a bar of its own."""
 LINE_SECONDS = 60.0
-"""Where the output is no terminal, a long stage prints a line this often."""
+"""Seconds between two lines about a long stage where the output is no terminal."""
 ESTIMATE_SECONDS = 10.0
-"""A first round that takes longer is extrapolated before it ends."""
+"""Seconds after which the length of the first round is extrapolated before the round ends."""
 LONG_RUN_SECONDS = 600.0
-"""A run that will take longer prints an estimate."""
+"""Seconds above which the estimated length of a run is printed."""
 
 
 class _Rate(ProgressColumn):
@@ -44,7 +44,7 @@ class _Rate(ProgressColumn):
 
 
 class _Done(MofNCompleteColumn):
-    """Rounds in numbers; stages as a share."""
+    """Column that shows rounds as numbers and stages as a percentage."""
 
     _share = TaskProgressColumn()
 
@@ -53,10 +53,10 @@ class _Done(MofNCompleteColumn):
 
 
 class RoundProgress(ProgressBar, RoundObserver):
-    """One bar over rounds with rate, time left and current accuracy; a second one over a stage that takes long.
+    """One bar over rounds with rate, time left and current accuracy; a second bar over a long stage.
 
-    Stages are the clients of a round, personalising and scoring. Where the output is no terminal, there is a plain line
-    at every evaluation, and one a minute about a long stage. Before a long run a line says how long it will take.
+    Stages are client updates, personalisation and scoring. Where the output is no terminal, a plain line is printed at
+    every evaluation, and once a minute during a long stage. Before a long run a line estimates how long it will take.
     """
 
     def __init__(self) -> None:
@@ -69,11 +69,11 @@ class RoundProgress(ProgressBar, RoundObserver):
         self._estimated = False
 
     def disable(self) -> None:
-        """Shows nothing from now on."""
+        """Switches the progress bar off."""
         self._enabled = False
 
     def enable(self) -> None:
-        """Shows again."""
+        """Switches the progress bar on."""
         self._enabled = True
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -81,7 +81,7 @@ class RoundProgress(ProgressBar, RoundObserver):
         self._show(trainer, pl_module, rounds=True)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draws the bar, outside training."""
+        """Draws the bar if there is none yet."""
         self._show(trainer, pl_module)
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -89,7 +89,7 @@ class RoundProgress(ProgressBar, RoundObserver):
         self._show(trainer, pl_module)
 
     def begin(self, stage: str, total: int) -> None:
-        """A stage begins."""
+        """Begins a stage."""
         self._stage, self._total, self._done = stage, total, 0.0
         self._began = self._spoke = time.monotonic()
         self._looked = -math.inf
@@ -97,10 +97,10 @@ class RoundProgress(ProgressBar, RoundObserver):
             self._progress.reset(self._within, total=total, visible=False, description=f"  {stage}")
 
     def advance(self, amount: float) -> None:
-        """A part of the stage is done: moves its bar, or writes a line now and then."""
+        """Moves the stage's bar by `amount`, or prints a line once a minute."""
         self._done += amount
         now = time.monotonic()
-        if now - self._looked < 0.1:  # steps may be many and short
+        if now - self._looked < 0.1:  # there may be many short steps
             return
         self._looked, elapsed = now, now - self._began
         if self._stage == "clients" and not self._estimated and elapsed > ESTIMATE_SECONDS:
@@ -115,7 +115,7 @@ class RoundProgress(ProgressBar, RoundObserver):
             self._console.print(f"  {self._stage}: {share}", highlight=False)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """A round has ended."""
+        """Moves the bar by one round."""
         if not self._estimated:
             self._estimate(time.monotonic() - self._began)
         if self._progress:
@@ -137,15 +137,15 @@ class RoundProgress(ProgressBar, RoundObserver):
             self._console.print(f"round {trainer.current_epoch + 1}/{trainer.max_epochs}: {text}", highlight=False)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leaves the bar as it is."""
+        """Stops the bar; it stays on the screen."""
         self._stop()
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Takes the bar away."""
+        """Stops the bar."""
         self._stop()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Leaves the bar as it is."""
+        """Stops the bar; it stays on the screen."""
         self._stop()
 
     def _show(self, trainer: pl.Trainer, module: pl.LightningModule, rounds: bool = False) -> None:
@@ -170,7 +170,7 @@ class RoundProgress(ProgressBar, RoundObserver):
         self._progress.start()
 
     def _estimate(self, round_seconds: float) -> None:
-        """Says once how long the rounds will take, if it is long."""
+        """Prints once how long the rounds will take, if that is long."""
         self._estimated = True
         left = (self._of.max_epochs or 0) - self._of.current_epoch
         if self._enabled and left * round_seconds > LONG_RUN_SECONDS:
@@ -187,13 +187,13 @@ class RoundProgress(ProgressBar, RoundObserver):
 
 
 def faster_with(model: Algorithm, n_processes: int, n_cores: int) -> int:
-    """The trainer.devices that would use the idle cores; 0 if none would."""
+    """The value of trainer.devices that would use the idle cores; 0 if no value would help."""
     idle = model.device.type == "cpu" and n_processes == 1 < n_cores
     return n_cores if idle and isinstance(model.engine, LoopEngine) else 0
 
 
 def duration(seconds: float) -> str:
-    """In the largest fitting unit: 12 s, 3.5 min, 40 min, 5.5 h, 3.2 days."""
+    """A time in the largest fitting unit: 12 s, 3.5 min, 40 min, 5.5 h, 3.2 days."""
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"

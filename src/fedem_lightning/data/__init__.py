@@ -1,4 +1,4 @@
-"""Federations: where their samples come from, and how they are cut into clients and splits."""
+"""Federations: sources of their samples, partition into clients, and splits."""
 
 from fedem_lightning.startup.lazy import exports as _exports
 

@@ -10,16 +10,16 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.startup.loading import loading
 
-# What takes long to import is imported by the command that uses it.
+# Modules that are slow to import are imported by the command that uses them.
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point; exit code 2 and one line for a user's mistake."""
+    """Entry point of the command; a user's mistake ends it with one line and exit code 2."""
     with one_line_for_mistakes():
         chosen, more = _parser().parse_known_args(arguments)
         options = [argument for argument in more if argument.startswith("-")]
         require(not options, f"unknown option {', '.join(options)}")
-        chosen.overrides.extend(more)  # those that stand behind an option
+        chosen.overrides.extend(more)  # overrides that follow an option
         chosen.run(chosen)
 
 

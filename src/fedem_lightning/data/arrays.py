@@ -1,4 +1,4 @@
-"""A user's own arrays: checked, then made a federation."""
+"""Checks of a user's own arrays, from which a federation is made."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ def checked_federation(
     seed: int,
     notes: dict[str, Any] | None = None,
 ) -> Federation:
-    """See `FederatedDataModule.from_arrays`."""
+    """The federation of checked arrays; see `FederatedDataModule.from_arrays`."""
     x, y, client = np.asarray(x), as_array("y", y), as_array("client", client)
     require(x.ndim > 0 and len(x) > 0, "x: expected at least one sample, got none")
     client, client_names = check_clients(client, names, len(x))
@@ -53,15 +53,15 @@ def checked_federation(
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
-    """An array, list or column of pandas as an array; strings that are Python objects become NumPy's.
+    """An array, list or pandas column as an array; strings that are Python objects become NumPy strings.
 
     Raises:
-        UserError: objects that are neither all strings nor all whole numbers, e.g. one that is missing.
+        UserError: objects are neither all strings nor all whole numbers, e.g. one is missing.
 
     """
     array = np.asarray(values)
     if array.dtype.kind == "U" and not isinstance(values, np.ndarray):
-        array = np.asarray(values, dtype=object)  # of a list; a NaN in it would become a name
+        array = np.asarray(values, dtype=object)  # from a list: otherwise NaN would become a string
     if array.dtype.kind not in ("O", "T") or array.ndim != 1:
         return array
     for what, kind, dtype in (("strings", str, np.str_), ("whole numbers", (int, np.integer), np.int64)):
@@ -74,7 +74,7 @@ def as_array(name: str, values: Any) -> np.ndarray:
 
 
 def _numbered(y: np.ndarray, notes: dict[str, Any] | None) -> tuple[np.ndarray, dict[str, Any] | None]:
-    """Labels that are strings as 0..Y-1, in the order of their names, which are noted."""
+    """String labels as 0..Y-1, in alphabetical order; the notes keep the strings. Other labels are unchanged."""
     if y.ndim != 1 or y.dtype.kind not in "SU":
         return y, notes
     codes, names = _distinct("y", y)
@@ -99,7 +99,7 @@ def _check_features(x: np.ndarray) -> np.ndarray:
 
 
 def check_images(x: np.ndarray, origin: str) -> np.ndarray:
-    """Uint8 [n, h, w] or [n, h, w, channels], n > 0; anything else is a UserError."""
+    """Returns uint8 images [n, h, w] or [n, h, w, channels], n > 0; anything else is a UserError."""
     fits = x.dtype == np.uint8 and x.ndim in (3, 4) and (x.ndim == 3 or x.shape[3] <= 4)
     require(
         fits, f"x: expected uint8 images [n, h, w] or [n, h, w, channels] in {origin}, got {x.dtype} of shape {x.shape}"
@@ -109,7 +109,7 @@ def check_images(x: np.ndarray, origin: str) -> np.ndarray:
 
 
 def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") -> tuple[np.ndarray, int]:
-    """Int64 [n] in 0..n_classes-1, and the number of classes; anything else is a UserError."""
+    """Returns labels int64 [n] in 0..n_classes-1 and the number of classes; anything else is a UserError."""
     _check_length(name, y, n)
     whole = y.dtype.kind in "iub" or (y.dtype.kind == "f" and bool((y == np.round(y)).all()))
     require(whole, f"{name}: expected whole numbers, got dtype {y.dtype}")
@@ -134,7 +134,7 @@ def _check_targets(y: np.ndarray, n: int) -> np.ndarray:
 
 
 def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple[np.ndarray, list[str]]:
-    """Int64 [n] in 0..T-1, and the clients' names [T]; anything else is a UserError."""
+    """Returns client indices int64 [n] in 0..T-1 and the clients' names [T]; anything else is a UserError."""
     _check_length("client", client, n)
     if names is None:
         codes, found = _distinct("client", client)
@@ -154,7 +154,7 @@ def _check_domains(domain: np.ndarray, n: int) -> Domains:
 
 
 def _distinct(name: str, values: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Which of the distinct values each one is, int64 [n], and these as strings, in ascending order of the values."""
+    """The index of each value among the distinct values, int64 [n], and these as strings, in ascending order."""
     require(values.dtype.kind in "iubSU", f"{name}: expected whole numbers or strings, got dtype {values.dtype}")
     distinct, codes = np.unique(values.astype(str) if values.dtype.kind == "S" else values, return_inverse=True)
     return codes.astype(np.int64), [str(value) for value in distinct]

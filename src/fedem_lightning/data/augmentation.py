@@ -1,4 +1,4 @@
-"""Random changes of training images, made inside their batch; a function of (seed, round, client, sample)."""
+"""Augmentation: random changes of training images in their batch, as a function of (seed, round, client, sample)."""
 
 from typing import Protocol
 
@@ -11,18 +11,18 @@ from fedem_lightning.randomness import fold
 
 
 class Augmentation(Protocol):
-    """Changes training features in their batch."""
+    """A random change of the training features of a batch."""
 
     def __call__(self, x: Tensor, keys: Tensor) -> Tensor:
-        """X [n, ...], keys int64 [n] in [0, 2^32) -> [n, ...]."""
+        """Changes x [n, ...] by keys int64 [n] in [0, 2^32) -> [n, ...]."""
 
 
 class CropFlip:
-    """Shifts an image by up to `padding` pixels each way (zeros come in) and mirrors every second one.
+    """Shifts an image by up to `padding` pixels each way, filled with zeros, and mirrors half of the images.
 
     Args:
-        padding: pixels.
-        flip: whether to mirror left and right.
+        padding: largest shift in pixels.
+        flip: whether images are mirrored left to right.
 
     """
 
@@ -31,7 +31,7 @@ class CropFlip:
         self.padding, self.flip = padding, flip
 
     def __call__(self, x: Tensor, keys: Tensor) -> Tensor:
-        """X [n, channels, height, width]."""
+        """Changes x [n, channels, height, width]."""
         n, _, height, width = x.shape
         span = 2 * self.padding + 1
         down, right = (fold(keys, part) % span for part in (0, 1))  # [n]

@@ -1,4 +1,4 @@
-"""The data sets that are known by name, and whether a copy is here; imports nothing that takes long."""
+"""The data sets known by name, and the search for a local copy; the module imports nothing slow."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Source:
-    """What is known of a data set by name."""
+    """Facts about a data set that is known by name."""
 
     about: str
     n_classes: int
-    arrays: tuple[str, ...]  # that its .npz needs
-    hub: str | None = None  # repository on the Hugging Face hub; else torchvision downloads
-    size: str = ""  # of the download
+    arrays: tuple[str, ...]  # arrays that its .npz must have
+    hub: str | None = None  # repository on the Hugging Face hub; None: torchvision downloads it
+    size: str = ""  # size of the download
 
 
 IMAGES, TEXT = ("x", "y"), ("text", "client", "client_names")
@@ -30,11 +30,11 @@ MARKS = {
     "cifar10": "cifar-10-batches-py",
     "cifar100": "cifar-100-python",
 }
-"""What a folder has to hold to be torchvision's folder of a data set."""
+"""A file or folder by which torchvision's folder of each data set is recognised."""
 
 
 def kept_copy(name: str, folder: Path) -> Path | None:
-    """A copy of the data set under `folder`, if there is one."""
+    """The path of a copy of the data set under `folder`; None if there is no copy."""
     places = [folder / f"{name}.npz", folder / name]
     if name in MARKS and (folder / MARKS[name]).is_dir():
         places.append(folder)

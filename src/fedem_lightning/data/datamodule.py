@@ -1,4 +1,4 @@
-"""The Lightning side of the data: an epoch is a round, and its only batch is the federation itself."""
+"""The data module for Lightning: an epoch is a round, and its only batch is the federation."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from fedem_lightning.hyperparameters import constructor_arguments, plain
 
 
 class OneBatch:
-    """An iterable of the federation alone; Lightning would take a list for a list of data loaders."""
+    """An iterable of the one federation; Lightning would read a list as a list of data loaders."""
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
@@ -26,7 +26,7 @@ class OneBatch:
 
 
 class FederatedDataModule(pl.LightningDataModule):
-    """Hands a federation to the Trainer. The algorithm draws the round's cohort; evaluation takes all clients.
+    """Passes a federation to the Trainer. The algorithm draws the round's cohort; evaluation uses all clients.
 
     Args:
         federation: the data of all clients.
@@ -57,16 +57,16 @@ class FederatedDataModule(pl.LightningDataModule):
         unseen_fraction: float = 0.0,
         seed: int = 0,
     ) -> "FederatedDataModule":
-        """A data module from anyone's arrays.
+        """A data module from a user's own arrays.
 
         Args:
             x: features [n, ...]: floats, or uint8 images [n, height, width] or [n, height, width, channels].
-            y: labels [n], whole numbers in 0..n_classes-1, or strings, which become these in alphabetical order; for a
+            y: labels [n]: whole numbers in 0..n_classes-1, or strings, which are numbered in alphabetical order; for a
                 regression real targets [n] or [n, k].
-            client: the client of each sample [n]: whole numbers or strings. Columns of pandas will do here and below.
+            client: the client of each sample [n]: whole numbers or strings. Pandas columns are allowed here and below.
             split: 0 train, 1 val, 2 test (or these words) [n]; default: drawn per client by `fractions`.
-            names: of the clients, [T]; needs `client` to be whole numbers in 0..T-1.
-            domain: of each sample [n]: whole numbers or strings; `Agnostic` needs it.
+            names: names of the clients, [T]; `client` must then be whole numbers in 0..T-1.
+            domain: the domain of each sample [n]: whole numbers or strings; `Agnostic` needs it.
             task: "classification" (one logit a class), "binary" (one logit), or "regression".
             n_classes: Y; default: the largest label plus 1.
             noise_scale: standard deviation of real targets around their mean, in units of y.
@@ -76,8 +76,8 @@ class FederatedDataModule(pl.LightningDataModule):
             seed: of the split and of the choice of unseen clients.
 
         Raises:
-            UserError: arrays of different lengths, NaN in x, labels outside the classes, a client without training
-                samples.
+            UserError: arrays have different lengths, x has NaN, a label is outside the classes, or a client has no
+                training samples.
 
         """
         options: dict[str, Any] = {
@@ -94,7 +94,7 @@ class FederatedDataModule(pl.LightningDataModule):
         return data
 
     def _describe(self, arguments: dict[str, Any]) -> None:
-        """Saves hyper-parameters; under one name, for Lightning takes none twice, and the model has a seed as well."""
+        """Saves hyper-parameters under one name: Lightning refuses a name that the model has too, such as seed."""
         arguments = {name: plain(value) for name, value in arguments.items() if name != "federation"}
         self.save_hyperparameters({"data": {"class": type(self).__name__, **arguments}})
 
@@ -105,28 +105,28 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def in_shape(self) -> tuple[int, ...]:
-        """Shape of one sample as a backbone takes it."""
+        """Shape of one sample as the backbone's input."""
         return self.federation.in_shape
 
     @property
     def n_outputs(self) -> int:
-        """Numbers a backbone has to give for a sample."""
+        """Number of outputs that a backbone must have."""
         return self.federation.task.n_outputs
 
     def train_dataloader(self) -> OneBatch:
-        """One batch: the federation."""
+        """A loader of one batch, the federation."""
         return OneBatch(self.federation)
 
     def val_dataloader(self) -> OneBatch:
-        """One batch: the federation."""
+        """A loader of one batch, the federation."""
         return OneBatch(self.federation)
 
     def test_dataloader(self) -> OneBatch:
-        """One batch: the federation."""
+        """A loader of one batch, the federation."""
         return OneBatch(self.federation)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Moves the federation once, not every round."""
+        """Moves the federation to the device once, not every round."""
         if batch is not self.federation:
             return super().transfer_batch_to_device(batch, device, dataloader_idx)
         self._on_device = self._on_device.to(device)

@@ -1,4 +1,4 @@
-"""What a federation looks like: clients, samples, classes, heterogeneity; in words and as a figure."""
+"""Description of a federation as a table and a figure: clients, samples, classes, heterogeneity."""
 
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from fedem_lightning.tasks import Regression
 
 
 def label_counts(federation: Federation) -> np.ndarray | None:
-    """How often each client has each class, over all splits: int64 [T, Y]; None without classes.
+    """Each client's number of samples of each class, over all splits: int64 [T, Y]; None without classes.
 
-    For text, a window counts with its last target, so that with stride 1 every character counts about once.
+    In text, the class of a window is its last target, so that with stride 1 every character counts about once.
     """
     if isinstance(federation.task, Regression):
         return None
@@ -34,7 +34,7 @@ def label_counts(federation: Federation) -> np.ndarray | None:
 
 
 def describe(federation: Federation) -> dict[str, Any]:
-    """Plain numbers about a federation; see docs/data.md for the words."""
+    """Statistics of a federation as plain numbers; docs/data.md defines them."""
     sizes = np.stack([federation.splits[split].counts().numpy() for split in SPLITS])  # [split, T]
     counts = label_counts(federation)
     total = sizes.sum(axis=0)
@@ -66,7 +66,7 @@ def describe(federation: Federation) -> dict[str, Any]:
 
 
 def print_description(federation: Federation, console: Console | None = None) -> None:
-    """A table of `describe`."""
+    """Prints the result of `describe` as a table."""
     table = Table(show_header=False)
     for name, value in describe(federation).items():
         table.add_row(name.replace("_", " "), repr(value) if name == "vocabulary" else str(value))
@@ -74,7 +74,7 @@ def print_description(federation: Federation, console: Console | None = None) ->
 
 
 def draw(federation: Federation, path: Path) -> None:
-    """Samples of each client (by split) above, its share of each class below; clients sorted by their sizes."""
+    """Draws each client's samples by split (above) and shares of classes (below); clients are sorted by size."""
     sizes = np.stack([federation.splits[split].counts().numpy() for split in SPLITS])
     counts = label_counts(federation)
     order = np.argsort(-sizes.sum(axis=0), kind="stable")

@@ -1,4 +1,4 @@
-"""A federation: flat arrays of all samples, and for every split the samples' positions sorted by client.
+"""A federation: flat arrays of all samples, and for every split the positions of its samples, sorted by client.
 
 Shape letters used throughout the package: T clients of the federation, C clients of a block, M components,
 n samples (of a block, or of all), B samples of a batch, J local steps, Y classes, K rounds.
@@ -25,10 +25,10 @@ from fedem_lightning.tasks import Task
 
 @dataclass(frozen=True)
 class Block:
-    """The samples of one split of C clients, flat: client after client, nothing padded."""
+    """The samples of C clients in one split as flat arrays, client after client, without padding."""
 
     federation: "Federation"
-    clients: Tensor  # int64 [C], ids in the federation
+    clients: Tensor  # int64 [C], client indices in the federation
     index: Tensor  # int64 [n], positions in the federation's samples
     owner: Tensor  # int64 [n], position of the sample's client in `clients`
 
@@ -37,11 +37,11 @@ class Block:
         return torch.bincount(self.owner, minlength=len(self.clients))
 
     def ranks(self) -> Tensor:
-        """Each sample's number among its client's, int64 [n]."""
+        """Each sample's index among its client's samples, int64 [n]."""
         return ranks(self.owner, self.counts())
 
     def x(self, dtype: torch.dtype) -> Tensor:
-        """Features [n, ...] as the model takes them."""
+        """Features [n, ...] as the model's input."""
         return self.federation.samples.features(self.index, dtype)
 
     def y(self) -> Tensor:
@@ -49,17 +49,17 @@ class Block:
         return self.federation.samples.labels(self.index)
 
     def domain(self) -> Tensor:
-        """Which of the federation's domains each sample is of, int64 [n]."""
-        assert self.federation.domains is not None  # `prepare` of whoever asks
+        """The domain of each sample, int64 [n]."""
+        assert self.federation.domains is not None  # callers check it in their `prepare`
         return self.federation.domains.of_sample[self.index]
 
     def batch(self, positions: Tensor, key: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """A training batch, augmented if the federation says so.
+        """A training batch, augmented if the federation has an augmentation.
 
         Args:
-            positions: in the block's samples, int64 [..., B].
-            key: of the client and step, int64 [...]; it sets the augmentation.
-            dtype: of the features.
+            positions: indices into the block's samples, int64 [..., B].
+            key: key of the client and step, int64 [...]; it sets the augmentation.
+            dtype: dtype of the features.
 
         Returns:
             x [..., B, *in_shape], y [..., B] or [..., B, targets].
@@ -74,20 +74,20 @@ class Block:
         return x, samples.labels(index)
 
     def pieces(self) -> Iterator["Block"]:
-        """Cuts the samples (not the clients) into parts that stay in a CPU's caches: vectors of 4 MB, or 256 others."""
+        """Cuts the samples (not the clients) into parts that fit a CPU's cache: 4 MB of vectors, or 256 others."""
         shape = self.federation.in_shape
         plain = len(shape) == 1 and isinstance(self.federation.samples, Arrays)
         size = max(256, min(16384, 2**20 // max(1, shape[0]))) if plain else 256
-        for start in range(0, max(1, len(self.index)), size):  # one empty piece if there is no sample
+        for start in range(0, max(1, len(self.index)), size):  # one empty piece if there are no samples
             part = slice(start, start + size)
             yield Block(self.federation, self.clients, self.index[part], self.owner[part])
 
 
 class Domains(NamedTuple):
-    """Known kinds of samples; a client may have samples of several."""
+    """Known domains of samples; a client may have samples of several domains."""
 
-    names: tuple[str, ...]  # of the p domains
-    of_sample: Tensor  # int64 [positions]: the domain of each sample by position; -1 where nobody has it
+    names: tuple[str, ...]  # names of the p domains
+    of_sample: Tensor  # int64 [positions]: the domain of each sample by position; -1 for samples of no client
 
     def to(self, device: torch.device | str) -> "Domains":
         """The same domains on another device."""
@@ -97,19 +97,19 @@ class Domains(NamedTuple):
 class Federation:
     """Samples of T clients, with their splits. Build one with `from_arrays` or through a data module.
 
-    No dataclass: Lightning's precision plugins would copy one, tensor by tensor, every round.
+    It is no dataclass, because Lightning's precision plugins would copy a dataclass, tensor by tensor, every round.
 
     Args:
         samples: features and labels by position.
         splits: "train", "val", "test".
-        names: a client's name, [T].
+        names: names of the clients, [T].
         seen: bool [T]; the unseen clients take no part in training.
         task: loss and label space.
-        truth: what a generator knows, per client or component: "pi" [T, M], "theta" [M, d], "group" [T],
+        truth: ground truth of generated data, by client or component: "pi" [T, M], "theta" [M, d], "group" [T],
             "distribution" [T, Y], "bayes_accuracy" and "minimum_loss" [T].
         augmentation: of training batches.
-        notes: where the samples come from, what was left out and why; plain values, kept in results.json.
-        domains: of the samples, where they are known.
+        notes: where the samples come from, which were left out and why; plain values, saved in results.json.
+        domains: domains of the samples, if they are known.
 
     """
 
@@ -142,16 +142,16 @@ class Federation:
         seen: np.ndarray | None = None,
         **more: Any,
     ) -> "Federation":
-        """Sorts positions by (split, client); the samples are neither copied nor reordered.
+        """Makes a federation: positions are sorted by (split, client), samples are neither copied nor reordered.
 
         Args:
-            samples: by position.
-            client: int [n] in 0..T-1, or -1 for a sample that nobody has.
+            samples: features and labels by position.
+            client: int [n] in 0..T-1, or -1 for a sample of no client.
             split: int [n], 0 train, 1 val, 2 test.
-            position: of each sample in `samples`, int64 [n]; default 0..n-1.
+            position: position of each sample in `samples`, int64 [n]; default 0..n-1.
             task: loss and label space.
-            names: of the T clients.
-            seen: bool [T]; default all.
+            names: names of the T clients.
+            seen: bool [T]; default: all clients.
             more: `truth`, `augmentation`, `notes`, `domains`.
 
         Raises:
@@ -176,7 +176,7 @@ class Federation:
     def from_arrays(
         cls, x: np.ndarray, y: np.ndarray, client: np.ndarray, split: np.ndarray, **more: Any
     ) -> "Federation":
-        """`from_samples` with x [n, ...] and y [n]."""
+        """Makes a federation as `from_samples` does, from x [n, ...] and y [n]."""
         return cls.from_samples(Arrays(torch.from_numpy(x), torch.from_numpy(y)), client, split, **more)
 
     def __repr__(self) -> str:
@@ -190,16 +190,16 @@ class Federation:
 
     @property
     def in_shape(self) -> tuple[int, ...]:
-        """Shape of one sample as the model takes it (images: channels first)."""
+        """Shape of one sample as the model's input (images: channels first)."""
         return self.samples.in_shape
 
     @property
     def device(self) -> torch.device:
-        """Where the samples are."""
+        """The device of the samples."""
         return self.samples.device
 
     def clients(self, seen: bool = True) -> Tensor:
-        """Ids of the seen (or the unseen) clients, ascending, int64."""
+        """Client indices of the seen (or the unseen) clients, ascending, int64."""
         return torch.nonzero(self.seen == seen).squeeze(1)
 
     def block(self, clients: Tensor, split: str) -> Block:
@@ -215,24 +215,24 @@ class Federation:
         return self._with(samples=self.samples.to(device), splits=splits, seen=self.seen.to(device), domains=domains)
 
     def with_part(self, clients: Tensor, fraction: float, seed: int) -> "Federation":
-        """The federation in which `clients` have only a part of their training samples."""
+        """The federation in which `clients` have only a subset of their training samples."""
         split = self.splits["train"]
         require(isinstance(split, Split), "algorithm.personalize_fraction: generated populations have no parts")
         assert isinstance(split, Split)
         return self._with(splits={**self.splits, "train": split.thinned(clients, fraction, seed)})
 
     def with_samples(self, samples: Samples) -> "Federation":
-        """The federation with other samples at its positions, or more behind them."""
+        """The federation with other samples at its positions, or with additional samples after them."""
         return self._with(samples=samples)
 
     def _with(self, **changes: Any) -> "Federation":
-        """A copy with other attributes; what is not named is shared."""
+        """A copy with some attributes replaced; it shares the others."""
         other = copy.copy(self)
         vars(other).update(changes)
         return other
 
     def digest(self) -> str:
-        """SHA-256 over labels, owners, splits, who is seen, groups, domains: equal digests, equal federation."""
+        """SHA-256 of labels, owners, splits, seen clients, groups and domains: equal digests mean equal federations."""
         sha = hashlib.sha256()
         positions = (t for split in self.splits.values() for t in split.fingerprint())
         for tensor in (self.samples.fingerprint(), self.seen, *positions):

@@ -1,4 +1,4 @@
-"""Partitions as pure functions: labels and a seed in, the client of each sample out. All are O(n)."""
+"""Partitions as pure functions from labels and a seed to the client of each sample. All are O(n)."""
 
 import inspect
 from collections.abc import Callable
@@ -13,46 +13,46 @@ from fedem_lightning.randomness import Purpose, generator
 
 @dataclass(frozen=True)
 class Labels:
-    """What a partition may look at."""
+    """The labels and owners of all samples, from which a partition is made."""
 
     y: np.ndarray  # int [n]
     coarse: np.ndarray | None = None  # superclasses, int [n]
     client: np.ndarray | None = None  # natural owners, int [n]
-    names: tuple[str, ...] | None = None  # of the natural owners
+    names: tuple[str, ...] | None = None  # names of the natural owners
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Who has which sample."""
+    """A partition of samples into clients."""
 
-    client: np.ndarray  # int64 [n] in 0..T-1; -1: nobody
+    client: np.ndarray  # int64 [n] in 0..T-1; -1: no client
     names: tuple[str, ...]  # [T]
     notes: dict[str, Any] = field(default_factory=dict)  # samples left out and why, redraws
 
 
 def natural(labels: Labels, seed: int, n_clients: float | int | None = None) -> Partition:
-    """The owners that the data came with (writers, roles), or some of them at random.
+    """The data's own clients (writers, roles), or a random subset of them.
 
     Args:
         labels: with natural owners.
-        seed: of the choice.
+        seed: of the random subset.
         n_clients: up to 1: the fraction of the owners to keep; from 2 on: their number; None: all.
 
     Raises:
-        UserError: the data has no owners, or fewer than asked.
+        UserError: the data has no owners, or fewer than `n_clients`.
 
     Example:
         >>> labels = Labels(y=np.array([0, 1, 1, 0]), client=np.array([0, 1, 1, 2]), names=("Ann", "Bob", "Cem"))
         >>> natural(labels, seed=0).names
         ('Ann', 'Bob', 'Cem')
-        >>> some = natural(labels, seed=0, n_clients=2)  # two of the three; -1: nobody has the sample
+        >>> some = natural(labels, seed=0, n_clients=2)  # two of the three; -1: no client has the sample
         >>> some.names, some.client
         (('Bob', 'Cem'), array([-1,  0,  0,  1]))
 
     """
     if labels.client is None or labels.names is None:
         raise UserError("dataset.partition: natural needs data with a client for each sample; this data has none")
-    owners = np.flatnonzero(np.bincount(labels.client, minlength=len(labels.names)))  # those with samples
+    owners = np.flatnonzero(np.bincount(labels.client, minlength=len(labels.names)))  # owners with samples
     kept = owners[choose_clients(len(owners), n_clients, seed)]
     new = np.full(len(labels.names), -1, dtype=np.int64)
     new[kept] = np.arange(len(kept))
@@ -63,7 +63,7 @@ def natural(labels: Labels, seed: int, n_clients: float | int | None = None) -> 
 
 
 def choose_clients(available: int, n_clients: float | int | None, seed: int) -> np.ndarray:
-    """Which clients to keep: ascending ids. `n_clients` up to 1 is a fraction, from 2 on a number, None all.
+    """A random subset of client indices, ascending. `n_clients` up to 1 is a fraction, from 2 on a number, None all.
 
     Example:
         >>> choose_clients(10, 0.3, seed=0), choose_clients(10, 3, seed=0)
@@ -81,7 +81,7 @@ def choose_clients(available: int, n_clients: float | int | None, seed: int) -> 
 
 
 def iid(labels: Labels, seed: int, n_clients: int) -> Partition:
-    """Shuffled samples in parts of equal size (they differ by one at most).
+    """Deals shuffled samples to clients of equal size (sizes differ by one at most).
 
     Example:
         >>> iid(Labels(y=np.zeros(8)), seed=0, n_clients=3).client
@@ -102,22 +102,22 @@ def dirichlet(
     n_label_groups: int | None = None,
     min_samples: int = 10,
 ) -> Partition:
-    """Deals the samples of each label y to the clients by proportions p_y ~ Dirichlet(alpha, ..., alpha).
+    """Deals the samples of each label y to the clients in proportions p_y ~ Dirichlet(alpha, ..., alpha).
 
-    FedEM, Section 4 (EMNIST, CIFAR10). Every sample is used exactly once. A draw that leaves a client with fewer than
-    `min_samples` is drawn anew from the next sub-seed.
+    See FedEM, Section 4 (EMNIST, CIFAR10). Every sample is used exactly once. A draw that leaves a client with fewer
+    than `min_samples` samples is repeated with the next sub-seed.
 
     Args:
         labels: y.
         seed: of the draw.
         n_clients: T.
-        alpha: concentration; small means each label sits with few clients.
-        n_label_groups: labels are first grouped at random, and one draw is made for a group, as the public FedEM code
-            does; None: one for each label.
+        alpha: concentration; if it is small, few clients have each label.
+        n_label_groups: number of random groups of labels, with one draw for each group, as in the public FedEM code;
+            None: one draw for each label.
         min_samples: a client's least number of samples.
 
     Raises:
-        UserError: impossible sizes, or 1,000 draws without success.
+        UserError: the sizes are impossible, or 1,000 draws have failed.
 
     Example:
         Samples of two labels by client, with a small and a large alpha.
@@ -164,14 +164,14 @@ def _label_groups(y: np.ndarray, n_groups: int | None, seed: int) -> np.ndarray:
 def pachinko(labels: Labels, seed: int, n_clients: int, alpha: float, beta: float) -> Partition:
     """Pachinko allocation in two stages (CIFAR100; steps of Reddi et al. 2021, arXiv 2003.00295).
 
-    A client draws its shares of the coarse labels from Dirichlet(alpha), of the fine ones within each from
-    Dirichlet(beta), and then n / T samples one by one without replacement. An exhausted label is removed for all; the
-    current client's shares are renormalised (drawn anew if nothing is left of them).
+    A client draws its shares of the coarse labels from Dirichlet(alpha), its shares of the fine labels in each from
+    Dirichlet(beta), and then n / T samples one by one without replacement. A label without samples is removed for all
+    clients; the current client's shares are then normalised (drawn again if all of them are 0).
 
     Args:
         labels: y and coarse.
         seed: of the draws.
-        n_clients: T; the remainder of n / T is left out.
+        n_clients: T; the remainder of n / T is not used.
         alpha, beta: concentrations.
 
     Raises:
@@ -193,7 +193,7 @@ def pachinko(labels: Labels, seed: int, n_clients: int, alpha: float, beta: floa
         require_number(f"dataset.{name}", value, above=0)
     rng = generator(seed, Purpose.PARTITION)
     coarse_values, coarse = np.unique(labels.coarse, return_inverse=True)
-    fine = [np.unique(labels.y[coarse == c]) for c in range(len(coarse_values))]  # labels below each coarse one
+    fine = [np.unique(labels.y[coarse == c]) for c in range(len(coarse_values))]  # the fine labels of each coarse one
     stock = [
         [list(rng.permutation(np.flatnonzero((labels.y == y) & (coarse == c)))) for y in fine[c]]
         for c in range(len(fine))
@@ -226,7 +226,7 @@ class _Shares:
         return shares
 
     def draw(self) -> int:
-        """The position of one sample, taken from the stock."""
+        """Draws one sample without replacement; returns its position."""
         c = self._pick(self.coarse)
         y = self._pick(self.fine[c])
         position = self.stock[c][y].pop()
@@ -246,9 +246,9 @@ class _Shares:
 
 
 def shards(labels: Labels, seed: int, n_clients: int, shards_per_client: int = 2) -> Partition:
-    """Pathological: samples sorted by label are cut into shards of equal size, and every client gets a few of them.
+    """Cuts samples sorted by label into shards of equal size, a few for each client: the pathological partition.
 
-    McMahan et al. 2017. Sizes differ by `shards_per_client` at most.
+    See McMahan et al. 2017. Sizes differ by `shards_per_client` at most.
 
     Example:
         >>> y = np.repeat([0, 1, 2], 4)
@@ -263,14 +263,14 @@ def shards(labels: Labels, seed: int, n_clients: int, shards_per_client: int = 2
     require(n_shards <= len(labels.y), f"dataset.n_clients: {n_shards} shards of {len(labels.y)} samples")
     rng = generator(seed, Purpose.PARTITION)
     order = np.lexsort((rng.random(len(labels.y)), labels.y))
-    owner = rng.permutation(np.arange(n_shards) % n_clients)  # of each shard
+    owner = rng.permutation(np.arange(n_shards) % n_clients)  # owner of each shard
     client = np.empty(len(labels.y), dtype=np.int64)
     client[order] = owner[np.arange(len(order)) * n_shards // len(order)]
     return Partition(client, _numbers(n_clients))
 
 
 def quantity_skew(labels: Labels, seed: int, n_clients: int, alpha: float, min_samples: int = 10) -> Partition:
-    """Labels alike, sizes different: shares ~ Dirichlet(alpha) of what exceeds `min_samples` for everybody.
+    """Deals random samples in different numbers: `min_samples` each, and shares ~ Dirichlet(alpha) of the rest.
 
     Example:
         >>> np.bincount(quantity_skew(Labels(y=np.zeros(100)), seed=0, n_clients=4, alpha=0.5).client)
@@ -294,7 +294,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 
 
 def deal(labels: Labels, seed: int, partition: str | Callable[..., Partition], options: dict[str, Any]) -> Partition:
-    """Calls a partition, given by name or as a function, with those of `options` that it knows.
+    """Calls a partition, given by name or as a function, with those of `options` that it accepts.
 
     Example:
         >>> deal(Labels(y=np.zeros(6)), 0, "iid", {"n_clients": 2, "alpha": 0.4}).client

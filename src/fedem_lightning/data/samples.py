@@ -1,4 +1,4 @@
-"""Where a federation's samples are kept: compact in memory (or mapped from a file), floats only in their batch."""
+"""Storage of a federation's samples: compact in memory, or mapped from a file; a batch converts them to floats."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,34 +12,34 @@ from fedem_lightning.errors import require
 class Samples(Protocol):
     """Samples by position. `index` is int64 of any shape S; a sample's axes follow it."""
 
-    in_shape: tuple[int, ...]  # of one sample as a backbone takes it
+    in_shape: tuple[int, ...]  # shape of one sample as the backbone's input
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the samples."""
 
     def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """X at `index`: [*S, *in_shape], floats of `dtype` (or int64 codes)."""
+        """x at `index`: [*S, *in_shape], floats of `dtype` (or int64 codes)."""
 
     def labels(self, index: Tensor) -> Tensor:
-        """Y at `index`: [*S] or [*S, targets]."""
+        """y at `index`: [*S] or [*S, targets]."""
 
     def to(self, device: torch.device | str) -> "Samples":
         """The same samples on another device."""
 
     def fingerprint(self) -> Tensor:
-        """What a digest has to cover: the labels."""
+        """The tensor that a digest must include: the labels."""
 
 
 class Arrays:
     """Features and labels as two arrays.
 
     Args:
-        x: [n, ...]; uint8 stays uint8 until its batch, and then means pixels: [n, h, w] or [n, h, w, channels] become
-            channels, h, w in [0, 1].
+        x: [n, ...]; uint8 means pixels: [n, h, w] or [n, h, w, channels], which only a batch converts to floats
+            [channels, h, w] in [0, 1].
         y: [n], int64; or real targets [n] or [n, k].
         mean, std: of each channel in [0, 1]; images are shifted and scaled by them.
-        invert: exchange black and white.
+        invert: whether black and white are exchanged.
 
     """
 
@@ -61,11 +61,11 @@ class Arrays:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the samples."""
         return self.x.device
 
     def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """[*S, ...]; a view where `index` is a run of consecutive positions and nothing needs converting."""
+        """Features [*S, ...]; a view if `index` is a run of consecutive positions and needs no conversion."""
         rows = _rows(self.x, index)
         if rows.dtype != torch.uint8:
             return rows.to(dtype)
@@ -80,7 +80,7 @@ class Arrays:
         return image
 
     def labels(self, index: Tensor) -> Tensor:
-        """[*S], or [*S, k]."""
+        """Labels [*S], or [*S, k]."""
         return _rows(self.y, index)
 
     def to(self, device: torch.device | str) -> "Arrays":
@@ -88,27 +88,27 @@ class Arrays:
         return Arrays(self.x.to(device), self.y.to(device), self.mean, self.std, self.invert)
 
     def fingerprint(self) -> Tensor:
-        """The labels."""
+        """The labels, which a digest must include."""
         return self.y
 
 
 class Joined:
-    """Two sets of samples of one kind: the second's positions follow the first's."""
+    """Two sets of samples of one kind; the second's positions follow those of the first."""
 
     def __init__(self, first: Arrays, second: Arrays) -> None:
         self.first, self.second, self.in_shape = first, second, first.in_shape
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the samples."""
         return self.first.device
 
     def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """[*S, ...]."""
+        """Features [*S, ...]."""
         return self._from_both(index, lambda part, rows: part.features(rows, dtype))
 
     def labels(self, index: Tensor) -> Tensor:
-        """[*S], or [*S, k]."""
+        """Labels [*S], or [*S, k]."""
         return self._from_both(index, lambda part, rows: part.labels(rows))
 
     def _from_both(self, index: Tensor, read: Callable[[Arrays, Tensor], Tensor]) -> Tensor:
@@ -124,16 +124,16 @@ class Joined:
         return Joined(self.first.to(device), self.second.to(device))
 
     def fingerprint(self) -> Tensor:
-        """The labels."""
+        """The labels, which a digest must include."""
         return torch.cat([self.first.y, self.second.y])
 
 
 class Windows:
-    """Windows of a text: x is `length` characters from a position on, y the same one further. Nothing is stored twice.
+    """Windows of a text, stored once: x is the `length` characters from a position on, y those one position later.
 
     Args:
-        codes: the whole text, uint8 [characters], each a class 0..Y-1.
-        length: L, characters of a window.
+        codes: the whole text, uint8 [characters]; each is a class 0..Y-1.
+        length: L, the number of characters of a window.
 
     """
 
@@ -143,11 +143,11 @@ class Windows:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the samples."""
         return self.codes.device
 
     def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """Codes, int64 [*S, L]; `dtype` is for real features."""
+        """Codes, int64 [*S, L]; `dtype` is ignored."""
         return self._window(index)
 
     def labels(self, index: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class Windows:
         return Windows(self.codes.to(device), self.length)
 
     def fingerprint(self) -> Tensor:
-        """The text."""
+        """The text, which a digest must include."""
         return self.codes
 
 

@@ -1,4 +1,4 @@
-"""Shifts between hidden groups of clients (Mestoukirdi et al. 2021, Section IV-A); the true groups are kept."""
+"""Shifts between true groups of clients (Mestoukirdi et al. 2021, Section IV-A), kept as ground truth."""
 
 import numpy as np
 
@@ -9,16 +9,16 @@ from fedem_lightning.randomness import Purpose, generator
 def permute_labels(
     y: np.ndarray, group: np.ndarray, n_groups: int, n_classes: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Concept shift: each group has a label permutation of its own; the first keeps its labels.
+    """Concept shift: each group has its own label permutation; the first group keeps its labels.
 
     Args:
-        y: labels, int [n]; group: of each sample, int [n]; -1: no group.
-        n_groups: groups.
+        y: labels, int [n]; group: group of each sample, int [n]; -1: no group.
+        n_groups: number of groups.
         n_classes: Y.
         rng: of the permutations.
 
     Returns:
-        int64 [n].
+        The permuted labels, int64 [n].
 
     """
     table = np.stack([np.arange(n_classes), *(rng.permutation(n_classes) for _ in range(n_groups - 1))])
@@ -31,7 +31,7 @@ def rotate_images(x: np.ndarray, group: np.ndarray, n_groups: int) -> np.ndarray
     require(x.shape[1] == x.shape[2], f"dataset.shift: rotation needs square images, these are {x.shape[1:3]}")
     for g in range(1, n_groups):
         rows = np.flatnonzero(group == g)
-        for part in np.array_split(rows, max(1, len(rows) // 10_000)):  # a copy of a part only
+        for part in np.array_split(rows, max(1, len(rows) // 10_000)):  # copies one part at a time
             x[part] = np.rot90(x[part], k=g, axes=(1, 2))
     return x
 
@@ -46,14 +46,14 @@ def shift_groups(
     n_groups: int,
     seed: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Puts clients into groups of equal size and shifts all samples of a client alike.
+    """Assigns clients to groups of equal size, and shifts all samples of a group in the same way.
 
     Args:
-        x: [n, ...], changed by a rotation; y: int [n]; client: int [n] in 0..T-1, -1: nobody's sample.
+        x: [n, ...], changed in place by a rotation; y: int [n]; client: int [n] in 0..T-1, -1: no client.
         n_clients: T.
         n_classes: Y.
         kind: "rotation" or "labels".
-        n_groups: groups; their sizes differ by one at most.
+        n_groups: number of groups; their sizes differ by one at most.
         seed: of groups and permutations.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Where a data set comes from: the path that the user gives, else a copy under `data_dir`, else a download."""
+"""Sources of a data set: the path that the user gives, else a copy under `data_dir`, else a download."""
 
 import tempfile
 from pathlib import Path
@@ -17,16 +17,16 @@ from fedem_lightning.errors import UserError, require
 def load(
     name: str, path: str | Path | None, data_dir: str | Path, mmap: bool = False
 ) -> tuple[dict[str, np.ndarray], str]:
-    """The arrays of a data set (see `formats`), and where they were found.
+    """Loads the arrays of a data set (see `formats`); returns them with their source.
 
     Args:
         name: one of `SOURCES`.
-        path: a file or folder of the user's; None: look in `data_dir`, then download into it.
-        data_dir: where copies are kept, as NAME.npz.
+        path: the user's file or folder; None: a copy in `data_dir`, or else a download into it.
+        data_dir: folder of copies, NAME.npz.
         mmap: map large arrays from the file.
 
     Raises:
-        UserError: nothing is there and nothing can be downloaded; what is there is broken or something else.
+        UserError: the data is missing and cannot be downloaded, is broken, or is not this data set.
 
     """
     folder = Path(data_dir).expanduser()
@@ -42,7 +42,7 @@ def load(
 
 
 def read(name: str, path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
-    """Reads whatever form of the data set `path` is."""
+    """Reads the data set at `path` in any of its formats."""
     text = "text" in SOURCES[name].arrays
     if path.suffix == ".npz":
         return read_npz(path, mmap)
@@ -62,10 +62,10 @@ def read(name: str, path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
 
 
 def fetch(name: str, data_dir: Path) -> Path:
-    """Downloads a data set and keeps it as data_dir/NAME.npz, written in one step.
+    """Downloads a data set and saves it as data_dir/NAME.npz, in one step.
 
     Raises:
-        UserError: no network, or a package is missing.
+        UserError: there is no network, or a package is missing.
 
     """
     target = data_dir / f"{name}.npz"
@@ -76,7 +76,7 @@ def fetch(name: str, data_dir: Path) -> Path:
             write_npz(target, read(name, Path(scratch)))
     except UserError:
         raise
-    except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library has its own for "no network"
+    except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library's own errors without a network
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         hub = ' (with pip install "fedem-lightning[hub]")' if SOURCES[name].hub else ""
         raise UserError(
@@ -88,7 +88,7 @@ def fetch(name: str, data_dir: Path) -> Path:
 
 
 def download(name: str, folder: Path) -> None:
-    """The one place that uses the network: gets the original files into `folder`, checked, with a progress bar."""
+    """Downloads the original files into `folder` and checks them; no other function uses the network."""
     source = SOURCES[name]
     if source.hub is not None:
         from huggingface_hub import snapshot_download

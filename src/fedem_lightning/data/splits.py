@@ -1,4 +1,4 @@
-"""Cutting each client's samples into train, validation and test, and clients into seen and unseen."""
+"""Splits of each client's samples into train, validation and test, and of clients into seen and unseen."""
 
 from collections.abc import Sequence
 
@@ -12,32 +12,32 @@ SPLITS = ("train", "val", "test")
 
 
 def split_samples(client: np.ndarray, seed: int, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> np.ndarray:
-    """Splits every client's samples at random; a client's own draw does not depend on who is seen or unseen.
+    """Splits every client's samples at random; a client's draw does not depend on which clients are seen.
 
     Args:
-        client: int [n], the client of each sample; -1: nobody's.
+        client: int [n], the client of each sample; -1: no client.
         seed: of the draw.
         fractions: train, val, test; they sum to 1.
 
     Returns:
-        int8 [n]: 0 train, 1 val, 2 test. n_val and n_test are floor(fraction * n_t); the rest trains.
+        int8 [n]: 0 train, 1 val, 2 test. n_val and n_test are floor(fraction * n_t); the rest is for training.
 
     Raises:
-        UserError: fractions that are negative, sum to something else than 1, or leave nothing to train on.
+        UserError: a fraction is negative, the sum is not 1, or there are no training samples.
 
     """
     _, val, test = check_fractions(fractions)
     draw = generator(seed, Purpose.SPLIT).random(len(client))
-    order = np.lexsort((draw, client))  # client after client, each one's samples shuffled; those of nobody first
+    order = np.lexsort((draw, client))  # by client, each client's samples shuffled; samples of no client first
     counts = np.bincount(client + 1)
-    rank = np.empty(len(client), dtype=np.int64)  # place of a sample in its client's shuffled list
+    rank = np.empty(len(client), dtype=np.int64)  # index of a sample in its client's shuffled list
     rank[order] = np.arange(len(client)) - np.repeat(counts.cumsum() - counts, counts)
     n_val, n_test = (np.floor(counts * share + 1e-9).astype(np.int64)[client + 1] for share in (val, test))
     return np.where(rank < n_test, 2, np.where(rank < n_test + n_val, 1, 0)).astype(np.int8)
 
 
 def check_fractions(fractions: Sequence[float]) -> Sequence[float]:
-    """Three shares with sum 1 and some for training; anything else is a UserError."""
+    """Returns three shares with sum 1, of which that for training is positive; anything else is a UserError."""
     numbers = len(fractions) == 3 and all(isinstance(f, (int, float)) for f in fractions)
     require(
         numbers and min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-9 and fractions[0] > 0,
@@ -47,7 +47,7 @@ def check_fractions(fractions: Sequence[float]) -> Sequence[float]:
 
 
 def hold_out_clients(n_clients: int, unseen_fraction: float, seed: int) -> np.ndarray:
-    """Which clients are seen in training: bool [T]; round(unseen_fraction * T) of them, at random, are not."""
+    """Whether each client is seen in training: bool [T]; round(unseen_fraction * T) random clients are not."""
     require_number("dataset.unseen_fraction", unseen_fraction, at_least=0, below=1)
     n_unseen = round(unseen_fraction * n_clients)
     require(n_unseen < n_clients, f"dataset.unseen_fraction: {unseen_fraction} of {n_clients} leaves nobody to train")

@@ -1,4 +1,4 @@
-"""Engines: `loop`, `vmap`, and `auto`, which picks one of them."""
+"""Engines: `loop`, `vmap`, and `auto`, which selects one of the two."""
 
 from fedem_lightning.engine.auto import AutoEngine, cores, processes_on_cpu
 from fedem_lightning.engine.base import Engine
@@ -10,7 +10,7 @@ __all__ = ["AutoEngine", "Engine", "LoopEngine", "VmapEngine", "cores", "make_en
 
 
 def make_engine(engine: Engine | AutoEngine | str) -> Engine | AutoEngine:
-    """An engine from its name: loop, vmap or auto; an engine is returned as it is."""
+    """Makes an engine from its name: loop, vmap or auto. An engine is returned unchanged."""
     if not isinstance(engine, str):
         return engine
     engines = {kind.name: kind for kind in (LoopEngine, VmapEngine, AutoEngine)}

@@ -1,4 +1,4 @@
-"""Which engine for which backbone and device."""
+"""Selection of the engine for a backbone and a device."""
 
 import os
 
@@ -12,37 +12,37 @@ from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.vmap import VmapEngine
 
 STACKED_LIMIT_CPU = 200_000
-"""Parameters up to which stacking pays on a CPU: above, arithmetic dominates the cost of launching it."""
+"""Number of parameters up to which stacking is faster on a CPU; above, the arithmetic itself dominates."""
 
 
 def processes_on_cpu(engine: Engine, n_clients: int, n_cores: int) -> int:
-    """How many processes `trainer.devices=auto` starts on a CPU: one a core where learners run one by one, else one.
+    """Number of processes of `trainer.devices=auto` on a CPU: one for each core if learners run one by one, else one.
 
-    A small batch does not keep several threads busy, so single-threaded processes are faster; a stack of learners does.
+    A small batch does not use several threads well, so single-threaded processes are faster; a stack of learners does.
 
     Args:
-        engine: that will run.
-        n_clients: of a round; each process needs one.
-        n_cores: that this run may use.
+        engine: engine of the run.
+        n_clients: number of clients in a round; each process needs one.
+        n_cores: number of cores that this run may use.
 
     """
     return max(1, min(n_cores, n_clients)) if isinstance(engine, LoopEngine) else 1
 
 
 def cores() -> int:
-    """That this run may use."""
+    """Number of cores that this run may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class AutoEngine:
-    """Picks by a rule.
+    """Selects an engine by a rule.
 
     - Recurrent layers other than LSTM: `loop` (their fused kernels cannot be stacked).
     - CPU: `loop` for convolutions, and for more than 200,000 parameters unless they are an LSTM's; else `vmap`.
     - Otherwise: `vmap`.
 
     Args:
-        block_size, memory_gb: of the engine picked, see `Engine`.
+        block_size, memory_gb: options of the selected engine, see `Engine`.
 
     """
 

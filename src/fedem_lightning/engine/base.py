@@ -1,4 +1,4 @@
-"""The engine seam: a local step is written for one learner; an engine runs it over the learners of a block.
+"""Base class of engines: a local step is written for one learner, and an engine runs it for all learners of a block.
 
 All engines compute the same numbers (up to the order of float sums), whatever the block size and the clients' order.
 """
@@ -20,15 +20,15 @@ class Engine(ABC):
     """Runs local steps over the learners of a block.
 
     Args:
-        block_size: clients of a block; None: as many as fit `memory_gb`.
-        memory_gb: a block's learners and their batches may take about this much, in 10^9 bytes; None: `default_gb`.
+        block_size: number of clients in a block; None: as many as fit `memory_gb`.
+        memory_gb: approximate memory of a block's learners and batches, in 10^9 bytes; None: `default_gb`.
 
     """
 
     name: str
-    reason = "asked for"  # why it was picked
+    reason = "asked for"  # why this engine was selected
     default_gb: float
-    copies: int  # of each learner's state that are alive at once
+    copies: int  # copies of each learner's state that exist at the same time
 
     def __init__(self, block_size: int | None = None, memory_gb: float | None = None) -> None:
         if block_size is not None:
@@ -38,7 +38,7 @@ class Engine(ABC):
         self.block_size, self.memory_gb = block_size, memory_gb
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> "Engine":
-        """The engine that does the work for this backbone on this device, made ready for it."""
+        """The engine that runs this backbone on this device, prepared for it."""
         return self
 
     @abstractmethod
@@ -51,15 +51,15 @@ class Engine(ABC):
         weights: Tensor | None = None,
         progress: Callable[[float], None] = lambda clients: None,
     ) -> Learner:
-        """Takes each client's own number of local steps with each of its M models.
+        """Runs the local steps of each client, as many as it has batches, for each of its M models.
 
         Args:
-            step: one step of one learner.
+            step: one local step of one learner.
             learners: stacked states, each tensor [C, M, ...]; not changed (it may be an expanded view).
             block: the clients' samples.
-            batches: which samples each step sees.
+            batches: the samples of each step.
             weights: of the samples in each model's loss [n, M]; None: 1.
-            progress: called with the number of clients done since the last call, or the part of one.
+            progress: called with the number of clients finished since the last call; it may be a fraction.
 
         Returns:
             The states after the last step, each tensor [C, M, ...].
@@ -67,7 +67,7 @@ class Engine(ABC):
         """
 
     def blocks(self, federation: Federation, clients: Tensor, learner_bytes: int, batch_size: int) -> Iterator[Block]:
-        """Cuts `clients` (int64, ascending) into blocks of training samples; `learner_bytes`: a client's M models."""
+        """Cuts `clients` (int64, ascending) into blocks of training samples; `learner_bytes`: size of M models."""
         size = self.block_size
         if size is None:
             budget = 1e9 * (self.memory_gb or self.default_gb)
@@ -79,11 +79,11 @@ class Engine(ABC):
 
 
 Objective = Callable[..., tuple[Tensor, Models]]
-"""(params, buffers, x, y, weight, size, key) -> the learners' losses, and their buffers afterwards."""
+"""Function (params, buffers, x, y, weight, size, key) -> the learners' losses, and their buffers afterwards."""
 
 
 def take_step(step: LocalStep, objective: Objective, state: Learner, *batch: Tensor) -> None:
-    """One local step in place, of a learner or of a stack: the gradient of the sum of losses is each learner's own."""
+    """Takes a local step in place, for a learner or a stack; in the sum of losses each learner has its own gradient."""
 
     def gradient(learner: Learner) -> list[Tensor]:
         with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""One learner after the other: fast for convolutions on a CPU, and able to run any backbone."""
+"""The loop engine runs one learner after the other: it is fast for convolutions on a CPU, and runs any backbone."""
 
 import itertools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from fedem_lightning.randomness import fold
 
 
 class LoopEngine(Engine):
-    """Learners one by one, each trained in place. Short batches are really short: no sample is ever padded.
+    """Runs learners one by one, each trained in place. Short batches are not padded.
 
     Blocks are small by default (64 MB), so that a client's models are still in cache when they are aggregated.
     """
@@ -33,7 +33,7 @@ class LoopEngine(Engine):
         weights: Tensor | None = None,
         progress: Callable[[float], None] = lambda clients: None,
     ) -> Learner:
-        """See `Engine.run`."""
+        """Runs the learners one by one; see `Engine.run`."""
         trained = tree_map(_own_copy, learners)
         anyone = next(iter(trained["params"].values()))  # [C, M, ...]
         n_components, device = anyone.shape[1], anyone.device
@@ -57,6 +57,6 @@ class LoopEngine(Engine):
 
 
 def _own_copy(t: Tensor) -> Tensor:
-    """To be trained in place; weights of convolutions [C, M, out, in, height, width] in the faster order."""
+    """A copy to train in place; convolution weights [C, M, out, in, height, width] are in the faster memory order."""
     convolution = t.ndim == 6 and t.device.type == "cpu"
     return channels_last(t) if convolution else t.clone(memory_format=torch.contiguous_format)

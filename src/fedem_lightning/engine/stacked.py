@@ -1,8 +1,8 @@
-"""Networks of linear layers for many learners at once, in batched matrix products.
+"""Networks of linear layers for many learners at once, as batched matrix products.
 
 The learners are folded into the batch axis, so everything without parameters (activations, reshaping, a user's own
-forward) runs unchanged; layers with parameters multiply each learner's rows by its own weights. That is the work of
-`torch.func.vmap` without the cost of dispatching each operation through it.
+forward) runs unchanged; layers with parameters multiply each learner's rows by its own weights. The result is that of
+`torch.func.vmap`, without the cost of dispatching each operation through it.
 """
 
 import copy
@@ -20,20 +20,20 @@ from fedem_lightning.randomness import fold
 
 
 class Shape(NamedTuple):
-    """Of a stack of learners."""
+    """Sizes of a stack of learners."""
 
     clients: int  # A
-    models: int  # M, of each client
+    models: int  # M, models of each client
     batch: int  # B, samples of each client
 
 
 class StackedLinear(nn.Linear):
-    """`nn.Linear` with a weight [A, M, out, in] and a bias [A, M, out]; what is frozen is [out, in] and [out]."""
+    """`nn.Linear` with a weight [A, M, out, in] and a bias [A, M, out]; frozen ones are [out, in] and [out]."""
 
     shape: Shape
 
     def forward(self, input: Tensor) -> Tensor:
-        """[A M B, ..., in], or [A B, ..., in] if a client's models share their input, -> [A M B, ..., out].
+        """Outputs: [A M B, ..., in], or [A B, ..., in] if a client's models share their input, -> [A M B, ..., out].
 
         A layer that is frozen as a whole keeps the input's number of rows.
         """
@@ -61,12 +61,12 @@ def _products(bias: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
 
 
 class StackedDropout(Dropout):
-    """`Dropout` with a key [A, M]; a learner's mask is the one it has alone."""
+    """`Dropout` with a key [A, M]; a learner has the same mask as outside the stack."""
 
     shape: Shape
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape with A M B (or A B) rows."""
+        """Applies the masks to x of any shape with A M B (or A B) rows."""
         if not self.training or self.p == 0:
             return x
         a, m, b = self.shape
@@ -82,10 +82,10 @@ STACKED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: StackedLinear, Dro
 
 
 class StackedBackbone:
-    """A backbone whose layers with state all have a stacked form."""
+    """A backbone in which every layer with parameters or buffers is replaced by its stacked form."""
 
     def __init__(self, backbone: nn.Module) -> None:
-        shared = {id(p): p for p in backbone.parameters() if not p.requires_grad}  # the very ones, not copies
+        shared = {id(p): p for p in backbone.parameters() if not p.requires_grad}  # the same tensors, not copies
         self._network = copy.deepcopy(backbone, shared).train()
         self._keys = dropout_keys(backbone)
         self._layers = [layer for layer in self._network.modules() if type(layer) in STACKED]
@@ -94,12 +94,12 @@ class StackedBackbone:
 
     @property
     def draws(self) -> bool:
-        """Whether it needs keys."""
+        """Whether the backbone draws random numbers, and so needs keys."""
         return bool(self._keys)
 
     @classmethod
     def of(cls, backbone: nn.Module) -> "StackedBackbone | None":
-        """The stacked form; None if a layer with parameters or buffers has none."""
+        """The stacked form of `backbone`; None if a layer with parameters or buffers has no stacked form."""
         for layer in backbone.modules():
             own = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
             if own and type(layer) not in STACKED:
@@ -107,16 +107,16 @@ class StackedBackbone:
         return cls(backbone)
 
     def agrees(self, backbone: nn.Module, params: Models, x: Tensor, keys: Tensor) -> bool:
-        """Whether the last learner gets what the backbone alone gives it: not so if a forward mixes its samples."""
+        """Whether the stacked outputs equal those of the backbone alone; they differ if a forward mixes samples."""
         try:
             found = self(params, x, keys).unflatten(0, (*keys.shape, -1))[-1, -1]
-        except RuntimeError:  # it adds its input, which the models share, to what they made of it
+        except RuntimeError:  # the forward adds the shared input to the models' outputs: the shapes differ
             return False
         alone = {name: p[-1, -1] for name, p in params.items()} | dict.fromkeys(self._keys, keys[-1, -1])
         expected = functional_call(backbone, alone, (x[-1],))
         if found.shape != expected.shape:
             return False
-        return bool((found - expected).norm() <= 0.02 * expected.norm())  # more than bfloat16 rounds away
+        return bool((found - expected).norm() <= 0.02 * expected.norm())  # above the rounding error of bfloat16
 
     def objective(
         self,
@@ -129,7 +129,7 @@ class StackedBackbone:
         size: Tensor,
         keys: Tensor,
     ) -> tuple[Tensor, Models]:
-        """`LocalStep.objective` of all: x, y [A, B, ...], weight [A, M, B], size [A, 1], keys [A, M] -> [A, M]."""
+        """Objectives of all learners: x, y [A, B, ...], weight [A, M, B], size [A, 1], keys [A, M] -> [A, M]."""
         a, m = keys.shape
         outputs = self(params, x, keys)  # [A M B, ...]
         each_y = y.unsqueeze(1).expand(-1, m, *y.shape[1:]).flatten(0, 2)  # [A M B, ...]

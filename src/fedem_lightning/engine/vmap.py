@@ -1,4 +1,4 @@
-"""Learners stacked and stepped together: fast for small models, and on GPUs."""
+"""The vmap engine steps all learners of a block together: it is fast for small models, and on GPUs."""
 
 import functools
 import math
@@ -21,24 +21,24 @@ from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.randomness import fold
 
 PADDING = 0.1
-"""Padded samples computed for each real one, at most."""
+"""Largest number of padded samples for each real sample."""
 
 CACHE = 2**21
-"""Numbers in the features stacked at once on a CPU: 8 MB stay in cache between the forward and the backward pass."""
+"""Largest number of stacked features on a CPU: 8 MB stay in the cache between forward and backward pass."""
 
 
 class _Disagrees(Exception):
-    """A stacked backbone gives a learner something else than the backbone alone."""
+    """The outputs of a stacked backbone differ from those of the backbone alone."""
 
 
 class VmapEngine(Engine):
-    """All clients of a block and all their components at once.
+    """Runs all clients of a block, and all their components, at once.
 
-    Clients are sorted by their number of samples, so that those still at work are always the first rows and no step is
-    computed for a client that has finished its pass. Rows with batches of about equal size are stepped together, the
-    shorter ones padded and masked; with BatchNorm, whose statistics padding would enter, rows of equal size only.
-    Linear networks run as batched matrix products (`StackedBackbone`), others through `torch.func.vmap`. A backbone
-    that cannot be stacked at all is left to `loop`, with one warning.
+    Clients are sorted by their number of samples, so that unfinished clients are always the first rows, and no step is
+    computed for a client that has finished its pass. Rows with batches of about equal size are stepped together; the
+    shorter ones are padded and masked. With BatchNorm only rows of equal size are stepped together, because padding
+    would change the statistics. Linear networks run as batched matrix products (`StackedBackbone`), others through
+    `torch.func.vmap`. The `loop` engine runs a backbone that cannot be stacked at all, with one warning.
     """
 
     name = "vmap"
@@ -46,7 +46,7 @@ class VmapEngine(Engine):
     copies = 4
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> Engine:
-        """Itself, knowing the backbone."""
+        """Prepares the engine for the backbone and returns it."""
         moving = (isinstance(layer, _BatchNorm) and not is_frozen_norm(layer) for layer in backbone.modules())
         self._padding = 0.0 if any(moving) else PADDING
         self._stacked, self._trusted = StackedBackbone.of(backbone), False
@@ -62,16 +62,16 @@ class VmapEngine(Engine):
         weights: Tensor | None = None,
         progress: Callable[[float], None] = lambda clients: None,
     ) -> Learner:
-        """See `Engine.run`."""
+        """Runs the stacked learners; see `Engine.run`."""
         if self._loop is None:
             try:
                 return self._run_stacked(step, learners, block, batches, weights, progress)
-            except _Disagrees:  # a forward that mixes the samples of a batch must not see padding either
+            except _Disagrees:  # such a forward mixes samples: it must not see padding either
                 self._stacked, self._padding = None, 0.0
                 return self.run(step, learners, block, batches, weights, progress)
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError as error:  # what torch.func raises for an operation without a rule
+            except RuntimeError as error:  # torch.func has no rule for an operation
                 reason = str(error).strip().splitlines()[0]
                 warnings.warn(f"engine: vmap cannot stack this backbone, loop takes over ({reason})", stacklevel=2)
                 self._loop, self.name = LoopEngine(self.block_size, self.memory_gb), "loop"
@@ -101,7 +101,7 @@ class VmapEngine(Engine):
             for j in range(-(-int(counts[0]) // batches.size)):
                 sizes = (counts - j * batches.size).clamp(max=batches.size)
                 sizes = sizes[: int((sizes > 0).sum())]  # descending; the other clients have finished this pass
-                done = int((e * passes[: len(sizes)] + j >= batches.limit).sum())  # the first rows take most steps
+                done = int((e * passes[: len(sizes)] + j >= batches.limit).sum())  # the first rows take the most steps
                 for group in group_rows(sizes[done:].tolist(), self._padding, limit):
                     rows = slice(done + group.start, done + group.stop)
                     column = torch.arange(int(sizes[rows.start]), device=device)
@@ -123,7 +123,7 @@ class VmapEngine(Engine):
 
     def _step(self, step: LocalStep, state: Learner, batch: "_Batch") -> None:
         n_models = next(iter(state["params"].values())).shape[1]
-        if self._stacked is None:  # one component after the other: copies of the batch for each would not fit a cache
+        if self._stacked is None:  # components one by one: copies of the batch would not fit a cache
             for m in range(n_models):
                 model = tree_map(lambda t, m=m: t[:, m], state)  # views
                 weight = batch.weight[:, min(m, batch.weight.shape[1] - 1)]
@@ -136,7 +136,7 @@ class VmapEngine(Engine):
         if not self._trusted and keys.numel() > 1:
             if not self._stacked.agrees(step.backbone, state["params"], batch.x, keys):
                 raise _Disagrees
-            self._trusted = len(keys) > 1  # the models of a single client share its samples: that shows no mixing
+            self._trusted = len(keys) > 1  # a single client's models share samples, which hides mixing
         objective = functools.partial(self._stacked.objective, step)
         take_step(step, objective, state, batch.x, batch.y, batch.weight, batch.size.unsqueeze(1), keys)
 
@@ -146,13 +146,13 @@ class _Batch(NamedTuple):
 
     x: Tensor  # [A, B, ...]
     y: Tensor  # [A, B, ...]
-    weight: Tensor  # [A, M, B], or [A, 1, B] if they are all alike; 0 for padding
+    weight: Tensor  # [A, M, B], or [A, 1, B] if all models share them; 0 for padding
     size: Tensor  # [A], real samples
     key: Tensor  # [A]
 
 
 def _weights(weights: Tensor | None, positions: Tensor, real: Tensor) -> Tensor:
-    """Of the samples in each model's loss, 0 for padding: [A, M, B], or [A, 1, B] if they are all alike."""
+    """Weights of the samples in each model's loss, 0 for padding: [A, M, B], or [A, 1, B] if all models share them."""
     if weights is None:
         return real.unsqueeze(1)
     each = weights.T.index_select(1, positions.flatten()).unflatten(1, positions.shape)  # [M, A, B]
@@ -160,9 +160,9 @@ def _weights(weights: Tensor | None, positions: Tensor, real: Tensor) -> Tensor:
 
 
 def group_rows(sizes: list[int], padding: float, limit: int) -> list[slice]:
-    """Cuts rows with batches of `sizes` (descending) into runs that are stepped together, each padded to its first row.
+    """Groups rows with batches of `sizes` (descending) that are stepped together, padded to a group's first row.
 
-    At most `padding` of all real samples are added, and a run has at most `limit` samples unless it is a single row.
+    Padding adds at most the fraction `padding` of the real samples; a group of several rows has at most `limit` ones.
     """
     spare = padding * sum(sizes)
     groups, start, waste = [], 0, 0

@@ -1,1 +1,1 @@
-"""Evaluation: scores of every client, recovery of the ground truth, generalisation bounds."""
+"""Evaluation: scores of all clients, recovery of the ground truth, generalisation bounds."""

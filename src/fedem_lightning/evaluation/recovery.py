@@ -1,5 +1,5 @@
-"""What became of a mixture's components: whether they found the truth of generated data (FedEM, Appendix J.4), and
-whether any of them collapsed. And whether groups of clients are the true ones.
+"""Component diagnostics: recovery of the ground truth of generated data (FedEM, Appendix J.4), unused and equal
+components; and agreement of groups of clients with the true groups.
 """
 
 from typing import Any
@@ -10,14 +10,14 @@ from sklearn.metrics import adjusted_rand_score
 
 
 def cosine_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """1 - <a, b>_F / (|a| |b|), for arrays of equal shape."""
+    """Cosine distance 1 - <a, b>_F / (|a| |b|) of arrays of equal shape."""
     return float(1.0 - (a * b).sum() / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
 def recovery_scores(
     pi: np.ndarray, theta: np.ndarray | None, truth: dict[str, Any], seen: np.ndarray
 ) -> dict[str, float | list[int]]:
-    """Matches components to the true ones (Hungarian method on the seen clients), then measures.
+    """Matches components to the true ones (Hungarian method on the seen clients), then measures their distances.
 
     Args:
         pi: learned mixture weights [T, M]; theta: learned linear models [M, d], or None.
@@ -25,8 +25,8 @@ def recovery_scores(
         seen: bool [T].
 
     Returns:
-        As far as the truth is known and sizes agree: pi_cosine_distance, theta_cosine_distance, group_accuracy (the
-        share of clients whose largest weight is on their group's component), and match: component m is true
+        If the ground truth is known and sizes agree: pi_cosine_distance, theta_cosine_distance, group_accuracy (the
+        share of clients whose largest weight is on their group's component), and match: component m matches the true
         component match[m].
 
     """
@@ -52,14 +52,14 @@ def recovery_scores(
 
 
 def group_scores(found: np.ndarray, true: np.ndarray) -> dict[str, float | int]:
-    """Whether clients that an algorithm put together belong together.
+    """Agreement of the groups that an algorithm found with the true groups.
 
     Args:
-        found, true: the groups of the same clients, int [T].
+        found, true: the found and the true group of each client, int [T].
 
     Returns:
-        adjusted_rand_index: 1 for the same groups, whatever they are called, about 0 for groups by chance or one for
-        all; groups_found. Nothing where each client is alone: these are no groups.
+        adjusted_rand_index: 1 for the same groups in any numbering, about 0 for random groups or a single group;
+        groups_found: number of groups. Empty if every client is a group of its own.
 
     """
     n_found = len(np.unique(found))
@@ -69,27 +69,27 @@ def group_scores(found: np.ndarray, true: np.ndarray) -> dict[str, float | int]:
 
 
 DEAD = 0.05
-"""A component with less than this share of its fair share 1 / M of the weights is dead, for runs and reports."""
+"""A component with less than this fraction of the mean weight 1 / M is dead, in runs and reports."""
 
 TWINS = 0.05
-"""Two components nearer than this, relative to the longer one, are twins: EM can hardly part them again."""
+"""Two components nearer than this, relative to the longer one, are twins: EM can hardly make them differ again."""
 
 
 def dead_components(pi: np.ndarray) -> list[int]:
-    """Components that hardly any client uses: pi [T, M], T at least 1."""
+    """Indices of the components that hardly any client uses: pi [T, M], T at least 1."""
     return np.flatnonzero(pi.mean(axis=0) < DEAD / pi.shape[1]).tolist()
 
 
 def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, list[Any]]:
-    """Which components nobody uses, and which are the same.
+    """Dead components, which no client uses, and twins, which are equal.
 
-    Twins are found by their parameters; networks that compute the same from permuted units are not.
+    Twins are found by their parameters; networks that differ only by a permutation of units are not found.
 
     Args:
         pi: mixture weights of the clients [T, M]; components: their parameters [M, D].
 
     Returns:
-        mean_weights: of each component over clients; dead: components; twins: pairs of components.
+        mean_weights: mean weight of each component over clients; dead: indices; twins: pairs of indices.
 
     """
     n_components, norms = len(components), np.linalg.norm(components, axis=1)

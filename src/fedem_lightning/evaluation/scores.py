@@ -1,4 +1,4 @@
-"""Scoring every client's personal model on its own samples, and summing up over clients (FedEM, Sec. 4)."""
+"""Scores of every client's personal model on its own samples, and their summaries over clients (FedEM, Sec. 4)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,11 @@ from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import HIGHER_IS_BETTER, Task
 
 REFERENCES = {"bayes_accuracy": True, "minimum_loss": False}
-"""What a generator may know of the best test score a client can have; whether higher is better."""
+"""Best possible test scores in the ground truth of generated data; whether higher is better."""
 
 
 class ClientMetrics(Metric):
-    """Every client's mean of each of a task's scores.
+    """Mean of each of the task's scores for every client.
 
     Args:
         n_clients: T.
@@ -43,28 +43,29 @@ class ClientMetrics(Metric):
         self.add_state("count", torch.zeros(n_clients, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, prediction: Tensor, y: Tensor, client: Tensor) -> None:
-        """Prediction and y as the task has them, [n, ...]; client int64 [n]."""
+        """Adds predictions and labels in the form of the task, [n, ...], of the clients int64 [n]."""
         scores = self.task.scores(prediction, y)
         for total, measure in zip(self.totals, self.task.measures, strict=True):
             total.index_add_(0, client, scores[measure].double())
         self.count.index_add_(0, client, torch.ones_like(client, dtype=torch.float64))
 
     def compute(self) -> dict[str, Tensor]:
-        """Measure -> [T] (losses in nats, accuracies in [0, 1]); NaN for a client without samples."""
+        """Means by measure, [T] (losses in nats, accuracies in [0, 1]); NaN for a client without samples."""
         return dict(zip(self.task.measures, self.totals / self.count, strict=True))
 
 
 class Scores(NamedTuple):
-    """What C clients scored."""
+    """Scores of C clients."""
 
     measures: dict[str, dict[str, np.ndarray]]  # split -> measure -> float64 [C]; NaN without samples
-    columns: dict[str, np.ndarray]  # what their adaptation found out besides, float64 [C]
+    columns: dict[str, np.ndarray]  # columns that their adaptation adds, float64 [C]
 
 
 def score(algorithm: Algorithm, federation: Federation, clients: Tensor, own_data: Federation | None = None) -> Scores:
     """Scores `clients` (int64 [C]) on every split.
 
-    Each process scores its share; torchmetrics adds them up. An adaptation tunes on the training samples of `own_data`.
+    Each process scores its share of the clients; torchmetrics sums them up. An adaptation tunes on the training samples
+    of `own_data`.
     """
     with torch.inference_mode(False), torch.no_grad():  # an adaptation trains
         return _score(algorithm, federation, clients, own_data or federation)
@@ -86,7 +87,7 @@ def _score(algorithm: Algorithm, federation: Federation, clients: Tensor, own_da
                 metric.update(personal.predict(piece), piece.y(), rows[piece.owner])
                 algorithm.observer.advance(len(piece.index))
     for metric in metrics.values():
-        metric._update_count = max(1, metric._update_count)  # or torchmetrics warns that nothing came before compute
+        metric._update_count = max(1, metric._update_count)  # otherwise torchmetrics warns of compute before update
     measures = {
         split: {
             measure: values.reshape(-1).cpu().numpy()  # torchmetrics squeezes a single client
@@ -101,7 +102,7 @@ def _score(algorithm: Algorithm, federation: Federation, clients: Tensor, own_da
 def _personal_models(
     algorithm: Algorithm, federation: Federation, clients: Tensor, mine: Tensor
 ) -> Iterator[tuple[Tensor, PersonalModels]]:
-    """Positions in `clients`, and the models these are scored with: all at once, or blocks of own models."""
+    """Indices in `clients`, and the models of these clients: all at once, or in blocks if clients have own models."""
     if not len(mine):
         return
     if not algorithm.is_adapted and algorithm.shares_models():
@@ -115,7 +116,7 @@ def _personal_models(
 
 
 def scored_clients(algorithm: Algorithm, federation: Federation, seen: bool = True) -> Tensor:
-    """The clients that are scored, ascending: the same ones at every evaluation of a run."""
+    """The clients that are scored, ascending; they are the same at every evaluation of a run."""
     clients = federation.clients(seen)
     number = share_of(algorithm.scored_clients, len(clients))
     return draw_clients(clients, number, generator(algorithm.seed, Purpose.SCORED, int(seen)))
@@ -124,15 +125,15 @@ def scored_clients(algorithm: Algorithm, federation: Federation, seen: bool = Tr
 def summarize(
     values: np.ndarray, n_train: np.ndarray, n_scored: np.ndarray, higher_is_better: bool
 ) -> dict[str, float]:
-    """Sums up one value a client over clients; clients without samples in the split are left out.
+    """Summarises one value of each client over clients; clients without samples in the split are left out.
 
     Args:
-        values: [T]; n_train: training samples [T]; n_scored: samples that were scored [T].
-        higher_is_better: which end is the worst.
+        values: [T]; n_train: numbers of training samples [T]; n_scored: numbers of scored samples [T].
+        higher_is_better: whether the smallest values are the worst.
 
     Returns:
-        weighted: weights n_train; pooled: weights n_scored; mean: no weights; bottom_decile: the ceil(T/10)-th worst
-        client; worst. Empty if nobody has a sample.
+        weighted: mean with weights n_train; pooled: with weights n_scored; mean: without weights; bottom_decile: value
+        of the ceil(T/10)-th worst client; worst. Empty if no client has samples.
 
     """
     has = n_scored > 0
@@ -151,7 +152,7 @@ def summarize(
 
 
 def curve_metrics(algorithm: Algorithm, federation: Federation, splits: Sequence[str] = SPLITS) -> dict[str, float]:
-    """What the curves show during training: the seen clients on every split, weighted by training samples."""
+    """Metrics logged during training: scores of the seen clients on every split, weighted by training samples."""
     clients = scored_clients(algorithm, federation)
     n_train = federation.splits["train"].counts(clients).cpu().numpy()
     metrics = {}
@@ -168,7 +169,7 @@ def curve_metrics(algorithm: Algorithm, federation: Federation, splits: Sequence
 
 
 def client_table(algorithm: Algorithm, federation: Federation, own_data: Federation | None = None) -> pd.DataFrame:
-    """One row a scored client: id, population, sizes, every measure on each split, private state; see `score`."""
+    """The table of scored clients: id, population, sizes, every measure on each split, client state; see `score`."""
     clients = torch.cat([scored_clients(algorithm, federation, seen) for seen in (True, False)]).sort().values
     rows = clients.cpu().numpy()
     table = pd.DataFrame(
@@ -195,7 +196,7 @@ def _truth_columns(federation: Federation) -> dict[str, np.ndarray]:
 
 
 def summarize_table(table: pd.DataFrame, split: str) -> dict[str, dict[str, float]]:
-    """Every measure of the table's clients on `split`, see `summarize`; empty if nobody has a sample."""
+    """Summary of every measure on `split` over the table's clients, see `summarize`; empty if no client has samples."""
     n_train, n_scored = table["n_train"].to_numpy(), table[f"n_{split}"].to_numpy()
     if not n_scored.any():
         return {}
@@ -207,10 +208,11 @@ def summarize_table(table: pd.DataFrame, split: str) -> dict[str, dict[str, floa
 
 
 def final_metrics(table: pd.DataFrame) -> dict[str, float]:
-    """What `Trainer.test` returns, of the clients' table: the test split of the seen, and of the unseen clients.
+    """Metrics that `Trainer.test` returns, from the clients' table: test scores of seen and of unseen clients.
 
     Returns:
-        test/MEASURE, weighted by training samples, and with _mean and _bottom_decile behind it; test_unseen/... alike.
+        test/MEASURE, weighted by training samples, and also with the suffixes _mean and _bottom_decile; the same as
+        test_unseen/... for unseen clients.
 
     """
     metrics = {}

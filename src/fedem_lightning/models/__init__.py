@@ -1,1 +1,1 @@
-"""Models: components, frozen parameters, models that stay with clients, and models that clients predict with."""
+"""Models: components, frozen parameters, stored models of clients, and personal models."""

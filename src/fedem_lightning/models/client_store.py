@@ -1,4 +1,4 @@
-"""Models that stay with their clients."""
+"""Storage of models that stay with their clients."""
 
 import math
 import shutil
@@ -15,22 +15,22 @@ from fedem_lightning.errors import require
 from fedem_lightning.models.components import model_state
 
 MEMORY_LIMIT = 10**9
-"""Bytes of rows up to which they are kept in memory."""
+"""Largest number of bytes of rows that are kept in memory."""
 
 CHUNK = 2**14
-"""Columns mixed at once."""
+"""Number of columns that are mixed at a time."""
 
 
 class ClientStore(nn.Module):
-    """One row per client of every tensor of a model, in buffers, so that it moves, saves and loads with its owner.
+    """One row per client for every tensor of a model, in buffers, which move, save and load with their module.
 
-    Rows beyond `MEMORY_LIMIT` lie in a file of the temporary folder (TMPDIR), which vanishes with the process; only
-    the rows of a block are then read, and moved to the device. A client that was never written has the initial row.
+    Above `MEMORY_LIMIT` the rows are in a file of the temporary folder (TMPDIR), which is removed with the process;
+    only the rows of a block are then read and moved to the device. A client that was never written has the initial row.
 
     Args:
         n_clients: T.
         like: a client's row of each tensor, [...]; all rows start as copies of it.
-        holds: whose rows these are: "clients", or something else, which processes then do not exchange.
+        holds: owners of the rows: "clients"; rows of other owners are not exchanged between processes.
 
     Raises:
         UserError: the disk is too small.
@@ -64,15 +64,15 @@ class ClientStore(nn.Module):
         return f"{len(self.written):,} rows x {each / 1e6:.3g} MB = {self.n_bytes / 1e9:.3g} GB {where}"
 
     def tensors(self) -> list[Tensor]:
-        """Everything that has a row for each client, [T, ...]."""
+        """All tensors with a row for each client, [T, ...]."""
         return [self.written, *(self.get_buffer(f"rows_{i}") for i in range(len(self.names)))]
 
     def read(self, clients: Tensor, otherwise: Models | None = None) -> Models:
-        """The clients' rows, each [C, ...] or, for a single client without an axis, [...] (copies).
+        """Copies of the clients' rows, each [C, ...], or [...] for a single index.
 
         Args:
-            clients: int64 [C], or one.
-            otherwise: what stands for rows that were never written, [C, ...]; None: the initial row.
+            clients: int64 [C], or a single index.
+            otherwise: values for rows that were never written, [C, ...]; None: the initial row.
 
         """
         written, models = self.written[clients], {}
@@ -92,14 +92,14 @@ class ClientStore(nn.Module):
         self.written[clients] = True
 
     def write_finite(self, clients: Tensor, models: Models) -> int:
-        """Writes the clients' rows that have no NaN and no infinity; returns the number of the others."""
+        """Writes the clients' rows without NaN and infinity; returns the number of rejected rows."""
         finite = all_finite(models)  # [C]
         self.write(clients[finite], {name: rows[finite] for name, rows in models.items()})
         return int((~finite).sum())
 
     @torch.no_grad()
     def mix(self, clients: Tensor, w: Tensor) -> float:
-        """Row i of the clients <- sum_j w[j, i] row j; counters (integers) stay.
+        """Row i of the clients <- sum_j w[j, i] row j; integer tensors (counters) do not change.
 
         Args:
             clients: int64 [C]; w: [C, C], columns sum to 1.
@@ -111,12 +111,12 @@ class ClientStore(nn.Module):
         new = clients[~self.written[clients]]
         if len(new):
             self.write(new, self.read(new))
-        with torch.autocast(self.written.device.type, enabled=False):  # rounding would stay
+        with torch.autocast(self.written.device.type, enabled=False):  # the rows would keep the rounding
             spread = sum(_mix_rows(self.get_buffer(f"rows_{i}"), clients, w) for i in range(len(self.names)))
         return spread / len(clients)
 
     def mean(self, clients: Tensor, weights: Tensor | None = None) -> Models:
-        """The mean of the clients' rows with `weights` [C], any scale (None: equal), [...]; of counters the maximum."""
+        """The mean of the clients' rows with `weights` [C] of any scale (None: equal), [...]; counters: the maximum."""
         weights = torch.ones_like(clients, dtype=torch.float64) if weights is None else weights.double()
         total: Models = {}
         for part, share in zip(clients.split(64), (weights / weights.sum()).split(64), strict=True):
@@ -130,7 +130,7 @@ class ClientStore(nn.Module):
 
     @torch.no_grad()
     def products(self, clients: Tensor, others: Tensor) -> Tensor:
-        """Inner products of written rows with one another, float64 [C, C'].
+        """Inner products of written rows of two sets of clients, float64 [C, C'].
 
         A few columns are read at a time, so that no C x D matrix is ever on the device.
         """
@@ -144,7 +144,7 @@ class ClientStore(nn.Module):
         return pairs
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ClientStore":
-        """Rows on disk follow a change of dtype, but stay there when the rest moves to a device."""
+        """Applies a change of dtype to rows on disk too; they stay on disk when other tensors move to a device."""
         if not self.on_disk:
             return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         rows = {name: self._buffers.pop(name) for name in [n for n in self._buffers if n.startswith("rows_")]}
@@ -164,7 +164,7 @@ class ClientStore(nn.Module):
 
 
 def _mix_rows(rows: Tensor, clients: Tensor, w: Tensor) -> float:
-    """Mixes rows [T, ...] in place, a few columns at a time; returns the sum of squared distances from their mean."""
+    """Mixes rows [T, ...] in place, some columns at a time; returns the sum of squared distances from their mean."""
     if not rows.is_floating_point():
         return 0.0
     rows, spread = rows.view(len(rows), -1), 0.0  # [T, D]
@@ -188,7 +188,7 @@ def _check_disk(n_bytes: int) -> None:
 
 
 def _mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros in a file that nobody else can open; it takes disk space only where it is written."""
+    """Zeros in a file without a name; it takes disk space only where it is written."""
     with tempfile.NamedTemporaryFile(prefix="fedem-lightning-", delete=False) as file:
         file.truncate(math.prod(shape) * dtype.itemsize)
     options: dict[str, Any] = {"shared": True, "size": math.prod(shape), "dtype": dtype}

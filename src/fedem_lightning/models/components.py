@@ -1,4 +1,4 @@
-"""Making the M components out of one backbone: alike in kind, different at the start."""
+"""Construction of the M components from one backbone, with different initial values."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -19,22 +19,22 @@ Backbone = nn.Module | Callable[[], nn.Module]
 
 
 def make_components(backbone: Backbone, n_components: int, seed: int, pretrained: Sequence[str] = ()) -> nn.ModuleList:
-    """M components that start different from one another; with equal ones EM would keep them equal for ever.
+    """M components with different initial values; EM would keep equal components equal for ever.
 
-    Component 0 is the backbone as given. The others are made by the function, or are copies whose layers draw their
-    initial values anew (`reset_parameters`), under a seed of (seed, component). Frozen parameters are the same tensors
-    in all components. `nn.Dropout` layers are exchanged for ours, whose masks depend on neither engine nor block;
-    `nn.LSTM` for one that can be stacked; BatchNorm is guarded against batches of one value.
+    Component 0 is the backbone as given. The others are made by the function, or are copies whose layers draw new
+    initial values (`reset_parameters`), with a seed of (seed, component). Frozen parameters are the same tensors in all
+    components. `nn.Dropout` layers are replaced by ours, whose masks depend on neither engine nor block; `nn.LSTM` by
+    one that can be stacked; BatchNorm by layers that accept batches of one value.
 
     Args:
-        backbone: the network, or what makes it.
+        backbone: the network, or a function that makes it.
         n_components: M.
         seed: of components 1..M-1.
-        pretrained: parts of the network, by the names of layers, that start in all components as in component 0.
+        pretrained: names of the parts of the network that start in all components as in component 0.
 
     Raises:
-        UserError: n_components < 1; no parameter trains; a name in `pretrained` that no parameter has; parameters that
-            cannot be drawn anew, or none to draw.
+        UserError: n_components < 1; no parameter trains; no parameter belongs to a name in `pretrained`; parameters
+            cannot be drawn again, or there are none to draw.
 
     """
     require_whole("algorithm.n_components", n_components, at_least=1)
@@ -58,7 +58,7 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
 
 
 def _within(name: str, parts: Sequence[str]) -> bool:
-    """Whether a tensor belongs to one of the parts: `features.0.weight` to `features`."""
+    """Whether a tensor belongs to one of the parts, as `features.0.weight` belongs to `features`."""
     return any(name == part or name.startswith(f"{part}.") for part in parts)
 
 
@@ -78,7 +78,7 @@ def _check_trained(component: nn.Module, n_components: int, pretrained: Sequence
 
 
 def _draw_anew(network: nn.Module, pretrained: Sequence[str]) -> None:
-    """Draws initial values for all layers but those that are frozen or pretrained as a whole."""
+    """Draws new initial values for all layers except those that are wholly frozen or pretrained."""
     for name, layer in network.named_modules():
         own = list(layer.named_parameters(recurse=False))
         kept = own and all(not p.requires_grad or _within(f"{name}.{n}".lstrip("."), pretrained) for n, p in own)
@@ -93,7 +93,7 @@ def _draw_anew(network: nn.Module, pretrained: Sequence[str]) -> None:
 
 
 def _exchange_layers(module: nn.Module) -> None:
-    """Dropout, BatchNorm and LSTM layers become ours; parameters, buffers and their names stay."""
+    """Replaces Dropout, BatchNorm and LSTM layers by ours; parameters, buffers and their names do not change."""
     salts = iter(range(1000, 2000))
     for layer in module.modules():
         if type(layer) in GUARDED:
@@ -107,10 +107,10 @@ def _exchange_layers(module: nn.Module) -> None:
 
 
 def channels_last(weight: Tensor) -> Tensor:
-    """A copy of a convolution's weight [..., out, in, height, width] whose memory has the input channels last.
+    """A copy of a convolution's weight [..., out, in, height, width] with the input channels last in memory.
 
-    A CPU convolves and pools faster in this order. Strides say so even for a single channel, where
-    `torch.channels_last` would leave them alone and the layers that follow would use the slow order.
+    A CPU convolves and pools faster in this order. The strides show the order even for a single channel;
+    `torch.channels_last` would not change them, and the following layers would use the slow order.
     """
     return weight.movedim(-3, -1).clone(memory_format=torch.contiguous_format).movedim(-1, -3)
 
@@ -122,7 +122,7 @@ def dropout_keys(module: nn.Module) -> list[str]:
 
 
 def model_state(component: nn.Module) -> Models:
-    """Parameters and buffers of a component that make up its model, without gradients; what is frozen does not."""
+    """The parameters and buffers of a component's model, without gradients and without frozen tensors."""
     others = {*dropout_keys(component), *frozen_buffers(component)}
     tensors = [*trained_parameters(component).items(), *component.named_buffers()]
     return {name: tensor.detach() for name, tensor in tensors if name not in others}

@@ -1,7 +1,8 @@
 """Frozen parameters: those of the user's network with `requires_grad=False`.
 
-They are no part of a model: all components have the same ones, nobody trains, averages or keeps them, and a client
-receives them once, with its first model. A BatchNorm layer whose parameters are all frozen keeps its statistics too.
+They are no part of a model: all components share them, they are not trained, averaged or stored for clients, and a
+client receives them once, with its first model. The statistics of a BatchNorm layer with only frozen parameters are
+frozen too.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from fedem_lightning.backbones.batch_norm import is_frozen_norm
 
 
 def trained_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
-    """The others, by name; of tied ones the first name."""
+    """The parameters that are not frozen, by name; tied parameters have their first name."""
     return {name: p for name, p in network.named_parameters() if p.requires_grad}
 
 
@@ -23,7 +24,7 @@ def frozen_buffers(network: nn.Module) -> set[str]:
 
 
 def frozen_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Frozen parameters under all their names, and statistics of frozen BatchNorm layers."""
+    """Frozen parameters under all of their names, and the statistics of frozen BatchNorm layers."""
     for name, parameter in network.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:
             yield name, parameter
@@ -32,13 +33,13 @@ def frozen_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def share_frozen(network: nn.Module, owner: nn.Module) -> None:
-    """Gives `network` the very tensors that are frozen in `owner`, a network of the same layers."""
+    """Replaces the frozen tensors of `network` by those of `owner`, a network with the same layers."""
     for name, tensor in frozen_tensors(owner):
         path, _, own_name = name.rpartition(".")
         setattr(network.get_submodule(path), own_name, tensor)
 
 
 def frozen_bytes(network: nn.Module) -> int:
-    """Bytes of all that is frozen; what is tied counts once."""
+    """Bytes of all frozen tensors; tied parameters count once."""
     tensors = {id(tensor): tensor for _, tensor in frozen_tensors(network)}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -1,6 +1,6 @@
-"""The models that clients predict with: one object for training, scoring, adaptations and all that comes after.
+"""Personal models, with which clients predict: one object for training, scoring and adaptations.
 
-Clients either share the components, each with its own mixture of them (`SharedModels`), or have models of their own
+Clients either share the components and have their own mixture weights (`SharedModels`), or have their own models
 (`OwnModels`). Both predict by Eq. 5 of the FedEM paper.
 """
 
@@ -20,22 +20,22 @@ from fedem_lightning.models.components import model_state
 
 @dataclass(frozen=True)
 class SharedModels:
-    """Components that C clients share, and each client's weights of them."""
+    """Components that C clients share, and each client's mixture weights."""
 
-    components: nn.ModuleList  # M
+    components: nn.ModuleList  # the M components
     mixture: Tensor  # [C, M]; rows sum to 1
-    by_responsibility: bool = False  # whether tuning weighs samples by responsibilities (FedEM, Eq. 8), else by 1
-    columns: dict[str, Tensor] = field(default_factory=dict)  # none
+    by_responsibility: bool = False  # whether tuning uses responsibilities as sample weights (FedEM, Eq. 8), else 1
+    columns: dict[str, Tensor] = field(default_factory=dict)  # always empty
 
     @property
     def models(self) -> Models:
-        """The components, once for each client: views [C, M, ...]."""
+        """The components for each client: views [C, M, ...]."""
         return broadcast(self.components, len(self.mixture))
 
     def predict(self, block: Block) -> Tensor:
-        """Eq. 5: sum_m pi[t, m] h_m(x) as `Task.predict` gives h, [n, ...]; the block has these C clients.
+        """Predictions by Eq. 5: sum_m pi[t, m] h_m(x), h from `Task.predict`, [n, ...]; the block has these clients.
 
-        A mixture of probabilities (or of means): neither of logits nor of parameters.
+        It mixes probabilities (or means), not logits or parameters.
         """
         task = block.federation.task
         predictions = [task.predict(outputs) for outputs in component_outputs(self.components, block)]  # M x [n, ...]
@@ -44,26 +44,26 @@ class SharedModels:
         return task.mix(torch.stack(predictions), self.mixture[block.owner])
 
     def losses(self, block: Block) -> Tensor:
-        """l(h_m(x_i), y_i) in nats, [n, M]."""
+        """The losses l(h_m(x_i), y_i) in nats, [n, M]."""
         return component_losses(self.components, block)
 
     def sample_weights(self, block: Block) -> Tensor | None:
-        """Of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
+        """Weights of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
         return responsibilities(self.mixture, self.losses(block), block.owner) if self.by_responsibility else None
 
 
 class OwnModels(NamedTuple):
-    """Models of C clients, M each, and their weights."""
+    """Own models of C clients, M each, and their mixture weights."""
 
-    backbone: nn.Module  # whose parameters and buffers the models replace
+    backbone: nn.Module  # network whose parameters and buffers the models replace
     models: Models  # [C, M, ...]
     mixture: Tensor  # [C, M]; rows sum to 1
-    by_responsibility: bool = False  # as of `SharedModels`
+    by_responsibility: bool = False  # see `SharedModels`
     columns: dict[str, Tensor] = {}  # those of an adaptation, for the clients' table, each [C]
 
     @torch.no_grad()
     def predict(self, block: Block) -> Tensor:
-        """Eq. 5 with each client's own models: sum_m pi[t, m] h_{t,m}(x), [n, ...]; the block has these C clients."""
+        """Predictions by Eq. 5 with own models: sum_m pi[t, m] h_{t,m}(x), [n, ...]; the block has these clients."""
         task, parts = block.federation.task, []
         for c, outputs, _ in self._outputs(block):
             predictions = [task.predict(output) for output in outputs]  # M x [n_c, ...]
@@ -76,17 +76,17 @@ class OwnModels(NamedTuple):
 
     @torch.no_grad()
     def losses(self, block: Block) -> Tensor:
-        """l(h_{t,m}(x_i), y_i) in nats, [n, M]."""
+        """The losses l(h_{t,m}(x_i), y_i) in nats, [n, M]."""
         task = block.federation.task
         found = [torch.stack([task.losses(o, y) for o in outputs]) for _, outputs, y in self._outputs(block)]
         return torch.cat(found, dim=1).T if found else self.mixture.new_zeros(0, self.mixture.shape[1])
 
     def sample_weights(self, block: Block) -> Tensor | None:
-        """Of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
+        """Weights of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
         return responsibilities(self.mixture, self.losses(block), block.owner) if self.by_responsibility else None
 
     def _outputs(self, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
-        """Each client that has samples: its position, its models' outputs M x [n_c, ...] and labels, in eval mode."""
+        """For each client with samples: its index, its models' outputs M x [n_c, ...] in eval mode, and its labels."""
         self.backbone.eval()
         dtype = next(self.backbone.parameters()).dtype
         present, counts = (found.tolist() for found in block.owner.unique_consecutive(return_counts=True))
@@ -113,7 +113,7 @@ def component_outputs(components: nn.ModuleList, block: Block) -> list[Tensor]:
 
 
 def component_losses(components: nn.ModuleList, block: Block) -> Tensor:
-    """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]."""
+    """The losses l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]."""
     task, pieces = block.federation.task, []
     for piece in block.pieces():
         y = piece.y()
@@ -123,6 +123,6 @@ def component_losses(components: nn.ModuleList, block: Block) -> Tensor:
 
 
 def client_means(values: Tensor, block: Block) -> Tensor:
-    """The mean over each client's samples, [n, M] -> [C, M]; 0 without samples."""
+    """The mean of `values` over each client's samples, [n, M] -> [C, M]; 0 for clients without samples."""
     sums = values.new_zeros(len(block.clients), values.shape[1])
     return sums.index_add_(0, block.owner, values) / block.counts().clamp(min=1).unsqueeze(1)

@@ -1,9 +1,9 @@
 """`python -m fedem_lightning.report DIR...`: tables and figures over many runs, beside the papers' numbers.
 
-In reading order: `comparison` does the command's work, `collect` finds the runs, `choice` adds the best of several for
-each client, `groups` puts seeds together, `papers` has what was published and `minimum` what can be had at best,
-`tables`, `components`, `bounds` and `equal_cost` make the tables out of `cells`, `figures` the figures, `writing` shows
-and saves them.
+In reading order: `comparison` does the command's work, `collect` finds the runs, `choice` selects the best of several
+runs for each client, `groups` groups runs that differ by seed, `papers` has the published numbers, `minimum` the least
+possible loss; `tables`, `components`, `bounds` and `equal_cost` make tables of `cells`, `figures` makes figures, and
+`writing` prints and saves them.
 """
 
 from fedem_lightning.startup.lazy import exports as _exports

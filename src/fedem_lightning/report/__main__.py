@@ -8,16 +8,16 @@ from fedem_lightning.startup.loading import loading
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point; exit code 2 and one line for a user's mistake.
+    """Entry point of the command; a user's mistake ends it with one line and exit code 2.
 
     Args:
-        arguments: of the command line; None: the process's own.
+        arguments: arguments of the command; None: those of the process.
 
     """
     with one_line_for_mistakes():
         chosen = _parser().parse_args(arguments)
         with loading():
-            from fedem_lightning.report.comparison import compare  # takes seconds, which --help need not
+            from fedem_lightning.report.comparison import compare  # takes seconds, which --help should not
         compare(chosen)
 
 

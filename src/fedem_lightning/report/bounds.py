@@ -1,4 +1,4 @@
-"""The table of generalisation bounds: how unlike clients are, and what the bounds suggest to how many of them."""
+"""The table of generalisation bounds: differences between clients, and the number of clients for each suggestion."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ _COLUMNS = {
 
 
 def bounds_table(setting: Setting) -> Table | None:
-    """Skewness, discrepancies and suggestions of runs with `callbacks=bounds`; None where there is no such run."""
+    """Skewness, discrepancies and suggestions of runs with `callbacks=bounds`; None if there is no such run."""
     table = Table("bounds", f"{setting.title}: generalisation bounds as diagnostics", setting, dict(_COLUMNS))
     for group in setting.groups:
         runs = [_measures(run) for run in group.runs]

@@ -1,4 +1,4 @@
-"""A table of the report and what it is made of, whatever it is written as."""
+"""Tables of the report, with their columns and cells, independent of the output format."""
 
 import math
 from collections.abc import Iterable
@@ -16,10 +16,10 @@ class Cell:
     Args:
         value: a mean over seeds, or a paper's number.
         std: standard deviation over seeds (ddof 1); None for one seed.
-        n: seeds, 0 for a paper's number.
-        source: of a paper's number.
-        note: what to know about a paper's number.
-        high: of a range that begins with `value`.
+        n: number of seeds; 0 for a paper's number.
+        source: source of a paper's number.
+        note: remark on a paper's number.
+        high: upper end of a range that begins with `value`.
 
     """
 
@@ -33,10 +33,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """How a column is headed and printed.
+    """Header and number format of a column.
 
     Args:
-        header: its head.
+        header: header of the column.
         form: format of the mean.
         std_form: format of the standard deviation; empty: not shown (report.csv has it).
 
@@ -47,7 +47,7 @@ class Column:
     std_form: str = ""
 
     def show(self, cell: Cell | None) -> str:
-        """A cell as text; "-" for none and for what is not finite."""
+        """A cell as text; "-" for None and for a value that is not finite."""
         if cell is None or not math.isfinite(cell.value):
             return "-"
         value = "{:,.0f}" if self.form == ".3g" and abs(cell.value) >= 1000 else f"{{:{self.form}}}"
@@ -57,15 +57,15 @@ class Column:
 
 @dataclass
 class Table:
-    """A table, whatever it is written as.
+    """A table, independent of the output format.
 
     Args:
         name: scores or components.
-        title: for readers.
-        setting: what is compared.
-        columns: by key, in their order.
-        rows: group -> cells by key of the column.
-        notes: lines below.
+        title: title for readers.
+        setting: the setting that is compared.
+        columns: columns by key, in their order.
+        rows: pairs of a group and its cells by key of the column.
+        notes: lines below the table.
 
     """
 
@@ -77,11 +77,11 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def filled(self) -> dict[str, Column]:
-        """The columns in which any row has something."""
+        """The columns in which any row has a cell."""
         return {key: column for key, column in self.columns.items() if any(key in cells for _, cells in self.rows)}
 
     def add_sources(self) -> None:
-        """Says below the table where the papers' numbers come from."""
+        """Adds notes with the sources of the papers' numbers."""
         sources: dict[str, dict[str, str]] = {}  # source -> label -> algorithm
         for group, cells in self.rows:
             for cell in cells.values():
@@ -95,9 +95,9 @@ class Table:
 
 
 def cell(values: Iterable[float | None]) -> Cell | None:
-    """Mean and standard deviation over seeds; None if no seed has a value, NaN if one has none or is not finite.
+    """Mean and standard deviation over seeds; None if no seed has a value, NaN if some seed has none or diverged.
 
-    Such a seed is not skipped: a mean over the seeds that went well would flatter the method.
+    Such a seed is not skipped, because a mean over the successful seeds would flatter the method.
     """
     given = list(values)
     numbers = [math.nan if v is None else float(v) for v in given]

@@ -1,4 +1,4 @@
-"""The best of several runs for each client, by its own hold-out samples (Mansour et al. 2020, Sec. 4.2)."""
+"""Selection of the best of several runs for each client, by its validation samples (Mansour et al. 2020, Sec. 4.2)."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,20 +15,20 @@ from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import comparable, relevant, show
 
 CHOSEN = "best by hold-out"
-"""The value of the key in a chosen run's configuration, and so in its label."""
+"""The value of the key in the configuration of a chosen run, which its label shows."""
 
 _SCORE_COLUMNS = r"^(id|population|n_(train|val|test)|(train|val|test)_\w+)$"
 
 
 @dataclass(frozen=True)
 class Chosen(Run):
-    """Runs of one seed put together: every client comes from one of them.
+    """A run combined from runs of one seed: every client comes from one of them.
 
     Args:
-        folder, results, config: see `Run`; scores are those of the chosen clients, communication and seconds those of
-            all runs together.
-        table: the rows of clients.parquet that were chosen, scores only.
-        note: how many clients took which run.
+        folder, results, config: see `Run`; scores are those of the chosen rows, communication and seconds are the sums
+            over all runs.
+        table: the chosen rows of clients.parquet, scores only.
+        note: how many clients chose each run.
 
     """
 
@@ -37,7 +37,7 @@ class Chosen(Run):
 
     @property
     def metrics(self) -> None:
-        """The choice is made after the last round: there are no curves."""
+        """None: clients choose after the last round, so there are no curves."""
 
     @property
     def clients(self) -> pd.DataFrame:
@@ -46,16 +46,16 @@ class Chosen(Run):
 
 
 def choose(runs: Iterable[Run], key: str) -> list[Chosen]:
-    """One run for each set of runs that differ in `key` alone: every client takes the one it has the lowest loss in.
+    """Combines runs that differ in `key` alone to one run: every client chooses the run with its lowest loss.
 
-    The loss is that of the client's validation samples; a client without any goes by the loss of all clients.
+    The loss is that of the client's validation samples; a client without any uses the loss of all clients.
 
     Args:
-        runs: of any kind; those without a table of clients are left out.
-        key: of the configuration, e.g. algorithm.n_components.
+        runs: any runs; those without a table of clients are left out.
+        key: key of the configuration, e.g. algorithm.n_components.
 
     Returns:
-        The new runs; their `key` is `CHOSEN`.
+        The combined runs; the value of their `key` is `CHOSEN`.
 
     Raises:
         UserError: no runs with the same data and seed differ in `key` alone; or there are no validation samples.
@@ -72,7 +72,7 @@ def choose(runs: Iterable[Run], key: str) -> list[Chosen]:
 
 
 def _family(run: Run, clients: pd.DataFrame, key: str) -> str:
-    """What runs to choose among have in common."""
+    """The properties that runs must share to be combined."""
     same = [run.results.get(name) for name in ("dataset", "backbone", "federation_digest")]
     shared = {k: v for k, v in relevant(run.config).items() if k != key}
     return f"{run.algorithm} {run.seed} {same} {hash(tuple(clients.id))} {comparable(shared)}"
@@ -99,14 +99,14 @@ def _chosen(runs: list[Run], key: str) -> Chosen:
 
 
 def _losses(clients: pd.DataFrame) -> np.ndarray:
-    """What each client chooses by, [T]; infinite where it is not finite."""
+    """The loss by which each client chooses, [T]; infinite where it is not finite."""
     loss, n = clients.val_loss.to_numpy(dtype=float), clients.n_val.to_numpy()
     overall = np.average(loss[n > 0], weights=n[n > 0])
     return np.nan_to_num(np.where(n > 0, loss, overall), nan=np.inf, posinf=np.inf)
 
 
 def _results(runs: list[Run], seen: pd.DataFrame, unseen: pd.DataFrame) -> dict[str, Any]:
-    """As results.json has them; all that was trained to choose from counts as sent and as time."""
+    """Results in the form of results.json; bytes and time are the sums over all runs among which clients choose."""
     first = runs[0].results
     kept = ("algorithm", "adaptation", "dataset", "backbone", "seed", "n_clients", "reference", "environment")
     seconds = [run.results["seconds"].get("per_round") for run in runs]

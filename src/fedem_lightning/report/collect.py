@@ -1,4 +1,4 @@
-"""Finding runs and reading what they left behind."""
+"""Search for runs, and reading of their files."""
 
 import json
 from collections.abc import Sequence
@@ -29,18 +29,18 @@ _REQUIRED: dict[str, type] = {
     "communication": dict,
 }
 _INCLUDED = (("fedavg_plus", "finetune"), ("mapper", "mapper"))
-"""Adaptations that an algorithm's name says already."""
+"""Adaptations that the algorithm's name implies."""
 _NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}
-"""Put into a configuration before it is resolved: what is derived from them (dataset.seed) must not differ either."""
+"""Values set in a configuration before it is resolved, so that values derived from them (dataset.seed) agree too."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One complete run.
+    """A complete run.
 
     Args:
         folder: the run's folder.
-        results: what its results.json holds, see docs/results.md.
+        results: content of its results.json, see docs/results.md.
         config: the resolved configuration with dotted keys; seed, data_dir and run_dir have neutral values.
 
     """
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def measure(self) -> tuple[str, float]:
-        """The score that tables show, and the factor to show it with; a density's is its loss."""
+        """The score that tables show, and its factor in the tables; for a density it is the loss."""
         scores = self.results["test"] or self.results["train"]
         if "minimum_loss" in (self.results.get("reference") or {}):
             return "loss", 1.0
@@ -83,13 +83,13 @@ class Run:
 
     @property
     def date(self) -> tuple[str, float]:
-        """When the run ended, for sorting; runs without a date in results.json count as older."""
+        """The date when the run ended, for sorting; runs without a date in results.json count as older."""
         date = self.results.get("environment", {}).get("date") or ""
         return str(date), (self.folder / "results.json").stat().st_mtime
 
     @cached_property
     def metrics(self) -> pd.DataFrame | None:
-        """metrics.csv, numbers or NaN; None where it is missing or unreadable."""
+        """The content of metrics.csv, numbers or NaN; None if it is missing or unreadable."""
         try:
             return pd.read_csv(self.folder / "metrics.csv").apply(pd.to_numeric, errors="coerce")
         except (OSError, ValueError):  # pandas' own errors are ValueErrors
@@ -97,7 +97,7 @@ class Run:
 
     @cached_property
     def clients(self) -> pd.DataFrame | None:
-        """clients.parquet; None where it is missing or unreadable."""
+        """The content of clients.parquet; None if it is missing or unreadable."""
         try:
             return pd.read_parquet(self.folder / "clients.parquet")
         except (OSError, ValueError):
@@ -106,14 +106,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A run that tables leave out, and why."""
+    """A run that tables leave out, and the reason."""
 
     folder: Path
     reason: str
 
 
 def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[Skipped]]:
-    """All runs at any depth below `folders`, complete ones and the others, each once and sorted by path.
+    """All runs at any depth below `folders`, complete and skipped ones, each once and sorted by path.
 
     Raises:
         UserError: a folder is missing, or there is no run in it.
@@ -159,7 +159,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """A run's configuration, resolved as if its seed were 0, with dotted keys.
 
     Raises:
-        UserError: it is unreadable.
+        UserError: the configuration is unreadable.
 
     """
     try:
@@ -173,7 +173,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _first_missing(results: Any) -> str | None:
-    """The first key that a table would miss in results.json."""
+    """The first key that tables need and results.json lacks."""
     if not isinstance(results, dict):
         return "keys"
     for key, kind in _REQUIRED.items():

@@ -1,4 +1,4 @@
-"""The work of `python -m fedem_lightning.report`: from the chosen folders to the printed and written report."""
+"""The work of `python -m fedem_lightning.report`: it reads folders, then prints and writes the report."""
 
 import argparse
 import functools
@@ -21,7 +21,7 @@ from fedem_lightning.report.writing import Report, check_free, print_report, wri
 
 
 def compare(chosen: argparse.Namespace) -> None:
-    """Prints, and with `--out` writes, what the options of the command line ask for."""
+    """Prints the report that the command's options select, and with `--out` writes it."""
     require(not chosen.force or chosen.out is not None, "--force: expected --out DIR with it")
     equal = "--equal-communication" if chosen.equal_communication else "--equal-time" if chosen.equal_time else ""
     require(not (chosen.choose and equal), f"--choose: chosen rows have no curve, so leave out {equal}")
@@ -52,7 +52,7 @@ def compare(chosen: argparse.Namespace) -> None:
 def _tables(
     settings: list[Setting], papers: Papers, main_table: Callable[[Setting, Papers], Table]
 ) -> tuple[list[Table], int]:
-    """All tables, and how many runs are in them."""
+    """All tables, and the number of runs in them."""
     tables, n_runs = [], 0
     for setting in settings:
         shown = [run for group in setting.groups for run in group.runs]

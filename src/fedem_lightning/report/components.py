@@ -1,4 +1,4 @@
-"""The table of components and groups: how pure clients are, whether the truth was found, which components are dead."""
+"""The table of components and groups: entropy of mixture weights, recovery of the ground truth, dead components."""
 
 import re
 from dataclasses import dataclass
@@ -33,11 +33,11 @@ _RECOVERY = ("pi_cosine_distance", "theta_cosine_distance", "group_accuracy", "a
 
 @dataclass(frozen=True)
 class MixtureWeights:
-    """A run's mixture weights.
+    """Mixture weights of a run.
 
     Args:
-        seen: of the clients that trained, [T, M].
-        unseen: of the held-out clients, [U, M].
+        seen: those of the clients that trained, [T, M].
+        unseen: those of the unseen clients, [U, M].
 
     """
 
@@ -45,12 +45,12 @@ class MixtureWeights:
     unseen: np.ndarray
 
     def dead(self) -> list[int]:
-        """Components that hardly any client uses."""
+        """Indices of the components that hardly any client uses."""
         return dead_components(self.seen) if len(self.seen) else []
 
 
 def mixture_weights(run: Run) -> MixtureWeights | None:
-    """The columns pi_0, pi_1, ... of clients.parquet; None where there are not even two."""
+    """The columns pi_0, pi_1, ... of clients.parquet; None if there are fewer than two."""
     clients = run.clients if run.clients is not None else pd.DataFrame()
     names = sorted((str(c) for c in clients if re.fullmatch(r"pi_\d+", str(c))), key=lambda name: int(name[3:]))
     if len(names) < 2:
@@ -61,7 +61,7 @@ def mixture_weights(run: Run) -> MixtureWeights | None:
 
 
 def entropy(pi: np.ndarray) -> float:
-    """Mean over clients of -sum_m pi_m ln pi_m, in nats (at most ln M); pi [T, M]. NaN without clients."""
+    """Mean entropy of clients, -sum_m pi_m ln pi_m in nats (at most ln M); pi [T, M]. NaN without clients."""
     if not len(pi):
         return float("nan")
     logs = np.log(pi, out=np.zeros_like(pi), where=pi > 0)  # 0 ln 0 = 0
@@ -69,11 +69,11 @@ def entropy(pi: np.ndarray) -> float:
 
 
 def components_table(setting: Setting, papers: Papers) -> Table | None:
-    """Entropy of pi, distances from the truth, groups and dead components; None where no run has any of it.
+    """Entropy of pi, distances from the ground truth, groups and dead components; None if no run has any of them.
 
     Args:
-        setting: what to compare.
-        papers: FedEM's Appendix J.3 gives two entropies.
+        setting: the setting to compare.
+        papers: published numbers; FedEM's Appendix J.3 gives two entropies.
 
     """
     table = Table("components", f"{setting.title}: components and groups after the last round", setting, dict(_COLUMNS))

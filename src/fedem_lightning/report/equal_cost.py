@@ -1,4 +1,4 @@
-"""Comparison at equal cost: every method at the bytes, or the simulated time, that the cheapest one used in total."""
+"""Comparison at equal cost: every method is scored at the total bytes or simulated time of the cheapest method."""
 
 import functools
 import math
@@ -16,11 +16,11 @@ _SLACK = 1 + 1e-6  # metrics.csv has float32 megabytes and times
 
 
 def curve(run: Run, cost: str = "megabytes") -> pd.DataFrame | None:
-    """metrics.csv with a column `megabytes`, up and down together, for each client that trains.
+    """The content of metrics.csv with a column `megabytes`: up and down together, for each client that trains.
 
     Args:
-        run: its round, megabytes up and down must be there ...
-        cost: ... and this column, else there is None.
+        run: the columns for the round and for megabytes up and down must exist ...
+        cost: ... and this column too; else the result is None.
 
     """
     metrics = run.metrics
@@ -46,12 +46,12 @@ def check_timed(settings: list[Setting], network: str) -> None:
 
 
 def budget(setting: Setting, cost: str) -> tuple[float, Group] | None:
-    """What the cheapest method that communicates at all used in total, and that method; None if none does.
+    """The total cost of the cheapest method that communicates, and this method; None if no method communicates.
 
-    The largest of its seeds counts, so that every one of them is compared at its own last round.
+    It is the largest cost of the method's seeds, so that each seed is compared at its own last round.
 
     Args:
-        setting: what to compare.
+        setting: the setting to compare.
         cost: a column of `curve`.
 
     """
@@ -64,12 +64,12 @@ def budget(setting: Setting, cost: str) -> tuple[float, Group] | None:
 
 
 def equal_cost_table(setting: Setting, papers: Papers, network: str | None = None) -> Table:
-    """Scores at the last evaluated round within the budget; nothing is interpolated.
+    """The table of scores at the last evaluated round within the budget; nothing is interpolated.
 
     Args:
-        setting: what to compare.
-        papers: what to compare it with.
-        network: in whose simulated time; None: at equal megabytes.
+        setting: the setting to compare.
+        papers: published numbers to compare with.
+        network: network in whose simulated time costs are compared; None: at equal megabytes.
 
     """
     cost = "megabytes" if network is None else f"time_{network}"
@@ -79,7 +79,7 @@ def equal_cost_table(setting: Setting, papers: Papers, network: str | None = Non
     if network is None:
         what, amount = "scores at equal communication", f"{limit:.4g} MB a client, up and down"
         table = build(setting, papers, what, scores, lambda run: tables_for(run, equal_communication=True))
-    else:  # no paper has such numbers
+    else:  # no paper has numbers at equal time
         what, amount = f"scores at equal time ({network})", f"{limit:.4g} of simulated time"
         table = build(setting, papers, what, scores, lambda run: ())
         table.columns[cost] = Column(f"time, {network}")

@@ -20,21 +20,21 @@ from fedem_lightning.report.tables import scores_of
 
 PERCENTILES = np.arange(1, 101)
 LEGEND_WIDTH = 32
-"""Letters of a line; the panels shrink to nothing beside longer ones."""
+"""Letters of a line in the legend; with longer lines the panels would be too narrow."""
 LOG_FROM = 20
-"""A varied number is drawn on a logarithmic axis if its largest value is so many times its least."""
+"""Ratio of largest to least value of a varied key from which its axis is logarithmic."""
 UNSEEN_KEYS = ("algorithm.personalize_fraction",)
-"""Where these are varied the unseen clients' scores are drawn (FedEM, Fig. 2); else those of the clients that train."""
+"""Keys for which the unseen clients' scores are drawn (FedEM, Fig. 2); for others those of the clients that train."""
 
 
 def report_figures(settings: Sequence[Setting]) -> dict[str, Figure]:
-    """Every figure that the runs have something for, by the name of its file without ".png"."""
+    """All figures for which the runs have data, by the name of the file without ".png"."""
     figures: dict[str, Figure] = {}
 
     def keep(name: str, figure: Figure | None) -> None:
         if figure is not None:
             name = file_name(name)
-            while name in figures:  # titles that differ only in signs that no file name should have
+            while name in figures:  # titles may differ only in characters that file names lack
                 name += "-"
             figures[name] = figure
 
@@ -70,17 +70,17 @@ def _unit(setting: Setting) -> str:
 
 
 def _looks() -> Iterable[tuple[str, str]]:
-    """Colour and line of one row after the other: ten colours, then the same ones dashed, then dotted."""
+    """Colours and line styles of successive rows: ten solid colours, then dashed, then dotted."""
     return ((f"C{i % 10}", ("-", "--", ":")[i // 10 % 3]) for i in count())
 
 
 def curves(setting: Setting, x: str, xlabel: str) -> Figure | None:
-    """Scores during training: the mean over seeds as a line, from the least to the largest as a band.
+    """Draws scores during training: the mean over seeds as a line, the range as a band.
 
     Args:
-        setting: what to compare.
+        setting: the setting to compare.
         x: a column of `curve`.
-        xlabel: its name.
+        xlabel: label of the x-axis.
 
     """
     measure, factor = setting.measure
@@ -95,7 +95,7 @@ def curves(setting: Setting, x: str, xlabel: str) -> Figure | None:
             points = _over_seeds([c for c in found if column in c], x, column)
             if points is None:
                 continue
-            if x.endswith("megabytes") and not points["x"].any():  # Local sends nothing: its last score as a level
+            if x.endswith("megabytes") and not points["x"].any():  # Local sends nothing: draw its last score as a level
                 axes.axhline(factor * points["mean"].iloc[-1], color=colour, linestyle="-.", label=f"{label}, 0 MB")
                 continue
             axes.plot(points["x"], factor * points["mean"], line, color=colour, label=label)
@@ -110,14 +110,14 @@ def curves(setting: Setting, x: str, xlabel: str) -> Figure | None:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Beside the panels, where it hides no curve."""
+    """Draws the legend beside the panels, where it hides no curve."""
     handles, labels = axes.get_legend_handles_labels()
     wrapped = [textwrap.fill(label, LEGEND_WIDTH, subsequent_indent="  ", break_long_words=False) for label in labels]
     figure.legend(handles, wrapped, loc="outside right upper")
 
 
 def _over_seeds(found: list[pd.DataFrame], x: str, column: str) -> pd.DataFrame | None:
-    """One row a round that every seed evaluated: x, mean, min, max."""
+    """Points of the curve for each round that all seeds evaluated: x, mean, min, max."""
     rows = [c.loc[c[column].notna(), list(dict.fromkeys(("round", x, column)))] for c in found]
     if not rows or not all(len(r) for r in rows):
         return None
@@ -127,7 +127,7 @@ def _over_seeds(found: list[pd.DataFrame], x: str, column: str) -> pd.DataFrame 
 
 
 def fairness(setting: Setting) -> Figure | None:
-    """Test scores of the clients that train, worst to best, by percentile; band over seeds."""
+    """Draws test scores of the clients that train, sorted from worst to best, with a band over seeds."""
     measure, factor = setting.measure
     figure, (axes,) = _axes(setting, "test scores over clients")
     for group, (colour, line) in zip(setting.groups, _looks(), strict=False):
@@ -152,7 +152,7 @@ def _quantiles(run: Run, column: str) -> np.ndarray | None:
 
 
 def weights_map(setting: Setting, group: Group) -> Figure | None:
-    """Heat map of the mixture weights of a group's first seed."""
+    """Draws the mixture weights of a group's first seed as a heat map."""
     run = group.runs[0]
     weights = mixture_weights(run)
     if weights is None or not len(weights.seen):
@@ -169,7 +169,7 @@ def weights_map(setting: Setting, group: Group) -> Figure | None:
 
 
 def families(settings: Sequence[Setting]) -> list[Setting]:
-    """All settings of a data set and backbone as one, to draw what its numbers do, e.g. the samples of a client."""
+    """Settings of the same data set and backbone joined, to draw sweeps over a key, e.g. the samples of a client."""
     groups: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for setting in settings:
         groups[setting.dataset, setting.backbone] += setting.groups
@@ -178,7 +178,7 @@ def families(settings: Sequence[Setting]) -> list[Setting]:
 
 
 def varied_numbers(setting: Setting) -> list[str]:
-    """The keys, seeds apart, that have several numbers."""
+    """The keys, other than seeds, with several numbers."""
     values: dict[str, set[float]] = defaultdict(set)
     for group in setting.groups:
         for key in group.config:
@@ -188,11 +188,11 @@ def varied_numbers(setting: Setting) -> list[str]:
 
 
 def sweep(setting: Setting, key: str) -> Figure | None:
-    """The test score against a varied key, a line for all runs that agree otherwise; None where nothing varies it.
+    """Draws the test score against a varied key, with a line for runs that agree otherwise; None if no line varies it.
 
     Args:
-        setting: what to compare.
-        key: of the configuration.
+        setting: the setting to compare.
+        key: key of the configuration.
 
     """
     where = "unseen" if key in UNSEEN_KEYS else "seen"
@@ -224,7 +224,7 @@ def _values(groups: list[Group], key: str) -> set[float | None]:
 
 
 def _x(group: Group, key: str) -> float | None:
-    """Where a group stands on a key's axis; None: its value is no number."""
+    """A group's coordinate on a key's axis; None if its value is no number."""
     value = group.config.get(key)
     if key == "algorithm.n_streams" and key in group.config and value is None:
         return float(group.runs[0].results["n_clients"])  # one for each client that trains
@@ -247,7 +247,7 @@ def _sweep_points(
 
 
 def _line_label(algorithm: str, rest: str, alike: list[str]) -> str:
-    """The algorithm, with what tells its lines apart."""
+    """The algorithm's name, with the values in which its lines differ."""
     configs: list[dict[str, Any]] = [json.loads(text) for text in alike]
     mine = json.loads(rest)
     keys = [key for key in mine if any(config.get(key) != mine[key] for config in configs)]

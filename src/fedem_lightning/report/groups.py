@@ -1,4 +1,4 @@
-"""Which runs are repetitions of one another (seeds), and which belong into one table (settings)."""
+"""Groups of runs that differ by seed alone, and settings of groups that one table compares."""
 
 import json
 import re
@@ -28,7 +28,7 @@ DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "syntheti
 
 WITHOUT_EFFECT = ["seed", "run_dir", "ckpt_path", "data_dir", "logger", "callbacks", "engine"]
 WITHOUT_EFFECT += ["learning_rates", "local_training"]
-"""Parts of the configuration in which repetitions may differ. What was used of the last two stands in the algorithm."""
+"""Parts of the configuration in which repetitions may differ; the last two are also in the algorithm's part."""
 WITHOUT_EFFECT_KEYS = [
     "dataset.data_dir",
     "dataset.mmap",
@@ -41,7 +41,7 @@ WITHOUT_EFFECT_KEYS += ["trainer.check_val_every_n_epoch", "trainer.log_every_n_
 WITHOUT_EFFECT_KEYS += ["trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.enable_checkpointing"]
 WITHOUT_EFFECT_KEYS += ["trainer.inference_mode", "trainer.use_distributed_sampler", "trainer.default_root_dir"]
 COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs", "algorithm.batch_size")
-"""Shown where a row differs from most of its table; other keys where they tell groups of one algorithm apart."""
+"""Keys shown if a row differs from most of its table; other keys are shown if they distinguish groups."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Group:
     """Runs that differ in their seed alone, sorted by it.
 
     Args:
-        algorithm: its name.
-        label: the name, and what tells it apart from other groups of the same table.
-        runs: one a seed.
+        algorithm: name of the algorithm.
+        label: the name, and the values in which the group differs from others of the table.
+        runs: one run for each seed.
 
     """
 
@@ -61,19 +61,19 @@ class Group:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the runs share."""
+        """The configuration that the runs share."""
         return relevant(self.runs[0].config)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Groups that one table compares: same data, same backbone.
+    """Groups that one table compares: they have the same data and backbone.
 
     Args:
-        dataset: its name.
-        backbone: its name.
-        title: the data set, and what tells it apart from other settings of the same data set.
-        groups: in the order of the table.
+        dataset: name of the data set.
+        backbone: name of the backbone.
+        title: the data set, and the values in which the setting differs from others of the same data set.
+        groups: groups in the order of the table.
 
     """
 
@@ -84,7 +84,7 @@ class Setting:
 
     @property
     def measure(self) -> tuple[str, float]:
-        """The score to show, and the factor to show it with."""
+        """The score that the table shows, and its factor."""
         return self.groups[0].runs[0].measure
 
 
@@ -94,7 +94,7 @@ def relevant(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
-    """Sorts runs into settings and groups.
+    """Divides runs into settings and groups.
 
     Returns:
         The settings, and a line for every run that is left out because a newer one has the same seed.
@@ -117,25 +117,25 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
 
 
 def _natural(title: str) -> list[str | int]:
-    """A sorting key in which 30 comes before 100."""
+    """A sorting key by which 30 comes before 100."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", title)]
 
 
 def comparable(config: dict[str, Any]) -> str:
-    """Something to compare by: 1 and 1.0 are the same value, a key that an older run did not have is null."""
+    """A value for comparison: 1 and 1.0 are equal, and a key that an older run lacks is null."""
     numbers = {k: float(v) for k, v in config.items() if isinstance(v, int) and not isinstance(v, bool)}
     given = {k: v for k, v in (config | numbers).items() if v is not None}
     return json.dumps(given, sort_keys=True, default=str)
 
 
 def _rank(name: str, order: list[str]) -> tuple[int, str]:
-    """A sorting key: the names of `order` first, then the others alphabetically."""
+    """A sorting key: names in `order` come first, then the others alphabetically."""
     base = name.split("+")[0]
     return (order.index(base) if base in order else len(order), name)
 
 
 def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
-    """The newest run of every seed; older ones are noted."""
+    """The newest run of each seed; notes list the older ones."""
     newest: dict[int, Run] = {}
     for run in sorted(runs, key=lambda r: r.date):
         if run.seed in newest:
@@ -162,7 +162,7 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
 
 
 def _usual(values: list[Any]) -> Any:
-    """What more than half of the rows have; None if there is no such value."""
+    """The value that more than half of the rows have; None if there is no such value."""
     value, count = Counter(values).most_common(1)[0] if values else (None, 0)
     return value if 2 * count > len(values) else None
 
@@ -184,7 +184,7 @@ def short(key: str, config: dict[str, Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """A configuration's value as one would type it."""
+    """A value of the configuration as a user would type it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -194,7 +194,7 @@ def _sortable(value: Any) -> tuple[int, float, str]:
 
 
 def _setting_title(run: Run, rivals: list[Run]) -> str:
-    """The data set's name with what differs from its other settings, each given by one of its runs."""
+    """The data set's name, with the values in which the setting of `run` differs from the settings of `rivals`."""
     rivals = [r for r in rivals if r.results["dataset"] == run.results["dataset"]]
     backbone = run.results["backbone"]
     details = [backbone] if len({r.results["backbone"] for r in rivals}) > 1 else []

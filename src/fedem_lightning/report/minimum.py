@@ -1,4 +1,4 @@
-"""The least loss that can be had on a test set, where the data's generator knows it."""
+"""The least possible test loss, if the ground truth of generated data gives it."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from fedem_lightning.report.collect import Run
 
 
 def minimum_cell(runs: list[Run]) -> Cell | None:
-    """The least expected test loss, a mean over seeds; None where a run does not know it.
+    """The least expected test loss, a mean over seeds; None if a run does not have it.
 
-    Of q models among which clients have one each (`n_served_models` of results.json) it is a range, from the best to
-    the worst way to merge the true groups into q; of everything else that of one model for each client.
+    If each client predicts with one of q models (`n_served_models` in results.json) it is a range, from the best to the
+    worst way to merge the true groups into q. Otherwise it is the loss of one model for each client.
     """
     ranges = [_range(run) for run in runs]
     if any(found is None for found in ranges):

@@ -1,7 +1,7 @@
-"""The papers' published numbers, from the .csv files in `papers/`.
+"""Published numbers of the papers, from the .csv files in `papers/`.
 
 Columns: paper and table (together the name that --table takes), dataset, algorithm, `when` (keys and values that the
-run's configuration must have, KEY=VALUE;KEY=VALUE, or nothing), column (which score), value and std as printed there
+run's configuration must have, KEY=VALUE;KEY=VALUE, or nothing), column (the score), value and std as in the paper
 (accuracies in percent, losses and entropies in nats), note. `algorithm+name` is an adaptation after an algorithm.
 """
 
@@ -28,13 +28,13 @@ COMPONENTS_TABLE = "fedem-appendix-j3"
 
 @dataclass(frozen=True)
 class Published:
-    """One number of a paper.
+    """A number of a paper.
 
     Args:
-        value: in percent, or nats.
-        std: its standard deviation; None where the paper gives none.
+        value: the number, in percent or nats.
+        std: its standard deviation; None if the paper gives none.
         source: paper and table.
-        note: what to know about it.
+        note: remark on the number.
 
     """
 
@@ -48,7 +48,7 @@ class Papers:
     """The published numbers.
 
     Args:
-        table: the one table to compare with, by the name that `names` lists; None: whichever fits a run.
+        table: the table to compare with, a name of `names`; None: the tables that fit a run.
 
     Raises:
         UserError: there is no such table.
@@ -71,11 +71,11 @@ class Papers:
 
     @property
     def names(self) -> list[str]:
-        """The tables, as --table takes them."""
+        """Names of the tables, as for --table."""
         return list(dict.fromkeys(self.numbers.name))
 
     def find(self, run: Run, column: str, tables: tuple[str, ...]) -> Published | None:
-        """A run's counterpart in the first of `tables` that has one; the table that was asked for comes instead."""
+        """The published number for a run, from the first of `tables` that has one, or from the requested table."""
         for name in (self.table,) if self.table else tables:
             for algorithm in (run.algorithm, _SAME.get(run.algorithm)):
                 rows = self._index.get((name, run.results["dataset"], algorithm, column), [])
@@ -87,11 +87,11 @@ class Papers:
 
 
 def tables_for(run: Run, equal_communication: bool = False) -> tuple[str, ...]:
-    """The tables to compare a run with, the first one first: by client sampling and unseen clients."""
+    """The tables to compare a run with, in order of preference, by client sampling and unseen clients."""
     if run.config.get("dataset.one_hot"):  # Appendix J.4 has no accuracies
         return ()
     if run.config.get("dataset.shift") or str(run.config.get("backbone._target_")).endswith("LeNet5"):
-        return ("user-centric-table-1",)  # no other paper has hidden groups, or this model
+        return ("user-centric-table-1",)  # the only paper with true groups, or with this model
     sampled = run.participation < 1
     if run.results["dataset"] == "density":
         return ("three-approaches-table-1",)
@@ -104,7 +104,7 @@ def tables_for(run: Run, equal_communication: bool = False) -> tuple[str, ...]:
 
 
 def title(name: str) -> str:
-    """A table's name for reading: fedem-table-2 -> FedEM, table 2."""
+    """A table's title: fedem-table-2 -> FedEM, table 2."""
     paper, place, number = name.rsplit("-", 2)
     return f"{_TITLES[paper]}, {place} {number.upper().replace('J', 'J.')}"
 

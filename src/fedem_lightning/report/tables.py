@@ -1,4 +1,4 @@
-"""The table of scores: one row a group of runs, mean and standard deviation over its seeds, the paper's beside them."""
+"""The table of scores: each row is a group of runs, with mean and deviation over seeds and the paper's number."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ class Score:
     """A measured column and its published counterpart.
 
     Args:
-        key: of the column.
-        header: its head.
-        published: the papers' column that it is compared with.
+        key: key of the column.
+        header: header of the column.
+        published: the papers' column with which it is compared.
         difference: whether to show the difference.
-        only_beside: leave it out unless a paper has a number for it.
+        only_beside: whether to leave it out unless a paper has a number for it.
 
     """
 
@@ -46,7 +46,7 @@ _SEEN_TEST = ("weighted", "pooled", "mean", "bottom_decile", "worst")
 
 
 def scores_of(run: Run) -> dict[str, float | None]:
-    """The last round's scores of a run, in the table's unit, as far as it has them."""
+    """Scores of a run after its last round, in the table's unit, if it has them."""
     measure, factor = run.measure
     results = run.results
     unseen = results.get("unseen") or {}
@@ -66,7 +66,7 @@ def scores_of(run: Run) -> dict[str, float | None]:
 
 
 def _sum(scores: dict[str, dict[str, float | None]] | None, measure: str, name: str) -> float | None:
-    """None where there is no such score; NaN where it was not finite, which results.json writes as null."""
+    """A summary from results.json; None if there is no such score, NaN if it is null, which means not finite."""
     if not scores or measure not in scores or name not in scores[measure]:
         return None
     value = scores[measure][name]
@@ -96,11 +96,11 @@ def _beside(score: Score, form: str, std: str, signed: str) -> dict[str, Column]
 
 
 def scores_table(setting: Setting, papers: Papers) -> Table:
-    """Scores after each run's last round.
+    """The table of scores after each run's last round.
 
     Args:
-        setting: what to compare.
-        papers: what to compare it with.
+        setting: the setting to compare.
+        papers: published numbers to compare with.
 
     """
     return build(setting, papers, "scores after the last round", scores_of)
@@ -113,14 +113,14 @@ def build(
     scores: Callable[[Run], dict[str, float | None] | None],
     tables: Callable[[Run], tuple[str, ...]] = tables_for,
 ) -> Table:
-    """The table of scores that `scores` gives for every run (None: nothing for this run).
+    """The table of the scores that the function `scores` returns for every run (None: no score for this run).
 
     Args:
-        setting: what to compare.
-        papers: what to compare it with.
-        what: describes the scores in the title.
-        scores: by key of the column.
-        tables: which of the papers' tables fit a run.
+        setting: the setting to compare.
+        papers: published numbers to compare with.
+        what: description of the scores in the title.
+        scores: function from a run to its scores by key of the column.
+        tables: function from a run to the papers' tables that fit it.
 
     """
     measure, factor = setting.measure

@@ -1,4 +1,4 @@
-"""The report on the terminal, as Markdown, as tidy CSV and with its figures."""
+"""Output of the report: on the terminal, as Markdown, as tidy CSV, and figures."""
 
 import io
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ CAVEAT = (
 
 @dataclass
 class Report:
-    """Everything to show.
+    """Content of the report.
 
     Args:
-        tables: in their order.
-        n_runs: runs in the tables.
-        skipped: runs that are not in them.
+        tables: tables in their order.
+        n_runs: number of runs in the tables.
+        skipped: runs that are not in the tables.
         notes: further lines.
-        figures: by the name of their file without ".png".
+        figures: figures by the name of the file without ".png".
 
     """
 
@@ -43,21 +43,21 @@ class Report:
 
     @property
     def left_out(self) -> list[str]:
-        """A line for every run that is not in the tables."""
+        """Lines about the runs that are not in the tables."""
         return [f"{run.folder}: {run.reason}" for run in self.skipped] + self.notes
 
     @property
     def compares(self) -> bool:
-        """Whether a paper's number is in a table."""
+        """Whether any table has a paper's number."""
         return any(key.startswith("paper_") for table in self.tables for key in table.filled())
 
 
 def print_report(report: Report, console: Console | None = None) -> None:
-    """Prints tables, notes and what is left out.
+    """Prints tables, notes and the runs that are left out.
 
     Args:
-        report: what to print.
-        console: where to; None: the standard output, in full width where it is no terminal.
+        report: the report to print.
+        console: the console to print to; None: the standard output, in full width if it is no terminal.
 
     """
     console = console or Console()
@@ -84,7 +84,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
 
 
 def markdown(report: Report) -> str:
-    """The report as Markdown; figures are links to the files beside it."""
+    """The report as Markdown, with links to the files of the figures."""
     lines = ["# Report", "", f"{report.n_runs} runs. Mean ± standard deviation over seeds."]
     lines += [CAVEAT] if report.compares else []
     for table in report.tables:
@@ -107,7 +107,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def tidy(report: Report) -> pd.DataFrame:
-    """One row a cell: what it is, its value in the table's unit (a range: value to high), deviation, seeds, source."""
+    """The report with one row for each cell; values are in the table's unit, a range is from value to high."""
     rows = [
         {
             "dataset": table.setting.dataset,
@@ -132,12 +132,12 @@ def tidy(report: Report) -> pd.DataFrame:
 
 
 def check_free(folder: Path, names: Sequence[str], force: bool) -> None:
-    """Refuses to write over anything.
+    """Raises an error if a file would be overwritten.
 
     Args:
-        folder: where to write.
-        names: of the files.
-        force: write over them nevertheless.
+        folder: folder of the report.
+        names: names of the files.
+        force: whether files may be overwritten.
 
     Raises:
         UserError: the folder is a file, or holds one of the files.
@@ -154,15 +154,15 @@ def write_report(report: Report, folder: Path, force: bool = False) -> list[Path
     """Writes report.md, report.csv and the figures.
 
     Args:
-        report: what to write.
-        folder: where to; it is made if it is not there.
-        force: write over files of an earlier report.
+        report: the report to write.
+        folder: folder of the report; it is made if it does not exist.
+        force: whether files of an earlier report may be overwritten.
 
     Returns:
-        The files.
+        Paths of the files.
 
     Raises:
-        UserError: a file is there already; then nothing is written.
+        UserError: a file exists already; then nothing is written.
 
     """
     contents = {"report.md": markdown(report).encode(), "report.csv": tidy(report).to_csv(index=False).encode()}

@@ -1,1 +1,1 @@
-"""The command line, and one run from a configuration to a finished folder."""
+"""The command line, and a run from its configuration to its finished folder."""

@@ -1,4 +1,4 @@
-"""What the sub-commands, `python -m fedem_lightning.data` and `.report`, share."""
+"""Code that the commands `python -m fedem_lightning.data` and `.report` share."""
 
 import argparse
 import sys
@@ -10,16 +10,16 @@ from fedem_lightning.errors import UserError
 
 
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` whose mistakes are a `UserError`."""
+    """An `ArgumentParser` that raises a `UserError` for wrong arguments."""
 
     def error(self, message: str) -> NoReturn:
-        """One line, as for every mistake."""
+        """Raises the error as one line, as for every mistake of the user."""
         raise UserError(f"{message}; {self.prog} --help explains")
 
 
 @contextmanager
 def one_line_for_mistakes() -> Iterator[None]:
-    """Exits with code 2 and one line for what the user can mend, with code 1 after Ctrl-C; other errors pass."""
+    """Exits with one line: with code 2 for a user's mistake, with code 1 after Ctrl-C; other errors pass."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""One run, from a composed configuration to a finished folder."""
+"""A run, from a composed configuration to a finished folder."""
 
 import functools
 import logging
@@ -45,17 +45,17 @@ def run(
 
     Args:
         config: the composed configuration.
-        folder: the run's folder; it may exist, but not hold another run.
-        choices: of the groups algorithm, adaptation, dataset and backbone, by name.
-        overrides: what the user typed.
-        flags: of Hydra, which the user typed, too.
+        folder: the run's folder; it may exist, but must not hold another run.
+        choices: choices of the groups algorithm, adaptation, dataset and backbone, by name.
+        overrides: overrides that the user typed.
+        flags: options of Hydra that the user typed.
 
     Returns:
-        What results.json holds; nothing in processes other than the first.
+        The content of results.json; empty in processes other than the first.
 
     Raises:
-        UserError: something the user gave is wrong; nothing has been written over.
-        Interrupted: Ctrl-C or SIGTERM.
+        UserError: the user's input is wrong; no file has been overwritten.
+        Interrupted: Ctrl-C or SIGTERM has stopped the run.
 
     """
     start, launched_before = time.perf_counter(), launch_settings()
@@ -94,7 +94,7 @@ def run(
             stop.end_other_processes()
             if trainer.is_global_zero:
                 raise
-            return {}  # all processes end alike, the first one says why; a failure here would make Lightning kill it
+            return {}  # all processes end alike and the first reports why; after a failure here Lightning would kill it
         finally:
             finish_wandb(trainer)
             leave_processes(launched_before)
@@ -121,29 +121,29 @@ def _train_and_test(
     checkpoint: Path | None,
     stop: StopSignals,
 ) -> None:
-    """All rounds that are left, and the test after them.
+    """Runs the remaining rounds, and then the test.
 
     Raises:
-        Interrupted: the run was told to stop, and has finished its round.
+        Interrupted: the run was stopped by a signal, and has finished its round.
 
     """
     trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, FinishRoundOnInterrupt) and callback.interrupted:
             raise Interrupted(stop.message(callback.signal_name))
-    trainer.loggers = trainer.loggers[1:]  # metrics.csv is about rounds
+    trainer.loggers = trainer.loggers[1:]  # metrics.csv has rounds only
     trainer.test(model, data, verbose=False)
 
 
 def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgorithm:
-    """The algorithm around its backbone; backbone keys `in_shape` and `n_outputs` that are null come from the data."""
+    """Builds the algorithm with its backbone, whose `in_shape` and `n_outputs` come from the data if they are null."""
     backbone_config = config.backbone.copy()
     with open_dict(backbone_config):
         for key in ("in_shape", "n_outputs"):
             if key in backbone_config and backbone_config[key] is None:
                 value = getattr(data, key)
                 backbone_config[key] = list(value) if isinstance(value, tuple) else value
-    backbone = functools.partial(instantiate, backbone_config)  # each component is made anew
+    backbone = functools.partial(instantiate, backbone_config)  # makes each component separately
     model: FederatedAlgorithm = instantiate(
         config.algorithm,
         backbone=backbone,
@@ -158,7 +158,7 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
 
 
 def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
-    """The configured callbacks; checkpoints go to the run's folder."""
+    """Builds the configured callbacks; checkpoints are saved in the run's folder."""
     callbacks = [instantiate(c) for c in (config.callbacks or {}).values() if c is not None]
     for callback in callbacks:
         if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
@@ -169,7 +169,7 @@ def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
 
 
 def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:
-    """Lightning's Trainer with the run's callbacks and loggers (metrics.csv always)."""
+    """Builds Lightning's Trainer with the run's callbacks and loggers (always with metrics.csv)."""
     loggers: list[Logger] = [RoundCSVLogger(folder / "metrics.csv")]
     for options in (config.logger or {}).values():
         if options is not None:
@@ -211,5 +211,5 @@ def _report(
 def _quieten_lightning() -> None:
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # Lightning 2.6 calls a name that torch 2.15 renamed
+    # Lightning 2.6 uses a name that torch 2.15 has renamed
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")

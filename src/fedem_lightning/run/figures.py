@@ -12,22 +12,22 @@ from fedem_lightning.tasks import HIGHER_IS_BETTER, headline
 
 SPLIT_STYLES = {"train": ("tab:gray", "--"), "val": ("tab:blue", "-"), "test": ("tab:orange", "-")}
 GROUPS_SHOWN = 20
-"""More groups get no lines between them and no legend."""
+"""Largest number of groups for which lines between them and a legend are drawn."""
 
 
 def draw_figures(
     folder: Path, results: dict[str, Any], clients: pd.DataFrame, artifacts: Mapping[str, Mapping[str, np.ndarray]]
 ) -> list[Path]:
-    """Draws what the run has: scores, mixture weights, coefficients of aggregation.
+    """Draws the figures for which the run has data: scores, mixture weights, collaboration weights.
 
     Args:
-        folder: where to.
-        results: of the run, see docs/results.md.
-        clients: one row a client.
-        artifacts: arrays by file and name; of these "coefficients" is drawn.
+        folder: folder of the figures.
+        results: results of the run, see docs/results.md.
+        clients: the clients' table.
+        artifacts: arrays by file and name; "coefficients" is drawn.
 
     Returns:
-        The files.
+        Paths of the files.
 
     """
     measure, factor, unit = headline(results["train"])
@@ -102,13 +102,13 @@ def _over_clients(clients: pd.DataFrame, measure: str, factor: float, unit: str)
 
 
 def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
-    """W as a heat map, its clients ordered by group."""
+    """Draws W as a heat map, with clients ordered by group."""
     if not found:
         return None
     kind = _kind(found)
     order = np.argsort(found[kind], kind="stable")
     w, group = found["w"][np.ix_(order, order)], found[kind][order]
-    others = np.where(np.eye(len(w), dtype=bool), 0.0, w)  # a client's share of itself would outshine them
+    others = np.where(np.eye(len(w), dtype=bool), 0.0, w)  # without the diagonal, which would hide the rest
     figure = Figure(figsize=(6, 5), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(w, vmin=0, vmax=others.max() or 1.0, cmap="viridis", interpolation="nearest")
@@ -124,7 +124,7 @@ def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
 
 
 def _embedding(clients: pd.DataFrame) -> Figure | None:
-    """Clients as points in the plane, near one another if their gradients are alike."""
+    """Draws clients as points in the plane, which are near one another if their gradients are similar."""
     placed = clients.dropna(subset=["embedding_0"]) if "embedding_0" in clients else pd.DataFrame()
     if placed.empty:
         return None
@@ -135,7 +135,7 @@ def _embedding(clients: pd.DataFrame) -> Figure | None:
         axes.scatter(placed.embedding_0, placed.embedding_1, s=16, c=placed[kind], cmap="viridis")
     else:
         for i, (name, group) in enumerate(placed.groupby(kind)):
-            marker = "o" if i < 10 else "^"  # there are ten colours
+            marker = "o" if i < 10 else "^"  # there are only ten colours
             label = f"{kind.replace('_', ' ')} {name}"
             axes.scatter(group.embedding_0, group.embedding_1, s=16, color=f"C{i % 10}", marker=marker, label=label)
         figure.legend(loc="outside right center")
@@ -145,5 +145,5 @@ def _embedding(clients: pd.DataFrame) -> Figure | None:
 
 
 def _kind(found: Any) -> str:
-    """The groups to show, by the name of their column."""
+    """The groups to show, with the name of their column."""
     return "true_group" if "true_group" in found else "stream"

@@ -1,4 +1,4 @@
-"""Loggers: metrics.csv always, Weights & Biases on request."""
+"""Loggers: metrics.csv for every run, and Weights & Biases on request."""
 
 import csv
 import io
@@ -16,12 +16,12 @@ from fedem_lightning.run.files import write_atomically
 
 
 class RoundCSVLogger(Logger):
-    """One row a round, rounds on the x-axis; a resumed run drops the rows it computes again and goes on.
+    """Writes metrics.csv with one row for each round; a resumed run replaces the rows that it computes again.
 
-    Scores of `Trainer.validate` and `Trainer.test` belong to no round, and are left out.
+    Scores of `Trainer.validate` and `Trainer.test` belong to no round and are left out.
 
     Args:
-        path: the .csv file. Empty cells: the metric was not computed in that round.
+        path: the .csv file. A cell is empty if the metric was not computed in that round.
 
     """
 
@@ -30,20 +30,20 @@ class RoundCSVLogger(Logger):
         self.path = Path(path)
         self._rows: dict[int, dict[str, Any]] = {}
         self._begun = self._unsaved = False
-        self._finished = 0  # rounds of the trainings that have ended
+        self._finished = 0  # rounds of finished trainings
 
     @property
     def name(self) -> str:
-        """Nothing: the file's folder is given."""
+        """An empty name, because the path is given."""
         return ""
 
     @property
     def version(self) -> str:
-        """Nothing: the file's folder is given."""
+        """An empty version, because the path is given."""
         return ""
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the run's folder holds the whole configuration."""
+        """Does nothing, because the run's folder holds the whole configuration."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -62,7 +62,7 @@ class RoundCSVLogger(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Writes the file anew, in one step, if anything has come since."""
+        """Writes the file again, in one step, if there are new metrics."""
         if not self._unsaved:
             return
         columns = list(dict.fromkeys(name for row in self._rows.values() for name in row))
@@ -75,7 +75,7 @@ class RoundCSVLogger(Logger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Writes what is left; the rounds so far stay as they are."""
+        """Writes the remaining metrics; a later training continues after these rounds."""
         self.save()
         self._finished = max(self._rows, default=0)
 
@@ -87,12 +87,12 @@ class RoundCSVLogger(Logger):
 
 
 def wandb_logger(save_dir: str | Path, mode: str | None = None, **options: Any) -> Logger:
-    """A WandbLogger that never asks for a login: without a key it works offline, and says so.
+    """A WandbLogger that never asks for a login: without an API key it works offline and prints a line about it.
 
     Args:
-        save_dir: folder of the `wandb` folder.
-        mode: online, offline or disabled; None: the environment's WANDB_MODE, else online if there is a key.
-        options: of `pytorch_lightning.loggers.WandbLogger` and `wandb.init` (project, name, group, tags, ...).
+        save_dir: parent of the `wandb` folder.
+        mode: online, offline or disabled; None: the environment's WANDB_MODE, else online if there is an API key.
+        options: options of `pytorch_lightning.loggers.WandbLogger` and `wandb.init` (project, name, group, tags, ...).
 
     Raises:
         UserError: wandb is not installed.
@@ -114,13 +114,13 @@ def wandb_logger(save_dir: str | Path, mode: str | None = None, **options: Any) 
 
 
 def wandb_loggers(trainer: pl.Trainer) -> list[Any]:
-    """Those of a Trainer that write to W&B."""
-    # by name: wandb is an extra, and its logger cannot be imported without it
+    """The loggers of a Trainer that write to W&B."""
+    # compared by name: without the extra wandb the class cannot be imported
     return [logger for logger in trainer.loggers if type(logger).__name__ == "WandbLogger"]
 
 
 def finish_wandb(trainer: pl.Trainer) -> None:
-    """Ends W&B's run, so that the next one of a multirun starts its own."""
+    """Ends W&B's run, so that the next run of a sweep starts its own."""
     if wandb_loggers(trainer):
         import wandb
 

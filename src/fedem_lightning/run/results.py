@@ -1,4 +1,4 @@
-"""Files of a run: results.json, which has everything that a later comparison needs, and what is too large for it."""
+"""Files of a run: results.json with everything that a later comparison needs, and files for larger arrays."""
 
 import io
 import json
@@ -31,7 +31,7 @@ Artifacts = Mapping[str, Mapping[str, np.ndarray]]
 
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
-    """What a finished run found out, after Trainer.test: plain containers; see docs/results.md for every key."""
+    """Results of a finished run after Trainer.test, as plain containers; docs/results.md describes every key."""
     table, statistics = algorithm.clients, algorithm.statistics
     seen, unseen = (table[table.population == population] for population in ("seen", "unseen"))
     seconds = statistics.round_seconds
@@ -74,7 +74,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
 
 
 def _reference(seen: pd.DataFrame) -> dict[str, float]:
-    """The best that clients can have on their test samples, summed up as the results are."""
+    """Best possible scores on the clients' test samples, summarised in the same way as the results."""
     n_train, n_test = seen.n_train.to_numpy(), seen.n_test.to_numpy()
     reference: dict[str, float] = {}
     for name, higher_is_better in REFERENCES.items():
@@ -85,14 +85,14 @@ def _reference(seen: pd.DataFrame) -> dict[str, float]:
 
 
 def _recovery(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
-    """What became of a mixture's components and of groups of clients."""
+    """Component diagnostics, and agreement of groups of clients with the true groups."""
     found = _mixture(algorithm, federation)
     found["recovery"] |= _groups(algorithm, federation)
     return found
 
 
 def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
-    """Of the clients that train: those who hear the same models, or else choose the same one, against the truth."""
+    """Compares groups of clients, which receive the same stream or choose the same model, with the true groups."""
     clients = federation.clients()
     groups = algorithm.transmission(clients).stream_of
     if groups is None and algorithm.group_state is not None and len(algorithm.components) > 1:
@@ -103,7 +103,7 @@ def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
 
 
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
-    """What became of a mixture's components."""
+    """Component diagnostics: recovery of the ground truth, dead components and twins."""
     pi = getattr(algorithm, "pi", None)
     if pi is None:
         return {"recovery": {}, "components": {}}
@@ -140,7 +140,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the package's checkout, with "-dirty" if it differs; None outside a checkout of its own."""
+    """The commit of the package's checkout, with "-dirty" if files have changed; None outside a checkout."""
     folder = Path(__file__).resolve().parents[3]
     if not (folder / ".git").exists():
         return None

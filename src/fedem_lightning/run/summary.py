@@ -1,4 +1,4 @@
-"""The table at the end of a run."""
+"""The summary table at the end of a run."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from fedem_lightning.tasks import headline
 
 
 def print_summary(results: dict[str, Any], console: Console | None = None) -> None:
-    """Accuracy (or squared error) by split and population, the Bayes ceiling where known, seconds, communication."""
+    """Prints scores by split and population, the best possible score if known, seconds, and transmitted bytes."""
     adapted = results.get("adaptation") or "none"
     method = results["algorithm"] + ("" if adapted == "none" else f" + {adapted}")
     title = f"{method} on " + "{dataset} ({backbone}), {rounds} rounds, seed {seed}".format(**results)
@@ -82,7 +82,7 @@ def _recovery_lines(recovery: dict[str, Any]) -> list[str]:
 
 
 def _component_lines(components: dict[str, Any]) -> list[str]:
-    """Only what is wrong with them."""
+    """Lines about dead components and twins; empty if there are none."""
     lines = [f"component {m} is dead: hardly a client gives it weight" for m in components.get("dead", [])]
     lines += [f"components {a} and {b} are twins: almost the same model" for a, b in components.get("twins", [])]
     if lines:

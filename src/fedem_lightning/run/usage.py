@@ -1,4 +1,4 @@
-"""What `python -m fedem_lightning --help` says."""
+"""The text of `python -m fedem_lightning --help`."""
 
 import textwrap
 from pathlib import Path
@@ -55,7 +55,7 @@ Documentation: {docs}"""
 
 
 def usage(config_dir: Path) -> str:
-    """Usage, groups with their choices as they are in `config_dir`, examples, and where the documentation is."""
+    """The help text: usage, groups with their choices in `config_dir`, examples, and the place of the documentation."""
     entries = OmegaConf.select(OmegaConf.load(config_dir / "config.yaml"), "defaults")
     defaults = {group: choice for entry in entries if not isinstance(entry, str) for group, choice in entry.items()}
     docs = config_dir.parent / "docs"
@@ -65,7 +65,7 @@ def usage(config_dir: Path) -> str:
 
 
 def choices(config_dir: Path) -> dict[str, list[str]]:
-    """The choices of each group, by the group's name."""
+    """The choices of each configuration group, by the group's name."""
     folders = sorted({path.parent for path in config_dir.rglob("*.yaml")} - {config_dir})
     return {str(f.relative_to(config_dir)): sorted(path.stem for path in f.glob("*.yaml")) for f in folders}
 

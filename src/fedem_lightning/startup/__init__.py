@@ -1,1 +1,1 @@
-"""Quick starts: imports at first use, signals while packages load, the rank of this process. Nothing here is heavy."""
+"""Fast start of the package: lazy imports, signals while modules are loaded, rank of the process. Imports are light."""

@@ -1,4 +1,4 @@
-"""Packages that import what they export once it is used: PyTorch and Lightning take seconds to load."""
+"""Lazy packages, which import their exports at first use, because PyTorch and Lightning take seconds to load."""
 
 import ast
 import sys
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 RENAMED = {f"{kind}Federation": f"{kind}DataModule" for kind in ("Density", "Image", "Npz", "Text")}
-"""Names of version 0.1.0, which stay for one version."""
+"""Names of version 0.1.0, which are kept for one version."""
 
 
 def exports(package: str, file: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """What a package's `__init__.py` needs to be lazy: its `__all__`, `__getattr__` and `__dir__` (PEP 562).
+    """The `__all__`, `__getattr__` and `__dir__` of a package that imports its exports at first use (PEP 562).
 
     Args:
         package: its `__name__`.
-        file: its `__file__`; the file `__init__.pyi` beside it imports every public name, for type checkers, editors
-            and this function.
+        file: its `__file__`; the file `__init__.pyi` in the same folder imports every public name, for type checkers,
+            editors and this function.
 
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text()).body
@@ -30,7 +30,7 @@ def exports(package: str, file: str) -> tuple[list[str], Callable[[str], Any], C
             name = RENAMED[name]
         if name in home:
             value = getattr(import_module(home[name]), name)
-            setattr(sys.modules[package], name, value)  # the next use finds it without asking
+            setattr(sys.modules[package], name, value)  # later uses do not call this function
             return value
         if f"{package}.{name}" in home.values():
             return import_module(f"{package}.{name}")

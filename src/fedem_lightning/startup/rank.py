@@ -1,4 +1,4 @@
-"""Which of a run's processes this is; imports nothing that takes long."""
+"""The rank of this process in a run; the module imports nothing slow."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ _VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # in 
 
 
 def in_another_process() -> bool:
-    """Whether this is not the first process of a run; known before its Trainer is, and before Lightning is loaded."""
+    """Whether this is not the first process of a run; it works before Lightning is loaded and a Trainer exists."""
     loaded = sys.modules.get("lightning_utilities.core.rank_zero")
     rank = getattr(getattr(loaded, "rank_zero_only", None), "rank", None)  # a Trainer may have set it
     if rank is None:

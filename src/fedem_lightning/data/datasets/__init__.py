@@ -1,1 +1,1 @@
-"""Data modules: one file for each kind of data set."""
+"""Data modules; each kind of data set has a file of its own."""

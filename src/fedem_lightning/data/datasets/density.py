@@ -1,5 +1,5 @@
 """The density federation of Mansour et al. 2020 (Three approaches for personalization, Appendix F.1; arXiv 2002.10619),
-with the smallest losses that one model a client, or a few shared ones, can reach.
+with the smallest losses that one model for each client, or a few shared models, can reach.
 """
 
 import itertools
@@ -15,30 +15,30 @@ from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import Classification
 
 N_GROUPS = 4
-"""Hidden groups of clients; the first symbols are theirs, one each."""
+"""Number of true groups of clients; group i has symbol i."""
 
 
 class DensityDataModule(FederatedDataModule):
-    """Symbols 0..d-1 without features: all that there is to learn is how often each one occurs.
+    """Symbols 0..d-1 without features: models can only learn how often each symbol occurs.
 
         D_k = 0.5 P_{k mod 4} + 0.25 U + 0.25 P_{k mod (d - 4)}
 
-    P_j is a point mass on symbol j and U uniform: half of client k's symbols are its group's, a quarter its own. The
-    feature x is the constant 1. Known of each client: "distribution" D_k [d], "group" k mod 4, and "minimum_loss", the
-    entropy of D_k in nats, which no model goes below on average.
+    P_j is the point mass on symbol j and U is uniform: half of client k's symbols are its group's symbol, a quarter its
+    own symbol. The feature x is the constant 1. The ground truth of each client: "distribution" D_k [d], "group"
+    k mod 4, and "minimum_loss", the entropy of D_k in nats, the least expected loss of any model.
 
     Args:
         n_clients: T.
         n_symbols: d, at least 9, so that clients have more symbols of their own than there are groups.
         n_samples: training samples of each client.
-        n_val: validation samples of each client, on top; default n_samples // 3, at least 1.
-        test_size: test samples of each client, on top.
-        shifted: a client's own symbol is 4 + (k mod (d - 4)), never a group's; the paper's may be one.
+        n_val: additional validation samples of each client; default n_samples // 3, at least 1.
+        test_size: additional test samples of each client.
+        shifted: whether a client's own symbol is 4 + (k mod (d - 4)), never a group's; in the paper it may be one.
         unseen_fraction: share of the clients that take no part in training.
         seed: of everything drawn; a client's samples of a split depend on (seed, client, split) only.
 
     Raises:
-        UserError: an option out of its range.
+        UserError: an option is out of its range.
 
     """
 
@@ -59,7 +59,7 @@ class DensityDataModule(FederatedDataModule):
         seen = hold_out_clients(n_clients, unseen_fraction, seed)
         distribution, group = densities(n_clients, n_symbols, shifted), np.arange(n_clients) % N_GROUPS
         counts, clients = (n_samples, n_val, test_size), range(n_clients)
-        y = [  # stored split after split, client after client
+        y = [  # stored by split, then by client
             generator(seed, Purpose.DENSITY, t, code).choice(n_symbols, size=n, p=distribution[t])
             for code, n in enumerate(counts)
             for t in clients
@@ -81,7 +81,7 @@ class DensityDataModule(FederatedDataModule):
 
 
 def _check(positive: dict[str, int], others: dict[str, int], shifted: bool) -> None:
-    """Raises UserError for an option out of its range; `others` may be 0."""
+    """Raises UserError if an option is out of its range; `others` may be 0."""
     for least, options in ((1, positive), (0, others)):
         for name, value in options.items():
             require_whole(f"dataset.{name}", value, at_least=least)
@@ -100,18 +100,18 @@ def densities(n_clients: int, n_symbols: int, shifted: bool = False) -> np.ndarr
 
 
 def minimum_losses(distributions: np.ndarray, group: np.ndarray, n_hypotheses: int) -> tuple[float, float]:
-    """What q models without features can lose at least, if the clients of a true group share one.
+    """The least expected loss of q models without features, if the clients of a true group share a model.
 
-    The best model of several clients is their mean distribution, and loses its entropy. All ways to merge the groups
-    are tried, so they should be few.
+    The best model of several clients is their mean distribution, and its loss is the entropy. All ways to merge the
+    groups into q are tried, so there should be few groups.
 
     Args:
-        distributions: of the clients' labels, [T, Y].
+        distributions: label distributions of the clients, [T, Y].
         group: true group of each client, int [T].
-        n_hypotheses: q; more models than groups are of no use.
+        n_hypotheses: q; more models than groups do not help.
 
     Returns:
-        The expected loss in nats, a mean over clients, after the best and after the worst merge of groups.
+        The mean expected loss of the clients in nats, for the best and for the worst way to merge groups.
 
     Raises:
         UserError: q is not a whole number of at least 1.
@@ -122,7 +122,7 @@ def minimum_losses(distributions: np.ndarray, group: np.ndarray, n_hypotheses: i
     totals, sizes = members @ distributions, members.sum(axis=1)  # [G, Y], [G]
     q = min(n_hypotheses, len(sizes))
     losses = []
-    for model in itertools.product(range(q), repeat=len(sizes)):  # of each group
+    for model in itertools.product(range(q), repeat=len(sizes)):  # the model of each group
         merged = np.equal.outer(range(q), model)  # [q, G]
         if merged.any(axis=1).all():
             n = merged @ sizes

@@ -14,12 +14,12 @@ from fedem_lightning.tasks import Classification
 
 
 class Digits(FederatedDataModule):
-    """Digits dealt to clients by a Dirichlet draw per label; with `n_groups` > 1 also a concept shift.
+    """Digits, partitioned by a Dirichlet draw for each label; with `n_groups` > 1 there is also a concept shift.
 
     Args:
         n_clients: T.
         alpha: concentration of the Dirichlet draw of each label.
-        n_groups: hidden groups of clients, each with a label permutation of its own (1: none).
+        n_groups: number of true groups of clients, each with its own label permutation (1: none).
         fractions: of each client's samples for train, val, test.
         unseen_fraction: share of the clients that take no part in training.
         seed: of the partition, the splits and the groups.

@@ -24,32 +24,32 @@ from fedem_lightning.tasks import Classification
 
 
 class ImageDataModule(FederatedDataModule):
-    """Images of one of the known data sets, cut into clients by a partition and, if asked, shifted by hidden groups.
+    """Images of a known data set, partitioned into clients, and optionally shifted by true groups of clients.
 
-    Official train and test parts are pooled: every client's samples are split anew.
+    The official train and test parts are pooled; every client's samples are split again.
 
     Args:
         name: femnist, emnist, mnist, cifar10 or cifar100.
         partition: natural, iid, dirichlet, pachinko, shards or quantity_skew, see `fedem_lightning.data.partitions`; or
-            a function (labels, seed, ...) of one's own.
-        n_clients, alpha, beta, n_label_groups, shards_per_client, min_samples: handed to the partition that knows them.
+            the user's own function (labels, seed, ...).
+        n_clients, alpha, beta, n_label_groups, shards_per_client, min_samples: passed to the partition if it has them.
         path: a file or folder with the data, see `sources.load`.
         data_dir: where downloads are kept.
-        sample_fraction: up to 1: share of the samples to use, at random; from 2 on: their number.
-        shift: "rotation" (group g is turned by g * 90 degrees) or "labels" (a permutation for each group).
-        n_groups: hidden groups of the shift.
-        invert: exchange black and white (FEMNIST is black on white, EMNIST white on black).
+        sample_fraction: up to 1: fraction of the samples to use, drawn at random; from 2 on: their number.
+        shift: "rotation" (images of group g are turned by g * 90 degrees) or "labels" (a permutation for each group).
+        n_groups: number of true groups of the shift.
+        invert: whether black and white are exchanged (FEMNIST is black on white, EMNIST white on black).
         mean, std: of each channel in [0, 1], for normalisation.
         augmentation: of training batches.
-        domains: name -> regular expression that the names of its clients match from their start on, for `Agnostic`.
+        domains: name of a domain -> regular expression for the start of its clients' names, for `Agnostic`.
         label_smoothing: in [0, 1), see `Classification`.
         fractions: of each client's samples for train, val, test.
         unseen_fraction: share of the clients that take no part in training.
-        mmap: map the images from the file instead of reading them.
+        mmap: whether the images are mapped from the file instead of read.
         seed: of everything drawn.
 
     Raises:
-        UserError: the data is not there, or broken, or an argument is out of its range.
+        UserError: the data is missing or broken, or an argument is out of its range.
 
     """
 
@@ -122,7 +122,7 @@ def _checked(arrays: dict[str, np.ndarray], n_classes: int, origin: str) -> tupl
 def _deal_share(
     labels: Labels, fraction: float, seed: int, partition: str | Callable[..., Partition], options: dict[str, Any]
 ) -> Partition:
-    """Partitions a share of the samples, drawn at random; the others are nobody's. Nothing is copied."""
+    """Partitions a random subset of the samples, without a copy; the other samples belong to no client."""
     require_number("dataset.sample_fraction", fraction, above=0)
     fits = fraction <= 1 or fraction == int(fraction)
     require(fits, f"dataset.sample_fraction: expected a fraction up to 1 or a number from 2 on, got {fraction}")
@@ -140,15 +140,15 @@ def _deal_share(
 
 
 def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequence[str]) -> Domains:
-    """Every client's samples are of one domain, told by its name.
+    """The domain of each sample, which the name of its client determines.
 
     Args:
-        patterns: domain -> regular expression, matched from the start of a client's name on.
-        client: of each sample, int [n], -1: nobody's.
-        names: of the T clients.
+        patterns: domain -> regular expression, matched at the start of a client's name.
+        client: the client of each sample, int [n]; -1: no client.
+        names: names of the T clients.
 
     Raises:
-        UserError: a broken expression; a client's name that no domain's matches, or more than one's.
+        UserError: an expression is invalid, or a client's name matches none of the domains, or several.
 
     """
     matches = np.zeros((len(patterns), len(names)), dtype=bool)
@@ -163,5 +163,5 @@ def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequ
         n_matches[odd] == 1,
         f"dataset.domains: expected every client's name to match one of {known}; {names[odd]} matches {n_matches[odd]}",
     )
-    of_client = np.append(matches.argmax(axis=0), -1)  # the last one for samples that nobody has
+    of_client = np.append(matches.argmax(axis=0), -1)  # the last entry is for samples of no client
     return Domains(tuple(patterns), torch.from_numpy(of_client[client]))

@@ -1,4 +1,4 @@
-"""Populations too large to store: samples are computed from their position whenever they are needed."""
+"""Populations that are too large to store: samples are computed from their position whenever they are needed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from fedem_lightning.tasks import BinaryClassification
 
 
 class MixturePopulation(FederatedDataModule):
-    """`SyntheticMixture` with a fixed number of samples a client, of any number of clients: nothing is stored.
+    """`SyntheticMixture` with a fixed number of samples for each client and any number of clients; nothing is stored.
 
     Args:
         n_clients: T.
         n_components: M.
         dimension: d.
-        samples: of each client for train, val and test.
+        samples: numbers of samples of each client for train, val and test.
         alpha: concentration of the mixture weights.
         noise: standard deviation of eps.
         unseen_fraction: share of the clients that take no part in training.
@@ -66,7 +66,7 @@ class MixturePopulation(FederatedDataModule):
 
 
 class Numbers(Sequence[str]):
-    """The names "0", "1", ... without storing them."""
+    """The sequence of names "0", "1", ..., which are not stored."""
 
     def __init__(self, n: int) -> None:
         self._range = range(n)
@@ -96,21 +96,21 @@ class EvenSplit:
         return self.n_clients * self.size
 
     def counts(self, clients: Tensor | None = None) -> Tensor:
-        """See `Split.counts`."""
+        """Samples of each client; see `Split.counts`."""
         return torch.full((self.n_clients,), self.size) if clients is None else torch.full_like(clients, self.size)
 
     def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Split.positions`."""
+        """Positions of the clients' samples; see `Split.positions`."""
         owner = torch.arange(len(clients), device=clients.device).repeat_interleave(self.size)
         within = torch.arange(self.size, device=clients.device).repeat(len(clients))
         return clients[owner] * self.stride + self.start + within, owner
 
     def to(self, device: torch.device | str) -> "EvenSplit":
-        """Itself."""
+        """The split unchanged: it holds no tensors."""
         return self
 
     def fingerprint(self) -> list[Tensor]:
-        """Its four numbers."""
+        """The four numbers that define the split."""
         return [torch.tensor([self.n_clients, self.stride, self.start, self.size])]
 
 
@@ -120,8 +120,8 @@ class GeneratedMixture:
         x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2),  y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
 
     Args:
-        theta: [M, d].
-        per_client: samples of a client, all splits together.
+        theta: the components, [M, d].
+        per_client: number of samples of a client in all splits together.
         alpha: of pi_t ~ Dirichlet(alpha); noise: standard deviation of eps; seed: of all draws.
 
     """
@@ -133,18 +133,18 @@ class GeneratedMixture:
 
     @property
     def device(self) -> torch.device:
-        """Where theta is, and what is generated."""
+        """The device of theta and of the samples."""
         return self.theta.device
 
     def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """[*S, d]. The last answer is kept: labels are asked for next, and depend on it."""
+        """Features [*S, d]. The last result is kept, because labels are usually read next and depend on it."""
         if self._last is None or not torch.equal(self._last[0], index):
             feature = torch.arange(self.theta.shape[1], device=index.device)
             self._last = index, 2 * self._uniform(0, index.unsqueeze(-1), feature) - 1
         return self._last[1].to(dtype)
 
     def labels(self, index: Tensor) -> Tensor:
-        """Int64 [*S]."""
+        """Labels, int64 [*S]."""
         scores = self.features(index, torch.float32) @ self.theta.T  # [*S, M]
         pi = self.mixture_weights(index // self.per_client)  # [*S, M]
         z = (self._uniform(1, index).unsqueeze(-1) > pi.cumsum(-1)).sum(-1).clamp(max=len(self.theta) - 1)
@@ -153,7 +153,7 @@ class GeneratedMixture:
         return (self._uniform(3, index) < p).long()
 
     def mixture_weights(self, clients: Tensor) -> Tensor:
-        """pi_t ~ Dirichlet(alpha), gamma draws over their sum: int64 [*S] -> float32 [*S, M]."""
+        """pi_t ~ Dirichlet(alpha), as gamma draws divided by their sum: client int64 [*S] -> float32 [*S, M]."""
         known, where = clients.unique(return_inverse=True)
         component = torch.arange(len(self.theta), device=clients.device)
         u = self._uniform(4, known.unsqueeze(-1), component).double().cpu().numpy()
@@ -161,7 +161,7 @@ class GeneratedMixture:
         return (gamma / gamma.sum(dim=1, keepdim=True)).float().to(clients.device)[where]
 
     def _uniform(self, what: int, *key: Tensor) -> Tensor:
-        """Float32 in (0, 1), functions of (seed, what, key); keys may exceed 32 bits."""
+        """Uniform float32 numbers in (0, 1), functions of (seed, what, key); keys may exceed 32 bits."""
         folded: Tensor = fold(self.seed, Purpose.SYNTHETIC, what)
         for part in key:
             folded = fold(folded, part ^ hash32(part >> 32))
@@ -172,6 +172,6 @@ class GeneratedMixture:
         return GeneratedMixture(self.theta.to(device), self.per_client, self.alpha, self.noise, self.seed)
 
     def fingerprint(self) -> Tensor:
-        """What the samples are functions of."""
+        """The values that determine the samples."""
         settings = torch.tensor([self.seed, self.per_client, self.alpha, self.noise])
         return torch.cat([settings, self.theta.cpu().flatten()])

@@ -1,4 +1,4 @@
-"""The synthetic mixture of FedEM (Marfoq et al. 2021, Appendix I.1.5), with its truth and Bayes-optimal accuracy."""
+"""The synthetic mixture of FedEM (Marfoq et al. 2021, Appendix I.1.5), with ground truth and Bayes-optimal accuracy."""
 
 import numpy as np
 from scipy.special import expit
@@ -11,16 +11,16 @@ from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import BinaryClassification
 
 SIZE, SAMPLES, COMPONENTS, WEIGHTS = range(4)
-"""What is drawn, each by a key of its own. Part of what a seed means: never renumber."""
+"""Random draws, each with a key of its own. The keys determine what a seed means: never renumber them."""
 
 
 class SyntheticMixture(FederatedDataModule):
-    """Binary labels from M linear models that the clients mix in their own proportions.
+    """Binary labels from M linear models, which each client mixes with its own weights.
 
         pi_t ~ Dirichlet(alpha),  theta_m ~ U([-1, 1]^d),  n_t = min(50 + floor(LogNormal(4, 2)), 1000)
         x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2),  y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
 
-    The n_t samples are training samples; n_t // 3 validation and `test_size` test samples a client come on top.
+    The n_t samples are training samples; each client has n_t // 3 validation and `test_size` test samples in addition.
 
     Args:
         n_clients: T.
@@ -29,10 +29,10 @@ class SyntheticMixture(FederatedDataModule):
         alpha: concentration of the mixture weights.
         noise: standard deviation of eps.
         test_size: test samples of each client.
-        one_hot: each client draws from one component alone, uniformly chosen (Appendix J.4).
+        one_hot: whether each client draws from one component, uniformly chosen (Appendix J.4).
         unseen_fraction: share of the clients that take no part in training.
-        seed: of everything drawn. Theta is a function of the seed; a client's pi, n_t and samples are functions of
-            (seed, client), the samples of theta and pi too. So more clients leave those that were there as they are.
+        seed: of everything drawn. theta is a function of the seed; a client's pi and n_t are functions of (seed,
+            client), and its samples also depend on theta and pi. So additional clients do not change the others.
 
     """
 
@@ -59,7 +59,7 @@ class SyntheticMixture(FederatedDataModule):
         x = np.empty((n, dimension), dtype=np.float32)
         y = np.empty(n, dtype=np.int64)
         bayes = np.zeros(n_clients)
-        starts = counts.cumsum().reshape(counts.shape) - counts  # stored split after split, client after client
+        starts = counts.cumsum().reshape(counts.shape) - counts  # stored by split, then by client
         for t in range(n_clients):
             xt, yt, correct = _draw_client(
                 pi[t], theta, noise, counts[:, t].sum(), generator(seed, Purpose.SYNTHETIC, SAMPLES, t)
@@ -88,7 +88,7 @@ class SyntheticMixture(FederatedDataModule):
 
 
 def check_mixture(n_clients: int, n_components: int, dimension: int, alpha: float, noise: float) -> None:
-    """Raises UserError for a value out of its range."""
+    """Raises UserError if a value is out of its range."""
     for name, size in {"n_clients": n_clients, "n_components": n_components, "dimension": dimension}.items():
         require_whole(f"dataset.{name}", size, at_least=1)
     require_number("dataset.alpha", alpha, above=0)
@@ -96,12 +96,12 @@ def check_mixture(n_clients: int, n_components: int, dimension: int, alpha: floa
 
 
 def draw_components(m: int, d: int, seed: int) -> np.ndarray:
-    """Theta [M, d], a function of the seed: neither clients nor more components change a row."""
+    """theta [M, d], a function of the seed; neither clients nor additional components change a row."""
     return generator(seed, Purpose.SYNTHETIC, COMPONENTS).uniform(-1.0, 1.0, size=(m, d))
 
 
 def _draw_weights(m: int, alpha: float | None, seed: int, client: int) -> np.ndarray:
-    """A client's true pi [M], one-hot if alpha is None."""
+    """A client's true mixture weights pi [M], one-hot if alpha is None."""
     rng = generator(seed, Purpose.SYNTHETIC, WEIGHTS, client)
     return np.eye(m)[rng.integers(m)] if alpha is None else rng.dirichlet(np.full(m, alpha))
 
@@ -115,7 +115,7 @@ def _draw_size(seed: int, client: int) -> int:
 def _draw_client(
     pi: np.ndarray, theta: np.ndarray, noise: float, n: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """N samples of one client: x float32 [n, d], y [n], and whether the Bayes rule is right [n]."""
+    """n samples of one client: x float32 [n, d], y [n], and whether the Bayes rule is right [n]."""
     x = rng.random((n, theta.shape[1]), dtype=np.float32) * 2 - 1
     z = rng.choice(len(pi), size=n, p=pi)
     scores = x @ theta.T.astype(np.float32)  # [n, M]
@@ -130,10 +130,10 @@ def bayes_probability(scores: np.ndarray, pi: np.ndarray, noise: float, nodes: i
     Args:
         scores: <x, theta_m>, [n, M]; pi: [M].
         noise: standard deviation of eps.
-        nodes: of the quadrature.
+        nodes: number of nodes of the quadrature.
 
     Returns:
-        [n].
+        The probabilities [n].
 
     """
     points, weights = np.polynomial.hermite_e.hermegauss(nodes)

@@ -1,4 +1,4 @@
-"""Next-character prediction, one client for each speaking role: Shakespeare."""
+"""Next-character prediction with one client for each speaking role: Shakespeare."""
 
 import re
 import string
@@ -25,26 +25,26 @@ SENTENCE_END = re.compile(rb"[.!?]+")
 class TextDataModule(FederatedDataModule):
     """Windows of each role's text; the target is the next character at every position.
 
-    A role's text is cut in order into train, val and test, and windows lie inside a part: shuffled overlapping windows
-    would show the test text in training. A part of L characters has max(0, L - window) windows (with stride 1), views
-    on the text, which is kept once, as one byte a character.
+    A role's text is cut in order into train, val and test, and each window lies in one part: shuffled overlapping
+    windows would put test text into training. A part of L characters has max(0, L - window) windows (with stride 1).
+    They are views on the text, which is stored once, as one byte a character.
 
     Args:
         path: a file or folder with the data, see `sources.load`.
         data_dir: where downloads are kept.
-        window: characters of a window.
+        window: number of characters of a window.
         stride: characters from one window to the next.
-        min_sentences: a role with fewer is left out.
+        min_sentences: a role with fewer sentences is left out.
         n_clients: up to 1: the fraction of the roles to keep; from 2 on: their number; None: all.
-        printable: the vocabulary is Python's 100 printable characters; else the characters of the text.
-        char_weights: weigh characters in the loss by min(1, 0.012 / frequency) * 8, as the public FedEM code does. The
-            frequency is that in the training text of the clients that train.
+        printable: whether the vocabulary is Python's 100 printable characters; else the characters of the text.
+        char_weights: whether characters have weights min(1, 0.012 / frequency) * 8 in the loss, as in the public FedEM
+            code. The frequency is taken from the training text of the clients that train.
         fractions: of each role's text for train, val, test.
         unseen_fraction: share of the clients that take no part in training.
         seed: of the choice of roles and of unseen clients.
 
     Raises:
-        UserError: the data is not there, or broken, or an argument is out of its range.
+        UserError: the data is missing or broken, or an argument is out of its range.
 
     """
 
@@ -106,7 +106,7 @@ class TextDataModule(FederatedDataModule):
 
 
 def split_in_order(client: np.ndarray, fractions: Sequence[float]) -> np.ndarray:
-    """Cuts every client's run of characters in order: int8 [n], 0 train, 1 val, 2 test. `client` is sorted."""
+    """Splits every client's characters in order: int8 [n], 0 train, 1 val, 2 test. `client` must be sorted."""
     train, val, _ = check_fractions(fractions)
     counts = np.bincount(client)
     rank = np.arange(len(client)) - np.repeat(counts.cumsum() - counts, counts)
@@ -115,18 +115,18 @@ def split_in_order(client: np.ndarray, fractions: Sequence[float]) -> np.ndarray
 
 
 def window_starts(client: np.ndarray, piece: np.ndarray, split: np.ndarray, window: int, stride: int) -> np.ndarray:
-    """Where a window and the character after it lie within one client, piece and split: int64, ascending."""
+    """Starts of the windows that lie, with the next character, in one client, piece and split: int64, ascending."""
     change = np.zeros(len(client), dtype=bool)
     for part in (client, piece, split):
         change[1:] |= part[1:] != part[:-1]
-    run = change.cumsum()  # number of the unbroken run
+    run = change.cumsum()  # index of the run: consecutive characters of one client, piece and split
     starts = np.flatnonzero(run[: max(0, len(run) - window)] == run[window:])
-    first = np.flatnonzero(np.concatenate([[True], change[1:]]))  # of each run
+    first = np.flatnonzero(np.concatenate([[True], change[1:]]))  # start of each run
     return starts[(starts - first[run[starts]]) % stride == 0]
 
 
 def _checked(arrays: dict[str, np.ndarray], origin: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
-    """Text, client and piece by character, sorted by client, and the roles' names."""
+    """Text, client and piece of each character, sorted by client, and the roles' names."""
     text = arrays["text"]
     fits = text.dtype == np.uint8 and text.ndim == 1 and len(text) > 0
     require(fits, f"text: expected uint8 characters [n] in {origin}, got {text.dtype} of shape {text.shape}")
@@ -140,7 +140,7 @@ def _checked(arrays: dict[str, np.ndarray], origin: str) -> tuple[np.ndarray, np
 
 
 def _encode(text: np.ndarray, printable: bool) -> tuple[np.ndarray, str]:
-    """Codes uint8 [n], and the characters they stand for."""
+    """The text as codes uint8 [n], and the characters of the codes."""
     present = np.bincount(text, minlength=256) > 0
     symbols = np.frombuffer(string.printable.encode(), dtype=np.uint8) if printable else np.flatnonzero(present)
     table = np.full(256, 255)

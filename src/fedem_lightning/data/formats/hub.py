@@ -1,4 +1,4 @@
-"""The Hugging Face hub's forms: flwrlabs/femnist (parquet) and flwrlabs/shakespeare (csv or parquet)."""
+"""Data sets of the Hugging Face hub: flwrlabs/femnist (parquet) and flwrlabs/shakespeare (csv or parquet)."""
 
 import io
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from fedem_lightning.errors import UserError, require
 
 
 def read_hub_images(path: Path) -> dict[str, np.ndarray]:
-    """Columns image (a PNG's bytes), character (0..61), writer_id. Pixels stay as they are, uint8."""
+    """Reads the columns image (bytes of a PNG), character (0..61) and writer_id. Pixels stay uint8."""
     x, y, writers = [], [], []
     for batch in _batches(path, ["image", "character", "writer_id"]):
         for image in batch.column("image").to_pylist():
@@ -34,7 +34,7 @@ def read_hub_images(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_hub_text(path: Path) -> dict[str, np.ndarray]:
-    """Columns character_id (play and role), x (80 characters), y (the next one)."""
+    """Reads the columns character_id (play and role), x (80 characters) and y (the next character)."""
     joiner, found = TextJoiner(), False
     for batch in _batches(path, ["character_id", "x", "y"]):
         for row in zip(*(batch.column(name).to_pylist() for name in ("character_id", "x", "y")), strict=True):

@@ -11,13 +11,13 @@ from fedem_lightning.data.formats.windows import TextJoiner
 from fedem_lightning.errors import UserError, require
 
 SUBSETS = ("sampled_data", "rem_user_data", "train", "test")
-"""Folders that LEAF writes parts of `all_data` to."""
+"""Folders into which LEAF writes parts of `all_data`."""
 
 
 def read_leaf_images(path: Path) -> dict[str, np.ndarray]:
-    """FEMNIST: 784 floats in [0, 1] an image, which become uint8 [28, 28] (255 is the white background).
+    """Reads FEMNIST: the 784 floats in [0, 1] of an image become uint8 [28, 28] (255 is the white background).
 
-    Files of a train and a test folder are pooled by user: a federation makes its own splits.
+    Files of a train and a test folder are pooled by user, because a federation makes its own splits.
     """
     x, y, users = [], [], []
     for file, user, data in _users(path):
@@ -44,7 +44,7 @@ def read_leaf_images(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_leaf_text(path: Path) -> dict[str, np.ndarray]:
-    """Shakespeare: windows of 80 characters and the next one, of which the roles' texts are put together again."""
+    """Reads Shakespeare: joins the windows of 80 characters and the next character to the roles' texts."""
     joiner = TextJoiner()
     for file, user, data in _users(path):
         x, y = data["x"], data["y"]

@@ -1,4 +1,4 @@
-"""Plain text of plays with roles: one file a play, a client for every role of every play."""
+"""Plain text of plays: each file is a play, and every role of every play is a client."""
 
 import re
 from pathlib import Path
@@ -15,13 +15,13 @@ DIRECTION = re.compile(r"\[[^\]]*\]")
 
 
 def read_plays(path: Path) -> dict[str, np.ndarray]:
-    """A .txt file or a folder of them.
+    """Reads a .txt file, or a folder of such files.
 
     A speech begins with its role, followed by a colon, or in capitals followed by a full stop; it ends where the next
     begins. Lines before the first speech and [directions] are left out. The speeches of a role are joined by newlines.
 
     Raises:
-        UserError: no text, not UTF-8, or no speech in it.
+        UserError: there is no text, it is not UTF-8, or it has no speech.
 
     """
     roles: dict[str, list[str]] = {}

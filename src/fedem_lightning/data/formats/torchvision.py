@@ -14,7 +14,7 @@ from fedem_lightning.errors import UserError, require
 
 
 def read_torchvision(name: str, root: Path) -> dict[str, np.ndarray]:
-    """Official train and test parts pooled; `split` says which (0, 2). EMNIST is "byclass", turned upright.
+    """Pools the official train and test parts (`split` 0 and 2). EMNIST is "byclass", turned upright.
 
     Raises:
         UserError: a file is missing or broken.
@@ -33,7 +33,7 @@ def _read_idx(name: str, root: Path) -> dict[str, np.ndarray]:
     x, y = [], []
     for train in (True, False):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about arrays that cannot be written to
+            warnings.simplefilter("ignore")  # warnings about read-only arrays
             if name == "emnist":
                 part = torchvision.datasets.EMNIST(root, split="byclass", train=train)
             else:
@@ -70,7 +70,7 @@ def _pooled(x: list[np.ndarray], y: list[np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class _Arrays(pickle.Unpickler):
-    """CIFAR's files are pickles: only what an array is made of may be looked up, so that no code of theirs runs."""
+    """Unpickler of CIFAR's files that looks up only the parts of an array, so that no code of the files runs."""
 
     ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")} | {
         (f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")

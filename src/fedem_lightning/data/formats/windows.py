@@ -1,17 +1,17 @@
-"""Putting a text together again from overlapping windows, instead of keeping it 80-fold."""
+"""Joining overlapping windows to one text, instead of storing the text 80 times."""
 
 import numpy as np
 
 
 class TextJoiner:
-    """Takes windows one by one; a window that does not continue its role's last one begins a new piece of text."""
+    """Joins windows one by one; a window that does not continue its role's last window begins a new piece."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, list[list[str]]] = {}
         self._expected: dict[str, str] = {}
 
     def add(self, role: str, window: str, following: str) -> None:
-        """A window of the role's text, and the character after it."""
+        """Adds a window of the role's text, and the character after it."""
         pieces = self._pieces.setdefault(role, [])
         if self._expected.get(role) == window:
             pieces[-1].append(following)
@@ -27,7 +27,7 @@ class TextJoiner:
 
 
 def text_arrays(pieces: list[str], owner: list[int], names: list[str]) -> dict[str, np.ndarray]:
-    """Pieces of text and their owners as flat arrays; characters beyond ASCII become "?"."""
+    """Pieces of text and their clients as flat arrays; non-ASCII characters become "?"."""
     codes = [np.frombuffer(piece.encode("ascii", "replace"), dtype=np.uint8) for piece in pieces]
     lengths = [len(code) for code in codes]
     return {
