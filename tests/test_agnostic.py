@@ -109,6 +109,7 @@ def domain_losses(model: Any, data: FederatedDataModule) -> dict[str, float]:
     return {name: float(losses[domain == i].mean()) for i, name in enumerate(data.federation.domains.names)}
 
 
+@pytest.mark.slow
 def test_the_worse_domain_gains_weight_until_both_lose_the_same() -> None:
     data, sgd = two_domains(), ClientSGD(lr=0.2)
     assert data.federation.domains.names == ("large", "small")

@@ -137,6 +137,7 @@ SAMPLING = each([r for r in ROWS if r.samples])
 TRAINED_BY_SGD = each([r for r in ROWS if r.sgd])
 SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA])
 SGD = ClientSGD(lr=0.5, momentum=0.9)
+SLOW = pytest.mark.slow
 
 
 @EVERY
@@ -232,7 +233,15 @@ def test_engines_and_blocks_agree(row: Row) -> None:
     engines_and_blocks_agree(row, "linear")
 
 
-@TRAINED_BY_SGD
+@pytest.mark.parametrize(
+    "row",
+    [
+        row if row.kind in (FedEM, FedAvg, APFL, PFedMe, Clustered, UserCentric) else pytest.param(row, marks=SLOW)
+        for row in ROWS
+        if row.sgd
+    ],
+    ids=lambda row: row.kind.__name__,
+)
 def test_engines_and_blocks_agree_on_batch_norm_and_dropout(row: Row) -> None:
     engines_and_blocks_agree(row, "noisy")
 
@@ -249,7 +258,9 @@ def test_state_survives_a_round_trip(row: Row) -> None:
 
 
 @EVERY
-@pytest.mark.parametrize(("state", "schedule"), [("restart", "cosine"), ("keep", "constant")])
+@pytest.mark.parametrize(
+    ("state", "schedule"), [pytest.param("restart", "cosine", marks=pytest.mark.slow), ("keep", "constant")]
+)
 def test_a_resumed_run_has_the_same_bits(row: Row, state: str, schedule: str, tmp_path: Any) -> None:
     data = row.data()
     sgd = ClientSGD(lr=0.5, momentum=0.9, state=state, schedule=schedule)

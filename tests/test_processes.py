@@ -79,6 +79,7 @@ def command_line(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "fedem_lightning", *arguments, *small]
 
 
+@pytest.mark.slow
 def test_a_sweep_over_two_processes(tmp_path: Path) -> None:
     """Each job starts processes of its own, which write nothing."""
     command = command_line("-m", "algorithm=fedem,local", "trainer.max_epochs=2", "run_dir=sweep")

@@ -117,7 +117,14 @@ def moved_by() -> dict[tuple[Any, ...], bool]:
     return {}
 
 
-@pytest.mark.parametrize("experiment", sorted({experiment for experiment, _ in ROWS}))
+OF_EACH_KIND = {"digits", "femnist_mlp", "population", "recovery", "table2", "table3"}
+OF_EACH_KIND |= {"three_approaches_table1", "user_centric_concept_shift"}
+SORTED = sorted({experiment for experiment, _ in ROWS})
+
+
+@pytest.mark.parametrize(
+    "experiment", [e if e in OF_EACH_KIND else pytest.param(e, marks=pytest.mark.slow) for e in SORTED]
+)
 def test_every_algorithm_has_the_settings_of_the_table_and_moves_as_fedavg(
     experiment: str, moved_by: dict[tuple[Any, ...], bool]
 ) -> None:

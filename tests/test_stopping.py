@@ -184,7 +184,7 @@ def test_a_stop_at_once_goes_on_from_the_last_checkpoint(number: signal.Signals,
     ("where", "expected"),
     [
         ("start", "stopped by SIGTERM before the run began; nothing was written"),
-        ("test", "stopped by SIGTERM after round 6; continue with: "),
+        pytest.param("test", "stopped by SIGTERM after round 6; continue with: ", marks=pytest.mark.slow),
     ],
 )
 def test_before_and_after_training(where: str, expected: str, place: Path) -> None:
@@ -214,9 +214,8 @@ def test_a_sweep_stops_with_its_job(number: signal.Signals, place: Path) -> None
 TWO = ("trainer.devices=2", "trainer.accelerator=cpu")
 
 
-@pytest.mark.parametrize(
-    ("number", "group"), [pytest.param(signal.SIGINT, True, marks=pytest.mark.slow), (signal.SIGTERM, False)]
-)
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+@pytest.mark.slow  # test_two_processes_one_of_which_waits_for_the_other starts two as well
 def test_two_processes_end_after_the_same_round(number: signal.Signals, group: bool, place: Path) -> None:
     line = Started(place, *START, RUN_DIR, *TWO).stop(number, group, go=True)
     assert stop_lines(line) == 1
