@@ -65,7 +65,7 @@ class Processes:
         return [clients[by_work[rank == r].sort().values] for r in range(self.size)]
 
     def sum(self, tensors: Iterable[Tensor]) -> None:
-        """Replaces tensors, of the same shapes everywhere, by their sums over processes: one exchange a dtype."""
+        """Replaces tensors (of the same shapes everywhere) by their sums over processes: one exchange per dtype."""
         if self.size == 1:
             return
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
