@@ -4,8 +4,8 @@ Some 80 small runs through the command line: every algorithm, adaptation, backbo
 two processes, unseen clients, sampled clients, a resumed run. Record before the change, compare after it, on one
 machine with one version of torch::
 
-    python benchmarks/same_bits.py record /tmp/before.json
-    python benchmarks/same_bits.py compare /tmp/before.json
+    python benchmarks/same_bits.py record before.json
+    python benchmarks/same_bits.py compare before.json
 """
 
 import argparse

@@ -148,7 +148,7 @@ class FedEM(FederatedAlgorithm):
         self.pi[clients] = pi
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
-        """Scores all clients; a pi of seen clients that was made for that is not the one that they train with."""
+        """Scores all clients; afterwards seen clients have the pi that they trained with."""
         kept, seen = self.pi.clone(), batch.clients()
         super().test_step(batch, batch_idx)
         self.pi[seen] = kept[seen]

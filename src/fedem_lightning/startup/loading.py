@@ -18,14 +18,8 @@ _clean_up: Callable[[], None] = lambda: None  # noqa: E731
 def listening(line: str) -> Iterator[None]:
     """Within it Ctrl-C and SIGTERM end the process at once, with this line and exit code 1."""
     say_at_a_stop(line)
-    before = _ours()
-    for number in before:
-        signal.signal(number, stop)
-    try:
+    with _handled_by(stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def say_at_a_stop(line: str | None) -> None:
@@ -69,14 +63,21 @@ def loading() -> Iterator[None]:
     def end(*_: Any) -> None:
         _end("stopped while Python packages were loading; nothing has been done")
 
+    with _handled_by(end):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Callable[..., None]) -> Iterator[None]:
+    """Within it `handler` handles both signals; afterwards they have the handlers that they had before."""
     before = _ours()
     for number in before:
-        signal.signal(number, end)
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _ours() -> dict[int, Any]:
