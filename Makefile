@@ -16,4 +16,5 @@ test-fast:
 	$(BIN)python -m pytest -m 'fast and not slow'
 
 docs:
+	$(BIN)python docs/method_tables.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)mkdocs build --strict

@@ -1,6 +1,5 @@
 """The contract of an algorithm: one page, client state declared once, old names refused."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from conftest import make_data, make_model, make_trainer, train
 from fedem_lightning import FedAvg, FedEM, HypCluster, UserError
 from fedem_lightning.algorithms.checks import RENAMED
 from fedem_lightning.algorithms.contract import Contract
-from fedem_lightning.run.cli import CONFIG_DIR
 
 ROOT = Path(__file__).parents[1]
 
@@ -96,12 +94,3 @@ def test_mixture_weights_are_columns() -> None:
     columns = make_model(FedEM, data, n_components=2).client_columns()
     assert list(columns) == ["pi_0", "pi_1"]
     assert np.all(columns["pi_0"] == 0.5)
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/algorithms.md"])
-def test_every_method_is_in_the_documentation(page: str) -> None:
-    text = (ROOT / page).read_text()
-    methods = [path.stem for group in ("algorithm", "adaptation") for path in (CONFIG_DIR / group).glob("*.yaml")]
-    assert len(methods) > 20
-    missing = [name for name in methods if not re.search(rf"(`|=){name}\b", text)]
-    assert [name for name in missing if name != "none"] == []

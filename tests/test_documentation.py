@@ -452,6 +452,27 @@ def test_the_examples_ditto_is_the_documents() -> None:
 # The site
 
 
+def test_the_lists_of_methods_are_written() -> None:
+    """`make docs` writes them from the configurations and the exports."""
+    tables = runpy.run_path(str(ROOT / "docs" / "method_tables.py"))
+    methods = [path.stem for path in (ROOT / "configs" / "algorithm").glob("*.yaml")]
+    for path, text in tables["written"]().items():
+        assert path.read_text() == text
+        assert path.name == "api.md" or all(re.search(rf"^\| \[?`{name}`", text, re.M) for name in methods)
+
+
+def test_a_new_method_gets_its_row_with_the_result_of_the_others_kept() -> None:
+    tables = runpy.run_path(str(ROOT / "docs" / "method_tables.py"))
+    head, page = "| `algorithm=` | paper | test score: here / the paper's |\n|---|---|---|\n", "## `fedem`, `d_fedem`\n"
+    rows = tables["in_readme"](head + "| `fedem` | old | 1 / 2 |\n", page).splitlines()[2:]
+    assert rows[0] == (
+        "| [`fedem`](docs/algorithms.md#fedem-d_fedem) "
+        "| [Marfoq et al., NeurIPS 2021](https://arxiv.org/abs/2108.10252) | 1 / 2 |"
+    )
+    assert "| `local` | every client trains alone | - |" in rows[1:]
+    assert len(rows) == len(list((ROOT / "configs" / "algorithm").glob("*.yaml")))
+
+
 def test_the_api_page_has_all_public_names() -> None:
     listed = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
     assert len(listed) == len(set(listed))

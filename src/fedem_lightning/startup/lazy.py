@@ -18,11 +18,13 @@ def exports(package: str, file: str) -> tuple[list[str], Callable[[str], Any], C
     Args:
         package: its `__name__`.
         file: its `__file__`; the file `__init__.pyi` in the same folder imports every public name, for type checkers,
-            editors and this function.
+            editors and this function. `from PACKAGE.part import *` stands for the part's `__all__`.
 
     """
-    stub = ast.parse(Path(file).with_suffix(".pyi").read_text()).body
-    home = {alias.name: str(node.module) for node in stub if isinstance(node, ast.ImportFrom) for alias in node.names}
+    home = _imported(Path(file).with_suffix(".pyi"))
+    for part in [module for name, module in home.items() if name == "*"]:
+        home |= dict.fromkeys(_listed(Path(file).with_name(part.removeprefix(f"{package}.")) / "__init__.py"), part)
+    home = {name: module for name, module in home.items() if name != "*" and module != package}
 
     def get(name: str) -> Any:
         if RENAMED.get(name) in home:
@@ -40,3 +42,15 @@ def exports(package: str, file: str) -> tuple[list[str], Callable[[str], Any], C
         return sorted({*home, *(name for name in vars(sys.modules[package]) if name.startswith("__"))})
 
     return sorted(home), get, names
+
+
+def _imported(stub: Path) -> dict[str, str]:
+    """Each name that a file imports from a module, and that module."""
+    found = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in found for alias in node.names}
+
+
+def _listed(file: Path) -> list[str]:
+    """The `__all__` of a file."""
+    assigned = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Assign)]
+    return next(ast.literal_eval(node.value) for node in assigned if ast.unparse(node.targets[0]) == "__all__")

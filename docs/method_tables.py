@@ -1,0 +1,101 @@
+"""Writes the lists of methods in the documentation: `python docs/method_tables.py`, part of `make docs`.
+
+The first comment of configs/algorithm/NAME.yaml says "METHOD (AUTHORS, arXiv NUMBER): what it does." From it come the
+table at the top of algorithms.md, and names and papers in the README; results in the README are written by hand and
+stay. The API page gets the classes that `fedem_lightning.algorithms` exports.
+"""
+
+import ast
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+ARXIV = re.compile(r"arXiv ([\d.]*\d)")
+
+
+class Method(NamedTuple):
+    """A method as its configuration describes it."""
+
+    name: str
+    title: str
+    paper: str
+    what: str
+
+    @property
+    def reference(self) -> str:
+        """The paper, as a link where it is on arXiv; a method without a paper says what it does."""
+        number = ARXIV.search(self.paper)
+        text = ARXIV.sub("", self.paper).rstrip(", ") or self.what
+        return f"[{text}](https://arxiv.org/abs/{number[1]})" if number else text
+
+
+def methods(text: str) -> list[Method]:
+    """All methods, in the order of the text's rows or headings; new ones last."""
+    found = []
+    for path in sorted((ROOT / "configs" / "algorithm").glob("*.yaml")):
+        lines = re.match(r"(?:# .*\n)+", path.read_text())
+        comment = " ".join(line[2:] for line in lines[0].splitlines()) if lines else ""
+        said = re.match(r"([^(:]+?)(?: \(([^()]*)\))?: (.*)$", comment)
+        if said is None:
+            raise SystemExit(f"{path}: expected a first comment `# METHOD (AUTHORS, arXiv NUMBER): what it does.`")
+        found.append(Method(path.stem, said[1], said[2] or "", said[3].rstrip(".")))
+    place = {m.name: re.search(rf"^(?:\| |## )[^|\n]*`{m.name}`", text, re.M) for m in found}
+    return sorted(found, key=lambda m: place[m.name].end() if place[m.name] else len(text))
+
+
+def link(name: str, page: str) -> str:
+    """A method's name, which leads to its section of algorithms.md once there is one."""
+    for heading in re.findall(r"^## (.*)", page, re.M):
+        if f"`{name}`" in heading:
+            return f"[`{name}`](docs/algorithms.md#{re.sub(r'[^a-z0-9_ -]', '', heading).replace(' ', '-')})"
+    return f"`{name}`"
+
+
+def replaced(text: str, heading: str, rows: list[str]) -> str:
+    """The text with other rows in the table that has this heading."""
+    pattern = re.compile(rf"^({re.escape(heading)}\n\|[-|]+\|\n)(?:\|.*\n)*", re.M)
+    return pattern.sub(lambda found: found[1] + "".join(f"{row}\n" for row in rows), text)
+
+
+def in_readme(text: str, page: str) -> str:
+    """The README with a row for each method: its name, its paper, and the result that stands there or a dash."""
+    result = dict(re.findall(r"^\| \[?`(\w+)`[^|]*\|[^|]*\| (.*) \|$", text, re.M))
+    rows = [f"| {link(m.name, page)} | {m.reference} | {result.get(m.name, '-')} |" for m in methods(text)]
+    return replaced(text, "| `algorithm=` | paper | test score: here / the paper's |", rows)
+
+
+def in_algorithms(text: str) -> str:
+    """The page of all algorithms with a row for each: name, method, paper, what it does."""
+    sections = text[text.index("\n## `") :]
+    rows = [f"| `{m.name}` | {m.title} | {m.reference} | {linked(m.what)} |" for m in methods(sections)]
+    return replaced(text, "| name | method | paper | what it does |", rows)
+
+
+def linked(text: str) -> str:
+    """Text in which arXiv's numbers are links."""
+    return ARXIV.sub(r"[\g<0>](https://arxiv.org/abs/\1)", text)
+
+
+def in_api(text: str) -> str:
+    """The API page with every exported algorithm; new ones at the end of their section."""
+    tree = ast.parse((ROOT / "src" / "fedem_lightning" / "algorithms" / "__init__.py").read_text())
+    exported = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
+    new = [f"::: fedem_lightning.{name}\n\n" for name in exported if f"::: fedem_lightning.{name}\n" not in text]
+    return text.replace("## Surrogate optimisation\n", "".join(new) + "## Surrogate optimisation\n")
+
+
+def written() -> dict[Path, str]:
+    """Each file and its text."""
+    readme, algorithms, api = ROOT / "README.md", ROOT / "docs" / "algorithms.md", ROOT / "docs" / "api.md"
+    page = algorithms.read_text()
+    return {
+        readme: in_readme(readme.read_text(), page),
+        algorithms: in_algorithms(page),
+        api: in_api(api.read_text()),
+    }
+
+
+if __name__ == "__main__":
+    for path, text in written().items():
+        path.write_text(text)
