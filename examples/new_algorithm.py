@@ -39,7 +39,7 @@ class Ditto(FederatedAlgorithm):
         step, extra = self.local_step(block, round_, HeldStep, strength=self.strength), {"anchor": self.params_of(w)}
         own = {"keep_momentum": False, "quiet": True}  # the progress bar counts the training of w
         v = self.local_solver(self.own.read(t), block, round_, step=step, extra=extra, **own)
-        self.round_metrics.rejected += self.own.write_finite(t, v)
+        self.own.write_finite(t, v)
         return Sent(self.local_solver(w, block, round_), block.counts())
 
     def local_work(self, federation, clients, round_):

@@ -158,10 +158,8 @@ def test_choices_that_are_named_exist() -> None:
     missing = []
     for document in DOCUMENTS:
         for group, names in re.findall(rf"[`+ ]({groups})=([a-z][\w,]*)", (ROOT / document).read_text()):
-            known = {path.stem for path in (cli.CONFIG_DIR / group).glob("*.yaml")} | {
-                "ditto",
-                "robust",
-            }  # the reader's
+            own = {"ditto", "robust", "sensors"}  # the reader's
+            known = {path.stem for path in (cli.CONFIG_DIR / group).glob("*.yaml")} | own
             missing += [f"{document}: {group}={name}" for name in names.strip(",").split(",") if name not in known]
     assert missing == []
 
@@ -293,7 +291,8 @@ def train(folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -
     if "--help" in arguments or "--version" in arguments:
         return call(monkeypatch, arguments)
     if "--config-dir" in arguments:
-        return call(monkeypatch, [*arguments, *SMALL["synthetic"], *SHORT])
+        own_data = any(a.startswith("dataset=") for a in arguments)
+        return call(monkeypatch, [*arguments, *([] if own_data else SMALL["synthetic"]), *SHORT])
     sweep = swept(arguments)
     if "-m" in arguments:
         for job in range(max(map(len, sweep.values()))):
@@ -311,15 +310,16 @@ def train(folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -
     return DONE.add(tuple(kept))
 
 
-def write_own(block: Found, name: str, folder: Path) -> None:
-    """The files conf/algorithm/NAME.yaml and NAME.py that a document describes."""
+def write_own(block: Found, group: str, name: str, folder: Path) -> None:
+    """The files conf/GROUP/NAME.yaml and NAME.py that a document describes."""
     of_document = [b for b in ALL_BLOCKS if b.document == block.document]
-    (folder / "conf" / "algorithm").mkdir(parents=True, exist_ok=True)
+    (folder / "conf" / group).mkdir(parents=True, exist_ok=True)
     settings = next(b.text for b in of_document if b.language == "yaml" and f"{name}." in b.text)
-    (folder / "conf" / "algorithm" / f"{name}.yaml").write_text(settings)
+    (folder / "conf" / group / f"{name}.yaml").write_text(settings)
     kind = re.search(rf"\b{name}\.(\w+)", settings)[1]
-    code = next(b.text for b in of_document if b.language == "python" and f"class {kind}" in b.text)
-    parts = [n for n in ast.parse(code).body if isinstance(n, ast.Import | ast.ImportFrom | ast.ClassDef)]
+    code = next(b.text for b in of_document if b.language == "python" and re.search(rf"(class|def) {kind}\b", b.text))
+    defined = ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef
+    parts = [n for n in ast.parse(code).body if isinstance(n, defined)]
     (folder / f"{name}.py").write_text(ast.unparse(ast.Module(parts, [])))
 
 
@@ -352,8 +352,8 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
         case ["python", "-m", "fedem_lightning", *arguments] | ["fedem-lightning", *arguments]:
             arguments = filled_in(arguments)
             if "--config-dir" in arguments:
-                name = next(a for a in arguments if a.startswith("algorithm=")).partition("=")[2]
-                write_own(command, name, here)
+                group, _, name = next(a for a in arguments if re.match("(algorithm|dataset)=", a)).partition("=")
+                write_own(command, group, name, here)
                 monkeypatch.syspath_prepend(here)
             for earlier in re.findall(r"ckpt_path=(\w+)/", text):  # the run that this one goes on from
                 first = next(c for c in COMMANDS if c.document == command.document and f"run_dir={earlier}" in c.text)

@@ -55,16 +55,16 @@ def train_clients(algorithm: Algorithm, federation: Federation, cohort: Tensor, 
     algorithm.observer.begin("clients", len(mine))
     mean, algorithm.round_metrics = WeightedMean(), RoundMetrics()
     for block in algorithm.blocks(federation, mine):
-        sent = algorithm.client_update(block, round_)
-        check_sent(algorithm, sent)
-        if sent is not None:
-            mean.add(sent)
+        update = algorithm.client_update(block, round_)
+        check_sent(algorithm, update)
+        if update is not None:
+            mean.add(update)
     mean.reduce(processes)
     algorithm.round_metrics.reduce(processes, algorithm.device)
     processes.exchange_rows(algorithm.client_state(), shares)
-    rejected = mean.rejected + algorithm.round_metrics.rejected
-    algorithm.statistics.rejected_updates += rejected
-    if rejected == len(cohort):
+    sent, kept = mean.rejected, algorithm.round_metrics.rejected  # numbers of updates that were not finite
+    algorithm.statistics.rejected_updates += sent + kept
+    if len(cohort) in (sent, kept):
         raise UserError(
             f"training diverged: in round {round_ + 1} no client's update was finite; "
             f"lower algorithm.client_optimizer.lr (now {algorithm.client_optimizer.lr:g})"
