@@ -1,6 +1,5 @@
 """The contract of an algorithm: one page, client state declared once, old names refused."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,11 +7,11 @@ import pytest
 import torch
 
 from conftest import make_data, make_model, make_trainer, train
-from fedem_lightning import FedAvg, FedEM, HypCluster, UserError
+from fedem_lightning import ClientSGD, FedAvg, FedEM, HypCluster, UserError
+from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.checks import RENAMED
 from fedem_lightning.algorithms.contract import Contract
-
-ROOT = Path(__file__).parents[1]
+from fedem_lightning.data import Block
 
 
 class Keeps(FedAvg):
@@ -94,3 +93,18 @@ def test_mixture_weights_are_columns() -> None:
     columns = make_model(FedEM, data, n_components=2).client_columns()
     assert list(columns) == ["pi_0", "pi_1"]
     assert np.all(columns["pi_0"] == 0.5)
+
+
+class Doubting(FedAvg):
+    """Every client rejects what it keeps beside the model that it sends."""
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        self.round_metrics.rejected += len(block.clients)
+        return super().client_update(block, round_)
+
+
+def test_a_run_in_which_all_clients_reject_twice_diverges_too() -> None:
+    data = make_data()
+    data.federation.samples.x[:] = 1e300
+    with pytest.raises(UserError, match="training diverged: in round 1 no client's update was finite"):
+        train(make_model(Doubting, data, client_optimizer=ClientSGD(lr=1e200)), data, 1)
