@@ -327,9 +327,11 @@ def test_labels_that_are_signs(task: str, tmp_path) -> None:
         if task == "regression" or number == 2:
             NpzDataModule(tmp_path / "mine.npz", task=task)
         else:
-            expected = r"^y: expected classes 0..K-1, got -1 and 1; save \(y \+ 1\) // 2$" if number < 2 else "outside"
+            expected = r"^y: expected classes 0..K-1, got -1 and 1; use \(y \+ 1\) // 2$" if number < 2 else "outside"
             with pytest.raises(UserError, match=expected):
                 NpzDataModule(tmp_path / "mine.npz", task=task)
+            with pytest.raises(UserError, match=expected):
+                FederatedDataModule.from_arrays(GOOD["x"], np.array(y), GOOD["client"], task=task)
 
 
 def test_femnist_file(data_folder) -> None:

@@ -122,9 +122,8 @@ class FederatedAlgorithm(
         self.kept_momentum: ClientStore | None = None  # momentum of local training where clients keep it
         if self.client_optimizer.momentum and self.client_optimizer.state == "keep":
             params = trained_parameters(self.components[0])
-            n_trained = self.n_trained_models or n_components
-            zeros = {name: p.new_zeros(n_trained, *p.shape) for name, p in params.items()}
-            self.kept_momentum = ClientStore(n_clients, zeros)  # rows [M, ...]
+            zeros = {name: p.new_zeros(self.n_trained_models, *p.shape) for name, p in params.items()}
+            self.kept_momentum = ClientStore(n_clients, zeros, momentum=True)  # rows [M, ...]
         self.register_load_state_dict_pre_hook(size_as_saved)  # type: ignore[no-untyped-call]
 
     # --- facts ------------------------------------------------------------------------------------------------------

@@ -102,14 +102,16 @@ class Contract:
         counts = federation.splits["train"].counts(clients)
         steps, batch = self.local_steps, self.batch_size
         visits = self.local_epochs * counts if steps is None else steps * counts.clamp(max=batch)
-        return visits * (self.n_trained_models or len(self.components))
+        return visits * self.n_trained_models
 
     def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
         """Arrays of a finished run that are saved as NAME.npz: by file, then by name (UserCentric: its matrix W)."""
         return {}
 
-    n_trained_models: int | None = None
-    """Number of models that a client trains in a round (HypCluster: 1 of M); None: M."""
+    @property
+    def n_trained_models(self: Algorithm) -> int:
+        """Number of models that a client trains in a round. Default: M (HypCluster: 1 of M)."""
+        return len(self.components)
 
     def cohort(self: Algorithm, federation: Federation, round_: int) -> Tensor:
         """The cohort of a round, int64, ascending. Default: clients drawn uniformly (q-FFL: by size)."""

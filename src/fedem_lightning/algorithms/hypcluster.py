@@ -40,7 +40,7 @@ class HypCluster(FederatedAlgorithm):
     """
 
     personalizes_seen = True
-    n_trained_models = 1
+    n_trained_models = 1  # of M
     cluster: Tensor  # f(k), int64 [T]
 
     def __init__(

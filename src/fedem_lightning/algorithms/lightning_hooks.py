@@ -98,9 +98,9 @@ class LightningHooks:
         own_data = batch if part == 1 else batch.with_part(batch.clients(seen=False), part, self.seed)
         if self.personalizes_seen:  # an adaptation may need the groups of all clients
             self._personalize(batch, scored_clients(self, batch) if self.adaptation is None else batch.clients())
-        for name, kept in self.client_stores().items():
-            if name.endswith("momentum"):
-                kept.written[unseen] = False  # momentum of an earlier test
+        for store in self.client_stores().values():
+            if store.momentum:
+                store.written[unseen] = False  # momentum of an earlier test
         self._personalize(own_data, unseen)
         self.clients = client_table(self, batch, own_data)
         self._log(final_metrics(self.clients))

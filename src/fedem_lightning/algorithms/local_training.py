@@ -77,8 +77,10 @@ class LocalTraining:
         trained = self.engine.run(step, learners, block, batches, weights, progress)
         if kept is not None:
             finite = all_finite(trained["momentum"])  # a client that diverged keeps its earlier momentum
-            n_kept = self.n_trained_models or len(self.components)
-            rows = {name: t[finite].expand(-1, n_kept, *t.shape[2:]) for name, t in trained["momentum"].items()}
+            rows = {
+                name: t[finite].expand(-1, self.n_trained_models, *t.shape[2:])
+                for name, t in trained["momentum"].items()
+            }
             kept.write(block.clients[finite], rows)
         return trained
 
@@ -91,7 +93,7 @@ class LocalTraining:
 
     def blocks(self: Algorithm, federation: Federation, clients: Tensor) -> Iterator[Block]:
         """Cuts `clients` into blocks of training samples that fit the engine's memory."""
-        learner_bytes = (self.n_trained_models or len(self.components)) * self.message_bytes
+        learner_bytes = self.n_trained_models * self.message_bytes
         return self.engine.blocks(federation, clients, learner_bytes, self.batch_size)
 
     def lr_at(self: Algorithm, round_: int) -> float:

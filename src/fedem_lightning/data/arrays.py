@@ -114,6 +114,8 @@ def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") 
     whole = y.dtype.kind in "iub" or (y.dtype.kind == "f" and bool((y == np.round(y)).all()))
     require(whole, f"{name}: expected whole numbers, got dtype {y.dtype}")
     y = y.astype(np.int64)
+    signs = bool(np.isin(y, (-1, 1)).all()) and -1 in y  # as support vector machines have them
+    require(not signs, f"{name}: expected classes 0..K-1, got -1 and 1; use ({name} + 1) // 2")
     if n_classes is not None:
         require_whole("n_classes", n_classes, at_least=2)
     n_classes = max(2, int(y.max()) + 1) if n_classes is None else n_classes

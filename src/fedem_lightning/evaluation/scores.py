@@ -13,7 +13,7 @@ from torchmetrics import Metric
 from fedem_lightning.cohort import draw_clients, share_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.models.personal_models import PersonalModels
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, generator
@@ -80,6 +80,7 @@ def _score(algorithm: Algorithm, federation: Federation, clients: Tensor, own_da
     algorithm.observer.begin("scoring", sum(int(federation.splits[s].counts(clients[mine]).sum()) for s in SPLITS))
     for rows, personal in _personal_models(algorithm, own_data, clients, mine):
         for name, column in columns.items():
+            assert isinstance(personal, OwnModels)  # an adaptation's
             column[rows] = personal.columns[name].double()
         for split, metric in metrics.items():
             block = federation.block(clients[rows], split)

@@ -5,7 +5,7 @@ Clients either share the components and have their own mixture weights (`SharedM
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -25,7 +25,6 @@ class SharedModels:
     components: nn.ModuleList  # the M components
     mixture: Tensor  # [C, M]; rows sum to 1
     by_responsibility: bool = False  # whether tuning uses responsibilities as sample weights (FedEM, Eq. 8), else 1
-    columns: dict[str, Tensor] = field(default_factory=dict)  # always empty
 
     @property
     def models(self) -> Models:

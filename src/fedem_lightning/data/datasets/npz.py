@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from fedem_lightning.data.arrays import checked_federation
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.formats.npz import read_npz
@@ -47,7 +45,6 @@ class NpzDataModule(FederatedDataModule):
         missing = [name for name in ("x", "y", "client") if name not in arrays]
         expected = "expected x, y, client, optional split, names, domain"
         require(not missing, f"dataset.path: {path} lacks {', '.join(missing)}; {expected}")
-        _refuse_signs(arrays["y"], task)
         super().__init__(
             checked_federation(
                 arrays["x"],
@@ -66,9 +63,3 @@ class NpzDataModule(FederatedDataModule):
                 notes={"source": str(path)},
             )
         )
-
-
-def _refuse_signs(y: np.ndarray, task: str) -> None:
-    """Of two classes called -1 and 1, as support vector machines have them."""
-    signs = task != "regression" and y.dtype.kind in "if" and bool(np.isin(y, (-1, 1)).all()) and -1 in y
-    require(not signs, "y: expected classes 0..K-1, got -1 and 1; save (y + 1) // 2")
