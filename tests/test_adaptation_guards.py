@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from by_hand import ALL_TRAIN, assert_agree, batches, descend, gradient, losses, responsibilities, row, samples, vector
-from conftest import make_data, make_model, train
 from fedem_lightning import (
     ClientSGD,
     Dapper,
@@ -24,6 +22,19 @@ from fedem_lightning import (
     Topology,
 )
 from fedem_lightning.data.federation import Block
+from helpers.by_hand import (
+    ALL_TRAIN,
+    assert_agree,
+    batches,
+    descend,
+    gradient,
+    losses,
+    responsibilities,
+    row,
+    samples,
+    vector,
+)
+from helpers.federations import make_data, make_model, train
 
 EVERYBODY = torch.arange(4)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import Agnostic, ClientSGD, FedAvg, FederatedDataModule, UserError
 from fedem_lightning.cohort import sample_cohort
-from reference import gradient, probabilities
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.reference import gradient, probabilities
 
 LR, GAMMA = 0.3, 0.7
 

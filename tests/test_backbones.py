@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import parameters, train
 from fedem_lightning import (
     CNN,
     LSTM,
@@ -31,6 +30,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.models.components import make_components
 from fedem_lightning.tasks import Classification
+from helpers.federations import parameters, train
 
 SIZES = [  # PAPERS: published or counted from the published layers
     (lambda: CNN(62), 1_206_590),

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 
-from conftest import make_data, make_model, make_trainer, parameters
 from fedem_lightning import AFL, ClientSGD, FedAvg, FedEM, FederatedDataModule, HypCluster, Local, UserError
 from fedem_lightning.callbacks import BoundsDiagnostics, RoundCheckpoint
 from fedem_lightning.evaluation.bounds import (
@@ -27,8 +26,10 @@ from fedem_lightning.evaluation.bounds import (
     suggest,
 )
 from fedem_lightning.run.results import run_results
-from test_configs import run_small
-from test_processes import ENVIRONMENT
+from helpers.commands import ENVIRONMENT
+from helpers.federations import make_data, make_model, make_trainer, parameters
+from helpers.paths import ROOT
+from helpers.runs import run_small
 
 SIZES = (9, 14, 30, 25, 40)
 ONCE = {"limit_val_batches": 1, "num_sanity_val_steps": 0}
@@ -230,7 +231,7 @@ def test_a_dimension_is_a_number_above_0() -> None:
 SCRIPT = """
 import sys, json
 sys.path.insert(0, sys.argv[3])
-from conftest import make_data, make_model, make_trainer
+from helpers.federations import make_data, make_model, make_trainer
 from fedem_lightning import FedEM
 from fedem_lightning.callbacks import BoundsDiagnostics
 
@@ -248,7 +249,7 @@ open(f"{sys.argv[2]}-{trainer.global_rank}.json", "w").write(json.dumps(found))
 def test_several_processes_find_the_same(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     for n in ("1", "2"):
-        command = [sys.executable, "script.py", n, n, Path(__file__).parent]
+        command = [sys.executable, "script.py", n, n, ROOT / "tests"]
         subprocess.run(command, cwd=tmp_path, check=True, timeout=200, env=ENVIRONMENT)
     alone, first, second = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("1-0", "2-0", "2-1"))
     assert first == second

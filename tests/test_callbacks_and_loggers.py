@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from conftest import make_data, make_model, make_trainer
 from fedem_lightning import ClientSGD, FedAvg, FedEM
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, RoundProgress, progress
 from fedem_lightning.run.figures import draw_figures
 from fedem_lightning.run.files import write_atomically
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.summary import print_summary
+from helpers.federations import make_data, make_model, make_trainer
 
 
 def test_csv_keeps_one_row_a_round_and_goes_on_after_a_resume(tmp_path: Path) -> None:

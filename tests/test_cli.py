@@ -1,10 +1,8 @@
 """The command line as a user runs it, in an empty folder; in a process of its own where only that shows something."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,46 +13,10 @@ import torch
 from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
-from fedem_lightning.run.cli import _config_flags, main
+from fedem_lightning.run.cli import _config_flags
 from fedem_lightning.run.run_folder import save_config
-
-TINY = [
-    "dataset.n_clients=8",
-    "dataset.dimension=6",
-    "dataset.test_size=30",
-    "trainer.max_epochs=4",
-    "trainer.check_val_every_n_epoch=2",
-]
-
-
-def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen:
-    """Starts `python -m fedem_lightning ...` in `folder`."""
-    command = [sys.executable, "-W", "error::UserWarning:fedem_lightning", "-m", "fedem_lightning", *arguments]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "HYDRA_FULL_ERROR": "0", **environment}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-    return subprocess.Popen(command, cwd=folder, env=variables, text=True, **pipes)
-
-
-def finish(process: subprocess.Popen, timeout: float = 200) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=timeout)
-    return process.returncode, out, err
-
-
-def call(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: str) -> int:
-    """The exit code of the command line, called in this process, which spares the seconds that a new one needs."""
-    monkeypatch.chdir(folder)
-    for name, value in {"HYDRA_FULL_ERROR": "0", **environment}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["fedem-lightning", *arguments])
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+from helpers.commands import TINY, call, finish, start
+from helpers.runs import figures, snapshot
 
 
 @pytest.fixture(scope="module")
@@ -229,11 +191,6 @@ def test_multirun_and_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 RESUMED = [*TINY, "dataset.n_clients=12", "trainer.max_epochs=120", "callbacks.checkpoint.every_n_rounds=4"]
 RESUMED += ["algorithm.participation=5", "algorithm.client_optimizer.state=keep"]
-
-
-def figures(folder: Path) -> dict:
-    results = json.loads((folder / "results.json").read_text())
-    return {k: v for k, v in results.items() if k not in ("seconds", "environment", "peak_memory_bytes")}
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

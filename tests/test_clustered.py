@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedDataModule
 from fedem_lightning.algorithms.clustered import ancestor, cosine_similarities, depth
-from reference import gradient
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.reference import gradient
 
 SPLITTING: dict[str, Any] = {"eps1": 10.0, "eps2": 0.0, "min_rounds": 2, "batch_size": 1000, "local_epochs": 3}
 

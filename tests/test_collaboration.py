@@ -9,15 +9,14 @@ import pandas as pd
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer, train
 from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedAlgorithm, HypCluster, Oracle, UserCentric
 from fedem_lightning.algorithms import user_centric
 from fedem_lightning.algorithms.streams import DENSE_LIMIT, coordinates
 from fedem_lightning.evaluation.recovery import group_scores
 from fedem_lightning.run.figures import draw_figures
 from fedem_lightning.run.results import run_results
-from test_cli import TINY, call
-from test_user_centric import grouped
+from helpers.commands import TINY, call
+from helpers.federations import grouped, make_data, make_model, make_trainer, train
 
 SGD = ClientSGD(lr=0.3)
 

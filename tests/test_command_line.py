@@ -7,7 +7,7 @@ import pytest
 
 from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.usage import choices
-from test_cli import call
+from helpers.commands import call
 
 OWN = "choices of your own need --config-dir"
 ALGORITHMS = f"no such choice; there are {', '.join(choices(CONFIG_DIR)['algorithm'])}; {OWN}"

@@ -1,20 +1,18 @@
 """The contract of an algorithm: one page, client state declared once, old names refused."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer, train
 from fedem_lightning import FedAvg, FedEM, HypCluster, UserError
 from fedem_lightning.algorithms.checks import RENAMED
 from fedem_lightning.algorithms.contract import Contract
 from fedem_lightning.run.cli import CONFIG_DIR
-
-ROOT = Path(__file__).parents[1]
+from helpers.federations import make_data, make_model, make_trainer, train
+from helpers.paths import ROOT
 
 
 class Keeps(FedAvg):

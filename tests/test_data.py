@@ -5,12 +5,12 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from conftest import make_data
 from fedem_lightning import Digits, FederatedDataModule, Federation, NpzDataModule, SyntheticMixture, UserError
 from fedem_lightning.data.datasets.synthetic import bayes_probability
 from fedem_lightning.data.partitions import Labels, dirichlet
 from fedem_lightning.data.shifts import shift_groups
 from fedem_lightning.data.splits import hold_out_clients, split_samples
+from helpers.federations import make_data
 
 
 def members(federation: Federation, client: int, split: str) -> list[int]:

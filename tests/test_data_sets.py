@@ -10,7 +10,6 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from conftest import train
 from fedem_lightning import (
     CharLSTM,
     ClientSGD,
@@ -31,6 +30,7 @@ from fedem_lightning.data.describe import describe, label_counts
 from fedem_lightning.evaluation.scores import score
 from fedem_lightning.models.components import make_components
 from fedem_lightning.tasks import Classification, Regression
+from helpers.federations import train
 
 RNG = np.random.default_rng(0)
 N = 300

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     ClientSGD,
     DecentralizedSurrogateOptimization,
@@ -26,7 +25,8 @@ from fedem_lightning import (
 from fedem_lightning.algorithms.surrogate import Majorizer
 from fedem_lightning.data.federation import Block
 from fedem_lightning.models.client_store import ClientStore
-from reference import e_step, gradient, pi_update, probabilities
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.reference import e_step, gradient, pi_update, probabilities
 
 COMPLETE, RING = Topology(graph="complete"), Topology(graph="ring")
 FULL: dict[str, Any] = {"batch_size": 1000}

@@ -5,7 +5,6 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from conftest import make_trainer, parameters, train
 from fedem_lightning import (
     Categorical,
     ClientSGD,
@@ -21,6 +20,7 @@ from fedem_lightning.data.datasets.density import densities, minimum_losses
 from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.summary import print_summary
+from helpers.federations import make_trainer, parameters, train
 
 GROUP = np.arange(100) % 4
 MINIMA = {  # of one to five models, and of a model a client

@@ -8,12 +8,12 @@ import torch
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from conftest import make_data, make_trainer
 from fedem_lightning import APFL, CNN, MLP, ClientSGD, FedAvg, FedEM, FederatedDataModule
 from fedem_lightning.callbacks import RoundProgress, progress
 from fedem_lightning.callbacks.progress import duration, faster_with
 from fedem_lightning.run import devices
 from fedem_lightning.run.devices import arithmetic, pick_devices
+from helpers.federations import make_data, make_trainer
 
 
 def images(n: int = 8) -> FederatedDataModule:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import make_data, make_model, parameters, train
 from fedem_lightning import (
     MLP,
     AutoEngine,
@@ -30,6 +29,7 @@ from fedem_lightning import (
 from fedem_lightning.engine import processes_on_cpu
 from fedem_lightning.engine.vmap import group_rows
 from fedem_lightning.models.components import make_components
+from helpers.federations import make_data, make_model, parameters, train
 
 ENGINES = [VmapEngine(), VmapEngine(block_size=1), VmapEngine(block_size=3), LoopEngine(block_size=2)]
 TOLERANCE = {"64-true": 1e-9, "32-true": 1e-4}

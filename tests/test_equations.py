@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from by_hand import ALL_TRAIN, assert_agree, batches, descend, gradient, losses, row, samples, vector
-from conftest import make_data, make_model, train
 from fedem_lightning import (
     AFL,
     APFL,
@@ -23,6 +21,8 @@ from fedem_lightning import (
 from fedem_lightning.algorithms.afl import project_on_simplex
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.tasks import Classification
+from helpers.by_hand import ALL_TRAIN, assert_agree, batches, descend, gradient, losses, row, samples, vector
+from helpers.federations import make_data, make_model, train
 
 pytestmark = pytest.mark.fast
 

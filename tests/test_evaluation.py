@@ -3,11 +3,11 @@ import pandas as pd
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer
 from fedem_lightning import FedAvg, FedEM, Local
 from fedem_lightning.evaluation.recovery import cosine_distance, recovery_scores
 from fedem_lightning.evaluation.scores import ClientMetrics, summarize, summarize_table
 from fedem_lightning.tasks import Classification
+from helpers.federations import make_data, make_model, make_trainer
 
 
 def test_summaries_of_a_worked_example() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     APFL,
     L2SGD,
@@ -34,6 +33,7 @@ from fedem_lightning.data.federation import Block
 from fedem_lightning.evaluation.recovery import component_health
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.report.components import MixtureWeights
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 # --- data -------------------------------------------------------------------------------------------------------------
 

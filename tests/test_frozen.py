@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import make_data, make_trainer, train
 from fedem_lightning import (
     APFL,
     MLP,
@@ -30,7 +29,8 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.network import ShiftedExponentialNetwork
-from test_algorithms import TRAINED_BY_SGD, Row, own_rows, with_groups
+from helpers.conformance import TRAINED_BY_SGD, Row, own_rows, with_groups
+from helpers.federations import make_data, make_trainer, train
 
 SGD = ClientSGD(lr=0.3, momentum=0.9, weight_decay=0.01, state="keep")
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     Categorical,
     ClientSGD,
@@ -19,6 +18,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.algorithms.initialization import sampled_models
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     AFL,
     Categorical,
@@ -30,6 +29,7 @@ from fedem_lightning import (
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.data.federation import Block
 from fedem_lightning.models.personal_models import OwnModels
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 

@@ -22,7 +22,6 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.tuner import Tuner
 from torch import nn
 
-from conftest import make_data, make_model, make_trainer, train
 from fedem_lightning import (
     CNN,
     ClientSGD,
@@ -43,6 +42,7 @@ from fedem_lightning import (
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.hyperparameters import plain
 from fedem_lightning.run.loggers import RoundCSVLogger
+from helpers.federations import make_data, make_model, make_trainer, train
 
 # --- classes and networks ---------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     ClientSGD,
     Clustered,
@@ -23,6 +22,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.algorithms.client_gradients import _parts
 from fedem_lightning.cohort import sample_cohort
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 LR = 0.8
 FULL: dict[str, Any] = {"batch_size": 100, "client_optimizer": ClientSGD(lr=LR)}  # one step a round, on all samples

@@ -7,7 +7,6 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     AFL,
     APFL,
@@ -32,7 +31,8 @@ from fedem_lightning.algorithms.afl import project_on_simplex
 from fedem_lightning.data.federation import Block
 from fedem_lightning.evaluation.scores import summarize_table
 from fedem_lightning.local_solver import shuffled_batches
-from reference import gradient, probabilities
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.reference import gradient, probabilities
 
 FULL: dict[str, Any] = {"batch_size": 1000}
 Clients = list[tuple[np.ndarray, np.ndarray]]

@@ -8,7 +8,7 @@ from fedem_lightning.data.__main__ import main as data_main
 from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.misspelt import nearest
 from fedem_lightning.run.usage import choices
-from test_cli import call
+from helpers.commands import call
 
 EPOCHS = "trainer.max_epoch: no such key; did you mean trainer.max_epochs?"
 RATE = "did you mean algorithm.client_optimizer.lr or algorithm.server_optimizer.lr?"

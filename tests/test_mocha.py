@@ -11,12 +11,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from torch import nn
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import MLP, MOCHA, FederatedDataModule, Linear, SyntheticMixture, UserError, VmapEngine
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.run.run_folder import check_checkpoint
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 FIXED = {"inner_rounds": 10**6}  # Sigma stays as it is
 LOSSES = pytest.mark.parametrize("loss", ["hinge", "logistic"])

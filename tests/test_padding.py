@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import make_data
 from fedem_lightning import MLP, ClientSGD, FedEM, VmapEngine
 from fedem_lightning.engine import vmap
 from fedem_lightning.local_solver import shuffled_batches
+from helpers.federations import make_data
 
 pytestmark = pytest.mark.fast
 

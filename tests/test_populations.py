@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import fedem_lightning.models.client_store as client_store
-from conftest import make_data, make_model, make_trainer, train
 from fedem_lightning import ClientSGD, FedEM, Local, MixturePopulation, UserError
 from fedem_lightning.data.datasets.population import Numbers
 from fedem_lightning.models.client_store import ClientStore
+from helpers.federations import make_data, make_model, make_trainer, train
 
 
 def test_a_sample_depends_on_its_position_alone() -> None:

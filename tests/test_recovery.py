@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import ClientSGD, FedAvg, FedEM, Linear, Local, SyntheticMixture, UserError
 from fedem_lightning.algorithms.initialization import farthest_models
 from fedem_lightning.evaluation.recovery import component_health
 from fedem_lightning.run.results import run_results
-from reference import probabilities
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.reference import probabilities
 
 
 def test_dead_and_twin_components_are_named() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
 from fedem_lightning.report import Papers, find_runs, group_runs
@@ -18,76 +17,8 @@ from fedem_lightning.report.__main__ import main
 from fedem_lightning.report.components import entropy
 from fedem_lightning.report.figures import curves, families, sweep, varied_numbers
 from fedem_lightning.report.tables import scores_table
-from test_cli import finish, start
-
-
-def sums(value: float | None) -> dict[str, float | None]:
-    """One value for all clients, in fractions; the other sums follow it at a distance."""
-    away = {"weighted": 0.0, "pooled": 0.01, "mean": 0.02, "bottom_decile": -0.1, "worst": -0.2}
-    return {name: None if value is None else value + distance for name, distance in away.items()}
-
-
-def make_run(
-    folder: Path,
-    test: float | None = 0.7,
-    algorithm: str = "fedavg",
-    seed: int = 0,
-    dataset: str = "synthetic",
-    measure: str = "accuracy",
-    megabytes: float = 4.0,
-    pi: list[list[float]] | None = None,
-    config: dict[str, Any] | None = None,
-    times: dict[str, float] | None = None,
-    **more: Any,
-) -> Path:
-    """A run's folder as docs/results.md describes it: 2 clients, 4 rounds evaluated every second one."""
-    (folder / ".hydra").mkdir(parents=True)
-    tree = {
-        "seed": seed,
-        "data_dir": "/somewhere",
-        "run_dir": str(folder),
-        "algorithm": {"participation": 1.0, "client_optimizer": {"lr": 0.1}},
-        "dataset": {"unseen_fraction": 0.0, "seed": "${seed}"},
-        "trainer": {"max_epochs": 4, "devices": 1},
-    }
-    for key, value in (config or {}).items():
-        branch, leaf = tree, key.split(".")
-        for part in leaf[:-1]:
-            branch = branch.setdefault(part, {})
-        branch[leaf[-1]] = value
-    OmegaConf.save(OmegaConf.create(tree), folder / ".hydra" / "config.yaml")
-    scores = {measure: sums(test), "loss": sums(1.0)}
-    results = {
-        "algorithm": algorithm,
-        "dataset": dataset,
-        "backbone": "linear",
-        "seed": seed,
-        "rounds": 4,
-        "n_clients": 2,
-        "train": {measure: sums(0.9), "loss": sums(0.5)},
-        "test": scores,
-        "unseen": None,
-        "recovery": {},
-        "seconds": {"per_round": 0.5},
-        "communication": {"up_bytes": megabytes * 5e5, "down_bytes": megabytes * 5e5},
-        "environment": {"date": "2025-01-01T00:00:00+00:00"},
-        **more,
-    }
-    (folder / "results.json").write_text(json.dumps(results))
-    first = 0.5 if test is None else test - 0.1
-    curve = {f"test/{measure}": [None, first, None, test], f"test/{measure}_bottom_decile": [None, 0.3, None, 0.4]}
-    half = megabytes / 2 * np.arange(1, 5) / 4
-    if times is not None:  # of the whole run, by network
-        curve |= {f"time_{name}": total * np.arange(1, 5) / 4 for name, total in times.items()}
-        curve |= {"air_megabytes": half}
-    pd.DataFrame({"round": [1, 2, 3, 4], "up_megabytes": half, "down_megabytes": half, **curve}).to_csv(
-        folder / "metrics.csv", index=False
-    )
-    clients = pd.DataFrame({"id": ["a", "b"], "population": "seen", f"test_{measure}": [0.6, 0.8]})
-    if pi is not None:
-        clients[[f"pi_{m}" for m in range(len(pi[0]))]] = pi
-    clients.to_parquet(folder / "clients.parquet", index=False)
-    return folder
+from helpers.commands import finish, start
+from helpers.runs import make_run, sums
 
 
 def report(capsys: pytest.CaptureFixture, *arguments: str | Path) -> tuple[str, str, int]:

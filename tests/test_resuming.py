@@ -13,7 +13,8 @@ from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.job_folders import remove_if_empty
 from fedem_lightning.run.resuming import resume_command
 from fedem_lightning.run.run_folder import find_checkpoint
-from test_cli import TINY, call, snapshot
+from helpers.commands import TINY, call
+from helpers.runs import snapshot
 
 
 def checkpoint(path: Path, rounds: int) -> None:

@@ -10,7 +10,6 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from conftest import make_data, make_model, make_trainer
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.evaluation.recovery import recovery_scores
@@ -23,7 +22,8 @@ from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.execute import _report, run
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.run_folder import check_run_folder, save_config
-from test_report import make_run
+from helpers.federations import make_data, make_model, make_trainer
+from helpers.runs import make_run
 
 # --- results of a run -------------------------------------------------------------------------------------------------
 

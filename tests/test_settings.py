@@ -15,9 +15,9 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from conftest import make_trainer
 from fedem_lightning import FederatedDataModule, Interpolate, Linear, PFedMe, UserError
 from fedem_lightning.run.cli import CONFIG_DIR
+from helpers.federations import make_trainer
 
 TABLE = pd.read_csv(Path(__file__).with_name("settings.csv"), index_col=["experiment", "fidelity"])
 SHARED = ["batch_size", "local_epochs", "local_steps", "participation", "momentum", "state", "weight_decay", "schedule"]

@@ -16,9 +16,9 @@ import fedem_lightning
 from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.usage import choices
 from fedem_lightning.startup.loading import loading
-from test_cli import TINY, call
+from helpers.commands import TINY, call
+from helpers.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 HEAVY = ["torch", "pytorch_lightning", "torchmetrics", "torchvision", "numpy", "pandas", "matplotlib", "scipy"]
 HEAVY += ["sklearn", "networkx", "pyarrow", "PIL", "wandb"]
 SHOW_LOADED = """

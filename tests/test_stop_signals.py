@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from conftest import make_trainer
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.callbacks.interrupt import SIGNALS
 from fedem_lightning.errors import Interrupted
@@ -21,7 +20,8 @@ from fedem_lightning.run.job_folders import JobFolders
 from fedem_lightning.run.resuming import begin_sweep, sweep_command
 from fedem_lightning.run.stopping import StopSignals, _Watchdog
 from fedem_lightning.startup import loading
-from test_stopping import environment
+from helpers.commands import environment
+from helpers.federations import make_trainer
 
 BOTH = [signal.SIGINT, signal.SIGTERM]
 REST = "stopped after a job; continue the sweep with: CONTINUE"

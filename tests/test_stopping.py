@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer
 from fedem_lightning import FedAvg
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.callbacks.interrupt import GRACE_SECONDS
 from fedem_lightning.run.stopping import Interrupted, StopSignals
-from test_cli import figures
+from helpers.commands import environment
+from helpers.federations import make_data, make_model, make_trainer
+from helpers.runs import figures
 
 GATE = '''
 import os
@@ -108,11 +109,6 @@ class Started:
     def kill(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-
-
-def environment(place: Path) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
 
 
 def paste(place: Path, line: str) -> str:

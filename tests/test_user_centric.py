@@ -8,7 +8,6 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     ClientSGD,
     FedAvg,
@@ -22,19 +21,10 @@ from fedem_lightning import (
 )
 from fedem_lightning.algorithms.client_gradients import gradients
 from fedem_lightning.algorithms.streams import coefficients, silhouettes, squared_norms, stream_weights
-from reference import gradient
+from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, train
+from helpers.reference import gradient
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
-
-
-def grouped(n_clients: int = 8, n_groups: int = 2, n: int = 60, **options: Any) -> FederatedDataModule:
-    """Group g's labels are shifted by g; the true groups are known."""
-    rng, client = np.random.default_rng(0), np.repeat(np.arange(n_clients), n)
-    x = rng.normal(size=(len(client), 5))
-    y = (x[:, :3].argmax(axis=1) + client % n_groups) % 3
-    data = FederatedDataModule.from_arrays(x, y, client, n_classes=3, **options)
-    data.federation.truth["group"] = np.arange(n_clients) % n_groups
-    return data
 
 
 def rows_of(model: Any, n: int) -> torch.Tensor:
