@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+from helpers.paths import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="benchmarks/ is only in a checkout")
 
 

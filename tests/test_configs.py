@@ -1,6 +1,5 @@
 """Every shipped configuration is composed and run for two rounds."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from matplotlib.figure import Figure
-from omegaconf import DictConfig, open_dict
 
 from fedem_lightning import UserError
 from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.execute import build_model, run
+from helpers.runs import SMALL, run_small
 
 GROUPS = (
     "adaptation",
@@ -31,29 +30,6 @@ GROUPS = (
     "callbacks",
     "experiment",
 )
-SMALL = {
-    "synthetic": ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=9"],
-    "population": [
-        "dataset.n_clients=40",
-        "dataset.dimension=5",
-        "algorithm.participation=10",
-        "algorithm.scored_clients=12",
-    ],
-    "density": ["dataset.n_clients=6", "dataset.n_samples=20", "dataset.test_size=30"],
-    "digits": ["dataset.n_clients=5"],
-    "npz": ["dataset.path={files}/images.npz"],
-    "femnist": ["dataset.path={files}/images.npz", "dataset.n_clients=3"],
-    **{
-        name: [
-            f"dataset.path={{files}}/{file}.npz",
-            "dataset.n_clients=3",
-            "dataset.min_samples=5",
-            "dataset.sample_fraction=1.0",
-        ]
-        for name, file in {"emnist": "images", "mnist": "images", "cifar10": "colour", "cifar100": "colour"}.items()
-    },
-    "shakespeare": ["dataset.path={files}/text.npz", "dataset.window=9", "dataset.stride=9"],
-}
 FITTING = {  # a data set for an algorithm or a backbone that does not run on the default one
     "agnostic": "npz",
     "categorical": "density",
@@ -67,30 +43,6 @@ FITTING = {  # a data set for an algorithm or a backbone that does not run on th
 }
 DRAWN = {"algorithm/fedem", "algorithm/user_centric", "dataset/digits", "logger/wandb"}  # every figure at least once
 OPTIONS = sorted(f"{group}/{path.stem}" for group in GROUPS for path in (CONFIG_DIR / group).glob("*.yaml"))
-
-
-def composed_small(files: Path, *overrides: str) -> tuple[DictConfig, dict[str, str]]:
-    """Composes as the command line does, for two rounds of a small data set; with the choices by group."""
-    rounds = ["trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu"]
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        config = compose("config", [*overrides, *rounds], return_hydra_config=True)
-    chosen = config.hydra.runtime.choices
-    choices = {group: str(chosen[group]) for group in ("algorithm", "adaptation", "dataset", "backbone")}
-    small = [argument.format(files=files) for argument in SMALL[choices["dataset"]]]
-    if re.search("user_centric_(covariate|concept)_shift", str(overrides)):
-        small.append("dataset.n_groups=3")  # of as many clients
-    given = {override.split("=")[0] for override in overrides}
-    with open_dict(config):
-        del config.hydra
-    # not composed anew with these: that would take as long again
-    config.merge_with_dotlist([argument for argument in small if argument.split("=")[0] not in given])
-    return config, choices
-
-
-def run_small(folder: Path, files: Path, *overrides: str) -> dict[str, Any]:
-    """Two rounds of what `overrides` choose, on a small data set."""
-    config, choices = composed_small(files, *overrides)
-    return run(config, folder, choices, [])
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
-from reference import e_step, pi_update
+from helpers.reference import e_step, pi_update
 
 pytestmark = pytest.mark.fast
 

@@ -13,7 +13,6 @@ import torch
 from pytorch_lightning import Trainer
 
 import fedem_lightning
-from conftest import make_data, make_trainer
 from fedem_lightning import (
     MOCHA,
     ClientSGD,
@@ -35,7 +34,8 @@ from fedem_lightning import (
     TextDataModule,
     UserCentric,
 )
-from test_algorithms import ROWS, Row
+from helpers.conformance import ROWS, Row
+from helpers.federations import make_data, make_trainer
 
 N_CLIENTS = 6  # no tensor of these small models has this size for another reason
 SEEN_BY_VALIDATION = {FedFOMO: "weighs others' models by the loss on the client's validation samples"}

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_data, make_model, parameters, train
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
 from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.local_solver import Batches, LocalStep, shuffled_batches
 from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import BinaryClassification, Classification
-from reference import fedem_round, gradient
+from helpers.federations import make_data, make_model, parameters, train
+from helpers.reference import fedem_round, gradient
 
 pytestmark = pytest.mark.fast
 

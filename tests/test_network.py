@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     AFL,
     APFL,
@@ -30,7 +29,9 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.network import Clocks, Traffic
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.results import run_results
-from test_algorithms import own_rows
+from helpers.conformance import own_rows
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.paths import ROOT
 
 FIGURE_3 = {
     "wireless": ShiftedExponentialNetwork(rho=4, t_min=1, mu=1),
@@ -284,7 +285,7 @@ def test_wrong_values_are_named(options: dict[str, Any], message: str) -> None:
 
 
 def test_the_documented_table_of_devices_is_read(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[1] / "docs" / "communication.md").read_text()
+    text = (ROOT / "docs" / "communication.md").read_text()
     (tmp_path / "devices.csv").write_text(text.split("```csv\n")[1].split("```")[0])
     assert DeviceNetwork(tmp_path / "devices.csv").speed.tolist() == [50, 400, 5000]
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from test_cli import call
+from helpers.commands import call
+from helpers.paths import ROOT
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "adding_an_algorithm.md"
+DOCUMENT = ROOT / "docs" / "adding_an_algorithm.md"
 SMALL = ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=20", "trainer.max_epochs=1"]
 pytestmark = pytest.mark.skipif(not DOCUMENT.is_file(), reason="docs/ is only in a checkout")
 

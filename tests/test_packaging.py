@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedem_lightning
-
-ROOT = Path(__file__).parents[1]
+from helpers.paths import ROOT
 
 
 @pytest.fixture(scope="module")

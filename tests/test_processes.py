@@ -1,7 +1,6 @@
 """Several processes: the same results as one, by the Trainer and by the command line."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +12,11 @@ import torch
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
-from conftest import make_trainer
 from fedem_lightning import MOCHA, ClientSGD, Dapper, FedAvg, Finetune, Linear, UserCentric, UserError
 from fedem_lightning.processes import Processes
-from test_algorithms import ROWS, Noisy, Row
+from helpers.commands import ENVIRONMENT
+from helpers.conformance import ROWS, Noisy, Row
+from helpers.federations import make_trainer
 
 SIZES = (9, 30, 4, 17, 8, 25, 12)
 
@@ -58,9 +58,6 @@ def results(devices: int) -> dict[str, dict[str, Tensor]]:
             "lambda": torch.tensor(table.get("lambda", table.n_test).to_numpy()),
         }
     return found
-
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
 def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:

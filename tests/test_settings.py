@@ -12,12 +12,13 @@ import pandas as pd
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
+from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from conftest import make_trainer
-from fedem_lightning import FederatedDataModule, Interpolate, Linear, PFedMe, UserError
+from fedem_lightning import FederatedAlgorithm, FederatedDataModule, Linear, PFedMe, UserError
 from fedem_lightning.run.cli import CONFIG_DIR
+from helpers.conformance import ROWS as CONFORMANCE
+from helpers.federations import make_trainer
 
 TABLE = pd.read_csv(Path(__file__).with_name("settings.csv"), index_col=["experiment", "fidelity"])
 SHARED = ["batch_size", "local_epochs", "local_steps", "participation", "momentum", "state", "weight_decay", "schedule"]
@@ -33,25 +34,17 @@ MAY_SET = {"participation", "scored_clients", "local_epochs", "server_optimizer.
 
 ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml"))
 ROWS = sorted(TABLE.index)
-AS_FEDAVG: dict[str, dict[str, Any]] = {  # with these options it is FedAvg on clients that are all the same
-    "apfl": {"alpha": 0.0, "adaptive": False},
-    "d_fedem": {"n_components": 1},
-    "fedem": {"n_components": 1},
-    "fedprox": {"mu": 0.0},
-    "hypcluster": {"n_components": 1},
-    "mapper": {"adaptation": Interpolate(lambdas=(0.0,))},
-    "qffl": {"q": 0.0},
-    "user_centric": {"similarity": "cosine"},  # equal samples have no noise, by which eq6 divides
-}
-MOVES_OTHERWISE = {  # and these are not; all others are, with the options they have
-    "afl": "one step on the full batch without momentum; serves the mean of all rounds",
-    "l2sgd": "a random number of steps, without momentum",
-    "mocha": "coordinate steps in the dual",
-    "pfedme": "a proximal point without momentum, and eta lambda of the way to it",
-}
 IN_REFERENCE = {"fedprox": "the public code has no momentum"}
-NO_SERVER = {"clustered", "d_fedavg", "d_fedem", "fedfomo", "l2sgd", "local", "mocha", "oracle", "user_centric"}
-"""Methods that a server optimiser would not reach: they refuse it."""
+
+
+def kind_of(name: str) -> type[FederatedAlgorithm]:
+    """The class that a configuration makes."""
+    return get_class(OmegaConf.load(CONFIG_DIR / "algorithm" / f"{name}.yaml")._target_)
+
+
+def as_fedavg(name: str) -> dict[str, Any] | str:
+    """The options with which it is FedAvg on clients that are all the same, or why it is not."""
+    return next(row.as_fedavg for row in CONFORMANCE if row.kind is kind_of(name))
 
 
 def composed(*overrides: str) -> DictConfig:
@@ -187,12 +180,10 @@ def check_that_methods_move_alike(config: DictConfig, fidelity: str) -> None:
     assert (fedavg - start).norm() > 0.1
     server_moves = config.all.fedavg.server_optimizer.get("momentum", 0.0) > 0
     for name in ALGORITHMS:
-        options = AS_FEDAVG.get(name, {})
-        if name in MOVES_OTHERWISE:
+        options = as_fedavg(name)
+        if isinstance(options, str) or (fidelity == "reference" and name in IN_REFERENCE):
             continue
-        if fidelity == "reference" and name in IN_REFERENCE:
-            continue
-        if server_moves and name in NO_SERVER:
+        if server_moves and not kind_of(name).uses_server_optimizer:
             with pytest.raises(UserError, match=r"algorithm\.server_optimizer"):
                 model_after(config.all[name], options)
             continue
@@ -201,10 +192,8 @@ def check_that_methods_move_alike(config: DictConfig, fidelity: str) -> None:
         assert distance < 1e-6, f"{name}: {distance:.2g} of FedAvg's way apart from it, {fidelity}"
 
 
-def test_the_excused_are_algorithms() -> None:
-    assert AS_FEDAVG.keys().isdisjoint(MOVES_OTHERWISE)
-    assert all(MOVES_OTHERWISE.values())
-    assert set(ALGORITHMS) >= {*AS_FEDAVG, *MOVES_OTHERWISE, *NO_SERVER}
+def test_few_are_excused() -> None:
+    assert [name for name in ALGORITHMS if isinstance(as_fedavg(name), str)] == ["afl", "l2sgd", "mocha", "pfedme"]
 
 
 def test_the_smallest_difference_of_effective_rates_is_seen() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from by_hand import (
+from fedem_lightning import QFFL, ClientSGD, FedAvg, FedEM, FederatedDataModule, LoopEngine
+from helpers.by_hand import (
     ALL_TRAIN,
     assert_agree,
     batches,
@@ -19,8 +20,7 @@ from by_hand import (
     samples,
     vector,
 )
-from conftest import make_data, make_model, train
-from fedem_lightning import QFFL, ClientSGD, FedAvg, FedEM, FederatedDataModule, LoopEngine
+from helpers.federations import make_data, make_model, train
 
 
 def test_the_gradient_by_hand_is_the_derivative_of_the_loss() -> None:

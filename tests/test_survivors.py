@@ -12,7 +12,6 @@ import torch.distributed as dist
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
-from conftest import make_data, make_model, make_trainer, parameters, train
 from fedem_lightning import (
     ClientSGD,
     Clustered,
@@ -42,7 +41,8 @@ from fedem_lightning.report.tables import scores_of
 from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.execute import build_model
 from fedem_lightning.run.results import save_results
-from test_report import make_run, sums
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.runs import make_run, sums
 
 EVERYBODY = torch.arange(4)
 

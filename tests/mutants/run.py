@@ -107,9 +107,15 @@ def _read(path: Path) -> str:
 
 
 @functools.cache
+def _files() -> dict[str, Path]:
+    """The package's tests by the name of their file, which is there once; without those of the catalogue."""
+    return {path.name: path for path in sorted(TESTS.rglob("test_*.py")) if path.parent != CATALOGUE.parent}
+
+
+@functools.cache
 def _tests_in(path: Path) -> list[str]:
-    """Names of a file's tests; none if there is no such file."""
-    tree = ast.parse(_read(path) if path.is_file() else "")
+    """Names of a file's tests."""
+    tree = ast.parse(_read(path))
     functions = (node.name for node in tree.body if isinstance(node, ast.FunctionDef))
     return [name for name in functions if name.startswith("test_")]
 
@@ -117,7 +123,9 @@ def _tests_in(path: Path) -> list[str]:
 def named_tests(test: str) -> list[str]:
     """The tests that a row means, as pytest takes them; none if there is no such test."""
     file, _, name = test.partition("::")
-    path = TESTS / file
+    path = _files().get(file)
+    if path is None:
+        return []
     found = [known for known in _tests_in(path) if known.startswith(name.partition("[")[0])]
     if "[" in name:
         return [f"{path}::{name}"] if found else []
@@ -252,7 +260,7 @@ def run(
 def tests_of(mutants: list[Mutant], all_tests: bool) -> list[str]:
     """What pytest is to run."""
     if all_tests:
-        return [str(path) for path in sorted(TESTS.glob("test_*.py"))]
+        return [str(path) for path in _files().values()]
     return all_named(test for mutant in mutants for test in mutant.tests)
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from run import CATALOGUE, SOURCE, load, named_tests
 
 MUTANTS = load()

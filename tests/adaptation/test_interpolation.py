@@ -1,0 +1,355 @@
+"""Dapper, Mapper and the separate interpolation: equations, degenerate cases, and Example E.1 of their paper."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import (
+    AFL,
+    Categorical,
+    ClientSGD,
+    Dapper,
+    DensityDataModule,
+    FedAvg,
+    FedEM,
+    FederatedDataModule,
+    Finetune,
+    HypCluster,
+    Interpolate,
+    Local,
+    LoopEngine,
+    Mapper,
+    UserError,
+    VmapEngine,
+)
+from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
+from fedem_lightning.data.federation import Block
+from fedem_lightning.models.personal_models import OwnModels
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+
+SGD = ClientSGD(lr=0.5, momentum=0.9)
+
+
+def scored(model: Any, data: FederatedDataModule, precision: str = "64-true") -> Any:
+    """The clients' table."""
+    make_trainer(0, precision=precision).test(model, data, verbose=False)
+    return model.clients
+
+
+def everybody(data: FederatedDataModule, split: str = "train") -> Block:
+    return data.federation.block(torch.arange(data.n_clients), split)
+
+
+# --- Mapper -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_mixture_step_has_the_gradient_of_the_mixture() -> None:
+    """-log(a p + b p') and its derivative by the loss l = -log p, against finite differences in NumPy."""
+    a, fixed, own = np.array([0.0, 0.3, 0.7, 1.0]), np.array([0.2, 3.0, 100.0, 1.0]), np.array([1.5, 0.1, 2.0, 0.4])
+    losses = torch.tensor(own, requires_grad=True)
+    weight = log_odds(torch.tensor(a), torch.tensor(fixed))
+    step = MixtureStep(torch.nn.Linear(1, 1), make_data().federation.task, ClientSGD(), 0.1)
+    size = torch.tensor(4.0)
+    (found,) = torch.autograd.grad(step.mean_loss(losses, weight, size), losses)
+    expected = a * np.exp(-own) / (a * np.exp(-own) + (1 - a) * np.exp(-fixed)) / 4
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+    padded = step.mean_loss(torch.cat([losses, losses[:1]]), torch.cat([weight, torch.zeros(1)]), size)
+    (again,) = torch.autograd.grad(padded, losses)
+    np.testing.assert_allclose(again.numpy(), expected, rtol=1e-12)
+
+
+def test_one_round_of_mapper_in_numpy() -> None:
+    """(10), (11) and (12) written out for a grid of two: one full-batch step each, for categorical distributions."""
+    y = np.array([0, 0, 1, 2, 2, 2, 1, 0, 3, 3])
+    client, split = np.array([0] * 6 + [1] * 4), np.zeros(10, dtype=int)
+    data = FederatedDataModule.from_arrays(np.ones((10, 1)), y, client, split=split, n_classes=4)
+    grid, lr = (0.4, 0.8), 0.7
+    torch.manual_seed(0)
+    model = Mapper(
+        Categorical(n_outputs=4),
+        n_clients=2,
+        batch_size=10,
+        client_optimizer=ClientSGD(lr=lr),
+        adaptation=Interpolate(lambdas=grid, selection="train", client_optimizer=ClientSGD(lr=lr)),
+    )
+    h_c = next(model.parameters()).detach().double().flatten().numpy().copy()
+    start = {"logits.weight": torch.from_numpy(h_c.reshape(1, 1, 4, 1)).expand(2, 1, 4, 1).clone()}
+    train(model, data, 1)
+
+    def p(logits: np.ndarray) -> np.ndarray:
+        return np.exp(logits) / np.exp(logits).sum()
+
+    def step(moving: np.ndarray, fixed: np.ndarray, share: float, yt: np.ndarray) -> np.ndarray:
+        ours, theirs = share * p(moving)[yt], (1 - share) * p(fixed)[yt]
+        q = ours / (ours + theirs)
+        return moving - lr * (q[:, None] * (p(moving) - np.eye(4)[yt])).mean(axis=0)
+
+    total, shares = 0.0, []
+    for t in range(2):
+        yt = y[client == t]
+        candidates = []
+        for lam in grid:
+            h_l = step(h_c, h_c, lam, yt)
+            loss = -np.log(lam * p(h_l)[yt] + (1 - lam) * p(h_c)[yt]).mean()
+            candidates.append((loss, lam, h_l))
+        _, lam, h_l = min(candidates, key=lambda candidate: candidate[0])
+        shares.append(lam)
+        total += len(yt) * step(h_c, h_l, 1 - lam, yt)
+    np.testing.assert_allclose(next(model.parameters()).detach().flatten().numpy(), total / 10, rtol=1e-9)
+    found = model.adaptation.fit(model, model.own_models(start, torch.ones(2, 1).double()), everybody(data)).share
+    assert found.tolist() == shares
+
+
+@pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()], ids=["loop", "vmap"])
+def test_mapper_at_zero_is_fedavg(engine: Any) -> None:
+    data = make_data()
+    options: dict[str, Any] = {"client_optimizer": SGD, "participation": 0.75, "engine": engine}
+    mapper = train(make_model(Mapper, data, adaptation=Interpolate(lambdas=(0.0,)), **options), data, 4)
+    fedavg = train(make_model(FedAvg, data, **options), data, 4)
+    torch.testing.assert_close(parameters(mapper.components), parameters(fedavg.components), rtol=1e-12, atol=1e-14)
+    a, b = scored(mapper, data), scored(fedavg, data)
+    np.testing.assert_allclose(a.test_loss, b.test_loss, rtol=1e-12)  # the central model alone
+
+
+def test_mapper_at_one_is_local_and_never_moves_the_central_model() -> None:
+    data, full = make_data(sizes=(20, 20, 20)), {"batch_size": 100, "client_optimizer": SGD}
+    mapper = make_model(Mapper, data, adaptation=Interpolate(lambdas=(1.0,), epochs=3), **full)
+    start = parameters(mapper.components)
+    train(mapper, data, 2)
+    assert torch.equal(parameters(mapper.components), start)
+    local = train(make_model(Local, data, local_epochs=3, **full), data, 1)
+    np.testing.assert_allclose(scored(mapper, data).test_loss, scored(local, data).test_loss, rtol=1e-9)
+
+
+def example_e1(d: int = 10, n_clients: int = 40) -> FederatedDataModule:
+    """Even clients always have symbol 0, odd ones any of d alike: ten training samples, 60 for validation and test."""
+    rng = np.random.default_rng(0)
+    client = np.repeat(np.arange(n_clients), 130)
+    y = np.where(client % 2 == 0, 0, rng.integers(d, size=len(client)))
+    split = np.tile(np.repeat([0, 1, 2], [10, 60, 60]), n_clients)
+    return FederatedDataModule.from_arrays(np.ones((len(y), 1)), y, client, split=split, n_classes=d)
+
+
+def test_example_e1_separate_models_are_worse_by_a_constant() -> None:
+    """Joint training leaves the central model to the odd clients; separate training loses ln 2 - ln(d+1) / d there.
+
+    The example's local models are point masses, which are of no use to odd clients. Ours are not, so that the grid
+    has to be {0, 1}: else a little of a local model, known from ten samples, would help.
+    """
+    data, d, odd = example_e1(), 10, np.arange(40) % 2 == 1
+    options: dict[str, Any] = {"n_clients": 40, "batch_size": 10, "client_optimizer": ClientSGD(lr=2.0)}
+    local: dict[str, Any] = {"lambdas": (0.0, 1.0), "epochs": 30, "client_optimizer": ClientSGD(lr=3.0)}
+    joint = Mapper(Categorical(n_outputs=d), adaptation=Interpolate("mixture", **local), **options)
+    separate = FedAvg(Categorical(n_outputs=d), adaptation=Interpolate("own", **local), **options)
+    losses = {}
+    for name, model in (("joint", joint), ("separate", separate)):
+        train(model, data, 30, precision="32-true")
+        losses[name] = scored(model, data, "32-true").test_loss.to_numpy()
+        assert losses[name][~odd].mean() < 0.05
+    best = math.log(d)
+    assert losses["joint"][odd].mean() == pytest.approx(best, abs=0.05)
+    assert losses["separate"][odd].mean() - best == pytest.approx(math.log(2) - math.log(d + 1) / d, abs=0.08)
+
+
+def test_mapper_needs_its_own_adaptation() -> None:
+    for wrong in (Finetune(), Interpolate("own")):
+        with pytest.raises(UserError, match="adaptation: Mapper needs mapper, or none for its defaults"):
+            make_model(Mapper, make_data(), adaptation=wrong)
+
+
+# --- interpolation after training -------------------------------------------------------------------------------------
+
+
+def test_a_grid_of_zero_serves_what_was_there() -> None:
+    data = make_data()
+    for kind in (FedAvg, FedEM, HypCluster):
+        model = train(make_model(kind, data, client_optimizer=SGD), data, 3)
+        plain = scored(model, data)
+        model.adaptation = Interpolate("own", lambdas=(0.0,))
+        np.testing.assert_allclose(scored(model, data).test_loss, plain.test_loss, rtol=1e-12)
+
+
+def test_interpolation_serves_a_mixture_of_probabilities() -> None:
+    data = make_data(sizes=(20, 20))
+    model = train(make_model(FedAvg, data, client_optimizer=SGD, adaptation=Interpolate("own", (0.25,))), data, 2)
+    block = everybody(data, "test")
+    personal = model.adaptation.adapt(model, everybody(data))
+    found = personal.predict(block).exp()
+    model.adaptation = None
+    central = model.predict(block).exp()
+    tuned = Finetune().adapt(model, everybody(data)).predict(block).exp()
+    torch.testing.assert_close(found, 0.25 * tuned + 0.75 * central)
+
+
+def test_each_client_chooses_by_its_validation_samples() -> None:
+    """Training loss prefers the model that was tuned on it; validation samples with other labels prefer the old one."""
+    data = make_data(sizes=(30, 30))
+    federation = data.federation
+    wrong = federation.splits["val"].positions(torch.tensor([1]))[0]
+    federation.samples.y[wrong] = (federation.samples.y[wrong] + 1) % 3
+    options: dict[str, Any] = {"lambdas": (0.0, 1.0), "epochs": 20}
+    model = train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1)), data, 1)
+    by_train = Interpolate("own", selection="train", **options).adapt(model, everybody(data)).mixture
+    by_val = Interpolate("own", selection="val", **options).adapt(model, everybody(data)).mixture
+    assert by_train.tolist() == [[1.0, 0.0], [1.0, 0.0]]
+    assert by_val.tolist()[1] == [0.0, 1.0]
+
+
+def test_without_validation_samples_training_samples_decide() -> None:
+    data = make_data(sizes=(30, 30), fractions=(0.7, 0.0, 0.3))
+    model = train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1)), data, 1)
+    a, b = (
+        Interpolate("own", (0.0, 0.5, 1.0), selection, 20).adapt(model, everybody(data))
+        for selection in ("train", "val")
+    )
+    assert torch.equal(a.mixture, b.mixture)
+
+
+# --- Dapper -----------------------------------------------------------------------------------------------------------
+
+
+def drawn(adaptation: Dapper, model: Any, data: FederatedDataModule, value: float) -> Block:
+    block = everybody(data)
+    central = adaptation._central_samples(model, block)
+    return adaptation._interpolated(model.seed, block, central, value)
+
+
+def test_dapper_draws_each_element_from_its_own_samples_with_probability_lambda() -> None:
+    data = make_data(sizes=(400, 300, 500))
+    model, dapper = make_model(FedAvg, data), Dapper(ratio=5)
+    own = everybody(data)
+    for value in (0.0, 0.3, 1.0):
+        mixed = drawn(dapper, model, data, value)
+        assert mixed.counts().tolist() == (5 * own.counts()).tolist()
+        shares = []
+        for c in range(3):
+            shares.append(np.isin(mixed.index[mixed.owner == c], own.index[own.owner == c]).mean())
+        by_chance = own.counts().double() / own.counts().sum()
+        np.testing.assert_allclose(shares, value + (1 - value) * by_chance, atol=0.06)
+        assert np.isin(mixed.index, own.index).all()  # training samples only
+    np.testing.assert_array_equal(drawn(dapper, model, data, 1.0).index, drawn(dapper, model, data, 1.0).index)
+
+
+def test_dapper_at_one_is_finetune_on_the_same_samples() -> None:
+    data = make_data(sizes=(20, 30, 25))
+    model = train(make_model(FedAvg, data, client_optimizer=SGD), data, 2)
+    dapper = Dapper(ratio=3, lambdas=(1.0,))
+    found = dapper.adapt(model, everybody(data)).models
+    mixed = drawn(dapper, model, data, 1.0)
+    assert (data.federation.splits["train"].offsets.diff() > 0).all()
+    expected = Finetune(epochs=1).adapt(model, mixed).models
+    for name, rows in found.items():
+        assert torch.equal(rows, expected[name])
+
+
+def test_dapper_at_zero_ignores_a_clients_own_labels() -> None:
+    found = []
+    for change in (False, True):
+        data = make_data(sizes=(30, 30, 30), unseen_fraction=1 / 3)
+        unseen = data.federation.clients(seen=False)
+        if change:
+            mine = data.federation.splits["train"].positions(unseen)[0]
+            data.federation.samples.y[mine] = 0
+        model = train(make_model(FedAvg, data, client_optimizer=SGD), data, 2)
+        block = data.federation.block(unseen, "train")
+        found.append(Dapper(lambdas=(0.0,)).adapt(model, block).models)
+    for name, rows in found[0].items():
+        assert torch.equal(rows, found[1][name])
+
+
+def test_dapper_after_hypcluster_draws_from_the_cluster() -> None:
+    data = make_data(sizes=(40, 40, 40, 40))
+    model = make_model(HypCluster, data, initialization="random")
+    model.cluster.copy_(torch.tensor([0, 1, 0, 1]))
+    mixed, own = drawn(Dapper(), model, data, 0.0), everybody(data)
+    for c in range(4):
+        allowed = own.index[own.owner % 2 == c % 2]
+        assert np.isin(mixed.index[mixed.owner == c], allowed).all()
+
+
+def test_dapper_with_a_public_file(tmp_path: Path) -> None:
+    data, rng = make_data(sizes=(30, 30)), np.random.default_rng(3)
+    np.savez(tmp_path / "public.npz", x=rng.normal(size=(50, 4)), y=np.full(50, 2))
+    dapper = Dapper(source="proxy", proxy=tmp_path / "public.npz", lambdas=(0.0, 0.5))
+    model = train(make_model(FedAvg, data, client_optimizer=SGD, adaptation=dapper), data, 2)
+    mixed = drawn(dapper, model, data, 0.0)
+    assert (mixed.y() == 2).all()
+    half = drawn(dapper, model, data, 0.5)
+    n = len(data.federation.samples.y)
+    x, y = half.x(torch.float64), half.y()
+    inside = half.index < n
+    assert 0.3 < inside.double().mean() < 0.7
+    torch.testing.assert_close(x[inside], data.federation.samples.x[half.index[inside]])
+    assert torch.equal(y[inside], data.federation.samples.y[half.index[inside]])
+    assert scored(model, data).test_loss.notna().all()
+    np.savez(tmp_path / "other.npz", x=rng.normal(size=(50, 3)), y=np.full(50, 2))
+    for file, message in (("other.npz", "shape"), ("none.npz", "no file"), ("../x.txt", "no file")):
+        wrong = make_model(FedAvg, data, adaptation=Dapper(source="proxy", proxy=tmp_path / file))
+        with pytest.raises(UserError, match=rf"adaptation.proxy: .*{message}"):
+            train(wrong, data, 1)
+
+
+def test_dapper_with_labels_drawn_from_the_model() -> None:
+    data = DensityDataModule(n_clients=3, n_symbols=9, n_samples=4000, test_size=50)
+    torch.manual_seed(0)
+    model = FedAvg(Categorical(n_outputs=9), n_clients=3, adaptation=Dapper(source="model", ratio=2))
+    model.adaptation.prepare(data.federation)
+    mixed = drawn(model.adaptation, model, data, 0.0)
+    shares = np.bincount(mixed.y().numpy(), minlength=9) / len(mixed.y())
+    expected = torch.softmax(next(model.parameters()).flatten(), dim=0).detach().numpy()
+    np.testing.assert_allclose(shares, expected, atol=0.01)
+    with pytest.raises(UserError, match=r"adaptation\.source: model draws labels alone"):
+        train(make_model(FedAvg, make_data(), adaptation=Dapper(source="model")), make_data(), 1)
+
+
+@pytest.mark.parametrize("adaptation", [Dapper(), Interpolate("own"), Interpolate("mixture"), Finetune()])
+@pytest.mark.parametrize("kind", [FedAvg, FedEM, HypCluster])
+def test_every_adaptation_follows_every_base_and_engines_agree(kind: Any, adaptation: Any) -> None:
+    data = make_data(sizes=(30, 21, 44, 17), unseen_fraction=0.25)
+    tables = []
+    for engine in (LoopEngine(), VmapEngine(block_size=2)):
+        model = make_model(kind, data, client_optimizer=ClientSGD(lr=0.1), engine=engine, adaptation=adaptation)
+        train(model, data, 3)
+        before = parameters(model.components)
+        tables.append(scored(model, data))
+        assert torch.equal(parameters(model.components), before)
+    assert tables[0].test_loss.notna().all()
+    np.testing.assert_allclose(tables[0].test_loss, tables[1].test_loss, rtol=1e-6)
+
+
+def test_wrong_values_are_named() -> None:
+    for make, message in (
+        (lambda: Dapper(ratio=0), "adaptation.ratio"),
+        (lambda: Dapper(source="cloud"), "adaptation.source: expected pool, proxy, model, got cloud"),
+        (lambda: Dapper(source="proxy"), "adaptation.proxy: expected a file with source=proxy only"),
+        (lambda: Dapper(lambdas=()), r"adaptation.lambdas: expected numbers in \[0, 1\], got \[\]"),
+        (lambda: Dapper(lambdas=(0.5, 1.5)), "adaptation.lambdas"),
+        (lambda: Dapper(lambdas=0.5), "adaptation.lambdas: expected a list of numbers, got 0.5"),
+        (lambda: Interpolate(selection="test"), "adaptation.selection: expected val or train, got test"),
+        (lambda: Interpolate("both"), "adaptation.objective: expected mixture or own, got both"),
+        (lambda: Interpolate(epochs=-1), "adaptation.epochs"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make()
+
+
+@pytest.mark.parametrize(("kind", "column"), [(FedAvg, "lambda"), (AFL, "adaptation_lambda")])
+@pytest.mark.parametrize("adaptation", [Dapper(lambdas=(0.1, 0.7)), Interpolate("own", (0.1, 0.7))])
+def test_lambda_joins_the_clients_table_as_the_grid_has_it(kind: Any, column: str, adaptation: Any) -> None:
+    """AFL has a column of this name, its own weights; in float32 0.1 would be 0.10000000149."""
+    data = make_data(sizes=(30, 30))
+    model = train(make_model(kind, data, adaptation=adaptation), data, 1, precision="32-true")
+    assert set(scored(model, data, "32-true")[column]) <= {0.1, 0.7}
+
+
+def test_a_candidate_that_diverged_is_never_chosen() -> None:
+    data = make_data(sizes=(30, 30))
+    model = train(make_model(FedAvg, data, client_optimizer=SGD), data, 2)
+    wild = Interpolate("own", (0.0, 1.0), client_optimizer=ClientSGD(lr=1e300, weight_decay=1e300))
+    personal = wild.adapt(model, everybody(data))
+    assert personal.mixture.tolist() == [[0.0, 1.0], [0.0, 1.0]]
+    assert isinstance(personal, OwnModels)

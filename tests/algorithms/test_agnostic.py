@@ -1,0 +1,152 @@
+"""Agnostic over domains: the rule in NumPy, its degenerate cases, and what is refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import Agnostic, ClientSGD, FedAvg, FederatedDataModule, UserError
+from fedem_lightning.cohort import sample_cohort
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.reference import gradient, probabilities
+
+LR, GAMMA = 0.3, 0.7
+
+
+def sample_losses(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    w, b = theta[:12].reshape(3, 4), theta[12:]
+    return np.array([-np.log(probabilities(w, b, x[i])[y[i]]) for i in range(len(y))])
+
+
+def local_step(theta: np.ndarray, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """One full batch: theta - lr grad (1/n) sum_i weight_i loss_i."""
+    d_w, d_b = gradient(theta[:12].reshape(3, 4), theta[12:], x, y, weight)
+    return theta - LR * np.concatenate([d_w.ravel(), d_b])
+
+
+@pytest.mark.parametrize("window", [1, 2])
+@pytest.mark.parametrize("participation", [1.0, 2, 0.34])
+def test_three_rounds_agree_with_numpy(participation: float, window: int) -> None:
+    """Client 0 has samples of both domains, client 1 of the first, client 2 of the second: a cohort may lack one."""
+    domain = np.array([0, 1, 1, 0, 1, 0] + [0] * 11 + [1] * 5)
+    data = make_data(sizes=(6, 11, 5), fractions=(1.0, 0.0, 0.0), domain=domain)
+    blocks = [data.federation.block(torch.tensor([k]), "train") for k in range(3)]
+    clients = [(b.x(torch.float64).numpy(), b.y().numpy(), b.domain().numpy()) for b in blocks]
+    options: dict[str, Any] = {"local_epochs": 2, "batch_size": 100, "participation": participation, "window": window}
+    model = make_model(Agnostic, data, domain_lr=GAMMA, client_optimizer=ClientSGD(lr=LR), **options).double()
+    theta = np.concatenate([p.detach().numpy().ravel() for p in model.components.parameters()])
+    train(model, data, 3)
+
+    lam, history = np.array([0.5, 0.5]), []
+    cohorts = [sample_cohort(torch.arange(3), participation, 0, k).tolist() for k in range(3)]
+    mean = np.bincount(domain) * len(cohorts[0]) / 3
+    for cohort in cohorts:
+        a, total_b, mean_model = lam / mean, 0.0, np.zeros(15)
+        loss_sums, counts = np.zeros(2), np.zeros(2)
+        for k in cohort:
+            x, y, d = clients[k]
+            losses = sample_losses(theta, x, y)
+            b = 0.0
+            for i in range(2):
+                loss_sums[i] += losses[d == i].sum()
+                counts[i] += (d == i).sum()
+                b += a[i] * (d == i).sum()
+            own = theta
+            for _ in range(2):
+                own = local_step(own, x, y, len(y) * a[d] / b)
+            total_b, mean_model = total_b + b, mean_model + b * own
+        theta = mean_model / total_b
+        loss = np.array([loss_sums[i] / counts[i] if counts[i] else 0.0 for i in range(2)])
+        lam = lam * np.exp(GAMMA * loss) / (lam * np.exp(GAMMA * loss)).sum()
+        history.append(counts)
+        newest = np.mean(history[-window:], axis=0)
+        mean = np.where(newest > 0, newest, mean)
+    found = np.concatenate([p.detach().numpy().ravel() for p in model.components.parameters()])
+    np.testing.assert_allclose(found, theta, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(model.weights.numpy(), lam, rtol=1e-9)
+    np.testing.assert_allclose(model.mean_counts.numpy(), mean, rtol=1e-9)
+    assert participation != 0.34 or any(0 in counts for counts in history)
+
+
+MINIBATCHES: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.5, momentum=0.9), "local_epochs": 2}
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_fixed_weights_in_proportion_to_the_samples_are_fedavg(window: int) -> None:
+    """From the first round on: before there is a window, the counts are those of the clients that train."""
+    data = make_data(sizes=(30, 14, 20, 9), domain=np.arange(73) % 5 // 2, unseen_fraction=0.25)
+    options: dict[str, Any] = {"domain_lr": 0.0, "initial_weights": "proportional", "window": window, **MINIBATCHES}
+    for rounds in (1, 5):
+        agnostic = train(make_model(Agnostic, data, **options), data, rounds)
+        fedavg = train(make_model(FedAvg, data, **MINIBATCHES), data, rounds)
+        expected = parameters(fedavg.components)
+        torch.testing.assert_close(parameters(agnostic.components), expected, rtol=1e-12, atol=1e-12)
+        assert len(agnostic.weights) == 3
+
+
+def test_one_domain_is_fedavg_with_any_cohort() -> None:
+    data = make_data(domain=np.array(["all"] * 42))
+    options: dict[str, Any] = {"participation": 0.5, **MINIBATCHES}
+    agnostic = train(make_model(Agnostic, data, domain_lr=1.0, window=2, **options), data, 5)
+    fedavg = train(make_model(FedAvg, data, **options), data, 5)
+    expected = parameters(fedavg.components)
+    torch.testing.assert_close(parameters(agnostic.components), expected, rtol=1e-12, atol=1e-12)
+    assert agnostic.weights.tolist() == [1.0]
+
+
+def two_domains() -> FederatedDataModule:
+    """10 clients; a sixth of each one's samples are of the smaller domain, whose labels follow the opposite rule."""
+    rng = np.random.default_rng(0)
+    x, client, domain = rng.normal(size=(600, 3)), np.arange(600) // 60, np.where(np.arange(600) % 6, "large", "small")
+    y = (x[:, 0] + 0.3 * rng.normal(size=600) > 0) == (domain == "large")
+    return FederatedDataModule.from_arrays(x, y.astype(np.int64), client, domain=domain, fractions=(1, 0, 0))
+
+
+def domain_losses(model: Any, data: FederatedDataModule) -> dict[str, float]:
+    block = data.federation.block(torch.arange(data.n_clients), "train")
+    losses, domain = model.losses(block)[:, 0], block.domain()
+    return {name: float(losses[domain == i].mean()) for i, name in enumerate(data.federation.domains.names)}
+
+
+@pytest.mark.slow
+def test_the_worse_domain_gains_weight_until_both_lose_the_same() -> None:
+    data, sgd = two_domains(), ClientSGD(lr=0.2)
+    assert data.federation.domains.names == ("large", "small")
+    options: dict[str, Any] = {"domain_lr": 0.2, "initial_weights": "proportional", "client_optimizer": sgd}
+    start, first, agnostic = (make_model(Agnostic, data, **options) for _ in range(3))
+    before = domain_losses(start.double(), data)
+    grown = train(first, data, 1).weights > torch.tensor([5 / 6, 1 / 6])
+    assert grown.tolist() == [before["large"] > before["small"], before["small"] > before["large"]]
+    plain = domain_losses(train(make_model(FedAvg, data, client_optimizer=sgd), data, 60), data)
+    fair = domain_losses(train(agnostic, data, 60), data)
+    assert plain["small"] > 2 * plain["large"]
+    assert fair["small"] == pytest.approx(fair["large"], rel=0.15)
+    assert max(fair.values()) < 0.6 * max(plain.values())
+    assert agnostic.weights[1] > 0.4
+    assert float(agnostic.weights.sum()) == pytest.approx(1.0)
+
+
+def test_weights_are_logged() -> None:
+    data = two_domains()
+    trainer, model = make_trainer(2), make_model(Agnostic, data, domain_lr=0.5, window=3)
+    trainer.fit(model, data)
+    logged = [float(trainer.callback_metrics[f"lambda_{name}"]) for name in ("large", "small")]
+    np.testing.assert_allclose(logged, model.weights, rtol=1e-6)
+
+
+def test_a_domain_that_nobody_trains_on_fades() -> None:
+    data = make_data(sizes=(9, 9, 9), domain=np.arange(27) // 9, unseen_fraction=1 / 3)
+    unseen = int(data.federation.clients(seen=False))
+    model = train(make_model(Agnostic, data, domain_lr=100.0), data, 3)
+    assert parameters(model).isfinite().all()
+    assert model.weights[unseen] == pytest.approx(1e-12)  # never 0: it might come back
+
+
+def test_mistakes_are_named() -> None:
+    data, bare = make_data(), make_data(domain=None)
+    with pytest.raises(UserError, match=r"dataset.domains: Agnostic needs the domain of every sample"):
+        train(make_model(Agnostic, bare), bare, 1)
+    for key, value in {"domain_lr": -0.1, "window": 0, "initial_weights": "equal"}.items():
+        with pytest.raises(UserError, match=f"algorithm.{key}: expected .*, got {value}"):
+            make_model(Agnostic, data, **{key: value})

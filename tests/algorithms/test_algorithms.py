@@ -1,0 +1,404 @@
+"""The conformance table: every algorithm goes through the same properties, but for those that it is
+not defined for; then each one's degenerate cases.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import (
+    APFL,
+    ClientSGD,
+    Clustered,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    Linear,
+    Local,
+    LoopEngine,
+    PFedMe,
+    SyntheticMixture,
+    UserCentric,
+    UserError,
+    VmapEngine,
+)
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.cohort import sample_cohort
+from helpers.conformance import EVERY, ROWS, SAMPLING, SERVING_UNSEEN, TRAINED_BY_SGD, Noisy, Row, own_rows, with_groups
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+
+
+def served(model: FederatedAlgorithm) -> torch.Tensor:
+    """Everybody's models as one vector of float64."""
+    return torch.cat(
+        [rows.double().flatten() for rows in model.personal_models(torch.arange(model.n_clients)).models.values()]
+    )
+
+
+SGD = ClientSGD(lr=0.5, momentum=0.9)
+SLOW = pytest.mark.slow
+
+
+@EVERY
+def test_a_round_is_finite_and_moves_the_model(row: Row) -> None:
+    data = row.data()
+    model = row.model(data, client_optimizer=SGD)
+    model.prepare_for(data.federation)  # Oracle learns the groups
+    before = served(model)
+    train(model, data, 1)
+    assert parameters(model).isfinite().all()
+    assert not torch.allclose(before, served(model))
+    assert (model.trainer.current_epoch, model.trainer.global_step) == (1, 1)
+
+
+@EVERY
+def test_training_lowers_the_loss(row: Row) -> None:
+    data = row.data(sizes=(60, 60, 60))
+    model = row.model(data, client_optimizer=ClientSGD(lr=0.1))
+    trainer = make_trainer(10)
+    trainer.test(model, data, verbose=False)
+    before = model.clients.train_loss.mean()
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    assert model.clients.train_loss.mean() < 0.9 * before
+
+
+def relabelled(data: FederatedDataModule, order: np.ndarray) -> FederatedDataModule:
+    """The same samples with clients renumbered: new client i is old client order[i]."""
+    federation = data.federation
+    client, split = (
+        np.empty(len(federation.samples.y), dtype=np.int64),
+        np.empty(len(federation.samples.y), dtype=np.int64),
+    )
+    for code, table in enumerate(federation.splits.values()):
+        split[table.index] = code
+        client[table.index] = np.repeat(np.arange(data.n_clients), table.counts())
+    x, y, domain = federation.samples.x.numpy(), federation.samples.y.numpy(), federation.domains.of_sample.numpy()
+    renumbered = np.argsort(order)[client]
+    data = FederatedDataModule.from_arrays(x, y, renumbered, split=split, domain=domain, n_classes=3)
+    data.federation.truth["group"] = federation.truth["group"][order]
+    return data
+
+
+@TRAINED_BY_SGD
+def test_permuting_clients_permutes_the_result(row: Row) -> None:
+    data, order = row.data(), np.array([2, 0, 3, 1])
+    permuted = relabelled(data, order)
+    # full batches: the order in which a client meets its samples does depend on its number
+    options: dict[str, Any] = {"client_optimizer": SGD, "batch_size": 100}
+    a, b = (train(row.model(d, **options), d, 3) for d in (data, permuted))
+    everybody = torch.arange(4)
+    for name, served in a.personal_models(everybody).models.items():
+        torch.testing.assert_close(b.personal_models(everybody).models[name], served[order], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        b.personal_models(everybody).mixture, a.personal_models(everybody).mixture[order], rtol=1e-9, atol=1e-12
+    )
+    for name in row.private:
+        torch.testing.assert_close(own_rows(b, name), own_rows(a, name)[order], rtol=1e-9, atol=1e-12)
+
+
+def engines_and_blocks_agree(row: Row, backbone: str) -> None:
+    data = row.data(sizes=(9, 17, 6, 13))
+    served = []
+    for engine in (LoopEngine(), VmapEngine(), VmapEngine(block_size=2), LoopEngine(block_size=1)):
+        torch.manual_seed(0)
+        net = Linear(data.in_shape, data.n_outputs) if backbone == "linear" else Noisy()
+        options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.2, momentum=0.9), "local_epochs": 2}
+        model = row.kind(net, n_clients=4, batch_size=4, engine=engine, **options, **row.options)
+        train(model, data, 2)
+        assert model.engine.name == engine.name
+        served.append(
+            model.personal_models(torch.arange(4)).models | {"pi": model.personal_models(torch.arange(4)).mixture}
+        )
+    for other in served[1:]:
+        for name, rows in served[0].items():
+            torch.testing.assert_close(other[name], rows, rtol=1e-7, atol=1e-9)
+
+
+@EVERY
+def test_engines_and_blocks_agree(row: Row) -> None:
+    engines_and_blocks_agree(row, "linear")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        row if row.kind in (FedEM, FedAvg, APFL, PFedMe, Clustered, UserCentric) else pytest.param(row, marks=SLOW)
+        for row in ROWS
+        if row.sgd
+    ],
+    ids=lambda row: row.kind.__name__,
+)
+def test_engines_and_blocks_agree_on_batch_norm_and_dropout(row: Row) -> None:
+    engines_and_blocks_agree(row, "noisy")
+
+
+@EVERY
+def test_state_survives_a_round_trip(row: Row) -> None:
+    data = row.data()
+    model = train(row.model(data, client_optimizer=SGD), data, 2)
+    copy = row.model(data).double()
+    copy.load_state_dict(model.state_dict())
+    assert torch.equal(parameters(copy), parameters(model))
+    for name in row.private:
+        assert torch.equal(own_rows(copy, name), own_rows(model, name))
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("state", "schedule"), [pytest.param("restart", "cosine", marks=pytest.mark.slow), ("keep", "constant")]
+)
+def test_a_resumed_run_has_the_same_bits(row: Row, state: str, schedule: str, tmp_path: Any) -> None:
+    data = row.data()
+    sgd = ClientSGD(lr=0.5, momentum=0.9, state=state, schedule=schedule)
+    options: dict[str, Any] = {"client_optimizer": sgd, "participation": 0.5 if row.samples else 1.0}
+    if row.kind.uses_server_optimizer:
+        options["server_optimizer"] = lambda p: torch.optim.Adam(p, lr=0.1)
+    straight, second = row.model(data, **options), row.model(data, **options)
+    trainer = make_trainer(4, callbacks=[RoundCheckpoint(2, keep=9, dirpath=tmp_path)], enable_checkpointing=True)
+    trainer.fit(straight, data)
+    make_trainer(4).fit(second, data, ckpt_path=tmp_path / "round-000002.ckpt", weights_only=True)
+    assert torch.equal(parameters(second), parameters(straight))
+    assert len(second.statistics.round_seconds) == 4
+    assert second.statistics.up_bytes == straight.statistics.up_bytes
+
+
+@SAMPLING
+def test_sampling_leaves_the_other_clients_alone(row: Row) -> None:
+    data = row.data(sizes=(9, 9, 9, 9, 9))
+    model = row.model(data, client_optimizer=SGD, participation=2)
+    before = {name: own_rows(model, name) for name in row.private}
+    train(model, data, 1)
+    cohort = sample_cohort(data.federation.clients(), 2, seed=0, round_=0)
+    others = torch.tensor([t for t in range(5) if t not in cohort])
+    for name, rows in before.items():
+        after = own_rows(model, name)
+        assert torch.equal(after[others], rows[others])
+        assert (after[cohort] != rows[cohort]).flatten(1).any(dim=1).all()
+
+
+@SERVING_UNSEEN
+def test_unseen_clients_do_not_touch_training_and_are_scored(row: Row) -> None:
+    data = row.data(sizes=(30,) * 6, unseen_fraction=1 / 3)
+    federation = data.federation
+    seen = federation.seen.numpy()
+    assert seen.sum() == 4
+    trainer, model = make_trainer(3), row.model(data, client_optimizer=ClientSGD(lr=0.1))
+    trainer.fit(model, data)
+    before = parameters(model.components)
+    private = {name: own_rows(model, name) for name in row.private}
+    trainer.test(model, data, verbose=False)
+    assert torch.equal(parameters(model.components), before)
+    for name, rows in private.items():
+        after = own_rows(model, name)
+        assert torch.equal(after[federation.seen], rows[federation.seen])
+        assert not torch.equal(after[~federation.seen], rows[~federation.seen])
+    assert (model.clients.population == "unseen").to_numpy().tolist() == (~seen).tolist()
+    assert model.clients[["test_accuracy", "train_loss"]].notna().all(axis=None)
+    again = {name: own_rows(model, name) for name in row.private}
+    trainer.test(model, data, verbose=False)  # personalised anew, not further
+    for name, rows in again.items():
+        assert torch.equal(own_rows(model, name), rows)
+
+
+@SERVING_UNSEEN
+def test_unseen_clients_without_training_samples_are_scored(row: Row) -> None:
+    x, y, client = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 3, np.arange(40) % 2
+    options: dict[str, Any] = {"unseen_fraction": 0.5, "domain": np.arange(40) // 20}
+    seen = FederatedDataModule.from_arrays(x, y, client, **options).federation.seen.numpy()
+    split = np.where(seen[client], np.arange(40) // 2 % 3, 2)  # the unseen client has test samples only
+    data = with_groups(FederatedDataModule.from_arrays(x, y, client, split=split, **options))
+    model, trainer = row.model(data), make_trainer(2)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    assert model.clients.n_train[~seen].tolist() == [0]
+    assert model.clients.test_loss.notna().all()
+    assert model.clients.train_loss.notna().tolist() == seen.tolist()
+
+
+@EVERY
+def test_messages_are_counted(row: Row) -> None:
+    data = row.data()
+    model = train(row.model(data), data, 2)
+    size = 4 * (4 + 1) * data.n_outputs * 8  # of a linear layer in float64, for 4 clients
+    assert model.statistics.up_bytes == (2 * row.messages + row.once) * size
+    assert model.statistics.down_bytes == (2 * (row.messages if row.down is None else row.down) + row.once) * size
+
+
+@TRAINED_BY_SGD
+def test_updates_that_are_not_finite_are_rejected(row: Row) -> None:
+    data = row.data(sizes=(9, 9, 9))
+    data.federation.samples.x[data.federation.splits["train"].index[:1]] = 1e300  # client 0 overflows
+    with pytest.raises(UserError, match="training diverged: in round 1 no client's update was finite"):
+        train(row.model(data, client_optimizer=ClientSGD(lr=1e200, weight_decay=1e200)), data, 3)
+    model = row.model(data, client_optimizer=ClientSGD(lr=1e10, momentum=0.9, state="keep"))
+    train(model, data, 1)
+    assert model.statistics.rejected_updates == 1
+    assert parameters(model.kept_momentum).isfinite().all()
+    assert parameters(model.components).isfinite().all()
+    for name in row.private:
+        assert own_rows(model, name).isfinite().all()
+
+
+@EVERY
+def test_wrong_values_are_named(row: Row) -> None:
+    data = row.data()
+    wrong = {"local_epochs": 0, "batch_size": 0, "participation": 0, "seed": -1}
+    for key, value in wrong.items():
+        with pytest.raises(UserError, match=key):
+            row.model(data, **{key: value})
+    if row.samples:
+        with pytest.raises(UserError, match="participation: 9 clients a round, but only 4 train"):
+            train(row.model(data, participation=9), data, 1)
+    else:
+        with pytest.raises(UserError, match=r"participation: .* needs every client in every round, got 0.5"):
+            train(row.model(data, participation=0.5), data, 1)
+    with pytest.raises(UserError, match="made for 3 clients, the data has 4"):
+        train(row.kind(Linear((4,), data.n_outputs), n_clients=3, **row.options), data, 1)
+
+
+# --- degenerate cases -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["64-true", "32-true"])
+def test_fedem_with_one_component_is_fedavg_bit_for_bit(precision: str) -> None:
+    data = make_data()
+    options: dict[str, Any] = {"client_optimizer": SGD, "participation": 0.75, "local_epochs": 2}
+    fedem = train(make_model(FedEM, data, n_components=1, **options), data, 5, precision=precision)
+    fedavg = train(make_model(FedAvg, data, **options), data, 5, precision=precision)
+    assert torch.equal(parameters(fedem.components), parameters(fedavg.components))
+    assert torch.equal(fedem.pi, torch.ones_like(fedem.pi))
+    for split in ("train", "test"):
+        for model in (fedem, fedavg):
+            make_trainer(0, precision=precision).test(model, data, verbose=False)
+        assert fedem.clients[f"{split}_loss"].equals(fedavg.clients[f"{split}_loss"])
+
+
+def test_equal_components_stay_equal_and_are_fedavg_at_a_smaller_rate() -> None:
+    """q = 1/M throughout, so every component is FedAvg with learning rate lr / M."""
+    data = make_data()
+    fedem = make_model(FedEM, data, n_components=4, client_optimizer=ClientSGD(lr=0.8))
+    for component in fedem.components:
+        component.load_state_dict(fedem.components[0].state_dict())
+    train(fedem, data, 4)
+    fedavg = train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.2)), data, 4)
+    for component in fedem.components:
+        torch.testing.assert_close(parameters(component), parameters(fedavg.components), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(fedem.pi, torch.full_like(fedem.pi, 0.25))
+
+
+def test_fedem_predicts_with_a_mixture_of_probabilities() -> None:
+    """Eq. 5 in NumPy: neither logits nor parameters are mixed."""
+    data = make_data()
+    model = make_model(FedEM, data, n_components=3, client_optimizer=SGD)
+    train(model, data, 3)
+    block = data.federation.block(torch.tensor([3, 1]), "test")
+    found = model.predict(block).exp().numpy()
+    x, client = block.x(torch.float64).numpy(), block.clients[block.owner].numpy()
+    for i in range(len(x)):
+        expected = np.zeros(3)
+        for m, component in enumerate(model.components):
+            z = component.linear.weight.detach().numpy() @ x[i] + component.linear.bias.detach().numpy()
+            expected += model.pi[client[i], m].item() * np.exp(z) / np.exp(z).sum()
+        np.testing.assert_allclose(found[i], expected, rtol=1e-9)
+
+
+def test_the_objective_of_eq_6_is_logged() -> None:
+    data = make_data()
+    model = make_model(FedEM, data, client_optimizer=ClientSGD(lr=0.3))
+    trainer = make_trainer(1)
+    make_trainer(0).test(model, data, verbose=False)  # before any round: pi is uniform
+    table = model.clients
+    trainer.fit(model, data)
+    expected = np.average(table.train_loss, weights=table.n_train)
+    assert float(trainer.callback_metrics["objective"]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_unseen_clients_get_one_e_step_from_uniform_weights() -> None:
+    data = make_data(sizes=(30,) * 4, unseen_fraction=0.5)
+    trainer, model = make_trainer(3), make_model(FedEM, data, client_optimizer=SGD)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    unseen = data.federation.clients(seen=False)
+    for t in unseen:
+        losses = model.losses(data.federation.block(t.unsqueeze(0), "train"))
+        expected = torch.softmax(-losses, dim=1).mean(dim=0)
+        torch.testing.assert_close(model.pi[t], expected)
+
+
+def test_more_steps_raise_the_likelihood_of_unseen_clients() -> None:
+    """EM on pi alone never lowers the likelihood of the samples it sees."""
+    data, losses = make_data(sizes=(30,) * 4, unseen_fraction=0.5), []
+    seen = data.federation.seen.numpy()
+    for steps in (1, 5, 50):
+        model = make_model(FedEM, data, personalize_steps=steps, client_optimizer=SGD)
+        trainer = make_trainer(3)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        losses.append(model.clients.train_loss.to_numpy())
+    assert (losses[0][~seen] > losses[1][~seen]).all()
+    assert (losses[1][~seen] >= losses[2][~seen]).all()
+    np.testing.assert_array_equal(losses[0][seen], losses[2][seen])
+    with pytest.raises(UserError, match=r"algorithm.personalize_steps: expected a whole number of at least 1, got 0"):
+        make_model(FedEM, data, personalize_steps=0)
+
+
+def test_local_clients_do_not_depend_on_one_another() -> None:
+    together, sizes = make_data(sizes=(12, 15), fractions=(1.0, 0.0, 0.0)), (12,)
+    federation = together.federation
+    alone = FederatedDataModule.from_arrays(
+        federation.samples.x[:12].numpy(),
+        federation.samples.y[:12].numpy(),
+        np.zeros(12, int),
+        n_classes=3,
+        fractions=(1.0, 0.0, 0.0),
+    )
+    a = train(make_model(Local, together, client_optimizer=SGD), together, 4)
+    b = train(make_model(Local, alone, client_optimizer=SGD), alone, 4)
+    assert sizes == (alone.federation.splits["train"].counts()[0],)
+    for rows in ("models.rows_0", "models.rows_1"):
+        torch.testing.assert_close(a.state_dict()[rows][:1], b.state_dict()[rows], rtol=1e-12, atol=1e-12)
+
+
+def test_an_unseen_local_client_trains_as_a_seen_one_would() -> None:
+    seen = make_data(sizes=(20, 20, 20))
+    unseen = make_data(sizes=(20, 20, 20), unseen_fraction=1 / 3)
+    models = []
+    for data in (seen, unseen):
+        trainer, model = make_trainer(4), make_model(Local, data, client_optimizer=SGD)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        models.append(model)
+    torch.testing.assert_close(parameters(models[1].models), parameters(models[0].models), rtol=1e-12, atol=1e-12)
+
+
+def test_server_momentum_follows_the_pseudo_gradient() -> None:
+    data = make_data()
+    plain = train(make_model(FedAvg, data, client_optimizer=SGD), data, 1)
+    half = make_model(FedAvg, data, client_optimizer=SGD, server_optimizer=lambda p: torch.optim.SGD(p, lr=0.5))
+    start = parameters(half.components)
+    train(half, data, 1)
+    middle = (start + parameters(plain.components)) / 2
+    torch.testing.assert_close(parameters(half.components), middle, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("participation", "size"), [(1.0, 10), (1, 10), (0.3, 3), (0.01, 1), (4, 4), (10, 10)])
+def test_cohorts(participation: float, size: int) -> None:
+    clients = torch.arange(5, 15)
+    cohorts = [sample_cohort(clients, participation, seed=0, round_=k) for k in range(20)]
+    assert {len(c) for c in cohorts} == {size}
+    assert all(torch.equal(c, c.unique()) and set(c.tolist()) <= set(clients.tolist()) for c in cohorts)
+    assert torch.equal(cohorts[3], sample_cohort(clients, participation, seed=0, round_=3))
+    if size < 10:
+        assert len(torch.cat(cohorts).unique()) > size
+
+
+def test_fedem_recovers_separated_clusters() -> None:
+    data = SyntheticMixture(n_clients=30, n_components=2, dimension=30, noise=0.0, test_size=10, one_hot=True)
+    model = FedEM(Linear((30,), 1), 30, 2, client_optimizer=ClientSGD(lr=1.0, momentum=0.9))
+    train(model, data, 60, precision="32-true")
+    found, true = model.pi.argmax(dim=1).numpy(), data.federation.truth["group"]
+    assert max((found == true).mean(), (found != true).mean()) == 1.0

@@ -1,0 +1,206 @@
+"""Clustered FL: who is parted from whom, and how unseen clients find their cluster."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedDataModule
+from fedem_lightning.algorithms.clustered import ancestor, cosine_similarities, depth
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.reference import gradient
+
+SPLITTING: dict[str, Any] = {"eps1": 10.0, "eps2": 0.0, "min_rounds": 2, "batch_size": 1000, "local_epochs": 3}
+
+
+def two_groups(
+    n_clients: int = 6, unseen_fraction: float = 0.0, groups: int = 2, sizes: int | tuple[int, ...] = 100
+) -> FederatedDataModule:
+    """Clients of a group share a rule; the rules are opposite for two groups, orthogonal pairs for four."""
+    rng = np.random.default_rng(0)
+    client = np.repeat(np.arange(n_clients), sizes)
+    x = rng.normal(size=(len(client), 4))
+    group = client % groups
+    score = np.where(group % 2 == 0, 1, -1) * np.where(group < 2, x[:, 0], x[:, 1])
+    return FederatedDataModule.from_arrays(
+        x, (score > 0).astype(np.int64), client, unseen_fraction=unseen_fraction, n_classes=2
+    )
+
+
+def clusters(model: torch.nn.Module) -> list[list[int]]:
+    leaf = model.cluster
+    return [torch.nonzero(leaf == node).squeeze(1).tolist() for node in leaf.unique()]
+
+
+def test_opposite_groups_are_parted() -> None:
+    data = two_groups()
+    model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=0.3), max_depth=1, **SPLITTING)
+    train(model, data, 6)
+    assert sorted(clusters(model)) == [[0, 2, 4], [1, 3, 5]]
+    assert model.n_groups == 2
+
+
+@pytest.mark.parametrize(("linkage", "expected"), [("single", [5]), ("complete", [4, 5])])
+def test_the_linkage_says_how_a_cluster_is_parted(linkage: str, expected: list[int]) -> None:
+    """Updates at 0, 18, 37, 57, 78 and 110 degrees: the largest gap is the last, but 0 to 78 is wider than 0 to 57."""
+    data = make_data(sizes=(9,) * 6)
+    model = make_model(Clustered, data, linkage=linkage, eps1=1.0, eps2=0.0, min_rounds=0).double()
+    angle, everybody = np.deg2rad([0, 18, 37, 57, 78, 110]), torch.arange(6)
+    updates = {name: torch.zeros_like(rows) for name, rows in model.updates.read(everybody).items()}
+    updates["linear.bias"][:, 0, :2] = torch.tensor(np.stack([np.cos(angle), np.sin(angle)], axis=1))
+    model.updates.write(everybody, updates)
+    model.update_norms[:] = 1.0
+    root = torch.tensor(0)
+    same = {name: rows[0] for name, rows in model.nodes.read(root).items()}  # the mean update is zero
+    side = model._bipartition(root, everybody, same, round_=0)
+    assert sorted(torch.nonzero(side == side[5]).flatten().tolist()) == expected
+    if linkage == "single":  # Algorithm 1: of all bipartitions the one whose largest similarity across is smallest
+        across = {}
+        for code in range(1, 2**5):
+            mine = np.array([code >> t & 1 for t in range(6)], dtype=bool)
+            across[code] = np.cos(angle[mine][:, None] - angle[~mine]).max()
+        best = min(across, key=across.__getitem__)
+        assert sorted(t for t in range(6) if not best >> t & 1) == expected
+
+
+def test_four_groups_need_two_levels_and_stay_a_partition() -> None:
+    data = two_groups(n_clients=12, groups=4)
+    model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=0.3), gamma_max=0.5, **SPLITTING)
+    train(model, data, 12)
+    found = clusters(model)
+    assert sorted(t for members in found for t in members) == list(range(12))
+    assert sorted(found) == [[g, g + 4, g + 8] for g in range(4)]
+
+
+def test_in_the_round_of_a_split_each_child_takes_the_mean_of_its_own_members() -> None:
+    data, lr = two_groups(sizes=(60, 150, 80, 200, 140, 90)), 0.3
+    options = {**SPLITTING, "min_rounds": 0, "local_epochs": 1, "max_depth": 1}
+    model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=lr), **options)
+    layer = model.components[0].linear
+    start = layer.weight.detach().double().numpy().copy(), layer.bias.detach().double().numpy().copy()
+    train(model, data, 1)
+    assert sorted(clusters(model)) == [[0, 2, 4], [1, 3, 5]]
+
+    federation, moved = data.federation, {}
+    for t in range(6):  # one full batch: Delta_t = -lr grad F_t(theta)
+        block = federation.block(torch.tensor([t]), "train")
+        x, y = block.x(torch.float64).numpy(), block.y().numpy()
+        d_weight, d_bias = gradient(*start, x, y, np.ones(len(y)))
+        moved[t] = len(y), -lr * d_weight, -lr * d_bias
+    for members in ([0, 2, 4], [1, 3, 5]):
+        n = sum(moved[t][0] for t in members)
+        weight = start[0] + sum(moved[t][0] / n * moved[t][1] for t in members)
+        bias = start[1] + sum(moved[t][0] / n * moved[t][2] for t in members)
+        served = model.personal_models(torch.tensor(members)).models
+        for c in range(3):
+            np.testing.assert_allclose(served["linear.weight"][c, 0].numpy(), weight, atol=1e-12)
+            np.testing.assert_allclose(served["linear.bias"][c, 0].numpy(), bias, atol=1e-12)
+
+
+def test_without_a_split_it_is_fedavg_and_each_cluster_trains_like_fedavg_alone() -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.5, momentum=0.9)
+    fedavg = train(make_model(FedAvg, data, client_optimizer=sgd), data, 4)
+    never = train(make_model(Clustered, data, eps1=0.0, client_optimizer=sgd), data, 4)
+    everybody = torch.arange(4)
+    for name, rows in fedavg.personal_models(everybody).models.items():
+        torch.testing.assert_close(never.personal_models(everybody).models[name], rows, rtol=1e-12, atol=1e-12)
+    assert never.cluster.unique().tolist() == [0]
+
+    data = two_groups()
+    model = make_model(Clustered, data, client_optimizer=sgd, max_depth=1, **SPLITTING)
+    train(model, data, 5)
+    before = model.personal_models(torch.tensor([0])).models
+    trained = model.local_solver(
+        model.personal_models(torch.tensor([0, 2, 4])).models,
+        data.federation.block(torch.tensor([0, 2, 4]), "train"),
+        5,
+    )
+    model.trainer.fit_loop.max_epochs = 6
+    model.trainer.fit(model, data)
+    after = model.personal_models(torch.tensor([0])).models
+    for name, rows in trained.items():  # equal sizes: a plain mean
+        assert not torch.equal(before[name], after[name])
+        torch.testing.assert_close(after[name][0], rows.mean(dim=0), rtol=1e-6, atol=1e-9)
+
+
+def test_a_stationary_cluster_of_clients_that_agree_is_not_split() -> None:
+    data = two_groups(groups=1)
+    model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=0.3), gamma_max=0.5, **SPLITTING)
+    train(model, data, 6)
+    assert model.n_groups == 1
+    few = make_model(Clustered, two_groups(n_clients=2), client_optimizer=ClientSGD(lr=0.3), **SPLITTING)
+    train(few, two_groups(n_clients=2), 6)
+    assert few.n_groups == 1  # two clients or fewer stay together
+
+
+@pytest.mark.parametrize("unseen", ["tree", "lowest_loss"])
+def test_unseen_clients_find_their_group(unseen: str) -> None:
+    data = two_groups(n_clients=16, unseen_fraction=0.25, groups=4)
+    model = make_model(Clustered, data, unseen=unseen, client_optimizer=ClientSGD(lr=0.3), gamma_max=0.5, **SPLITTING)
+    trainer = make_trainer(12)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    seen = data.federation.seen.numpy()
+    assert len(set(model.cluster.tolist())) == 4
+    for t in np.flatnonzero(~seen):
+        friends = [s for s in np.flatnonzero(seen) if s % 4 == t % 4]
+        assert int(model.cluster[t]) == int(model.cluster[friends[0]])
+    assert model.clients.cluster.tolist() == model.cluster.tolist()
+
+
+@pytest.mark.parametrize("unseen", ["tree", "lowest_loss"])
+def test_the_tree_goes_by_updates_and_the_loss_by_models(unseen: str) -> None:
+    """With the two clusters' models exchanged, unseen clients stay with their friends or leave them."""
+    data = two_groups(n_clients=8, unseen_fraction=0.25)
+    model = make_model(Clustered, data, unseen=unseen, client_optimizer=ClientSGD(lr=0.3), max_depth=1, **SPLITTING)
+    trainer = make_trainer(5)
+    trainer.fit(model, data)
+    seen = data.federation.seen.numpy()
+    friends = {group: int(model.cluster[seen][np.flatnonzero(seen) % 2 == group][0]) for group in (0, 1)}
+    assert sorted(friends.values()) == [1, 2]
+    for exchanged in (False, True):
+        if exchanged:
+            model.nodes.write(torch.tensor([1, 2]), model.nodes.read(torch.tensor([2, 1])))
+        trainer.test(model, data, verbose=False)
+        for t in np.flatnonzero(~seen):
+            leaves = exchanged and unseen == "lowest_loss"
+            assert int(model.cluster[t]) == friends[(t + leaves) % 2]
+
+
+def test_the_tree_of_clusters() -> None:
+    node = torch.arange(7)
+    assert depth(node).tolist() == [0, 1, 1, 2, 2, 2, 2]
+    assert ancestor(node, 1).tolist() == [-1, 1, 2, 1, 1, 2, 2]
+    assert ancestor(node, 0).tolist() == [0] * 7
+
+
+def test_similarities_agree_with_numpy_and_survive_zeros() -> None:
+    rng = np.random.default_rng(0)
+    updates = {"a": torch.tensor(rng.normal(size=(4, 1, 2, 3))), "b": torch.tensor(rng.normal(size=(4, 1, 5)))}
+    updates["a"][2] = updates["b"][2] = 0.0
+    flat = np.concatenate([t.numpy().reshape(4, -1) for t in updates.values()], axis=1)
+    found = cosine_similarities(updates)
+    for s in range(4):
+        for t in range(4):
+            if s == t:
+                assert found[s, t] == 1
+            elif 2 in (s, t):
+                assert found[s, t] == 0
+            else:
+                expected = flat[s] @ flat[t] / np.linalg.norm(flat[s]) / np.linalg.norm(flat[t])
+                assert found[s, t] == pytest.approx(expected)
+
+
+def test_a_resumed_run_keeps_the_tree(tmp_path: Any) -> None:
+    from fedem_lightning.callbacks import RoundCheckpoint
+
+    data = two_groups(n_clients=12, groups=4)
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3), "gamma_max": 0.5, **SPLITTING}
+    straight = train(make_model(Clustered, data, **options), data, 9)
+    trainer = make_trainer(9, callbacks=[RoundCheckpoint(1, keep=9, dirpath=tmp_path)], enable_checkpointing=True)
+    trainer.fit(make_model(Clustered, data, **options), data)
+    second = make_model(Clustered, data, **options)
+    make_trainer(9).fit(second, data, ckpt_path=tmp_path / "round-000004.ckpt", weights_only=True)
+    assert torch.equal(parameters(second), parameters(straight))
+    assert second.n_groups == 4

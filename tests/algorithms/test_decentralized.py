@@ -1,0 +1,266 @@
+"""D-FedEM against NumPy and against FedEM; surrogate optimisation: FedEM, D-FedEM and pFedMe are instances."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import (
+    ClientSGD,
+    DecentralizedSurrogateOptimization,
+    DFedEM,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    Finetune,
+    MixtureSurrogate,
+    MoreauSurrogate,
+    PFedMe,
+    Surrogate,
+    SurrogateOptimization,
+    Topology,
+)
+from fedem_lightning.algorithms.surrogate import Majorizer
+from fedem_lightning.data.federation import Block
+from fedem_lightning.models.client_store import ClientStore
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.reference import e_step, gradient, pi_update, probabilities
+
+COMPLETE, RING = Topology(graph="complete"), Topology(graph="ring")
+FULL: dict[str, Any] = {"batch_size": 1000}
+EVERYBODY = torch.arange(4)
+
+
+def test_d_fedem_agrees_with_numpy() -> None:
+    """Alg. 4 with one full batch a round on a path of four clients (a ring of four has all weights 1/3)."""
+    data = make_data(fractions=(1.0, 0.0, 0.0))
+    model = make_model(DFedEM, data, n_components=2, client_optimizer=ClientSGD(lr=0.4), topology=RING, **FULL).double()
+    blocks = [data.federation.block(torch.tensor([t]), "train") for t in range(4)]
+    clients = [(b.x(torch.float64).numpy(), b.y().numpy()) for b in blocks]
+    n = np.array([len(y) for _, y in clients])
+    start = [(c.linear.weight.detach().numpy().copy(), c.linear.bias.detach().numpy().copy()) for c in model.components]
+    theta = [[(w.copy(), b.copy()) for w, b in start] for _ in range(4)]
+    pi = np.full((4, 2), 0.5)
+    w_ring = np.full((4, 4), 1 / 3)
+    for s, t in ((0, 2), (1, 3)):
+        w_ring[s, t] = w_ring[t, s] = 0.0
+    for _ in range(3):
+        half: list[list[tuple[np.ndarray, np.ndarray]]] = []
+        for t, (x, y) in enumerate(clients):
+            losses = np.array([[-np.log(probabilities(w, b, x[i])[y[i]]) for w, b in theta[t]] for i in range(len(y))])
+            q = e_step(pi[t], losses)
+            pi[t] = pi_update(q)
+            half.append([])
+            for m, (w, b) in enumerate(theta[t]):
+                d_w, d_b = gradient(w, b, x, y, q[:, m])
+                scale = 0.4 * 4 * n[t] / n.sum()
+                half[t].append((w - scale * d_w, b - scale * d_b))
+        theta = [
+            [
+                (
+                    sum(w_ring[s, t] * half[s][m][0] for s in range(4)),
+                    sum(w_ring[s, t] * half[s][m][1] for s in range(4)),
+                )
+                for m in range(2)
+            ]
+            for t in range(4)
+        ]
+    train(model, data, 3)
+    np.testing.assert_allclose(model.pi.numpy(), pi, rtol=1e-9)
+    served = model.personal_models(EVERYBODY).models
+    for t in range(4):
+        for m in range(2):
+            np.testing.assert_allclose(served["linear.weight"][t, m].numpy(), theta[t][m][0], rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(served["linear.bias"][t, m].numpy(), theta[t][m][1], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("sizes", "steps"), [((12, 12, 12, 12), 5), ((7, 12, 4, 20), 1)])
+def test_d_fedem_on_the_complete_graph_is_fedem(sizes: tuple[int, ...], steps: int) -> None:
+    """Equal sizes: for any number of local steps; other sizes: for one step of plain SGD."""
+    data = make_data(sizes=sizes)
+    momentum = 0.9 if steps > 1 else 0.0
+    sgd = ClientSGD(lr=0.4, momentum=momentum)
+    options: dict[str, Any] = {"n_components": 3, "client_optimizer": sgd, "local_steps": steps}
+    fedem = train(make_model(FedEM, data, **options), data, 4)
+    d_fedem = train(make_model(DFedEM, data, topology=COMPLETE, **options), data, 4)
+    torch.testing.assert_close(d_fedem.pi, fedem.pi, rtol=1e-9, atol=1e-12)
+    for name, rows in fedem.personal_models(EVERYBODY).models.items():
+        torch.testing.assert_close(d_fedem.personal_models(EVERYBODY).models[name], rows, rtol=1e-9, atol=1e-12)
+
+
+def test_the_consensus_error_falls_and_mixing_keeps_the_mean() -> None:
+    data = make_data(sizes=(20, 20, 20, 20))
+    model = make_model(DFedEM, data, topology=RING, client_optimizer=ClientSGD(lr=0.5))
+    trainer = make_trainer(1)
+    trainer.fit(model, data)
+    first = float(trainer.callback_metrics["consensus_error"])
+    assert float(trainer.callback_metrics["spectral_gap"]) == pytest.approx(2 / 3, rel=1e-6)
+    store: ClientStore = model.models
+    mean, w = store.mean(EVERYBODY), torch.from_numpy(RING.mixing(4, np.ones(4, bool), 0, 0))
+    errors = [store.mix(EVERYBODY, w) for _ in range(4)]
+    assert first > errors[0] > errors[1] > errors[2] > errors[3]
+    assert errors[3] == pytest.approx(errors[0] / 9**3, rel=1e-6)  # the ring of four contracts by 1/3
+    for name, row in store.mean(EVERYBODY).items():
+        torch.testing.assert_close(row, mean[name], rtol=1e-12, atol=1e-14)
+
+
+def test_isolated_clients_keep_their_models_and_messages_follow_the_graph() -> None:
+    data = make_data(sizes=(9,) * 6)
+    model = make_model(DFedEM, data, topology=Topology(graph="ring"), participation=3)
+    train(model, data, 1)
+    cohort = model.cohort(data.federation, 0).tolist()
+    edges = sum((a + 1) % 6 in cohort for a in cohort)
+    assert model.statistics.up_bytes == model.statistics.down_bytes == 2 * edges * 3 * model.message_bytes
+    rows = model.personal_models(torch.arange(6)).models["linear.bias"]
+    start = make_model(DFedEM, data).double().personal_models(torch.arange(6)).models["linear.bias"]
+    for t in range(6):
+        assert torch.equal(rows[t], start[t]) == (t not in cohort)
+
+
+def test_decentralised_fedavg_is_one_component() -> None:
+    data = make_data(sizes=(12, 12, 12, 12))
+    sgd = ClientSGD(lr=0.4, momentum=0.9)
+    gossip = train(make_model(DFedEM, data, n_components=1, topology=COMPLETE, client_optimizer=sgd), data, 4)
+    fedavg = train(make_model(FedAvg, data, client_optimizer=sgd), data, 4)
+    for name, rows in fedavg.personal_models(EVERYBODY).models.items():
+        torch.testing.assert_close(gossip.personal_models(EVERYBODY).models[name], rows, rtol=1e-9, atol=1e-12)
+
+
+def test_integers_and_unwritten_rows_in_a_store() -> None:
+    store = ClientStore(3, {"w": torch.tensor([2.0, 4.0]), "count": torch.tensor(7)})
+    store.write(torch.tensor([1]), {"w": torch.tensor([[8.0, 4.0]]), "count": torch.tensor([9])})
+    assert store.mean(torch.arange(3))["w"].tolist() == [4.0, 4.0]
+    assert store.mean(torch.arange(3))["count"] == 9
+    assert store.mix(torch.arange(3), torch.full((3, 3), 1 / 3)) == pytest.approx(0.0)
+    assert store.read(torch.tensor([0]))["w"].tolist() == [[4.0, 4.0]]
+    assert store.read(torch.tensor([0, 1]))["count"].tolist() == [7, 9]
+
+
+# --- surrogate optimisation -------------------------------------------------------------------------------------------
+
+
+def test_fedem_is_an_instance_bit_for_bit() -> None:
+    data, sgd = make_data(unseen_fraction=0.25), ClientSGD(lr=0.5, momentum=0.9)
+    options: dict[str, Any] = {"n_components": 3, "client_optimizer": sgd, "participation": 0.7}
+    options["adaptation"] = Finetune(1, ClientSGD(lr=0.1))
+    fedem = make_model(FedEM, data, **options)
+    general = make_model(SurrogateOptimization, data, surrogate=MixtureSurrogate(), **options)
+    for model in (fedem, general):
+        trainer = make_trainer(4)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+    assert torch.equal(parameters(general.components), parameters(fedem.components))
+    assert torch.equal(general.private, fedem.pi)
+    assert general.clients.test_loss.equals(fedem.clients.test_loss)
+
+
+def test_d_fedem_is_an_instance() -> None:
+    data = make_data()
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.5), "n_components": 2, "topology": RING}
+    d_fedem = train(make_model(DFedEM, data, **options), data, 3)
+    general = make_model(DecentralizedSurrogateOptimization, data, surrogate=MixtureSurrogate(), **options)
+    assert torch.equal(parameters(train(general, data, 3)), parameters(d_fedem))
+
+
+def test_pfedme_with_one_batch_a_round_is_an_instance() -> None:
+    """R = 1: the proximal point is taken at w^{k-1} in both (App. F.3)."""
+    data, penalty, eta = make_data(sizes=(9, 14)), 2.0, 0.2
+    pfedme = make_model(
+        PFedMe,
+        data,
+        penalty=penalty,
+        outer_lr=eta,
+        inner_steps=4,
+        local_steps=1,
+        client_optimizer=ClientSGD(lr=0.1),
+        **FULL,
+    )
+    general = make_model(
+        SurrogateOptimization,
+        data,
+        surrogate=MoreauSurrogate(penalty, 4, 0.1),
+        local_steps=1,
+        client_optimizer=ClientSGD(lr=eta),
+        **FULL,
+    )
+    for model in (pfedme, general):
+        train(model, data, 3)
+    expected = parameters(pfedme.components)
+    torch.testing.assert_close(parameters(general.components), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_surrogate_of_the_envelope_touches_and_majorises() -> None:
+    """Definition 1 for g(u) = f(theta) + (lambda / 2) |theta - u|^2 and F(u) = min f + (lambda / 2) |. - u|^2.
+
+    For least squares, whose envelope F has a closed form.
+    """
+    rng, penalty = np.random.default_rng(0), 2.0
+    x, y = rng.normal(size=(12, 2)), rng.normal(size=12)
+    data = FederatedDataModule.from_arrays(x, y, np.zeros(12, int), task="regression", fractions=(1.0, 0.0, 0.0))
+    surrogate = MoreauSurrogate(penalty, inner_steps=300, inner_lr=0.15)
+    model = make_model(SurrogateOptimization, data, surrogate=surrogate, **FULL).double()
+    block = data.federation.block(torch.tensor([0]), "train")
+    u = model.broadcast(block.clients)
+    found = surrogate.majorize(model, block, u, model.private[block.clients], 0)
+    assert found.anchor is not None
+    u0, theta = (np.concatenate([rows.detach().numpy().ravel() for rows in m.values()]) for m in (u, found.anchor))
+    a = np.hstack([x, np.ones((12, 1))])
+
+    def f(w: np.ndarray) -> float:
+        return float(np.mean((a @ w - y) ** 2) / 2)
+
+    def envelope(w: np.ndarray) -> float:
+        nearest = np.linalg.solve(a.T @ a / 12 + penalty * np.eye(3), a.T @ y / 12 + penalty * w)
+        return f(nearest) + penalty / 2 * float((nearest - w) @ (nearest - w))
+
+    def g(w: np.ndarray) -> float:
+        return f(theta) + found.pull / 2 * float((theta - w) @ (theta - w))
+
+    assert g(u0) == pytest.approx(envelope(u0), rel=1e-12)
+    for _ in range(20):
+        step = rng.normal(size=3)
+        assert g(u0 + step) > envelope(u0 + step)
+        up, down = (g(u0 + s * step) - envelope(u0 + s * step) for s in (1e-4, -1e-4))
+        assert up - down == pytest.approx(0.0, abs=1e-11)  # their slopes at u0 are one
+
+
+def test_a_users_own_surrogate_runs_with_and_without_a_server() -> None:
+    class Proximal(Surrogate):
+        """F_t(u) + (mu / 2) |u - u^{k-1}|^2 lies above F_t and touches it: FedProx."""
+
+        def majorize(
+            self, algorithm: FederatedAlgorithm, block: Block, u: Any, v: torch.Tensor, round_: int
+        ) -> Majorizer:
+            return Majorizer(v, anchor=algorithm.params_of(u), pull=0.7)
+
+    from fedem_lightning import FedProx
+
+    data = make_data(sizes=(12, 12, 12, 12))
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3), "local_epochs": 2}
+    fedprox = train(make_model(FedProx, data, mu=0.7, **options), data, 3).personal_models(EVERYBODY).models
+    served = [
+        train(make_model(SurrogateOptimization, data, surrogate=Proximal(), **options), data, 3),
+        train(
+            make_model(DecentralizedSurrogateOptimization, data, surrogate=Proximal(), topology=COMPLETE, **options),
+            data,
+            3,
+        ),
+    ]
+    for model in served:
+        for name, rows in model.personal_models(EVERYBODY).models.items():
+            torch.testing.assert_close(rows, fedprox[name], rtol=1e-9, atol=1e-12)
+
+
+def test_tuning_after_a_surrogate_with_an_anchor_uses_the_samples() -> None:
+    data = make_data(sizes=(20, 20, 20, 20))
+    losses = []
+    for adaptation in (None, Finetune(3, ClientSGD(lr=0.1))):
+        options: dict[str, Any] = {"surrogate": MoreauSurrogate(2.0, 3, 0.1), "adaptation": adaptation}
+        model = make_model(DecentralizedSurrogateOptimization, data, topology=COMPLETE, **options)
+        trainer = make_trainer(2)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        losses.append(model.clients.train_loss)
+    assert (losses[1] < losses[0]).all()

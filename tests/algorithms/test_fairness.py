@@ -1,0 +1,303 @@
+"""What keeps a comparison of methods fair: nobody sees more data, trains longer or counts less than the others."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import (
+    APFL,
+    L2SGD,
+    MOCHA,
+    ClientSGD,
+    Clustered,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    HypCluster,
+    Interpolate,
+    Local,
+    LoopEngine,
+    Mapper,
+    PFedMe,
+    ShiftedExponentialNetwork,
+    TextDataModule,
+    UserCentric,
+    UserError,
+)
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.data.federation import Block
+from fedem_lightning.evaluation.recovery import component_health
+from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.report.components import MixtureWeights
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def test_characters_of_unseen_clients_do_not_weigh_the_loss(tmp_path: Path) -> None:
+    spoken = {"ANNA": "aacb aab. caa. " * 4, "BERT": "bbba zz. zzzb. " * 4}
+    (tmp_path / "play.txt").write_text("\n".join(f"{role}. {text}" for role, text in spoken.items()))
+    data = TextDataModule(tmp_path, window=5, char_weights=True, unseen_fraction=0.5)
+    federation, symbols = data.federation, data.federation.notes["vocabulary"]
+    assert federation.seen.sum() == 1
+    role = federation.names[int(federation.clients()[0])].split("/")[1]
+    text = spoken[role].strip()
+    trained_on = text[: int(0.6 * len(text))]
+    often = Counter(trained_on)
+    expected = [8 * min(1.0, 0.012 / (often[s] / len(trained_on))) if often[s] else 8.0 for s in symbols]
+    np.testing.assert_allclose(federation.task.class_weights, expected)
+    assert 8.0 in expected  # each role has a letter that only it uses
+
+
+# --- components -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "dead"), [(0.04, [2]), (0.06, [])])
+def test_a_run_and_a_report_call_the_same_components_dead(share: float, dead: list[int]) -> None:
+    """Below 0.05 / M: in between lies what only one of two thresholds would name."""
+    pi = np.tile([0.5, 0.5 - share / 3, share / 3], (4, 1))
+    assert component_health(pi, np.eye(3))["dead"] == dead
+    assert MixtureWeights(pi, pi[:0]).dead() == dead
+    assert MixtureWeights(pi[:0], pi).dead() == []
+
+
+# --- FedEM's warm-up --------------------------------------------------------------------------------------------------
+
+
+class AllTrained(FedEM):
+    """The warm-up as it was: M equal models, each of them trained."""
+
+    def _n_sent(self, round_: int) -> int:
+        return len(self.components)
+
+
+@pytest.mark.parametrize("state", ["restart", "keep"])
+def test_a_warm_up_trains_one_model_for_equal_components(state: str) -> None:
+    """And ends where M trained models would; kept momentum goes on in the rounds after it."""
+    data, sgd = make_data(), ClientSGD(lr=0.3, momentum=0.9, state=state)
+    options: dict[str, Any] = {"initialization": "shared", "warmup_rounds": 2, "client_optimizer": sgd}
+    options |= {"participation": 3, "server_optimizer": lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.5)}
+    for rounds, models in ((2, 2 * 1), (4, 2 * 1 + 2 * 3)):
+        one = train(make_model(FedEM, data, **options), data, rounds)
+        every = train(make_model(AllTrained, data, **options), data, rounds)
+        torch.testing.assert_close(parameters(one), parameters(every), rtol=1e-12, atol=1e-12)
+        assert one.statistics.up_bytes == one.statistics.down_bytes == 3 * models * one.message_bytes
+    assert not torch.allclose(parameters(one.components[0]), parameters(one.components[1]))
+
+
+def test_a_warm_up_of_different_components_trains_them_all() -> None:
+    data = make_data()
+    model = train(make_model(FedEM, data, warmup_rounds=2, client_optimizer=ClientSGD(lr=0.3)), data, 2)
+    assert model.statistics.up_bytes == 2 * 4 * 3 * model.message_bytes
+    assert not torch.allclose(parameters(model.components[0]), parameters(model.components[1]))
+
+
+# --- Local ------------------------------------------------------------------------------------------------------------
+
+
+class Counted(Local):
+    """Notes who trains in which round."""
+
+    def client_update(self, block: Block, round_: int) -> None:
+        vars(self).setdefault("rounds", []).extend((t, round_) for t in block.clients.tolist())
+        super().client_update(block, round_)
+
+
+@pytest.mark.parametrize("deadline", [None, 2.0])
+@pytest.mark.parametrize("participation", [1.0, 0.25])
+def test_an_unseen_local_client_trains_as_often_as_a_seen_one(
+    participation: float, deadline: float | None, tmp_path: Path
+) -> None:
+    """Before and after a resume."""
+    data = make_data(sizes=(6,) * 10, unseen_fraction=0.2)
+    network = ShiftedExponentialNetwork(rho=1, t_min=1, mu=1, deadline=deadline)
+    options: dict[str, Any] = {"participation": participation, "networks": {"n": network}}
+    trainer = make_trainer(12, callbacks=[RoundCheckpoint(1, keep=99, dirpath=tmp_path)], enable_checkpointing=True)
+    straight, resumed = (make_model(Counted, data, **options) for _ in range(2))
+    trainer.fit(straight, data)
+    mean = len(straight.rounds) / 8  # over the clients that train
+    assert (mean == 12) == (participation == 1 and deadline is None)
+    second = make_trainer(12)
+    second.fit(resumed, data, ckpt_path=tmp_path / "round-000007.ckpt", weights_only=True)
+    for model, tester in ((straight, trainer), (resumed, second)):
+        model.rounds.clear()
+        tester.test(model, data, verbose=False)
+        for t in data.federation.clients(seen=False).tolist():
+            rounds = [round_ for client, round_ in model.rounds if client == t]
+            assert len(rounds) == len(set(rounds)) == round(mean)
+            assert rounds == [int(i * 12 / len(rounds)) for i in range(len(rounds))]  # over the whole run
+
+
+# --- simulated time and messages --------------------------------------------------------------------------------------
+
+RELIABLE = {"reliable": ShiftedExponentialNetwork(rho=4, t_min=1, mu=None)}
+
+
+@pytest.mark.parametrize(("label_adjusted", "gradients"), [(False, 1), (True, 3)])
+@pytest.mark.parametrize("cohort", [2, 10])
+def test_a_special_round_costs_the_same_whatever_the_cohort(cohort: int, label_adjusted: bool, gradients: int) -> None:
+    """10 clients: all hear a model, compute (1), and send gradients (4 each) at once; then rounds with two streams."""
+    data = make_data(sizes=(12,) * 10)
+    options = {"n_streams": 2, "participation": cohort, "label_adjusted": label_adjusted, "networks": RELIABLE}
+    model = train(make_model(UserCentric, data, **options, refresh_every=2), data, 3)  # special before and after two
+    sent, size = model.statistics, model.message_bytes
+    assert len(model.weights) == 2
+    assert sent.times == {"reliable": 3 * (1 + 4 + 2) + 2 * (1 + 4 * gradients + 1)}
+    assert sent.up_bytes == (3 * cohort + 2 * 10 * gradients) * size
+    assert sent.down_bytes == (3 * cohort + 2 * 10) * size
+    assert sent.air_bytes == (3 * (cohort + 2) + 2 * (10 * gradients + 1)) * size
+
+
+def test_a_special_round_waits_for_those_who_would_miss_the_deadline() -> None:
+    data, network = make_data(sizes=(12,) * 10), ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=1.5)
+    model = train(make_model(UserCentric, data, n_streams=1, networks={"n": network}), data, 1)
+    sent, size = model.statistics, model.message_bytes
+    in_time = 10 - sent.stragglers
+    assert 0 < in_time < 10
+    assert sent.down_bytes == (10 + 10) * size
+    assert sent.up_bytes == (in_time + 10) * size
+    slowest = float(network.compute_times(torch.arange(10), torch.ones(10), 0, -1).max())
+    assert slowest > 1.5
+    assert sent.times["n"] == pytest.approx((1.5 + 4 + 1) + (slowest + 4 + 1))
+
+
+WORK: list[tuple[type[FederatedAlgorithm], dict[str, Any]]] = [
+    (FedAvg, {"local_epochs": 2}),
+    (FedAvg, {"local_steps": 5}),
+    (FedEM, {"local_epochs": 2}),
+    (FedEM, {"local_epochs": 2, "initialization": "shared", "warmup_rounds": 1}),
+    (APFL, {"local_steps": 3}),
+    (PFedMe, {"inner_steps": 3, "local_epochs": 2}),
+    (HypCluster, {"n_components": 3, "initialization": "random"}),
+    (Mapper, {"local_epochs": 2, "adaptation": Interpolate(lambdas=(0.0, 0.2, 0.7), epochs=3, selection="train")}),
+    (L2SGD, {"probability": 0.2}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), WORK)
+def test_work_is_every_gradient_that_is_taken(
+    kind: type[FederatedAlgorithm], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop takes the gradients of a learner's batches one after the other, so they can be counted."""
+    taken, objective = [], LocalStep.objective
+
+    def counting(self: LocalStep, params: Any, buffers: Any, x: torch.Tensor, *rest: Any) -> Any:
+        taken.append(len(x))
+        return objective(self, params, buffers, x, *rest)
+
+    monkeypatch.setattr(LocalStep, "objective", counting)
+    data = make_data(sizes=(8, 16, 4), fractions=(1.0, 0.0, 0.0))  # batches of 4
+    model = make_model(kind, data, engine=LoopEngine(), client_optimizer=ClientSGD(lr=0.1), **options)
+    train(model, data, 1)
+    work = model.local_work(data.federation, torch.arange(3), 0)
+    assert work.sum() == sum(taken) > 0
+    per_sample = work / torch.tensor([8, 16, 4]) if "local_steps" not in options and kind is not L2SGD else work
+    assert len(per_sample.unique()) == 1
+
+
+def test_work_of_coordinate_steps() -> None:
+    data = make_data(sizes=(8, 17, 4), n_classes=2, task="binary", fractions=(1.0, 0.0, 0.0))
+    assert make_model(MOCHA, data).local_work(data.federation, torch.arange(3), 0).tolist() == [4, 8, 2]
+
+
+@pytest.mark.parametrize(("participation", "exchanges"), [(4, 1), (3, 4)])
+def test_l2sgd_sends_nothing_where_the_mean_has_not_changed(
+    participation: int, exchanges: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With J = 0 the coin has not turned; but the mean over another cohort is another one."""
+    steps = [0, 3, 0, 0]
+    monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: steps[round_])
+    data = make_data()
+    model = train(make_model(L2SGD, data, participation=participation, networks=RELIABLE), data, 4)
+    sent, size = model.statistics, model.message_bytes
+    assert sent.up_bytes == sent.down_bytes == exchanges * participation * size
+    assert sent.times == {"reliable": 1 + exchanges * (4 + 1)}  # who takes no step computes no time
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def em(losses: np.ndarray, steps: int, tolerance: float) -> np.ndarray:
+    """pi of one client from uniform weights, in NumPy."""
+    pi = np.full(losses.shape[1], 1 / losses.shape[1])
+    for _ in range(steps):
+        joint = pi * np.exp(-losses)
+        new = (joint / joint.sum(axis=1, keepdims=True)).mean(axis=0)
+        near, pi = np.abs(new - pi).max() < tolerance, new
+        if near:
+            break
+    return pi
+
+
+def test_pi_is_made_anew_until_it_stays() -> None:
+    """Of unseen clients, each by itself; with `personalize_seen` of all, and training goes on with its own pi."""
+    data = make_data(sizes=(20,) * 6, unseen_fraction=1 / 3)
+    options: dict[str, Any] = {"personalize_steps": 300, "personalize_tolerance": 1e-3, "participation": 2}
+    models = []
+    for seen in (False, True):
+        model = make_model(FedEM, data, personalize_seen=seen, client_optimizer=ClientSGD(lr=0.5), **options)
+        trainer = make_trainer(3, limit_val_batches=1, num_sanity_val_steps=0, check_val_every_n_epoch=1)
+        trainer.fit(model, data)
+        models.append((model, model.pi.clone()))
+        trainer.test(model, data, verbose=False)
+    assert torch.equal(models[0][1], models[1][1])
+    for seen, (model, trained) in zip((False, True), models, strict=True):
+        assert torch.equal(model.pi[data.federation.seen], trained[data.federation.seen])
+        served = model.clients[[f"pi_{m}" for m in range(trained.shape[1])]].to_numpy()
+        for t in range(6):
+            block = data.federation.block(torch.tensor([t]), "train")
+            again = seen or not data.federation.seen[t]
+            expected = em(model.losses(block).numpy(), 300, 1e-3) if again else trained[t].numpy()
+            np.testing.assert_allclose(served[t], expected, rtol=1e-9)
+            assert not np.allclose(expected, em(model.losses(block).numpy(), 300, 0.0), rtol=1e-9)
+
+
+def test_thresholds_of_clustered_by_the_rule_of_thumb() -> None:
+    """eps1 is a tenth of the longest mean update so far, eps2 four times that: both hold in round 4 only."""
+    data = make_data()
+    model = make_model(Clustered, data, eps1="auto", eps2="auto", min_rounds=1)
+    theta = {name: rows[0] for name, rows in model.nodes.read(torch.tensor([0])).items()}
+    members, root = torch.arange(4), torch.tensor(0)
+    model.updates.write(members, {n: torch.randn(4, *r.shape) for n, r in theta.items()})
+    parted = []
+    for round_, (a, b) in enumerate([(1.0, 9.0), (2.0, 9.0), (0.3, 9.0), (0.19, 0.7), (0.19, 0.9)]):
+        model.update_norms[:] = b
+        moved = {name: rows + (a if "bias" in name else 0) / 3**0.5 for name, rows in theta.items()}
+        parted.append(model._bipartition(root, members, moved, round_) is not None)
+        if round_ == 3:
+            found = model.diagnostics["clustered"]
+    assert parted == [False, False, False, False, True]
+    assert found == pytest.approx(
+        {"smallest_mean_update_norm": 0.19, "largest_update_norm": 9, "eps1": 0.2, "eps2": 0.8}
+    )
+    assert "clustered" not in model.diagnostics
+
+
+@pytest.mark.parametrize(("options", "reason"), [({}, "min_rounds=20 of 1 rounds"), ({"eps1": 0.0}, ".*eps1=0")])
+def test_a_run_that_cannot_split_says_so(options: dict[str, Any], reason: str) -> None:
+    data = make_data()
+    with pytest.warns(UserWarning, match=rf"Clustered cannot split, so it is FedAvg \({reason}"):
+        train(make_model(Clustered, data, **options), data, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (
+            FedEM,
+            {"personalize_tolerance": 0, "personalize_steps": 2},
+            "personalize_tolerance: expected a number above 0",
+        ),
+        (FedEM, {"personalize_tolerance": 0.1}, "personalize_tolerance: it needs algorithm.personalize_steps above 1"),
+        (FedEM, {"personalize_seen": "yes"}, "personalize_seen: expected true or false, got yes"),
+        (Clustered, {"eps1": "often"}, "eps1: expected a number or auto, got often"),
+        (Clustered, {"eps2": -1}, "eps2: expected a number at least 0"),
+    ],
+)
+def test_wrong_values_are_named(kind: type[FederatedAlgorithm], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_model(kind, make_data(), **options)

@@ -1,0 +1,403 @@
+"""What a user of Lightning meets: classes and options that cannot be meant, what comes back, what is logged."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import pytorch_lightning as pl
+import torch
+import yaml
+from pytorch_lightning.callbacks import (
+    BatchSizeFinder,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
+from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.tuner import Tuner
+from torch import nn
+
+from fedem_lightning import (
+    CNN,
+    ClientSGD,
+    FedAvg,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    FedProx,
+    Finetune,
+    LeNet5,
+    Linear,
+    MoreauSurrogate,
+    NpzDataModule,
+    ReferenceCNN,
+    SurrogateOptimization,
+    SyntheticMixture,
+    UserError,
+)
+from fedem_lightning.algorithms.trainer_options import check_trainer
+from fedem_lightning.hyperparameters import plain
+from fedem_lightning.run.loggers import RoundCSVLogger
+from helpers.federations import make_data, make_model, make_trainer, train
+
+# --- classes and networks ---------------------------------------------------------------------------------------------
+
+
+class Nothing(FederatedAlgorithm):
+    """Says nothing of its clients."""
+
+
+def test_a_class_without_client_update_is_refused_when_it_is_made() -> None:
+    with pytest.raises(UserError, match=r"^Nothing does not define client_update, see docs/adding_an_algorithm.md$"):
+        make_model(Nothing, make_data())
+
+
+@pytest.mark.parametrize("returned", [{"weight": 1}, (1, 2), torch.zeros(1)])
+def test_what_clients_send_is_sent_or_none(returned: Any) -> None:
+    class Mine(FedAvg):
+        def client_update(self, block, round_):
+            return returned
+
+    expected = f"^Mine.client_update returned {type(returned).__name__}, expected Sent"
+    with pytest.raises(UserError, match=expected):
+        train(make_model(Mine, make_data()), make_data(), 1)
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test"])
+@pytest.mark.parametrize("n_outputs", [2, 9, 11])
+def test_a_network_with_other_outputs_is_refused_without_the_command_line_too(stage: str, n_outputs: int) -> None:
+    data = make_data(n_classes=10)
+    model = FedAvg(Linear(data.in_shape, n_outputs), data.n_clients)
+    with pytest.raises(UserError, match=rf"needs 10 outputs for a sample, the backbone gives \({n_outputs},\)$"):
+        getattr(make_trainer(1, limit_val_batches=1), stage)(model, data)
+
+
+def test_a_network_of_other_features_is_refused_and_left_as_it_was() -> None:
+    data, model = make_data(), FedAvg(nn.Sequential(nn.BatchNorm1d(9), nn.Linear(9, 3)), 4)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(UserError, match=r"^backbone: it does not take samples of shape \(4,\) for Classification \("):
+        model.prepare_for(data.federation)
+    assert model.components[0].training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("network", "smallest"), [(CNN, 6), (ReferenceCNN, 16), (LeNet5, 12)])
+def test_networks_for_images_say_so(network: Callable[..., nn.Module], smallest: int) -> None:
+    for shape in ((20,), (28, 28), (1, smallest - 1, smallest)):
+        with pytest.raises(UserError, match=f"takes images .* of {smallest} x {smallest} pixels or more"):
+            network(3, shape)
+    assert network(3, (1, smallest, smallest))(torch.zeros(2, 1, smallest, smallest)).shape == (2, 3)
+
+
+# --- strings ----------------------------------------------------------------------------------------------------------
+
+WORDS = np.repeat(["b", "a"], 6)
+COLUMNS = {
+    "array": WORDS,
+    "list": list(WORDS),
+    "bytes": WORDS.astype("S"),
+    "objects": WORDS.astype(object),
+    "series": pd.Series(WORDS),
+    "series of objects": pd.Series(WORDS, dtype=object),
+    "string": pd.Series(WORDS, dtype="string"),
+    "arrow": pd.Series(WORDS, dtype="string[pyarrow]"),
+    "categories": pd.Series(pd.Categorical(WORDS)),
+}
+
+
+def arrays(**more: Any) -> dict[str, Any]:
+    """Twelve samples of two clients."""
+    return {"x": np.zeros((12, 2)), "y": np.arange(12) % 3, "client": np.arange(12) % 2, **more}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_clients_domains_and_labels_may_be_strings_of_any_kind(kind: str) -> None:
+    column = COLUMNS[kind]
+    federation = FederatedDataModule.from_arrays(**arrays(client=column, domain=column)).federation
+    assert tuple(federation.names) == federation.domains.names == ("a", "b")
+    assert federation.domains.of_sample.tolist() == [1] * 6 + [0] * 6
+    labelled = FederatedDataModule.from_arrays(**arrays(y=column)).federation
+    assert labelled.samples.y.tolist() == [1] * 6 + [0] * 6
+    assert labelled.notes == {"classes": ["a", "b"]}
+    assert labelled.task.n_classes == 2
+
+
+def test_splits_and_names_may_be_columns() -> None:
+    split = pd.Series(["train", "val", "test"] * 4, dtype="category")
+    names = pd.Series(["Ann", "Bob"], dtype="string")
+    federation = FederatedDataModule.from_arrays(**arrays(split=split, names=names)).federation
+    assert tuple(federation.names) == ("Ann", "Bob")
+    assert [len(federation.splits[name]) for name in ("train", "val", "test")] == [4, 4, 4]
+
+
+def test_columns_of_whole_numbers_stay_numbers() -> None:
+    for dtype in ("Int64", object, "category"):
+        federation = FederatedDataModule.from_arrays(**arrays(client=pd.Series([10, 9] * 6, dtype=dtype))).federation
+        assert tuple(federation.names) == ("9", "10")  # by value; as strings they would be the other way round
+
+
+@pytest.mark.parametrize(
+    ("column", "wrong"),
+    [
+        (["a", None] * 6, "strings everywhere, number 1 is None"),
+        (["a", float("nan")] * 6, "strings everywhere, number 1 is nan"),
+        ([1, "a"] * 6, "strings everywhere, number 0 is 1"),
+        (pd.Series(["a", None] * 6, dtype="string"), "strings everywhere, number 1 is <NA>"),
+        (np.array([1, None] * 6, dtype=object), "whole numbers everywhere, number 1 is None"),
+    ],
+)
+@pytest.mark.parametrize("name", ["client", "y", "domain"])
+def test_a_missing_value_is_named(column: Any, wrong: str, name: str) -> None:
+    with pytest.raises(UserError, match=f"^{name}: expected {wrong}$"):
+        FederatedDataModule.from_arrays(**arrays(**{name: column}))
+
+
+def test_labels_of_a_file_may_be_strings(tmp_path: Path) -> None:
+    np.savez(tmp_path / "words.npz", **arrays(y=WORDS))
+    federation = NpzDataModule(tmp_path / "words.npz", task="binary", unseen_fraction=0.5).federation
+    assert federation.samples.y.tolist() == [1] * 6 + [0] * 6
+    assert federation.notes == {"source": str(tmp_path / "words.npz"), "classes": ["a", "b"]}
+    with pytest.raises(UserError, match="y: expected numbers"):
+        NpzDataModule(tmp_path / "words.npz", task="regression")
+
+
+# --- options of the Trainer -------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "half a round": ({"limit_train_batches": 0.5}, "limit_train_batches: .* got 0.5; fewer clients: algorithm.partici"),
+    "no round": ({"limit_train_batches": 0}, "limit_train_batches: .* expected 1, got 0"),
+    "few batches": (
+        {"limit_train_batches": 3},
+        "limit_train_batches: an epoch is a round, and its one batch is all clients; expected 1, got 3",
+    ),
+    "half an evaluation": ({"limit_val_batches": 0.5}, "limit_val_batches: .* expected 0 or 1, got 0.5; .*scored_clie"),
+    "no test": ({"limit_test_batches": 0}, "limit_test_batches: .* expected 1, got 0"),
+    "overfitting": ({"overfit_batches": 1}, "overfit_batches: .* take a smaller federation"),
+    "clipping": ({"gradient_clip_val": 1.0}, "gradient_clip_val: .* clip in a LocalStep of your own"),
+    "accumulation": ({"accumulate_grad_batches": 2}, "accumulate_grad_batches: .* algorithm.batch_size"),
+    "steps": ({"max_steps": 2}, "max_steps: a step is a round here; use trainer.max_epochs"),
+    "least steps": ({"min_steps": 2}, "min_steps: a step is a round here; use trainer.min_epochs"),
+    "several quick rounds": ({"fast_dev_run": 3}, "fast_dev_run: .* use trainer.max_epochs=3"),
+    "evaluation within rounds": ({"val_check_interval": 0.5}, "val_check_interval: .* check_val_every_n_epoch"),
+    "evaluation by batches": ({"val_check_interval": 2}, "val_check_interval: .* check_val_every_n_epoch"),
+    "shared statistics": ({"sync_batchnorm": True, "strategy": "ddp", "devices": 2}, "sync_batchnorm: .* false"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REFUSED)
+def test_options_that_cannot_be_meant_say_what_to_use(name: str) -> None:
+    options, message = REFUSED[name]
+    trainer = make_trainer(2, **{"limit_val_batches": 1, **options})
+    with pytest.raises(UserError, match=f"^trainer.{message}"):
+        check_trainer(trainer)
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test"])
+def test_options_are_checked_before_anything_runs(stage: str) -> None:
+    data = make_data()
+    with pytest.raises(UserError, match=r"^trainer.gradient_clip_val"):
+        getattr(make_trainer(2, gradient_clip_val=1.0), stage)(make_model(FedAvg, data), data)
+
+
+CALLBACKS = {
+    "BatchSizeFinder": BatchSizeFinder,
+    "LearningRateFinder": LearningRateFinder,
+    "GradientAccumulationScheduler": lambda: GradientAccumulationScheduler({0: 2}),
+    "StochasticWeightAveraging": lambda: StochasticWeightAveraging(0.1),
+}
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_callbacks_that_cannot_be_meant_say_what_to_use(name: str) -> None:
+    data = make_data()
+    with pytest.raises(UserError, match=f"^{name}: "):
+        train(make_model(FedAvg, data), data, 2, callbacks=[CALLBACKS[name]()])
+
+
+def test_the_tuner_is_refused_and_the_batch_size_stays() -> None:
+    data = make_data()
+    model = make_model(FedAvg, data)
+    for search in ("scale_batch_size", "lr_find"):
+        with pytest.raises(UserError, match=r"^(BatchSizeFinder|LearningRateFinder): "):
+            getattr(Tuner(make_trainer(2)), search)(model, data)
+    assert model.batch_size == 4
+
+
+def test_a_schedule_needs_the_number_of_rounds() -> None:
+    data = make_data()
+    model = make_model(FedAvg, data, client_optimizer=ClientSGD(schedule="cosine"))
+    with pytest.raises(UserError, match=r"^trainer.max_epochs: algorithm.client_optimizer.schedule=cosine needs"):
+        train(model, data, -1, max_time={"seconds": 1})
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "rounds"),
+    [
+        ({"fast_dev_run": True}, 1),
+        ({"limit_train_batches": 1.0, "limit_val_batches": 0, "limit_test_batches": 1}, 3),
+        ({"val_check_interval": 2, "check_val_every_n_epoch": None}, 3),
+        ({"max_time": {"minutes": 10}}, 3),
+        ({"detect_anomaly": True}, 3),
+        ({"profiler": "simple"}, 3),
+        ({"profiler": "pytorch"}, 3),
+        ({"num_sanity_val_steps": 2, "inference_mode": True}, 3),
+    ],
+)
+def test_other_options_work(options: dict[str, Any], rounds: int, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a profiler writes there
+    data = make_data()
+    model, plain_model = make_model(FedAvg, data), make_model(FedAvg, data)
+    trainer = make_trainer(3, **{"limit_val_batches": 1, **options})
+    trainer.fit(model, data)
+    assert len(model.statistics.round_seconds) == rounds
+    train(plain_model, data, rounds)
+    for one, other in zip(model.parameters(), plain_model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert "test/accuracy" in trainer.test(model, data, verbose=False)[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_barebones_trains() -> None:
+    data = make_data()
+    model = make_model(FedAvg, data)
+    pl.Trainer(max_epochs=2, accelerator="cpu", barebones=True).fit(model, data)
+    assert len(model.statistics.round_seconds) == 2
+
+
+# --- what comes back --------------------------------------------------------------------------------------------------
+
+
+def test_validate_is_about_validation_and_test_about_the_test() -> None:
+    data = make_data(sizes=(20, 30, 40, 25, 35), unseen_fraction=0.4)
+    model, trainer = make_model(FedAvg, data), make_trainer(2, limit_val_batches=1)
+    trainer.fit(model, data)
+    curves = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    splits = ("train", "val")
+    names = [f"{split}/{measure}" for split in splits for measure in ("accuracy", "accuracy_bottom_decile", "loss")]
+    (found,) = trainer.validate(model, data, verbose=False)
+    assert found == pytest.approx({name: curves[name] for name in names})
+
+    (found,) = trainer.test(model, data, verbose=False)
+    expected = {}
+    for population, prefix in (("seen", "test"), ("unseen", "test_unseen")):
+        table = model.clients[model.clients.population == population]
+        for measure, worst in (("accuracy", "min"), ("loss", "max")):
+            scores = table[f"test_{measure}"]
+            expected[f"{prefix}/{measure}"] = np.average(scores, weights=table.n_train)
+            expected[f"{prefix}/{measure}_mean"] = scores.mean()
+            expected[f"{prefix}/{measure}_bottom_decile"] = getattr(scores, worst)()  # of three clients, and of two
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert found["test/accuracy"] == pytest.approx(curves["test/accuracy"])
+
+
+def test_without_unseen_clients_the_test_is_about_the_seen() -> None:
+    data = make_data()
+    (found,) = make_trainer(1).test(make_model(FedAvg, data), data, verbose=False)
+    assert all(name.startswith("test/") for name in found)
+
+
+def test_validation_and_test_leave_the_rounds_as_they_were(tmp_path: Path) -> None:
+    data, path = make_data(sizes=(20, 30, 40)), tmp_path / "metrics.csv"
+    model = make_model(FedAvg, data)
+    options = {"limit_val_batches": 1, "check_val_every_n_epoch": 2, "log_every_n_steps": 1}
+    options["logger"] = RoundCSVLogger(path)
+    trainer = make_trainer(3, **options)
+    trainer.validate(model, data, verbose=False)
+    trainer.fit(model, data)
+    before = path.read_text()
+    assert pd.read_csv(path)["test/accuracy"].notna().tolist() == [False, True, False]
+    trainer.validate(model, data, verbose=False)
+    trainer.test(model, data, verbose=False)
+    make_trainer(3, **{**options, "logger": RoundCSVLogger(path)}).test(model, data, verbose=False)
+    assert path.read_text() == before
+    trainer.fit_loop.max_epochs = 4
+    trainer.fit(model, data)
+    assert pd.read_csv(path)["round"].tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["train/loss", "val/accuracy", "val/accuracy_bottom_decile", "val/loss", "test/loss"])
+def test_callbacks_may_monitor_the_documented_names(name: str, tmp_path: Path) -> None:
+    data = make_data(sizes=(20, 30, 40))
+    best = ModelCheckpoint(tmp_path, "best", monitor=name, mode="max")
+    stop = EarlyStopping(monitor=name, mode="max", patience=1, min_delta=10)  # nothing gets better by so much
+    options = {"callbacks": [best, stop], "enable_checkpointing": True, "limit_val_batches": 1}
+    model = train(make_model(FedAvg, data), data, 20, check_val_every_n_epoch=2, num_sanity_val_steps=0, **options)
+    assert len(model.statistics.round_seconds) == 4
+    assert stop.stopped_epoch == 3
+    assert Path(best.best_model_path) == tmp_path / "best.ckpt"
+    assert float(best.best_model_score) == pytest.approx(float(stop.best_score), abs=10)
+
+
+# --- hyper-parameters -------------------------------------------------------------------------------------------------
+
+
+def test_loggers_record_what_a_run_was_made_with(tmp_path: Path) -> None:
+    data = SyntheticMixture(n_clients=4, dimension=5, test_size=9, seed=3)
+    sgd = ClientSGD(lr=0.3, momentum=0.5, schedule="cosine")
+    model = FedProx(
+        lambda: Linear(data.in_shape, data.n_outputs), 4, mu=0.7, client_optimizer=sgd, adaptation=Finetune(2), seed=1
+    )
+    logger = CSVLogger(tmp_path, name="", version="")
+    make_trainer(1, logger=logger, log_every_n_steps=1).fit(model, data)
+    recorded = yaml.safe_load((tmp_path / "hparams.yaml").read_text())
+    expected = {
+        "algorithm": "FedProx",
+        "backbone": {"class": "Linear", "parameters": 6},
+        "n_clients": 4,
+        "n_components": 1,
+        "mu": 0.7,
+        "client_optimizer": {"class": "ClientSGD", **vars(sgd)},
+        "server_optimizer": {"class": "SGD", "lr": 1.0},
+        "adaptation": {"class": "Finetune", "epochs": 2, "client_optimizer": None},
+        "engine": {"class": "AutoEngine", "block_size": None, "memory_gb": None},
+        "batch_size": 128,
+        "participation": 1.0,
+        "seed": 1,
+    }
+    assert recorded.items() >= expected.items()
+    data_expected = {"class": "SyntheticMixture", "n_clients": 4, "dimension": 5, "alpha": 0.4, "seed": 3}
+    assert recorded["data"].items() >= data_expected.items()
+    assert recorded == {**model.hparams, **data.hparams}
+
+
+def test_options_of_a_part_are_recorded() -> None:
+    data = make_data(fractions=(0.5, 0.25, 0.25), seed=5)
+    surrogate = MoreauSurrogate(penalty=3.0)
+    model = make_model(SurrogateOptimization, data, surrogate=surrogate, n_components=2, engine="loop")
+    assert model.hparams["surrogate"] == {"class": "MoreauSurrogate", "penalty": 3, "inner_steps": 5, "inner_lr": 0.01}
+    assert model.hparams["n_components"] == 2
+    assert model.hparams["engine"]["class"] == "LoopEngine"
+    assert data.hparams["data"]["fractions"] == [0.5, 0.25, 0.25]
+    assert data.hparams["data"]["class"] == "FederatedDataModule"
+
+
+def test_plain_values_hold_nothing_else() -> None:
+    odd = {"a": np.float64(0.5), 3: (np.int64(2), Path("x")), "c": np.zeros(3), "d": len, "e": {1.5: np.str_("y")}}
+    assert plain(odd) == {"a": 0.5, "3": [2, "x"], "c": {"class": "ndarray"}, "d": "len", "e": {"1.5": "y"}}
+    assert type(plain(odd)["a"]) is float
+    assert type(plain(odd)["e"]["1.5"]) is str
+
+
+def test_checkpoints_stay_plain_and_load_with_and_without_hyper_parameters(tmp_path: Path) -> None:
+    data, path = make_data(), tmp_path / "model.ckpt"
+    model, trainer = make_model(FedProx, data, mu=0.7, batch_size=3), make_trainer(2)
+    trainer.fit(model, data)
+    trainer.save_checkpoint(path)
+    checkpoint = torch.load(path, weights_only=True)
+    assert checkpoint["hyper_parameters"] == {"n_clients": 4, "mu": 0.7, "batch_size": 3}
+    backbone = Linear(data.in_shape, data.n_outputs)
+    again = FedProx.load_from_checkpoint(path, weights_only=True, backbone=backbone)
+    assert (again.mu, again.batch_size) == (0.7, 3)
+    assert torch.equal(again.components[0].linear.weight, model.components[0].linear.weight)
+    for name in ("datamodule_hyper_parameters", "hyper_parameters"):  # older checkpoints have no data's
+        del checkpoint[name]
+    torch.save(checkpoint, path)
+    resumed = make_model(FedProx, data, mu=0.7, batch_size=3)
+    make_trainer(3).fit(resumed, data, ckpt_path=path, weights_only=True)
+    assert len(resumed.statistics.round_seconds) == 3

@@ -1,0 +1,331 @@
+"""Details of single methods that other tests would let slip: each is worked out once more in NumPy, from the paper."""
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from fedem_lightning import (
+    ClientSGD,
+    Clustered,
+    DFedEM,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    FedFOMO,
+    Linear,
+    Oracle,
+    Topology,
+    UserCentric,
+)
+from fedem_lightning.algorithms.client_gradients import _parts
+from fedem_lightning.cohort import sample_cohort
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+
+LR = 0.8
+FULL: dict[str, Any] = {"batch_size": 100, "client_optimizer": ClientSGD(lr=LR)}  # one step a round, on all samples
+
+
+def samples(data: FederatedDataModule, t: int, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
+    """Client t's features [n, 4] and classes [n]."""
+    block = data.federation.block(torch.tensor([t]), split)
+    return block.x(torch.float64).numpy(), block.y().numpy()
+
+
+def log_probabilities(theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Of a linear model of 4 features and 3 classes, theta being its weights and then its biases: [n, 3]."""
+    z = x @ theta[:12].reshape(3, 4).T + theta[12:]
+    return z - np.log(np.exp(z).sum(axis=1, keepdims=True))
+
+
+def loss(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
+    """The mean cross-entropy."""
+    return float(-log_probabilities(theta, x)[np.arange(len(y)), y].mean())
+
+
+def sample_gradients(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The gradient of every sample's cross-entropy, [n, 15]."""
+    error = np.exp(log_probabilities(theta, x)) - np.eye(3)[y]
+    return np.concatenate([(error[:, :, None] * x[:, None, :]).reshape(len(y), 12), error], axis=1)
+
+
+def trained(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """One step of gradient descent on all samples."""
+    return theta - LR * sample_gradients(theta, x, y).mean(axis=0)
+
+
+def initial(model: FederatedAlgorithm) -> np.ndarray:
+    """The parameters of the only component [15]."""
+    return parameters(model.components).numpy().copy()
+
+
+def served(model: FederatedAlgorithm) -> np.ndarray:
+    """The models that clients predict with, [T, M, D]."""
+    models = model.personal_models(torch.arange(model.n_clients)).models.values()
+    return torch.cat([rows.flatten(2) for rows in models], dim=2).double().numpy()
+
+
+# --- Clustered --------------------------------------------------------------------------------------------------------
+
+
+def opposite_groups(seen: np.ndarray) -> FederatedDataModule:
+    """Even clients have one rule, odd ones the opposite; the test samples of unseen clients follow the other rule."""
+    client = np.repeat(np.arange(8), 60)
+    split = np.arange(len(client)) % 3
+    x = np.random.default_rng(0).normal(size=(len(client), 4))
+    y = (x[:, 0] > 0) ^ (client % 2 == 1) ^ ((split == 2) & ~seen[client])
+    return FederatedDataModule.from_arrays(
+        x, y.astype(np.int64), client, split=split, n_classes=2, unseen_fraction=0.25
+    )
+
+
+def test_unseen_clients_go_down_the_tree_by_their_training_samples() -> None:
+    seen = opposite_groups(np.ones(8, dtype=bool)).federation.seen.numpy()  # who is unseen does not depend on labels
+    data = opposite_groups(seen)
+    model = make_model(Clustered, data, eps1=10.0, eps2=0.0, min_rounds=2, max_depth=1, **FULL)
+    trainer = make_trainer(4)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    assert (~seen).sum() == 2
+    assert model.n_groups == 2
+    for t in np.flatnonzero(~seen):
+        friends = [s for s in np.flatnonzero(seen) if s % 2 == t % 2]
+        assert {int(model.cluster[s]) for s in friends} == {int(model.cluster[t])}
+
+
+def pointing(directions: np.ndarray) -> FederatedDataModule:
+    """A client for each row: one sample, whose gradient at the zero model without a bias is minus that row."""
+    n = len(directions)
+    return FederatedDataModule.from_arrays(
+        directions, np.ones(n), np.arange(n), task="regression", split=np.zeros(n, dtype=int)
+    )
+
+
+def parts_of_single_linkage(similarity: np.ndarray) -> set[frozenset[int]]:
+    """Of all bipartitions the one with the smallest largest similarity across."""
+    everybody, best = frozenset(range(len(similarity))), (np.inf, frozenset())
+    for size in range(1, len(everybody)):
+        for side in combinations(range(len(everybody)), size):
+            other = everybody - set(side)
+            best = min(best, (max(similarity[s, t] for s in side for t in other), frozenset(side)), key=lambda b: b[0])
+    return {best[1], everybody - best[1]}
+
+
+def parts_of_complete_linkage(similarity: np.ndarray) -> set[frozenset[int]]:
+    """Merges the two clusters whose least similar members are most similar, until two are left."""
+    clusters = [frozenset([t]) for t in range(len(similarity))]
+    while len(clusters) > 2:
+        a, b = max(combinations(clusters, 2), key=lambda pair: min(similarity[s, t] for s in pair[0] for t in pair[1]))
+        clusters = [c for c in clusters if c not in (a, b)] + [a | b]
+    return set(clusters)
+
+
+@pytest.mark.parametrize("linkage", ["single", "complete"])
+def test_the_linkage_decides_who_is_parted(linkage: str) -> None:
+    """Updates in five directions of the plane; the widest gap between neighbours is that before the last one."""
+    angle = np.deg2rad([0, 30, 62, 95, 140])
+    parts = {
+        "single": parts_of_single_linkage(np.cos(angle[:, None] - angle)),
+        "complete": parts_of_complete_linkage(np.cos(angle[:, None] - angle)),
+    }
+    assert parts["single"] == {frozenset({0, 1, 2, 3}), frozenset({4})}
+    assert parts["complete"] == {frozenset({0, 1}), frozenset({2, 3, 4})}
+    backbone = Linear((2,), 1, bias=False)
+    torch.nn.init.zeros_(backbone.linear.weight)
+    options: dict[str, Any] = {"eps1": 1e9, "eps2": 0.0, "min_rounds": 0, "max_depth": 1, "linkage": linkage}
+    model = train(Clustered(backbone, 5, **options, **FULL), pointing(np.stack([np.cos(angle), np.sin(angle)], 1)), 1)
+    nodes = model.cluster.numpy()
+    assert {frozenset(np.flatnonzero(nodes == node).tolist()) for node in np.unique(nodes)} == parts[linkage]
+
+
+# --- FedFOMO ----------------------------------------------------------------------------------------------------------
+
+
+def combined(
+    data: FederatedDataModule, i: int, own: np.ndarray, candidates: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Eq. 4 and 5: client i's weights before they are cut at 0, and its new model."""
+    x, y = samples(data, i, "val")
+    w = np.array([(loss(own, x, y) - loss(theta, x, y)) / np.linalg.norm(theta - own) for theta in candidates])
+    positive = np.maximum(w, 0)
+    if not positive.any():
+        return w, own
+    return w, own + sum(p / positive.sum() * (theta - own) for p, theta in zip(positive, candidates, strict=True))
+
+
+def test_three_rounds_of_fedfomo_with_cohorts_and_one_download() -> None:
+    data = make_data(sizes=(20, 25, 30, 15, 22))
+    model = make_model(FedFOMO, data, n_downloads=1, exploration=0.0, participation=3, **FULL).double()
+    affinity = np.random.default_rng(0).random((5, 5)) / 10  # so that no two models are equally welcome
+    model.affinity.copy_(torch.from_numpy(affinity))
+    theta = np.tile(initial(model), (5, 1))
+    train(model, data, 3)
+    downloads, helpful = set(), 0
+    for round_ in range(3):
+        cohort = sample_cohort(torch.arange(5), 3, seed=0, round_=round_).tolist()
+        sent = {i: trained(theta[i], *samples(data, i)) for i in cohort}
+        for i in cohort:
+            best = max((j for j in cohort if j != i), key=lambda j: affinity[i, j])
+            w, theta[i] = combined(data, i, theta[i], [sent[i], sent[best]])
+            affinity[i, [i, best]] += w
+            downloads.add((i, best))
+            helpful += w[1] > 0
+    assert len({i for i, _ in downloads}) < len(downloads)  # some client changed its mind
+    assert helpful
+    np.testing.assert_allclose(model.affinity.numpy(), affinity, rtol=1e-9)
+    np.testing.assert_allclose(served(model)[:, 0], theta, rtol=1e-9)
+
+
+class Affinities(pl.Callback):
+    """The affinities after every round."""
+
+    def __init__(self) -> None:
+        self.after: list[np.ndarray] = []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        self.after.append(pl_module.affinity.numpy().copy())
+
+
+def test_exploration_of_fedfomo_decays() -> None:
+    """All downloads of the first round are by chance, all later ones by affinity."""
+    data, history = make_data(sizes=(20,) * 6), Affinities()
+    options: dict[str, Any] = {"n_downloads": 1, "exploration": 1.0, "exploration_decay": 1.0}
+    model = make_model(FedFOMO, data, **options, **FULL)
+    friend = 100 * np.roll(np.eye(6), 1, axis=1)  # client i would have the model of client i + 1
+    model.affinity.copy_(torch.from_numpy(friend))
+    train(model, data, 3, callbacks=[history])
+    before, others = [friend, *history.after], ~np.eye(6, dtype=bool)
+    for round_ in range(3):
+        downloaded = (before[round_ + 1] != before[round_]) & others
+        assert downloaded.sum(axis=1).tolist() == [1] * 6
+        assert (downloaded == (friend > 0)).all() == (round_ > 0)
+
+
+def test_an_unseen_client_of_fedfomo_trains_and_takes_a_step() -> None:
+    data = make_data(sizes=(20, 25, 30, 15, 22), unseen_fraction=0.4)
+    seen = data.federation.seen.numpy()
+    model, trainer = make_model(FedFOMO, data, exploration=0.0, **FULL), make_trainer(1)
+    start = initial(model)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    sent = {j: trained(start, *samples(data, j)) for j in np.flatnonzero(seen)}
+    mean = np.mean([combined(data, j, start, list(sent.values()))[1] for j in sent], axis=0)
+    assert len(sent) == 3
+    for i in np.flatnonzero(~seen):
+        own = trained(mean, *samples(data, i))
+        w, expected = combined(data, i, mean, [*sent.values(), own])
+        assert (w[:-1] > 0).any()
+        np.testing.assert_allclose(served(model)[i, 0], expected, rtol=1e-9)
+
+
+# --- user-centric aggregation -----------------------------------------------------------------------------------------
+
+N_PARTS = 3
+SIZES = (25, 60, 36, 48, 40, 32)
+
+
+def equation_6(data: FederatedDataModule, theta: np.ndarray, seed: int) -> np.ndarray:
+    """W from the gradients at theta, and their variances over the package's random parts (Eq. 7)."""
+    n_clients = data.n_clients
+    block = data.federation.block(torch.arange(n_clients), "train")
+    part, owner = _parts(block, N_PARTS, seed).numpy(), block.owner.numpy()
+    g, variance, n = [], [], []
+    for i in range(n_clients):
+        each = sample_gradients(theta, *samples(data, i))
+        g.append(each.mean(axis=0))
+        means = [each[part[owner == i] == k].mean(axis=0) for k in range(N_PARTS)]
+        variance.append(np.mean([((mean - g[i]) ** 2).sum() for mean in means]))
+        n.append(len(each))
+    w = np.zeros((n_clients, n_clients))
+    for i in range(n_clients):
+        for j in range(n_clients):
+            distance = ((g[i] - g[j]) ** 2).sum()
+            w[i, j] = n[j] / n[i] * np.exp(-distance / (2 * np.sqrt(variance[i]) * np.sqrt(variance[j])))
+        w[i] /= w[i].sum()
+    return w
+
+
+def two_streams(w: np.ndarray) -> set[frozenset[int]]:
+    """The parts that k-means is after: those with the least squared distance of their rows of W from their means."""
+    everybody = frozenset(range(len(w)))
+    halves = [frozenset(side) for size in range(1, len(w)) for side in combinations(everybody, size)]
+
+    def spread(side: frozenset[int]) -> float:
+        return sum(((w[list(part)] - w[list(part)].mean(axis=0)) ** 2).sum() for part in (side, everybody - side))
+
+    best = min(halves, key=spread)
+    return {best, everybody - best}
+
+
+def test_equation_6_from_the_gradients_to_the_models_of_two_streams() -> None:
+    data = make_data(sizes=SIZES)
+    model = make_model(UserCentric, data, n_streams=2, n_parts=N_PARTS, **FULL)
+    start = initial(model)
+    train(model, data, 1)
+    w = equation_6(data, start, model.seed)
+    assert np.diag(w).max() < 0.9
+    np.testing.assert_allclose(model.w.numpy(), w, rtol=1e-9, atol=1e-15)
+    parts, stream = two_streams(w), model.stream.numpy()
+    assert {frozenset(np.flatnonzero(stream == s).tolist()) for s in (0, 1)} == parts
+    sent = np.stack([trained(start, *samples(data, t)) for t in range(6)])
+    for part in parts:
+        expected = w[list(part)].mean(axis=0) @ sent  # the centroid stands for its members' rows
+        np.testing.assert_allclose(served(model)[list(part), 0], np.tile(expected, (len(part), 1)), rtol=1e-9)
+
+
+def test_a_refresh_takes_gradients_at_the_weighted_mean_and_mixes_the_models() -> None:
+    data = make_data(sizes=SIZES)
+    model = make_model(UserCentric, data, n_parts=N_PARTS, refresh_every=1, **FULL)
+    start = initial(model)
+    train(model, data, 1)
+    n = np.array([len(samples(data, t)[1]) for t in range(6)])
+    theta = equation_6(data, start, model.seed) @ np.stack([trained(start, *samples(data, t)) for t in range(6)])
+    mean = n @ theta / n.sum()
+    w = equation_6(data, mean, model.seed)
+    np.testing.assert_allclose(initial(model), mean, rtol=1e-9)
+    np.testing.assert_allclose(model.w.numpy(), w, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(served(model)[:, 0], w @ theta, rtol=1e-9)
+
+
+# --- without a server -------------------------------------------------------------------------------------------------
+
+
+def test_an_unseen_client_without_a_server_starts_from_the_mean_of_all() -> None:
+    """A ring leaves the clients apart. The unseen client takes the mean of their components, then one E-step."""
+    data = make_data(sizes=(20,) * 6, unseen_fraction=1 / 6)
+    seen = data.federation.seen.numpy()
+    model, trainer = make_model(DFedEM, data, n_components=2, topology=Topology(graph="ring"), **FULL), make_trainer(2)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    (unseen,) = np.flatnonzero(~seen)
+    models = served(model)  # [T, 2, 15]
+    mean = models[seen].mean(axis=0)
+    assert all(np.abs(own - mean).max() > 1e-3 for own in models[seen])
+    np.testing.assert_allclose(models[unseen], mean, rtol=1e-12)
+    x, y = samples(data, unseen)
+    likelihood = np.exp([log_probabilities(theta, x)[np.arange(len(y)), y] for theta in mean])  # [2, n]
+    np.testing.assert_allclose(model.pi[unseen].numpy(), (likelihood / likelihood.sum(axis=0)).mean(axis=1), rtol=1e-9)
+
+
+# --- Oracle -----------------------------------------------------------------------------------------------------------
+
+
+def test_two_rounds_of_oracle_and_its_unseen_client() -> None:
+    """Two groups of clients of unequal sizes; the unseen client has the model of its group."""
+    data = make_data(sizes=(20, 45, 30, 15, 22, 50), unseen_fraction=1 / 6)
+    seen = data.federation.seen.numpy()
+    group = np.where(seen, [0, 0, 1, 1, 1, 0], 1)
+    data.federation.truth["group"] = group
+    model, trainer = make_model(Oracle, data, **FULL), make_trainer(2)
+    theta = {g: initial(model) for g in (0, 1)}
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    for _ in range(2):
+        for g in theta:
+            members = [t for t in range(6) if seen[t] and group[t] == g]
+            sent = np.stack([trained(theta[g], *samples(data, t)) for t in members])
+            theta[g] = np.average(sent, axis=0, weights=[len(samples(data, t)[1]) for t in members])
+    assert np.abs(theta[0] - theta[1]).max() > 0.01
+    np.testing.assert_allclose(served(model)[:, 0], [theta[g] for g in group], rtol=1e-9)

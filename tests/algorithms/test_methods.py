@@ -1,0 +1,605 @@
+"""Each method against its equations, written out in NumPy for two or three clients, and its degenerate cases."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from fedem_lightning import (
+    AFL,
+    APFL,
+    L2SGD,
+    QFFL,
+    ClientSGD,
+    Clustered,
+    DFedEM,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    FedProx,
+    Finetune,
+    Local,
+    MixtureSurrogate,
+    PFedMe,
+    SurrogateOptimization,
+)
+from fedem_lightning.aggregation import Models
+from fedem_lightning.algorithms.afl import project_on_simplex
+from fedem_lightning.data.federation import Block
+from fedem_lightning.evaluation.scores import summarize_table
+from fedem_lightning.local_solver import shuffled_batches
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.reference import gradient, probabilities
+
+FULL: dict[str, Any] = {"batch_size": 1000}
+Clients = list[tuple[np.ndarray, np.ndarray]]
+
+
+class Example:
+    """Two clients, full batches, plain SGD; a model is one vector [w, b]."""
+
+    def __init__(self, kind: type[FederatedAlgorithm], rounds: int, lr: float = 0.3, **options: Any) -> None:
+        self.data = make_data(sizes=(6, 11), fractions=(1.0, 0.0, 0.0))
+        federation = self.data.federation
+        blocks = [federation.block(torch.tensor([t]), "train") for t in range(2)]
+        self.clients: Clients = [(b.x(torch.float64).numpy(), b.y().numpy()) for b in blocks]
+        self.n = np.array([len(y) for _, y in self.clients])
+        model = make_model(kind, self.data, client_optimizer=ClientSGD(lr=lr), **{**FULL, **options}).double()
+        self.start = vector(model.components[0])
+        self.model = train(model, self.data, rounds)
+
+    def loss(self, theta: np.ndarray, t: int) -> float:
+        x, y = self.clients[t]
+        w, b = theta[:12].reshape(3, 4), theta[12:]
+        return float(np.mean([-np.log(probabilities(w, b, x[i])[y[i]]) for i in range(len(y))]))
+
+    def gradient(self, theta: np.ndarray, t: int) -> np.ndarray:
+        x, y = self.clients[t]
+        d_w, d_b = gradient(theta[:12].reshape(3, 4), theta[12:], x, y, np.ones(len(y)))
+        return np.concatenate([d_w.ravel(), d_b])
+
+    def mean(self, models: list[np.ndarray]) -> np.ndarray:
+        return np.average(models, axis=0, weights=self.n)
+
+    def shared(self) -> np.ndarray:
+        return vector(self.model.components[0])
+
+    def served(self, t: int) -> np.ndarray:
+        return np.concatenate(
+            [rows[0, 0].numpy().ravel() for rows in self.model.personal_models(torch.tensor([t])).models.values()]
+        )
+
+
+def vector(module: torch.nn.Module) -> np.ndarray:
+    return np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
+
+
+def assert_agree(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+# --- FedProx ----------------------------------------------------------------------------------------------------------
+
+
+def test_fedprox_agrees_with_numpy() -> None:
+    example = Example(FedProx, 2, local_epochs=3, mu=0.7)
+    theta = example.start
+    for _ in range(2):
+        locals_ = [theta.copy(), theta.copy()]
+        for t in range(2):
+            for _ in range(3):
+                locals_[t] = locals_[t] - 0.3 * (example.gradient(locals_[t], t) + 0.7 * (locals_[t] - theta))
+        theta = example.mean(locals_)
+    assert_agree(example.shared(), theta)
+
+
+def test_fedprox_without_its_term_is_fedavg_bit_for_bit() -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.5, momentum=0.9, weight_decay=0.01)
+    options: dict[str, Any] = {"client_optimizer": sgd, "participation": 0.75, "local_epochs": 2}
+    for precision in ("64-true", "32-true"):
+        prox = train(make_model(FedProx, data, mu=0.0, **options), data, 4, precision=precision)
+        plain = train(make_model(FedAvg, data, **options), data, 4, precision=precision)
+        assert torch.equal(parameters(prox.components), parameters(plain.components))
+
+
+def test_fedprox_with_a_stiff_term_stays() -> None:
+    data = make_data()
+    model = make_model(FedProx, data, mu=1e6, client_optimizer=ClientSGD(lr=9e-7))
+    start = parameters(model.components)
+    torch.testing.assert_close(parameters(train(model, data, 3).components), start, rtol=0, atol=1e-4)
+
+
+# --- FedAvg+ ----------------------------------------------------------------------------------------------------------
+
+
+def test_tuning_starts_at_the_global_model_and_never_feeds_back() -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.2)
+    plain = train(make_model(FedAvg, data, client_optimizer=sgd, **FULL), data, 3)
+    plus = make_model(FedAvg, data, client_optimizer=sgd, adaptation=Finetune(1, ClientSGD(lr=0.1)), **FULL)
+    trainer = make_trainer(3, limit_val_batches=1)
+    trainer.fit(plus, data)
+    assert torch.equal(parameters(plus.components), parameters(plain.components))
+    trainer.test(plus, data, verbose=False)
+    once = plus.clients
+    trainer.test(plus, data, verbose=False)
+    assert once.equals(plus.clients)
+    # one full batch: theta - lr grad F_t(theta)
+    block = data.federation.block(torch.tensor([1]), "train")
+    tuned = plus.adaptation.adapt(plus, block).models  # type: ignore[union-attr]
+    component = plus.components[0]
+    loss = data.federation.task.losses(component(block.x(torch.float64)), block.y()).mean()
+    for (name, parameter), g in zip(
+        component.named_parameters(), torch.autograd.grad(loss, list(component.parameters())), strict=True
+    ):
+        torch.testing.assert_close(tuned[name][0, 0], parameter.detach() - 0.1 * g, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("inference_mode", [True, False])
+def test_no_epochs_of_tuning_is_no_tuning(inference_mode: bool) -> None:
+    data = make_data(unseen_fraction=0.25)
+    tables = []
+    for adaptation in (None, Finetune(0)):
+        model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.2), adaptation=adaptation)
+        trainer = make_trainer(2, inference_mode=inference_mode)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        tables.append(model.clients)
+    columns = [c for c in tables[0] if str(c).endswith(("loss", "accuracy"))]
+    np.testing.assert_allclose(tables[1][columns], tables[0][columns], rtol=1e-9)
+
+
+def test_tuning_improves_the_training_loss_of_every_method_it_follows() -> None:
+    data = make_data(sizes=(40, 40, 40), unseen_fraction=1 / 3)
+    for kind in (FedAvg, FedEM, Local, PFedMe, APFL):
+        losses = []
+        for adaptation in (None, Finetune(3, ClientSGD(lr=0.05))):
+            model = make_model(kind, data, client_optimizer=ClientSGD(lr=0.1), adaptation=adaptation)
+            trainer = make_trainer(2)
+            trainer.fit(model, data)
+            trainer.test(model, data, verbose=False)
+            losses.append(model.clients.train_loss)
+        assert (losses[1] < losses[0]).all(), kind
+
+
+# --- pFedMe -----------------------------------------------------------------------------------------------------------
+
+
+def test_pfedme_agrees_with_numpy() -> None:
+    penalty, eta, beta = 2.0, 0.2, 0.5
+    example = Example(
+        PFedMe,
+        2,
+        lr=0.1,
+        penalty=penalty,
+        outer_lr=eta,
+        inner_steps=3,
+        local_steps=2,
+        server_optimizer=lambda p: torch.optim.SGD(p, lr=beta),
+    )
+    glob, theta = example.start, [np.zeros(15), np.zeros(15)]
+    for _ in range(2):
+        w = [glob.copy(), glob.copy()]
+        for t in range(2):
+            theta[t] = glob.copy()
+            for _ in range(2):
+                for _ in range(3):
+                    theta[t] = theta[t] - 0.1 * (example.gradient(theta[t], t) + penalty * (theta[t] - w[t]))
+                w[t] = w[t] - eta * penalty * (w[t] - theta[t])
+        glob = (1 - beta) * glob + beta * example.mean(w)
+    assert_agree(example.shared(), glob)
+    for t in range(2):
+        assert_agree(example.served(t), theta[t])
+
+
+def test_pfedme_without_penalty_or_server_stays() -> None:
+    data = make_data()
+    model = make_model(PFedMe, data, penalty=0.0, client_optimizer=ClientSGD(lr=0.1))
+    start = parameters(model.components)
+    train(model, data, 3)
+    assert torch.equal(parameters(model.components), start)
+    assert not torch.equal(parameters(model.models), parameters(make_model(PFedMe, data).double().models))
+    frozen = make_model(PFedMe, data, server_optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    assert torch.equal(parameters(train(frozen, data, 2).components), start)
+
+
+def test_pfedme_with_a_stiff_and_exact_prox_is_sgd() -> None:
+    """lambda (w - theta) -> grad f(w) as lambda grows: one round with one full batch is w - eta grad F."""
+    with pytest.warns(UserWarning, match="eta lambda"):
+        example = Example(PFedMe, 1, lr=9e-6, penalty=1e5, outer_lr=0.1, inner_steps=60)
+    expected = example.mean([example.start - 0.1 * example.gradient(example.start, t) for t in range(2)])
+    np.testing.assert_allclose(example.shared(), expected, atol=1e-5)
+
+
+# --- APFL -------------------------------------------------------------------------------------------------------------
+
+
+def test_apfl_agrees_with_numpy() -> None:
+    lr = 0.3
+    example = Example(APFL, 3, lr=lr, local_epochs=2, alpha=0.375)
+    glob, v, alpha = example.start, [example.start.copy() for _ in range(2)], [0.375, 0.375]
+    for _ in range(3):
+        w = [glob.copy(), glob.copy()]
+        for t in range(2):
+            for j in range(2):
+                mixed = alpha[t] * v[t] + (1 - alpha[t]) * w[t]
+                g_w, g_mixed = example.gradient(w[t], t), example.gradient(mixed, t)
+                slope = float((v[t] - w[t]) @ g_mixed)
+                w[t], v[t] = w[t] - lr * g_w, v[t] - lr * alpha[t] * g_mixed
+                if j == 0:
+                    alpha[t] = float(np.clip(alpha[t] - lr * slope, 0, 1))
+        glob = example.mean(w)
+    assert_agree(example.shared(), glob)
+    assert_agree(example.model.alpha.numpy(), np.array(alpha))
+    assert min(abs(a - 0.375) for a in alpha) > 1e-6
+    for t in range(2):
+        assert_agree(example.served(t), alpha[t] * v[t] + (1 - alpha[t]) * glob)
+
+
+def test_alpha_follows_the_derivative_of_the_loss() -> None:
+    """One step where v and w differ: alpha - lr d/d alpha of the loss of alpha v + (1 - alpha) w, by differences."""
+    lr, a, h = 0.05, 0.3, 1e-6
+    example = Example(APFL, 0, lr=lr, alpha=a)
+    w, v = example.start, np.random.default_rng(0).normal(size=(2, 15))
+    rows = {
+        "linear.weight": torch.tensor(v[:, :12]).view(2, 1, 3, 4),
+        "linear.bias": torch.tensor(v[:, 12:]).view(2, 1, 3),
+    }
+    example.model.own.write(torch.arange(2), rows)
+    train(example.model, example.data, 1)
+    for t in range(2):
+        up, down = (example.loss(b * v[t] + (1 - b) * w, t) for b in (a + h, a - h))
+        assert example.model.alpha[t] == pytest.approx(a - lr * (up - down) / (2 * h), rel=1e-7)
+        assert abs(float(example.model.alpha[t]) - a) > 1e-3
+
+
+def test_apfl_at_the_ends_is_fedavg_and_local() -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.5, momentum=0.9)
+    options: dict[str, Any] = {"client_optimizer": sgd, "local_epochs": 2}
+    fedavg = train(make_model(FedAvg, data, **options), data, 4)
+    local = train(make_model(Local, data, **options), data, 4)
+    everybody = torch.arange(4)
+    for alpha, expected in ((0.0, fedavg), (1.0, local)):
+        apfl = train(make_model(APFL, data, alpha=alpha, adaptive=False, **options), data, 4)
+        assert torch.equal(parameters(apfl.components), parameters(fedavg.components))
+        for name, rows in expected.personal_models(everybody).models.items():
+            torch.testing.assert_close(apfl.personal_models(everybody).models[name], rows, rtol=1e-12, atol=1e-12)
+
+
+# --- L2SGD ------------------------------------------------------------------------------------------------------------
+
+
+def test_l2sgd_agrees_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [2, 0, 3]
+    monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: steps[round_])
+    example = Example(L2SGD, 3, lr=0.2, pull=0.3)
+    x = [example.start.copy(), example.start.copy()]
+    for n_steps in steps:
+        for t in range(2):
+            for _ in range(n_steps):
+                x[t] = x[t] - 0.2 * example.gradient(x[t], t)
+        mean = (x[0] + x[1]) / 2
+        x = [0.7 * x[t] + 0.3 * mean for t in range(2)]
+        np.testing.assert_allclose((x[0] + x[1]) / 2, mean)  # a step towards the mean leaves it
+    for t in range(2):
+        assert_agree(example.served(t), x[t])
+    assert_agree(example.shared(), (x[0] + x[1]) / 2)
+
+
+def test_l2sgd_without_pull_is_local_and_with_all_of_it_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: 3)
+    data, everybody = make_data(), torch.arange(4)
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.2)}
+    local = train(make_model(Local, data, local_steps=3, **options), data, 3).personal_models(everybody).models
+    free = train(make_model(L2SGD, data, pull=0.0, **options), data, 3).personal_models(everybody).models
+    tied = train(make_model(L2SGD, data, pull=1.0, **options), data, 3).personal_models(everybody).models
+    for name, rows in local.items():
+        torch.testing.assert_close(free[name], rows, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(tied[name], tied[name][:1].expand_as(tied[name]), rtol=1e-12, atol=1e-12)
+
+
+def test_l2sgd_takes_an_epochs_steps_on_average() -> None:
+    data = make_data(sizes=(20, 40, 60), fractions=(1.0, 0.0, 0.0))
+    model = make_model(L2SGD, data, batch_size=10)
+    steps = [model.local_steps_of(data.federation, k) for k in range(3000)]
+    assert min(steps) == 0
+    assert np.mean(steps) == pytest.approx(4.0, abs=0.3)  # geometric, standard deviation sqrt(20); (2 + 4 + 6) / 3
+
+
+# --- AFL --------------------------------------------------------------------------------------------------------------
+
+
+def test_afl_agrees_with_numpy() -> None:
+    example = Example(AFL, 3, lr=0.4, weights_lr=0.2)
+    w, weights, averaged = example.start, np.array([0.5, 0.5]), []
+    for _ in range(3):
+        losses = np.array([example.loss(w, t) for t in range(2)])
+        w = w - 0.4 * sum(weights[t] * example.gradient(w, t) for t in range(2))
+        weights = project_on_simplex(torch.tensor(weights + 0.2 * losses)).numpy()
+        averaged.append(w)
+    assert_agree(example.shared(), w)
+    assert_agree(example.model.weights.numpy(), weights)
+    assert_agree(example.served(0), np.mean(averaged, axis=0))
+    assert weights[np.argmax(losses)] > 0.5
+
+
+def test_afl_survives_a_client_that_explodes() -> None:
+    data = make_data(sizes=(9, 9, 9))
+    data.federation.samples.x[data.federation.splits["train"].index[:1]] = 1e300  # client 0 overflows
+    model = train(make_model(AFL, data, weights_lr=0.1, client_optimizer=ClientSGD(lr=10.0)), data, 3)
+    assert float(model.weights.sum()) == pytest.approx(1.0)
+    assert parameters(model.components).isfinite().all()
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "multistep"])
+def test_unseen_clients_train_at_the_first_rounds_rate(schedule: str) -> None:
+    sgd = ClientSGD(lr=0.4, schedule=schedule)
+    assert [sgd.lr_at(k, 4) for k in (0, 4)] == [0.4, 0.4]
+    assert sgd.lr_at(3, 4) < 0.4
+
+
+def test_afl_with_fixed_weights_is_full_batch_descent() -> None:
+    example = Example(AFL, 4, lr=0.4, weights_lr=0.0)
+    w = example.start
+    for _ in range(4):
+        w = w - 0.4 * (example.gradient(w, 0) + example.gradient(w, 1)) / 2
+    assert_agree(example.shared(), w)
+
+
+def test_projection_on_the_simplex() -> None:
+    for v, expected in (((0.6, 0.5, 0.5), (0.4, 0.3, 0.3)), ((1.2, 0.1, -0.3), (1.0, 0.0, 0.0)), ((0.3,), (1.0,))):
+        found = project_on_simplex(torch.tensor(v, dtype=torch.float64))
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+# --- q-FFL ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 2.0])
+def test_qffl_agrees_with_numpy(q: float) -> None:
+    example = Example(QFFL, 2, lr=0.2, local_epochs=2, q=q)
+    w, smoothness = example.start, 5.0
+    for _ in range(2):
+        delta, h = np.zeros(15), 0.0
+        for t in range(2):
+            local, loss = w.copy(), example.loss(w, t) + 1e-10
+            for _ in range(2):
+                local = local - 0.2 * example.gradient(local, t)
+            dw = smoothness * (w - local)
+            delta += loss**q * dw
+            h += q * loss ** (q - 1) * (dw @ dw) + smoothness * loss**q
+        w = w - delta / h
+    assert_agree(example.shared(), w)
+
+
+@pytest.mark.parametrize(("q", "expected"), [(1.0, [0.01818182, 0.14545455]), (2.0, [0.00490196, 0.15686275])])
+def test_the_figures_of_q_fedavg(q: float, expected: list[float]) -> None:
+    """F = (1, 4), w - w_t = ((0.1, 0), (0, 0.2)), L = 10.
+
+    q = 1: h = (11, 44), step ((1, 0) + 4 (0, 2)) / 55; q = 2: h = (12, 192), step ((1, 0) + 16 (0, 2)) / 204.
+    """
+    data = FederatedDataModule.from_arrays(np.zeros((6, 1)), np.arange(6) % 2, np.arange(6) // 3, task="binary")
+    model = make_model(QFFL, data, q=q, client_optimizer=ClientSGD(lr=0.1)).double()
+    moved = torch.tensor([[0.1, 0.0], [0.0, 0.2]]).double()  # of weight and bias, by client
+    start = vector(model.components[0])
+
+    def local_solver(w: Models, block: Block, round_: int) -> Models:
+        by = moved[block.clients]
+        return {
+            "linear.weight": w["linear.weight"] - by[:, 0].view(-1, 1, 1, 1),
+            "linear.bias": w["linear.bias"] - by[:, 1].view(-1, 1, 1),
+        }
+
+    model.mean_losses = lambda block: torch.tensor([[1.0], [4.0]]).double()[block.clients]
+    model.local_solver = local_solver
+    train(model, data, 1)
+    np.testing.assert_allclose(start - vector(model.components[0]), expected, atol=1e-8)
+
+
+def test_qffl_draws_large_clients_more_often() -> None:
+    data = make_data(sizes=(5, 5, 90))
+    drawn = {
+        sampling: [
+            int(make_model(QFFL, data, sampling=sampling, participation=0.3).cohort(data.federation, k)[0])
+            for k in range(60)
+        ]
+        for sampling in ("by_size", "uniform")
+    }
+    assert drawn["by_size"].count(2) > 45
+    assert drawn["uniform"].count(2) < 35
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_a_number_of_local_steps(engine: str) -> None:
+    """Five steps of a client with two batches are two and a half passes."""
+    data = make_data(sizes=(7, 2, 16), fractions=(1.0, 0.0, 0.0))
+    sgd = ClientSGD(lr=0.1, momentum=0.9)
+    model = train(make_model(Local, data, local_steps=5, client_optimizer=sgd, engine=engine), data, 1)
+    for t in range(3):
+        block = data.federation.block(torch.tensor([t]), "train")
+        batches = shuffled_batches(block, 4, 0, seed=0, round_=0, steps=5)
+        net = make_model(Local, data).double().components[0]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        rows = [part for order in batches.order for part in order.split(4)][:5]
+        assert len(rows) == 5
+        for part in rows:
+            optimizer.zero_grad()
+            loss = data.federation.task.losses(net(block.x(torch.float64)[part]), block.y()[part]).mean()
+            loss.backward()
+            optimizer.step()
+        served = model.personal_models(torch.tensor([t])).models
+        for name, parameter in net.named_parameters():
+            torch.testing.assert_close(served[name][0, 0], parameter.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_capabilities_are_checked_before_a_round() -> None:
+    data: FederatedDataModule = make_data()
+    with pytest.raises(ValueError, match="participation: AFL needs every client in every round"):
+        train(make_model(AFL, data, participation=2), data, 1)
+
+
+# --- how much of its data an unseen client may use --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.0, [0, 0]), (0.5, [4, 9]), (1.0, [9, 18])])
+def test_an_unseen_client_uses_a_part_of_its_samples(fraction: float, expected: list[int]) -> None:
+    data = make_data(sizes=(9, 18, 30, 30), fractions=(1.0, 0.0, 0.0))
+    federation = data.federation
+    part = federation.with_part(torch.tensor([0, 1]), fraction, seed=0)
+    assert part.splits["train"].counts().tolist() == [*expected, 30, 30]
+    for t in (0, 1):
+        few, all_ = (set(f.block(torch.tensor([t]), "train").index.tolist()) for f in (part, federation))
+        assert few <= all_
+    assert torch.equal(
+        federation.with_part(torch.tensor([1]), 0.5, seed=0).block(torch.tensor([1]), "train").index.sort().values,
+        federation.with_part(torch.tensor([0, 1]), 0.5, seed=0).block(torch.tensor([1]), "train").index.sort().values,
+    )
+
+
+def test_without_data_an_unseen_clients_weights_stay_uniform() -> None:
+    data = make_data(sizes=(30,) * 4, unseen_fraction=0.5)
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.5), "n_components": 3}
+    pi = []
+    for fraction in (0.0, 0.3, 1.0):
+        model = make_model(FedEM, data, personalize_fraction=fraction, **options)
+        trainer = make_trainer(3)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        pi.append(model.pi[data.federation.clients(seen=False)])
+    torch.testing.assert_close(pi[0], torch.full_like(pi[0], 1 / 3))
+    assert not torch.allclose(pi[1], pi[2])
+    with pytest.raises(ValueError, match=r"algorithm.personalize_fraction: expected a number up to 1, got 2"):
+        make_model(FedEM, data, personalize_fraction=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (FedAvg, {}),
+        (FedProx, {"mu": 0.0}),
+        (Clustered, {}),
+        (QFFL, {"q": 0.0}),
+        (DFedEM, {"n_components": 1}),
+        (FedEM, {"n_components": 1}),
+        (APFL, {"alpha": 1.0, "adaptive": False}),
+        (SurrogateOptimization, {"surrogate": MixtureSurrogate()}),
+    ],
+)
+def test_one_client_is_centralised_training(kind: type[FederatedAlgorithm], options: dict[str, Any]) -> None:
+    data, sgd = make_data(sizes=(23,)), ClientSGD(lr=0.3, momentum=0.9)
+    alone = train(make_model(Local, data, client_optimizer=sgd), data, 4).personal_models(torch.tensor([0])).models
+    served = (
+        train(make_model(kind, data, client_optimizer=sgd, **options), data, 4)
+        .personal_models(torch.tensor([0]))
+        .models
+    )
+    for name, rows in alone.items():
+        torch.testing.assert_close(served[name], rows, rtol=1e-9, atol=1e-12)
+
+
+# --- found by a review ------------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_the_samples_limits_tuning_too() -> None:
+    data = make_data(sizes=(30,) * 4, unseen_fraction=0.5)
+    seen, losses = data.federation.seen.numpy(), []
+    for fraction in (0.0, 1.0):
+        tuning = Finetune(2, ClientSGD(lr=0.2))
+        model = make_model(FedAvg, data, adaptation=tuning, personalize_fraction=fraction)
+        trainer = make_trainer(2)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        losses.append(model.clients.test_loss.to_numpy())
+        assert (model.clients.n_train > 0).all()
+    np.testing.assert_array_equal(losses[0][seen], losses[1][seen])
+    assert (losses[0][~seen] != losses[1][~seen]).all()
+
+
+@pytest.mark.parametrize("kind", [PFedMe, L2SGD, APFL])
+def test_clients_never_sampled_serve_the_newest_global_model(kind: type[FederatedAlgorithm]) -> None:
+    data = make_data(sizes=(9,) * 5)
+    model = train(make_model(kind, data, participation=0.2, client_optimizer=ClientSGD(lr=0.3)), data, 2)
+    sampled = {int(model.cohort(data.federation, k)) for k in range(2)}
+    never = torch.tensor([t for t in range(5) if t not in sampled])
+    for name, rows in model.broadcast(never).items():
+        torch.testing.assert_close(model.personal_models(never).models[name], rows)
+
+
+def test_testing_twice_with_kept_momentum_is_testing_once() -> None:
+    data = make_data(sizes=(20,) * 4, unseen_fraction=0.5)
+    for kind in (Local, PFedMe, APFL):
+        model = make_model(kind, data, client_optimizer=ClientSGD(lr=0.2, momentum=0.9, state="keep"))
+        trainer = make_trainer(2)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        once = model.clients
+        trainer.test(model, data, verbose=False)
+        assert once.equals(model.clients), kind
+
+
+def test_apfl_keeps_both_momenta() -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.3, momentum=0.9, state="keep")
+    local = train(make_model(Local, data, client_optimizer=sgd), data, 4)
+    apfl = train(make_model(APFL, data, alpha=1.0, adaptive=False, client_optimizer=sgd), data, 4)
+    for name, rows in local.personal_models(torch.arange(4)).models.items():
+        torch.testing.assert_close(apfl.personal_models(torch.arange(4)).models[name], rows, rtol=1e-12, atol=1e-12)
+
+
+def test_qffl_with_a_large_q_and_small_losses_stays_finite() -> None:
+    x = np.concatenate([np.full((30, 1), -5.0), np.full((30, 1), 5.0)])
+    data = FederatedDataModule.from_arrays(x, (x[:, 0] > 0).astype(int), np.arange(60) % 3, n_classes=2)
+    model = make_model(QFFL, data, q=40.0, client_optimizer=ClientSGD(lr=0.5))
+    train(model, data, 3, precision="32-true")
+    assert float(model.reference) ** 40 < 1e-45  # zero in float32
+    assert parameters(model.components).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [AFL, QFFL, DFedEM, FedEM])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_regression_and_low_precision(kind: type[FederatedAlgorithm], precision: str) -> None:
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(40, 4)), np.arange(40) % 4
+    data = FederatedDataModule.from_arrays(x, x.sum(axis=1), client, task="regression")  # float64 targets
+    model = train(make_model(kind, data, client_optimizer=ClientSGD(lr=0.05)), data, 3, precision=precision)
+    assert parameters(model).isfinite().all()
+
+
+def test_weights_of_a_client_with_an_infinite_loss_stay() -> None:
+    data = make_data(sizes=(9, 9, 9))
+    data.federation.samples.x[data.federation.splits["train"].index[:1]] = 1e300
+    for kind in (FedEM, DFedEM):
+        model = train(make_model(kind, data, client_optimizer=ClientSGD(lr=1e10)), data, 3)
+        assert own_weights(model).isfinite().all()
+
+
+def own_weights(model: FederatedAlgorithm) -> torch.Tensor:
+    return model.personal_models(torch.arange(model.n_clients)).mixture
+
+
+def test_half_precision_with_a_scaler_is_refused() -> None:
+    from pytorch_lightning.plugins import MixedPrecision
+
+    data = make_data()
+    plugin = MixedPrecision("16-mixed", device="cpu", scaler=torch.amp.GradScaler("cpu"))
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", plugins=plugin, **quiet)
+    with pytest.raises(ValueError, match=r"trainer.precision: expected 32-true, 64-true or bf16-mixed, got 16-mixed"):
+        trainer.fit(make_model(FedAvg, data), data)
+
+
+def test_unseen_clients_without_any_training_sample_end_well() -> None:
+    x, y, client = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 3, np.arange(40) % 2
+    seen = FederatedDataModule.from_arrays(x, y, client, unseen_fraction=0.5).federation.seen.numpy()
+    split = np.where(seen[client], np.arange(40) // 2 % 3, 2)
+    data = FederatedDataModule.from_arrays(x, y, client, split=split, unseen_fraction=0.5)
+    model, trainer = make_model(FedAvg, data), make_trainer(2)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    sums = summarize_table(model.clients[model.clients.population == "unseen"], "test")
+    assert np.isnan(sums["accuracy"]["weighted"])
+    assert 0 <= sums["accuracy"]["mean"] <= 1

@@ -1,0 +1,324 @@
+"""MOCHA against plain loops, its duality, and what it is in special cases."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+from torch import nn
+
+from fedem_lightning import MLP, MOCHA, FederatedDataModule, Linear, SyntheticMixture, UserError, VmapEngine
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.cohort import sample_cohort
+from fedem_lightning.local_solver import shuffled_batches
+from fedem_lightning.run.run_folder import check_checkpoint
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+
+FIXED = {"inner_rounds": 10**6}  # Sigma stays as it is
+LOSSES = pytest.mark.parametrize("loss", ["hinge", "logistic"])
+
+
+def binary(sizes: tuple[int, ...] = (7, 12, 3, 20), **options: Any) -> FederatedDataModule:
+    """All samples are training samples unless `fractions` says otherwise."""
+    return make_data(sizes, **{"n_classes": 2, "task": "binary", "fractions": (1.0, 0.0, 0.0), **options})
+
+
+def samples(data: FederatedDataModule, t: int) -> tuple[np.ndarray, np.ndarray]:
+    """Client t's training samples with a 1 appended [n, d], and its labels -1, +1."""
+    block = data.federation.block(torch.tensor([t]), "train")
+    x = block.x(torch.float64).numpy()
+    return np.hstack([x, np.ones((len(x), 1))]), 2.0 * block.y().numpy() - 1
+
+
+class History(pl.Callback):
+    """Round metrics in float64, and whether W = (1/lambda) B Sigma after every round."""
+
+    def __init__(self) -> None:
+        self.metrics: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        self.metrics.append(pl_module.round_metrics.means())
+        expected = pl_module.b.T @ pl_module.sigma / pl_module.penalty
+        torch.testing.assert_close(pl_module.w, expected.T, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(pl_module.sigma.trace(), torch.tensor(1.0).double(), rtol=0, atol=1e-7)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.array([metrics[name] for metrics in self.metrics])
+
+
+def coupled(n_clients: int) -> torch.Tensor:
+    """Some Sigma that is not diagonal."""
+    root = torch.randn(n_clients, n_clients, dtype=torch.float64)
+    sigma = root @ root.T + torch.eye(n_clients)
+    return (sigma + sigma.T) / (2 * sigma.trace())
+
+
+def with_sigma(model: MOCHA, sigma: torch.Tensor) -> MOCHA:
+    model.double().sigma.copy_(sigma)
+    return model
+
+
+def reference(data: FederatedDataModule, loss: str, lam: float, inner: int, work: float, rounds: int) -> dict[str, Any]:
+    """Algorithm 1 sample by sample, client by client, in the paper's alpha, delta w and y."""
+    clients = [samples(data, t) for t in range(data.n_clients)]
+    T, d = len(clients), clients[0][0].shape[1]
+    alpha, W, B = [np.zeros(len(y)) for _, y in clients], np.zeros((d, T)), np.zeros((d, T))
+    sigma, safety, gaps = np.eye(T) / T, 1.0, []
+    for k in range(rounds):
+        gaps.append((primal(clients, W, sigma, lam, loss) - dual(clients, alpha, W, sigma, lam, loss)) / T)
+        delta_B = np.zeros((d, T))
+        for t, (x, y) in enumerate(clients):
+            n, delta_w = len(y), np.zeros(d)
+            block = data.federation.block(torch.tensor([t]), "train")
+            for i in shuffled_batches(block, 1, 1, seed=0, round_=k).order[0].tolist()[: max(1, int(work * n))]:
+                m = y[i] * (x[i] @ (W[:, t] + safety * delta_w))
+                c = safety * sigma[t, t] * (x[i] @ x[i]) / (lam * n)
+                if loss == "hinge":
+                    new = y[i] * min(1.0, max(0.0, (1 - m) / c + alpha[t][i] * y[i]))
+                else:
+                    new = alpha[t][i] + y[i] * (1 / (1 + np.exp(m)) - alpha[t][i] * y[i]) / max(1.0, 0.25 + c)
+                delta_w += sigma[t, t] * (new - alpha[t][i]) * x[i] / (lam * n)
+                delta_B[:, t] += (new - alpha[t][i]) * x[i] / n
+                alpha[t][i] = new
+        B += delta_B
+        for t in range(T):
+            for s in range(T):
+                W[:, t] += sigma[t, s] * delta_B[:, s] / lam
+        if (k + 1) % inner == 0:
+            values, vectors = np.linalg.eigh(W.T @ W)
+            root = vectors @ np.diag(np.sqrt(np.maximum(values, 1e-7))) @ vectors.T
+            sigma = root / np.trace(root)
+            safety = max(sum(abs(sigma[t, s]) for s in range(T)) / sigma[t, t] for t in range(T))
+            W = B @ sigma / lam
+    return {"alpha": alpha, "w": W.T, "b": B.T, "sigma": sigma, "gaps": gaps}
+
+
+def primal(clients: list, W: np.ndarray, sigma: np.ndarray, lam: float, loss: str) -> float:
+    value = lam / 2 * np.trace(W @ np.linalg.inv(sigma) @ W.T)
+    for t, (x, y) in enumerate(clients):
+        m = y * (x @ W[:, t])
+        value += np.mean(np.maximum(0, 1 - m) if loss == "hinge" else np.log1p(np.exp(-m)))
+    return value
+
+
+def dual(clients: list, alpha: list, W: np.ndarray, sigma: np.ndarray, lam: float, loss: str) -> float:
+    value = -lam / 2 * np.trace(W @ np.linalg.inv(sigma) @ W.T)
+    for t, (_, y) in enumerate(clients):
+        a = alpha[t] * y
+        inside = a[(a > 0) & (a < 1)]
+        entropy = -np.sum(inside * np.log(inside) + (1 - inside) * np.log(1 - inside))
+        value += np.mean(a) if loss == "hinge" else entropy / len(a)
+    return value
+
+
+@LOSSES
+@pytest.mark.parametrize("work", [0.5, 1.0])
+def test_rounds_equal_plain_loops(loss: str, work: float) -> None:
+    data, history = binary(sizes=(5, 12)), History()
+    model = make_model(MOCHA, data, penalty=0.1, loss=loss, inner_rounds=2, work=work)
+    train(model, data, 5, callbacks=[history])
+    expected = reference(data, loss, lam=0.1, inner=2, work=work, rounds=5)
+    for name in ("b", "w", "sigma"):
+        np.testing.assert_allclose(model.get_buffer(name), expected[name], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(history["duality_gap"], expected["gaps"], rtol=1e-9, atol=1e-12)
+    assert model.alpha.shape == (2, 12)
+    for t, alpha in enumerate(expected["alpha"]):
+        np.testing.assert_allclose(model.alpha[t, : len(alpha)], alpha, rtol=1e-9, atol=1e-12)
+        assert not model.alpha[t, len(alpha) :].any()
+    assert float(model.safety) > 1
+
+
+@LOSSES
+@pytest.mark.parametrize("relations", ["alone", "coupled"])
+def test_the_duality_gap_closes_when_sigma_is_fixed(loss: str, relations: str) -> None:
+    """And the hinge dual never falls: sigma' keeps the clients' simultaneous steps safe, and each step is the best."""
+    data, history = binary(), History()
+    model = make_model(MOCHA, data, penalty=0.3, loss=loss, work=1.0, **FIXED)
+    if relations == "coupled":
+        with_sigma(model, coupled(4))
+    train(model, data, 40, callbacks=[history])
+    gap = history["duality_gap"]
+    assert (gap > -1e-14).all()
+    np.testing.assert_allclose(gap, history["primal"] - history["dual"], atol=1e-12)
+    assert gap[0] == pytest.approx(1.0 if loss == "hinge" else np.log(2))
+    assert gap[-1] < 1e-6
+    if loss == "hinge":
+        assert (np.diff(history["dual"]) > -1e-14).all()
+
+
+def test_identity_relations_are_separate_svms() -> None:
+    """Sigma = I/T: min (1/n_t) sum_i phi + (lambda T / 2) |w_t|^2.
+
+    That is lambda T strongly convex, so a client's duality gap g bounds |w - w*|^2 by 2 g / (lambda T); no client's gap
+    exceeds their sum, T times the logged mean.
+    """
+    data, history, penalty = binary(), History(), 0.3
+    model = make_model(MOCHA, data, penalty=penalty, work=1.0, **FIXED)
+    train(model, data, 60, callbacks=[history])
+    tolerance = np.sqrt(2 * 4 * max(history["duality_gap"][-1], 1e-14) / (4 * penalty))
+    assert tolerance < 1e-3
+    for t in range(4):
+        x, y = samples(data, t)
+        svm = LinearSVC(loss="hinge", fit_intercept=False, C=1 / (penalty * 4 * len(y)), tol=1e-10, max_iter=10**6)
+        expected = svm.set_params(random_state=0).fit(x, y).coef_[0]
+        assert np.linalg.norm(model.w[t].numpy() - expected) < tolerance + 1e-6
+
+
+def test_identity_relations_are_separate_logistic_regressions() -> None:
+    data = binary()
+    model = train(make_model(MOCHA, data, penalty=0.3, loss="logistic", work=1.0, **FIXED), data, 25)
+    for t in range(4):
+        x, y = samples(data, t)
+        alone = LogisticRegression(fit_intercept=False, C=1 / (0.3 * 4 * len(y)), tol=1e-10, max_iter=10**4).fit(x, y)
+        np.testing.assert_allclose(model.w[t], alone.coef_[0], atol=1e-6)
+
+
+@LOSSES
+def test_permuting_clients_permutes_the_result(loss: str) -> None:
+    """Exactly so for clients of one sample: the order in which a client meets its samples depends on its number."""
+    rng, order = np.random.default_rng(0), np.array([2, 0, 3, 1])
+    x, y, clients = rng.normal(size=(4, 3)), np.array([0, 1, 1, 0]), np.arange(4)
+    models = []
+    for client in (clients, np.argsort(order)):  # new client i is old client order[i]
+        data = FederatedDataModule.from_arrays(x, y, client, split=np.zeros(4, int), task="binary", n_classes=2)
+        models.append(train(make_model(MOCHA, data, loss=loss, inner_rounds=2), data, 5))
+    a, b = models
+    torch.testing.assert_close(b.w, a.w[order], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(b.alpha, a.alpha[order], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(b.sigma, a.sigma[order][:, order], rtol=1e-9, atol=1e-12)
+
+
+def test_blocks_do_not_change_the_result() -> None:
+    data = binary()
+    whole, cut = (
+        train(make_model(MOCHA, data, inner_rounds=2, engine=VmapEngine(block_size=size)), data, 5) for size in (9, 1)
+    )
+    torch.testing.assert_close(parameters(cut), parameters(whole), rtol=1e-11, atol=1e-13)
+
+
+def test_low_precision_leaves_the_models_as_they_are() -> None:
+    """There is no forward pass to speed up, and sums of alpha x must stay exact."""
+    data = binary()
+    single, mixed = (
+        train(make_model(MOCHA, data, inner_rounds=2), data, 4, precision=p) for p in ("32-true", "bf16-mixed")
+    )
+    assert mixed.w.dtype == torch.float32
+    assert torch.equal(parameters(mixed), parameters(single))
+
+
+def test_relations_are_recovered_and_help() -> None:
+    """Clients of two kinds: Sigma couples those of one kind, and they predict better than alone."""
+    # with this seed the two rules are nearly orthogonal: the kinds have nothing to learn from one another
+    data = SyntheticMixture(n_clients=12, n_components=2, dimension=20, noise=0.0, test_size=200, one_hot=True, seed=1)
+    accuracy = []
+    for options in ({"inner_rounds": 5}, FIXED):
+        model = MOCHA(Linear((20,), 1), 12, loss="logistic", work=0.1, **options)
+        train(model, data, 15, precision="32-true")
+        make_trainer(0, "32-true").test(model, data, verbose=False)
+        accuracy.append(model.clients.test_accuracy.mean())
+        if options is not FIXED:
+            kind = data.federation.truth["group"]
+            together = (kind[:, None] == kind) & ~np.eye(12, dtype=bool)
+            assert model.sigma.numpy()[together].mean() > 2 * abs(model.sigma.numpy()[kind[:, None] != kind].mean())
+    assert accuracy[0] > accuracy[1] + 0.02
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_clients_serve_their_own_linear_models(bias: bool) -> None:
+    data = binary(fractions=(0.5, 0.2, 0.3))
+    model = train(MOCHA(nn.Sequential(nn.Flatten(), nn.Linear(4, 1, bias=bias)), 4), data, 3)
+    block = data.federation.block(torch.tensor([3, 1]), "test")
+    found, x = model.predict(block).exp().numpy(), block.x(torch.float64).numpy()
+    for i, t in enumerate(block.clients[block.owner].tolist()):
+        w = model.w[t].numpy()
+        p = 1 / (1 + np.exp(-(x[i] @ w[:4] + (w[4] if bias else 0.0))))
+        np.testing.assert_allclose(found[i], [1 - p, p], rtol=1e-9)
+
+
+def test_sampling_leaves_the_other_clients_alone() -> None:
+    """Their alpha and b stay; their w moves, for Sigma is not diagonal."""
+    data, history = binary(sizes=(9,) * 5), History()
+    model = with_sigma(make_model(MOCHA, data, participation=2, **FIXED), coupled(5))
+    train(model, data, 1, callbacks=[history])
+    cohort = sample_cohort(data.federation.clients(), 2, seed=0, round_=0)
+    took_part = torch.zeros(5, dtype=torch.bool).index_fill(0, cohort, True)
+    for rows in (model.alpha, model.b):
+        assert torch.equal(rows.any(dim=1), took_part)
+    assert model.w.any(dim=1).all()
+    assert model.statistics.up_bytes == model.statistics.down_bytes == 2 * 5 * 8
+
+
+def test_stragglers_do_less_work() -> None:
+    data = binary(sizes=(40, 40, 40, 40))
+    model = make_model(MOCHA, data, loss="logistic", stragglers=0.25)
+    block = data.federation.block(torch.arange(4), "train")
+    steps = torch.stack([model.local_steps_of(block, k) for k in range(50)])
+    assert steps.min() >= 10
+    assert steps.max() <= 40
+    assert steps.double().mean().item() == pytest.approx(25, abs=2)
+    assert len(steps[:, 0].unique()) > 10
+    turned = data.federation.block(torch.tensor([2, 0]), "train")
+    assert torch.equal(model.local_steps_of(turned, 7), steps[7, [2, 0]])
+    train(model, data, 1)
+    assert torch.equal((model.alpha != 0).sum(dim=1), steps[0])  # a logistic step away from 0 always moves
+
+
+def test_work_is_a_fraction_of_the_samples() -> None:
+    data = binary(sizes=(1, 5, 10))
+    block = data.federation.block(torch.arange(3), "train")
+    for options, expected in (({}, [1, 2, 5]), ({"work": 1.0}, [1, 5, 10]), ({"stragglers": 1.0}, [1, 5, 10])):
+        assert make_model(MOCHA, data, **options).local_steps_of(block, 0).tolist() == expected
+
+
+def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
+    data = binary()
+    options: dict[str, Any] = {"participation": 0.5, "stragglers": 0.3, "inner_rounds": 2}
+    straight = train(make_model(MOCHA, data, **options), data, 6)
+    trainer = make_trainer(6, callbacks=[RoundCheckpoint(1, keep=9, dirpath=tmp_path)], enable_checkpointing=True)
+    trainer.fit(make_model(MOCHA, data, **options), data)
+    second, path = make_model(MOCHA, data, **options), tmp_path / "round-000003.ckpt"
+    check_checkpoint(path, second, data.federation.digest())  # its alpha has no columns yet
+    make_trainer(6).fit(second, data, ckpt_path=path, weights_only=True)
+    assert torch.equal(parameters(second), parameters(straight))
+    copy = make_model(MOCHA, data).double()
+    copy.load_state_dict(straight.state_dict())
+    assert torch.equal(parameters(copy), parameters(straight))
+
+
+@LOSSES
+def test_updates_that_are_not_finite_are_rejected(loss: str) -> None:
+    data, history = binary(sizes=(9, 9, 9)), History()
+    data.federation.samples.x[data.federation.splits["train"].index[0]] = float("nan")  # of client 0
+    model = train(make_model(MOCHA, data, loss=loss, work=1.0), data, 2, callbacks=[history])
+    assert model.statistics.rejected_updates == 2
+    assert torch.equal(model.b.any(dim=1), torch.tensor([False, True, True]))
+    assert parameters(model).isfinite().all()
+    assert np.isfinite(history["duality_gap"]).all()
+
+
+def test_what_it_is_not_defined_for() -> None:
+    data = binary(sizes=(9,) * 4, unseen_fraction=0.25)
+    with pytest.raises(UserError, match="unseen_fraction: MOCHA has no model for clients that did not train"):
+        train(make_model(MOCHA, data), data, 1)
+    multi = make_data()
+    with pytest.raises(UserError, match="one linear layer with one output"):
+        make_model(MOCHA, multi)
+    with pytest.raises(UserError, match="two classes and one logit"):
+        train(MOCHA(Linear((4,), 1), 4), multi, 1)
+    with pytest.raises(UserError, match="a linear layer of 4 features, got 3"):
+        train(MOCHA(Linear((3,), 1), 4), binary(), 1)
+    for backbone in (MLP((4,), 1), nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), nn.Conv2d(1, 1, 3)):
+        with pytest.raises(UserError, match="one linear layer with one output"):
+            MOCHA(backbone, 4)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("penalty", 0), ("loss", "l2"), ("inner_rounds", 0), ("work", 1.5), ("stragglers", 0)]
+)
+def test_wrong_values_are_named(key: str, value: Any) -> None:
+    with pytest.raises(UserError, match=f"algorithm.{key}"):
+        make_model(MOCHA, binary(), **{key: value})

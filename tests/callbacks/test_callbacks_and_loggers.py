@@ -1,0 +1,99 @@
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from fedem_lightning import ClientSGD, FedAvg, FedEM
+from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, RoundProgress, progress
+from fedem_lightning.run.figures import draw_figures
+from fedem_lightning.run.files import write_atomically
+from fedem_lightning.run.loggers import RoundCSVLogger
+from fedem_lightning.run.summary import print_summary
+from helpers.federations import make_data, make_model, make_trainer
+
+
+def test_csv_keeps_one_row_a_round_and_goes_on_after_a_resume(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    first = RoundCSVLogger(path)
+    for round_ in (1, 2, 3):
+        first.log_metrics({"loss": 1 / round_, "epoch": round_ - 1}, step=round_)
+    first.log_metrics({"val/accuracy": 0.5}, step=2)
+    first.finalize("success")
+    second = RoundCSVLogger(path)
+    second.log_metrics({"loss": 9.0}, step=3)  # resumed after round 2
+    second.log_metrics({"loss": 8.0}, step=4)
+    second.save()
+    table = pd.read_csv(path)
+    assert table.columns.tolist() == ["round", "loss", "val/accuracy"]
+    assert table["round"].tolist() == [1, 2, 3, 4]
+    assert table["loss"].tolist() == [1.0, 0.5, 9.0, 8.0]
+    assert table["val/accuracy"].notna().tolist() == [False, True, False, False]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    with pytest.raises(TypeError):
+        write_atomically(path, None)  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+
+
+def test_checkpoints_come_on_time_and_the_newest_stay(tmp_path: Path) -> None:
+    data = make_data()
+    callback = RoundCheckpoint(every_n_rounds=3, keep=2, dirpath=tmp_path)
+    make_trainer(8, callbacks=[callback], enable_checkpointing=True).fit(make_model(FedAvg, data), data)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["round-000006.ckpt", "round-000008.ckpt"]
+
+
+def test_the_first_interrupt_lets_the_round_end(tmp_path: Path) -> None:
+    class InterruptInThird(FedAvg):
+        def client_update(self, block, round_):
+            if round_ == 2:
+                interrupt._handle(2, None)
+            return super().client_update(block, round_)
+
+    data, interrupt = make_data(), FinishRoundOnInterrupt()
+    model = make_model(InterruptInThird, data)
+    trainer = make_trainer(8, callbacks=[interrupt, RoundCheckpoint(100, dirpath=tmp_path)], enable_checkpointing=True)
+    trainer.fit(model, data)
+    assert interrupt.interrupted
+    assert (trainer.current_epoch, len(model.statistics.round_seconds)) == (3, 3)
+    assert [p.name for p in tmp_path.iterdir()] == ["round-000003.ckpt"]
+    with pytest.raises(KeyboardInterrupt):
+        interrupt._handle(2, None)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_shows_rounds_rate_and_accuracy(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LONG_STAGE_SECONDS", -1.0)
+    screen, bar = io.StringIO(), RoundProgress()
+    bar._console = Console(file=screen, force_terminal=terminal, width=120)
+    data = make_data()
+    trainer = make_trainer(4, callbacks=[bar], enable_progress_bar=True, limit_val_batches=1)
+    trainer.fit(make_model(FedEM, data, client_optimizer=ClientSGD(lr=0.1)), data)
+    text = screen.getvalue()
+    assert "accuracy val 0." in text
+    if terminal:
+        assert all(part in text for part in ("rounds", "4/4", "clients", "/s"))
+    else:
+        assert text.splitlines()[3].startswith("round 4/4: accuracy val 0.")
+
+
+def test_figures_and_table_of_a_run_without_scores(tmp_path: Path) -> None:
+    """No evaluation during training, no test samples, no mixture weights: what there is gets drawn, nothing breaks."""
+    clients = pd.DataFrame({"id": ["a"], "population": ["seen"], "test_accuracy": [np.nan]})
+    results = {
+        **{"algorithm": "fedavg", "dataset": "npz", "backbone": "cnn", "seed": 0, "rounds": 0},
+        **{"n_clients": 1, "n_unseen_clients": 0, "train": {}, "val": {}, "test": {}, "unseen": None},
+        **{"reference": {}, "recovery": {"group_accuracy": 0.5}, "engine": {"name": "loop"}},
+        "seconds": {"training": 0.0, "per_round": None, "total": 1.0},
+        "communication": {"up_bytes": 0, "down_bytes": 0},
+    }
+    assert draw_figures(tmp_path, results, clients, {}) == []
+    screen = io.StringIO()
+    print_summary(results, Console(file=screen, width=200))
+    assert "no round" in screen.getvalue()
+    assert "clients in their true group 50.0%" in screen.getvalue()

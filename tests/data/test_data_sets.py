@@ -1,0 +1,435 @@
+"""The known data sets as federations: images with shifts and augmentation, text as windows, regression."""
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from fedem_lightning import (
+    CharLSTM,
+    ClientSGD,
+    CropFlip,
+    FedAvg,
+    FedEM,
+    FederatedDataModule,
+    ImageDataModule,
+    Linear,
+    LoopEngine,
+    TextDataModule,
+    UserError,
+    VmapEngine,
+)
+from fedem_lightning.data.__main__ import main
+from fedem_lightning.data.datasets.text import split_in_order, window_starts
+from fedem_lightning.data.describe import describe, label_counts
+from fedem_lightning.evaluation.scores import score
+from fedem_lightning.models.components import make_components
+from fedem_lightning.tasks import Classification, Regression
+from helpers.federations import train
+
+RNG = np.random.default_rng(0)
+N = 300
+PIXELS = RNG.integers(256, size=(N, 8, 8, 3)).astype(np.uint8)
+LABELS = RNG.integers(10, size=N)
+
+
+@pytest.fixture
+def colour(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "colour.npz", x=PIXELS, y=LABELS, split=np.zeros(N, dtype=np.int8))
+    return tmp_path / "colour.npz"
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def test_images_are_normalised_in_their_batch(colour: Path) -> None:
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.1)
+    data = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, mean=mean, std=std)
+    assert data.federation.samples.x.dtype == torch.uint8
+    block = data.federation.block(torch.tensor([1]), "train")
+    expected = (PIXELS[block.index] / 255 - np.array(mean)) / np.array(std)
+    assert_allclose(block.x(torch.float64), np.moveaxis(expected, -1, 1))
+    assert data.federation.notes == {"source": str(colour), "partition": "iid"}
+
+
+def test_true_groups_are_kept_and_labels_shifted(colour: Path) -> None:
+    plain = ImageDataModule("cifar10", "iid", n_clients=6, path=colour)
+    shifted = ImageDataModule("cifar10", "iid", n_clients=6, path=colour, shift="labels", n_groups=3)
+    group = shifted.federation.truth["group"]
+    assert np.bincount(group).tolist() == [2, 2, 2]
+    for t in range(6):
+        for split in ("train", "val", "test"):
+            before, after = (d.federation.block(torch.tensor([t]), split) for d in (plain, shifted))
+            assert torch.equal(before.index, after.index)
+            assert torch.equal(before.y(), after.y()) == (group[t] == 0)
+    assert plain.federation.digest() != shifted.federation.digest()
+
+
+def test_a_share_of_the_samples_and_inverted_pixels(colour: Path) -> None:
+    data = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=0.1, invert=True)
+    assert sum(len(s.index) for s in data.federation.splits.values()) == 30
+    assert data.federation.notes["sample_fraction"] == 0.1
+    whole = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, invert=True)
+    block = whole.federation.block(torch.tensor([0]), "train")
+    assert_allclose(block.x(torch.float64), np.moveaxis(1 - PIXELS[block.index] / 255, -1, 1))
+    assert np.array_equal(whole.federation.samples.x, PIXELS)  # nothing is copied
+    with pytest.raises(UserError, match="sample_fraction"):
+        ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=1.5)
+    number = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=30, invert=True)
+    assert number.federation.digest() == data.federation.digest()
+    with pytest.raises(UserError, match="sample_fraction: 301 samples, but there are only 300"):
+        ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=301)
+
+
+SCHOOLS = {"high_school": r"f2[1-5]", "census": r"f(?!2[1-5])"}  # as configs/dataset/femnist.yaml has them
+WRITERS = ("f2099_01", "f2100_02", "f2599_03", "f2600_04")
+
+
+@pytest.fixture
+def writers(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "writers.npz", x=PIXELS[..., 0], y=LABELS, client=np.arange(N) % 4, client_names=WRITERS)
+    return tmp_path / "writers.npz"
+
+
+def test_clients_names_tell_their_domain(writers: Path) -> None:
+    data = ImageDataModule("femnist", path=writers, domains=SCHOOLS, sample_fraction=0.5, label_smoothing=0.1)
+    federation = data.federation
+    assert federation.domains.names == ("high_school", "census")
+    assert federation.task == Classification(62, label_smoothing=0.1)
+    for t, name in enumerate(WRITERS):
+        block = federation.block(torch.tensor([t]), "train")
+        assert set(block.domain().tolist()) == {0 if name in ("f2100_02", "f2599_03") else 1}
+    own, n_own = federation.domains.of_sample, {s: len(split.index) for s, split in federation.splits.items()}
+    assert (int((own >= 0).sum()), int((own == -1).sum())) == (sum(n_own.values()), N // 2)  # the others are nobody's
+    assert describe(federation)["samples by domain"] == f"high_school {(own == 0).sum()}, census {(own == 1).sum()}"
+
+
+def test_femnists_writers_are_of_two_domains(data_folder) -> None:
+    data = ImageDataModule("femnist", path=data_folder("femnist") / "femnist.npz", domains=SCHOOLS)
+    of_client = [int(data.federation.block(torch.tensor([t]), "train").domain()[0]) for t in range(data.n_clients)]
+    assert np.bincount(of_client).tolist() == [64, 186]
+
+
+@pytest.mark.parametrize(
+    ("domains", "message"),
+    [
+        ({"a": "f20"}, "domains: expected every client's name to match one of a; f2100_02 matches 0"),
+        ({"a": "f2", "b": "f20"}, "domains: expected every client's name to match one of a, b; f2099_01 matches 2"),
+        ({}, "domains: expected every client's name to match one of ; f2099_01 matches 0"),
+        ({"a": "f2("}, r"domains.a: 'f2\(' is no regular expression \(missing \)"),
+        ({"a": 7}, "domains.a: 7 is no regular expression"),
+    ],
+)
+def test_domains_that_do_not_part_the_clients_are_named(writers: Path, domains: dict, message: str) -> None:
+    with pytest.raises(UserError, match="dataset." + message):
+        ImageDataModule("femnist", path=writers, domains=domains)
+
+
+@pytest.mark.parametrize("weights", [None, (0.5, 1.0, 2.0)])
+def test_smoothed_labels_in_the_loss_only(weights: tuple | None) -> None:
+    """(1 - eps) w_y l_y + (eps / Y) sum_c w_c l_c, where l_c = -log p_c; the mean is torch's."""
+    z, y, eps = torch.randn(7, 3, dtype=torch.float64), torch.tensor([0, 2, 1, 1, 0, 2, 2]), 0.3
+    smoothed, plain = Classification(3, 1, weights, eps), Classification(3, 1, weights)
+    w = np.array(weights or (1.0, 1.0, 1.0))
+    odds = np.exp(z.numpy())
+    each = -np.log(odds / odds.sum(axis=1, keepdims=True)) * w  # w_c l_c  [n, Y]
+    losses = smoothed.losses(z, y)
+    assert_allclose(losses, (1 - eps) * each[np.arange(7), y] + eps * each.mean(axis=1))
+    tensor = None if weights is None else torch.tensor(weights).double()
+    torch_mean = torch.nn.functional.cross_entropy(z, y, weight=tensor, label_smoothing=eps)
+    assert_allclose(losses.sum() / w[y].sum(), torch_mean)
+    for a, b in zip(*(task.scores(task.predict(z), y).values() for task in (smoothed, plain)), strict=True):
+        assert torch.equal(a, b)
+    text = Classification(3, 7, weights, eps)  # a sequence of seven
+    assert_allclose(text.losses(z.unsqueeze(0), y.unsqueeze(0)), losses.sum().view(1))
+
+
+@pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()])
+def test_clients_train_on_smoothed_labels(writers: Path, engine) -> None:
+    """One full batch of FedAvg with one client: theta - lr grad of torch's smoothed cross-entropy."""
+    arrays = np.load(writers)
+    data = FederatedDataModule.from_arrays(
+        arrays["x"], arrays["y"], np.zeros(N, int), fractions=(1, 0, 0), label_smoothing=0.2
+    )
+    model = FedAvg(Linear(data.in_shape, 10), 1, client_optimizer=ClientSGD(lr=0.5), batch_size=N, engine=engine)
+    theta = [p.detach().clone().double().requires_grad_() for p in model.components.parameters()]
+    z = torch.from_numpy(arrays["x"] / 255).flatten(1) @ theta[0].T + theta[1]
+    torch.nn.functional.cross_entropy(z, torch.from_numpy(arrays["y"]), label_smoothing=0.2).backward()
+    train(model, data, 1)
+    for found, start in zip(model.components.parameters(), theta, strict=True):
+        assert_allclose(found.detach(), (start - 0.5 * start.grad).detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_crop_and_flip_are_what_numpy_does() -> None:
+    x = torch.rand(40, 2, 6, 6)
+    keys = torch.arange(40) * 7919
+    out = CropFlip(padding=2)(x, keys)
+    padded = np.pad(x.numpy(), [(0, 0), (0, 0), (2, 2), (2, 2)])
+    seen = set()
+    for i in range(40):
+        crops = {
+            (r, c, f): padded[i, :, r : r + 6, c : c + 6][:, :, :: -1 if f else 1]
+            for r in range(5)
+            for c in range(5)
+            for f in (False, True)
+        }
+        matches = [where for where, crop in crops.items() if np.array_equal(crop, out[i])]
+        assert len(matches) == 1
+        seen.add(matches[0])
+    assert len(seen) > 20
+    assert torch.equal(out, CropFlip(padding=2)(x, keys))
+
+
+def test_augmentation_is_a_function_of_seed_round_and_client(colour: Path) -> None:
+    data = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, augmentation=CropFlip(2))
+    block, alone = (data.federation.block(torch.tensor(c), "train") for c in ([0, 2], [2]))
+    first, second = block.counts().tolist()
+    rows = torch.arange(4)
+    x, y = block.batch(rows + first, torch.tensor(5), torch.float32)
+    again, _ = alone.batch(rows, torch.tensor(5), torch.float32)
+    other, _ = alone.batch(rows, torch.tensor(6), torch.float32)
+    assert torch.equal(x, again)
+    assert not torch.equal(x, other)
+    assert torch.equal(y, alone.y()[:4])
+    assert second >= 4
+    plain = alone.x(torch.float32)[:4]
+    assert not torch.equal(x, plain)  # and what is scored is not augmented
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+SPOKEN = {
+    "HAMLET": "To be. Or not to be? That is it. " * 4,
+    "GHOST": "Swear it. Swear. By his sword. " * 3,
+    "BOY": "Ho.",
+}
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Path:
+    lines = [f"{role}. {text}" for role, text in SPOKEN.items()]
+    (tmp_path / "hamlet.txt").write_text("\n".join(lines))
+    return tmp_path
+
+
+def test_windows_are_views_on_the_text(play: Path) -> None:
+    data = TextDataModule(play, window=10)
+    federation, symbols = data.federation, data.federation.notes["vocabulary"]
+    assert federation.names == ("hamlet/HAMLET", "hamlet/GHOST")
+    assert federation.notes["left_out_clients"] == 1
+    assert federation.samples.codes.dtype == torch.uint8
+    assert symbols == "".join(sorted(set("".join(text.strip() for text in SPOKEN.values()))))
+    text = SPOKEN["HAMLET"].strip()
+    parts = {"train": text[: int(0.6 * len(text))], "test": text[int(0.8 * len(text)) :]}
+    for split, part in parts.items():
+        block = federation.block(torch.tensor([0]), split)
+        x, y = block.x(torch.float32), block.y()
+        assert len(x) == len(part) - 10
+        for i in (0, len(x) - 1):
+            assert "".join(symbols[c] for c in x[i]) == part[i : i + 10]
+            assert "".join(symbols[c] for c in y[i]) == part[i + 1 : i + 11]
+
+
+def test_windows_stay_within_client_piece_and_split() -> None:
+    client = np.repeat([0, 1], [20, 12])
+    piece = np.repeat([0, 1, 2], [8, 12, 12])
+    split = split_in_order(client, (0.5, 0.25, 0.25))
+    assert split.tolist() == [0] * 10 + [1] * 5 + [2] * 5 + [0] * 6 + [1] * 3 + [2] * 3
+    expected = [
+        i
+        for i in range(32 - 2)
+        if len({(client[j], piece[j], split[j]) for j in range(i, i + 3)}) == 1  # window 2 and its last target
+    ]
+    assert window_starts(client, piece, split, window=2, stride=1).tolist() == expected
+    strided = window_starts(client, piece, split, window=2, stride=3)
+    assert set(strided) < set(expected)
+    assert strided[:3].tolist() == [0, 3, 10]  # counted anew in every run
+
+
+def test_a_sequence_has_the_sum_of_its_losses_and_the_mean_of_its_scores() -> None:
+    task, rng = Classification(5, n_targets=7), np.random.default_rng(0)
+    logits, y = rng.normal(size=(3, 7, 5)), rng.integers(5, size=(3, 7))
+    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    picked = np.take_along_axis(log_p, y[..., None], axis=-1)[..., 0]
+    outputs, targets = torch.from_numpy(logits), torch.from_numpy(y)
+    assert_allclose(task.losses(outputs, targets), -picked.sum(axis=1))
+    scores = task.scores(task.predict(outputs), targets)
+    assert_allclose(scores["loss"], -picked.mean(axis=1))
+    assert_allclose(scores["accuracy"], (log_p.argmax(-1) == y).mean(axis=1))
+    pi = rng.dirichlet(np.ones(2), size=3)
+    two = rng.normal(size=(2, 3, 7, 5))
+    p = np.exp(two) / np.exp(two).sum(axis=-1, keepdims=True)
+    mixed = task.mix(torch.from_numpy(np.log(p)), torch.from_numpy(pi))
+    assert_allclose(mixed.exp(), np.einsum("nm,mnly->nly", pi, p))
+    weighted = Classification(5, 7, class_weights=(1.0, 2.0, 3.0, 4.0, 5.0))
+    assert_allclose(weighted.losses(outputs, targets), -(picked * (y + 1)).sum(axis=1))
+
+
+@pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()], ids=["loop", "vmap"])
+def test_fedem_on_characters_follows_the_equations(play: Path, engine) -> None:
+    data = TextDataModule(play, window=8, stride=2, seed=0)
+    torch.manual_seed(0)
+    optimizer = ClientSGD(lr=0.5)
+    model = FedEM(
+        CharLSTM(data.n_outputs, hidden=5), 2, 2, client_optimizer=optimizer, batch_size=1000, engine=engine
+    ).double()
+    block = data.federation.block(torch.arange(2), "train")
+    x, y = block.x(torch.float64), block.y()
+    nll = functools.partial(torch.nn.functional.cross_entropy, reduction="none")
+    losses = torch.stack([nll(component(x).movedim(-1, 1), y).sum(dim=1) for component in model.components])
+    q = torch.softmax(-losses, dim=0).detach()  # uniform pi; Eq. 8 with the sum over positions
+    counts = block.counts()
+    expected = []
+    for m, component in enumerate(model.components):
+        mean = 0.0
+        for t in range(2):
+            mine = block.owner == t
+            loss = (q[m] * losses[m])[mine].sum() / counts[t] / 8  # Eq. 10; divided by the targets of a window
+            gradients = torch.autograd.grad(loss, list(component.parameters()), retain_graph=True)
+            start = torch.cat([p.detach().flatten() for p in component.parameters()])
+            stepped = start - 0.5 * torch.cat([g.flatten() for g in gradients])
+            mean = mean + stepped * counts[t] / counts.sum()
+        expected.append(mean)
+    train(model, data, 1)
+    for m in range(2):
+        found = torch.cat([p.detach().flatten() for p in model.components[m].parameters()])
+        assert_allclose(found, expected[m], rtol=1e-9, atol=1e-12)
+    for t in range(2):
+        assert_allclose(model.pi[t], q[:, block.owner == t].mean(dim=1), rtol=1e-9)
+
+
+def test_packed_sequences_run_as_in_torch() -> None:
+    lstm = make_components(torch.nn.LSTM(3, 4, batch_first=True), 1, seed=0)[0]
+    x = torch.randn(2, 5, 3)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, [5, 5], batch_first=True)
+    found, _ = torch.nn.utils.rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
+    torch.testing.assert_close(found, lstm(x)[0])
+
+
+# --- regression and binary labels -------------------------------------------------------------------------------------
+
+
+def test_regression_learns_and_scores_squared_errors() -> None:
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(200, 3)), np.arange(200) % 4
+    slopes = np.array([[1.0, -2.0, 0.5], [-1.0, 2.0, 3.0]])
+    y = (x * slopes[client % 2]).sum(axis=1) + 0.1 * rng.normal(size=200)
+    data = FederatedDataModule.from_arrays(x, y, client, task="regression")
+    optimizer = ClientSGD(lr=0.1)
+    torch.manual_seed(1)  # EM has local optima: not every start finds the groups
+    model = FedEM(Linear(data.in_shape, data.n_outputs), 4, 2, client_optimizer=optimizer, batch_size=16)
+    train(model, data, 60)
+    mse = score(model, data.federation, torch.arange(4)).measures["test"]["mse"]
+    assert mse.max() < 0.05  # two components for two groups; one model would be left with the slopes' differences
+    torch.manual_seed(1)
+    one = FedAvg(Linear(data.in_shape, data.n_outputs), 4, client_optimizer=optimizer, batch_size=16)
+    train(one, data, 60)
+    assert score(one, data.federation, torch.arange(4)).measures["test"]["mse"].min() > 0.5
+
+
+def test_regression_equations() -> None:
+    task, rng = Regression(2, noise_scale=0.5), np.random.default_rng(0)
+    h, y, pi = rng.normal(size=(3, 4, 2)), rng.normal(size=(4, 2)), rng.dirichlet(np.ones(3), size=4)
+    assert_allclose(task.losses(torch.from_numpy(h[0]), torch.from_numpy(y)), ((h[0] - y) ** 2).sum(1) / (2 * 0.25))
+    mixed = task.mix(torch.from_numpy(h), torch.from_numpy(pi))
+    assert_allclose(mixed, np.einsum("nm,mnk->nk", pi, h))
+    assert_allclose(task.scores(mixed, torch.from_numpy(y))["mse"], ((mixed.numpy() - y) ** 2).mean(axis=1))
+
+
+def test_tasks_by_name() -> None:
+    x, client = np.zeros((4, 2)), np.array([0, 0, 1, 1])
+    arrays = {"x": x, "client": client, "fractions": (1, 0, 0)}
+    assert FederatedDataModule.from_arrays(y=np.array([0, 1, 1, 0]), task="binary", **arrays).n_outputs == 1
+    assert FederatedDataModule.from_arrays(y=np.zeros((4, 3)), task="regression", **arrays).n_outputs == 3
+    for y, task, message in (
+        (np.array([0, 1, 2, 0]), "binary", "3 classes"),
+        (np.array([0.0, np.nan, 1, 1]), "regression", "y: NaN"),
+        (np.array(["a"] * 4), "regression", "y: expected numbers"),
+        (np.array([0, 1, 1, 0]), "ranking", "dataset.task"),
+    ):
+        with pytest.raises(UserError, match=message):
+            FederatedDataModule.from_arrays(y=y, task=task, **arrays)
+
+
+# --- the data command -------------------------------------------------------------------------------------------------
+
+
+def test_a_federation_is_described(colour: Path) -> None:
+    data = ImageDataModule("cifar10", "dirichlet", n_clients=5, alpha=0.3, path=colour, unseen_fraction=0.2)
+    facts = describe(data.federation)
+    counts = label_counts(data.federation)
+    assert counts.sum() == N == facts["samples"]
+    assert (facts["clients"], facts["seen"]) == (5, 4)
+    client = np.empty(N, dtype=int)
+    for split in data.federation.splits.values():
+        client[split.index] = np.repeat(np.arange(5), split.counts())
+    assert np.array_equal(counts, np.bincount(client * 10 + LABELS, minlength=50).reshape(5, 10))
+
+
+def test_the_data_command(colour: Path, play: Path, tmp_path: Path, capsys) -> None:
+    main(["list"])
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("femnist", "shakespeare", "cifar100"))
+    main(["convert", "shakespeare", str(play), str(tmp_path / "play.npz")])
+    main(["describe", "shakespeare", f"dataset.path={tmp_path / 'play.npz'}", "dataset.window=5"])
+    assert "hamlet" not in capsys.readouterr().err
+    figure = tmp_path / "figure.png"
+    overrides = [f"dataset.path={colour}", "dataset.n_clients=4", "dataset.partition=iid"]
+    main(["describe", "cifar10", *overrides, "--figure", str(figure)])
+    assert figure.stat().st_size > 5000
+    assert "digest" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["convert", "cifar10", "{colour}", "{colour}"], "will not be written over"),
+        (["convert", "cifar10", "nowhere", "{folder}/a.npz"], "no file or folder nowhere"),
+        (["convert", "cifar100", "{colour}", "{folder}/a.npz"], "lacks coarse"),
+        (["convert", "cifar10", "{colour}", "{folder}/a.zip"], "ends in .npz"),
+        (["describe", "imagenet"], "imagenet"),
+        (["describe", "cifar10", "dataset.path={colour}", "dataset.nonsense=1"], "nonsense"),
+        (["describe", "cifar10", "dataset.path={colour}", "dataset.partition=even"], "dataset.partition"),
+        (["describe", "cifar10", "dataset.path={colour}", "--figure", "{colour}"], "will not be written over"),
+        (["describe", "cifar10", "--figure", "{folder}/a.xyz", "dataset.path={colour}"], "expected a .png"),
+        (["describe", "cifar10", "dataset.path={colour}", "--colour=red"], "unknown option --colour=red"),
+        (
+            ["describe", "cifar10", "dataset.path={colour}", "dataset.n_clients=4", "dataset.mean=[0.5,0.5]"],
+            "dataset.mean: expected 3 numbers",
+        ),
+        (
+            ["describe", "cifar10", "dataset.path={colour}", "dataset.n_clients=4", "dataset.std=[0,0,0]"],
+            "dataset.std: expected numbers above 0",
+        ),
+        (["describe", "cifar10", "dataset.path={colour}", "dataset.min_samples=-5"], "dataset.min_samples"),
+        (
+            ["describe", "shakespeare", "dataset.path={colour}", "fidelity=both"],
+            "fidelity: expected paper or reference",
+        ),
+        (["convert", "cifar10", "{colour}", "{colour}/a.npz"], "colour.npz"),
+        (["convert", "cifar10"], "required: path, out"),
+        (["download", "imagenet"], "invalid choice"),
+        ([], "COMMAND"),
+    ],
+)
+def test_mistakes_with_the_data_command(arguments: list, message: str, colour: Path, tmp_path: Path, capsys) -> None:
+    before = colour.read_bytes()
+    with pytest.raises(SystemExit) as stopped:
+        main([argument.format(colour=colour, folder=tmp_path) for argument in arguments])
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert colour.read_bytes() == before
+
+
+def test_the_data_module_runs_as_a_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "fedem_lightning.data", "list"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "emnist" in done.stdout

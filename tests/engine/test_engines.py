@@ -1,0 +1,292 @@
+"""`loop` and `vmap` compute the same numbers, whatever the blocks and the order of clients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedem_lightning import (
+    MLP,
+    AutoEngine,
+    CharLSTM,
+    ClientSGD,
+    Dropout,
+    Engine,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    Local,
+    LoopEngine,
+    MobileNetV2,
+    ReferenceCNN,
+    UserError,
+    VmapEngine,
+)
+from fedem_lightning.engine import processes_on_cpu
+from fedem_lightning.engine.vmap import group_rows
+from fedem_lightning.models.components import make_components
+from helpers.federations import make_data, make_model, parameters, train
+
+ENGINES = [VmapEngine(), VmapEngine(block_size=1), VmapEngine(block_size=3), LoopEngine(block_size=2)]
+TOLERANCE = {"64-true": 1e-9, "32-true": 1e-4}
+
+
+def relative_difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize("kind", [FedEM, FedAvg, Local])
+@pytest.mark.parametrize("engine", ENGINES, ids=["vmap", "vmap-1", "vmap-3", "loop-2"])
+@pytest.mark.parametrize("precision", TOLERANCE)
+def test_engines_agree_after_five_rounds(kind: type, engine: Engine, precision: str) -> None:
+    data = make_data(sizes=(7, 12, 3, 20, 9))
+    options: dict[str, Any] = {
+        "client_optimizer": ClientSGD(lr=0.5, momentum=0.9, weight_decay=1e-3, state="keep"),
+        "local_epochs": 2,
+        "participation": 3,
+    }
+    expected = train(make_model(kind, data, engine=LoopEngine(), **options), data, 5, precision=precision)
+    found = train(make_model(kind, data, engine=engine, **options), data, 5, precision=precision)
+    assert relative_difference(parameters(found), parameters(expected)) <= TOLERANCE[precision]
+
+
+class DropoutNet(nn.Module):
+    """Two dropout layers, as a user would write them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def test_engines_agree_on_dropout() -> None:
+    data = make_data()
+
+    def trained(engine: Engine) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = FedEM(DropoutNet(), data.n_clients, 2, engine=engine, batch_size=4, client_optimizer=ClientSGD(lr=0.5))
+        return parameters(train(model, data, 3))
+
+    expected = trained(LoopEngine())
+    assert relative_difference(trained(VmapEngine()), expected) <= 1e-9
+    assert relative_difference(trained(VmapEngine(block_size=1)), expected) <= 1e-9
+
+
+def test_dropout_keeps_its_share_and_differs_between_layers_and_keys() -> None:
+    x = torch.ones(1000, 200)
+    masks = []
+    for salt, key in ((0, 1), (1, 1), (0, 2)):
+        layer = Dropout(0.25, salt=salt)
+        layer.key.fill_(key)
+        out = layer(x)
+        assert (out > 0).double().mean().item() == pytest.approx(0.75, abs=0.005)
+        assert out.max().item() == pytest.approx(1 / 0.75)
+        masks.append(out > 0)
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert (masks[a] == masks[b]).double().mean().item() == pytest.approx(0.75**2 + 0.25**2, abs=0.01)
+    assert torch.equal(Dropout(0.25).eval()(x), x)
+
+
+@pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()], ids=["loop", "vmap"])
+def test_convolutions_run_in_both_engines(engine: Engine) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(256, size=(30, 28, 28)).astype(np.uint8)
+    data = FederatedDataModule.from_arrays(x, rng.integers(4, size=30), np.arange(30) % 3, n_classes=4)
+    assert data.in_shape == (1, 28, 28)
+    torch.manual_seed(0)
+    model = FedAvg(ReferenceCNN(4), 3, engine=engine, client_optimizer=ClientSGD(lr=0.1))
+    train(model, data, 1, precision="32-true")
+    torch.manual_seed(0)
+    expected = FedAvg(ReferenceCNN(4), 3, engine=LoopEngine(block_size=1), client_optimizer=ClientSGD(lr=0.1))
+    train(expected, data, 1, precision="32-true")
+    assert relative_difference(parameters(model), parameters(expected)) <= 1e-4
+
+
+class BatchNormNet(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def test_batch_norm_statistics_are_learned_averaged_and_counted() -> None:
+    data = make_data(sizes=(20, 20), fractions=(1.0, 0.0, 0.0))
+    model = FedAvg(BatchNormNet(), 2, batch_size=5)
+    train(model, data, 3)
+    buffers = dict(model.components[0].named_buffers())
+    assert buffers["1.num_batches_tracked"].item() == 12  # 3 rounds x 4 batches: the maximum, not the sum
+    assert buffers["1.running_mean"].abs().max() > 0.01
+
+
+class Unstackable(nn.Module):
+    """Decides by a value, which torch.func cannot stack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = x @ self.weight
+        return out if bool(out.sum() > -1e9) else -out
+
+
+def test_what_cannot_be_stacked_falls_back_to_loop_and_says_so_once() -> None:
+    data = make_data()
+
+    def trained(engine: str) -> FederatedAlgorithm:
+        torch.manual_seed(0)
+        return train(FedAvg(Unstackable(), data.n_clients, engine=engine, batch_size=4), data, 3)
+
+    with pytest.warns(UserWarning, match="vmap cannot stack this backbone, loop takes over") as said:
+        found = trained("vmap")
+    assert sum("loop takes over" in str(warning.message) for warning in said) == 1
+    assert found.engine.name == "loop"
+    assert torch.equal(parameters(found), parameters(trained("loop")))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "device", "expected"),
+    [
+        (MLP((4,), 3), "cpu", "vmap"),
+        (MLP((784,), 62, hidden=(2048,)), "cpu", "loop"),
+        (ReferenceCNN(4), "cpu", "loop"),
+        (ReferenceCNN(4), "cuda", "vmap"),
+        (BatchNormNet(), "cpu", "vmap"),
+        (CharLSTM(80), "cuda", "vmap"),
+        (CharLSTM(80), "cpu", "vmap"),
+        (MobileNetV2(10), "cpu", "loop"),
+        (nn.LSTM(4, 8), "cuda", "loop"),
+    ],
+)
+def test_auto_follows_its_rule(backbone: nn.Module, device: str, expected: str) -> None:
+    chosen = AutoEngine(block_size=7).resolve(backbone, torch.device(device))
+    assert (chosen.name, chosen.block_size) == (expected, 7)
+
+
+def test_blocks_follow_the_memory_budget() -> None:
+    data = make_data(sizes=(4,) * 10)
+    federation = data.federation
+    engine = LoopEngine(memory_gb=1e-6)  # 1000 bytes
+    blocks = list(engine.blocks(federation, torch.arange(10), learner_bytes=100, batch_size=1))
+    assert [len(b.clients) for b in blocks] == [3, 3, 3, 1]  # 2 copies x 100 + 4 x 4 features x 4 bytes: 264 a client
+    assert torch.equal(torch.cat([b.clients for b in blocks]), torch.arange(10))
+
+
+@pytest.mark.parametrize("options", [{"block_size": 0}, {"memory_gb": 0}, {"block_size": 1.5}])
+def test_wrong_engine_options_are_named(options: dict) -> None:
+    for kind in (LoopEngine, VmapEngine, AutoEngine):
+        with pytest.raises(UserError, match=f"engine.{next(iter(options))}"):
+            kind(**options)
+
+
+def test_unknown_engine() -> None:
+    data = make_data()
+    with pytest.raises(UserError, match="engine: expected one of loop, vmap, auto"):
+        make_model(FedAvg, data, engine="warp")
+
+
+def test_components_start_different_from_one_another() -> None:
+    components = make_components(MLP((4,), 3), 3, seed=0)
+    vectors = [parameters(c) for c in components]
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert not torch.allclose(vectors[a], vectors[b])
+    again = make_components(components[0], 3, seed=0)
+    assert torch.equal(parameters(again), parameters(components))
+
+
+def test_a_backbone_that_cannot_be_drawn_anew_asks_for_a_function() -> None:
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.randn(3))
+
+    with pytest.raises(UserError, match="Scale has parameters but no reset_parameters"):
+        make_components(Scale(), 2, seed=0)
+    assert len(make_components(Scale, 2, seed=0)) == 2
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_bfloat16_follows_float32_over_many_steps(engine: str) -> None:
+    """Autocast keeps low-precision copies of parameters, which must not be those of an earlier step."""
+    data = make_data(sizes=(40, 40), fractions=(1.0, 0.0, 0.0))
+
+    def trained(precision: str) -> torch.Tensor:
+        sgd = ClientSGD(lr=0.1)
+        model = make_model(FedEM, data, n_components=2, local_epochs=5, client_optimizer=sgd, engine=engine)
+        return parameters(train(model, data, 2, precision=precision))
+
+    start = parameters(make_model(FedEM, data, n_components=2))
+    expected = trained("32-true")
+    assert relative_difference(start, expected) > 0.5
+    assert relative_difference(trained("bf16-mixed"), expected) < 0.02
+
+
+def test_processes_on_a_cpu_follow_their_rule() -> None:
+    assert processes_on_cpu(LoopEngine(), n_clients=50, n_cores=8) == 8
+    assert processes_on_cpu(LoopEngine(), n_clients=3, n_cores=8) == 3
+    assert processes_on_cpu(VmapEngine(), n_clients=50, n_cores=8) == 1
+
+
+class Residual(nn.Module):
+    """Adds its input to what a layer made of it; a stack whose learners share the input cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x + self.inner(x).relu())
+
+
+class Centred(nn.Sequential):
+    """Mixes the samples of a batch, without any layer that says so."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x - x.mean(dim=0))
+
+
+class Twice(nn.Module):
+    """Two layers whose gradients torch hands out as one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(x) + self.b(x)
+
+
+@pytest.mark.parametrize("kind", [DropoutNet, lambda: MLP((4,), 3, (8, 8)), Residual, Centred, Twice])
+@pytest.mark.parametrize("n_components", [1, 3])
+@pytest.mark.parametrize("batch_size", [4, 25])
+def test_linear_networks_agree_however_they_are_stacked(
+    kind: Callable[[], nn.Module], n_components: int, batch_size: int
+) -> None:
+    """The largest client is stepped alone at first: that its models agree does not show that clients do not mix."""
+    data = make_data(sizes=(30, 12, 12, 11), fractions=(1.0, 0.0, 0.0))
+
+    def trained(engine: Engine) -> torch.Tensor:
+        torch.manual_seed(0)
+        sgd = ClientSGD(lr=0.5, weight_decay=0.1)
+        model = FedEM(kind(), 4, n_components, engine=engine, batch_size=batch_size, client_optimizer=sgd)
+        return parameters(train(model, data, 3))
+
+    assert relative_difference(trained(VmapEngine()), trained(LoopEngine())) <= 1e-9
+
+
+def test_rows_are_grouped_with_little_padding_and_none_is_lost() -> None:
+    sizes = [128] * 10 + [100, 99, 64, 33, 33, 7, 1]
+    for padding, limit in ((0.1, 10**9), (0.5, 10**9), (0.0, 10**9), (0.1, 500)):
+        groups = group_rows(sizes, padding, limit)
+        assert [row for rows in groups for row in range(len(sizes))[rows]] == list(range(len(sizes)))
+        padded = [sizes[rows.start] * (rows.stop - rows.start) for rows in groups]
+        assert sum(padded) <= (1 + padding) * sum(sizes)
+        assert all(n <= limit or rows.stop == rows.start + 1 for n, rows in zip(padded, groups, strict=True))
+    assert group_rows([], 0.1, 100) == []

@@ -1,0 +1,121 @@
+"""Collapsed components are found, and farthest initialisation keeps them apart."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import ClientSGD, FedAvg, FedEM, Linear, Local, SyntheticMixture, UserError
+from fedem_lightning.algorithms.initialization import farthest_models
+from fedem_lightning.evaluation.recovery import component_health
+from fedem_lightning.run.results import run_results
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.reference import probabilities
+
+
+def test_dead_and_twin_components_are_named() -> None:
+    pi = np.array([[0.5, 0.495, 0.005], [0.4, 0.595, 0.005]])
+    found = component_health(pi, np.array([[1.0, 2.0], [1.0, 2.01], [-3.0, 0.0]]))
+    assert found["dead"] == [2]
+    assert found["twins"] == [[0, 1]]
+    np.testing.assert_allclose(found["mean_weights"], [0.45, 0.545, 0.005])
+    healthy = component_health(np.full((4, 2), 0.5), np.array([[1.0, 0.0], [0.0, 1.0]]))
+    assert healthy["dead"] == healthy["twins"] == []
+
+
+def test_equal_components_are_reported_as_twins(capsys: pytest.CaptureFixture[str]) -> None:
+    from fedem_lightning.run.summary import print_summary
+
+    data = make_data()
+    model = make_model(FedEM, data, n_components=2, client_optimizer=ClientSGD(lr=0.1))
+    model.components[1].load_state_dict(model.components[0].state_dict())
+    trainer = make_trainer(2)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    results = run_results(model, data.federation)
+    assert results["components"]["twins"] == [[0, 1]]
+    named = {"algorithm": "fedem", "dataset": "own", "backbone": "linear", "seed": 0}
+    results["seconds"]["total"] = 1.0
+    print_summary({**results, **named})
+    assert "components 0 and 1 are twins" in capsys.readouterr().out
+
+
+def test_farthest_models_come_from_different_clusters() -> None:
+    data = SyntheticMixture(n_clients=24, n_components=3, dimension=20, noise=0.0, test_size=10, one_hot=True, seed=1)
+    model = FedEM(Linear((20,), 1), 24, 3, client_optimizer=ClientSGD(lr=1.0, momentum=0.9), batch_size=16)
+    models = farthest_models(model, data.federation, n_candidates=24, epochs=20)["linear.weight"][:, 0]  # [3, d]
+    theta = torch.from_numpy(data.federation.truth["theta"]).float()
+    nearest = torch.nn.functional.cosine_similarity(models.unsqueeze(1), theta, dim=2).argmax(dim=1)
+    assert sorted(nearest.tolist()) == [0, 1, 2]
+
+
+def test_farthest_initialization_follows_its_rule() -> None:
+    """Five passes over single clients, the first drawn; then always the client that the models so far serve worst."""
+    data = make_data(sizes=(20, 20, 20, 20, 20))
+    options = {"client_optimizer": ClientSGD(lr=0.5), "batch_size": 1000}
+    local = train(make_model(Local, data, local_epochs=5, **options), data, 1).personal_models(torch.arange(5)).models
+    alone = [(local["linear.weight"][t, 0].numpy(), local["linear.bias"][t, 0].numpy()) for t in range(5)]
+    losses = np.zeros((5, 5))  # of client t with what client s learned alone
+    for t in range(5):
+        block = data.federation.block(torch.tensor([t]), "train")
+        x, y = block.x(torch.float64).numpy(), block.y().numpy()
+        for s, (w, b) in enumerate(alone):
+            losses[t, s] = -np.mean([np.log(probabilities(w, b, x[i])[y[i]]) for i in range(len(y))])
+    firsts = set()
+    for seed in (0, 0, 1, 2):
+        model = make_model(FedEM, data, initialization="farthest", seed=seed, **options).double()
+        model.statistics.plan(1)
+        model.initialize(data.federation)
+        starts = [c.linear.weight.detach().numpy() for c in model.components]
+        chosen = [int(np.argmin([np.abs(w - start).max() for w, _ in alone])) for start in starts]
+        for t, start in zip(chosen, starts, strict=True):
+            np.testing.assert_allclose(start, alone[t][0], rtol=1e-9, atol=1e-12)
+        for m in (1, 2):
+            assert chosen[m] == losses[:, chosen[:m]].min(axis=1).argmax()
+        firsts.add(chosen[0])
+    assert len(firsts) > 1
+    with pytest.raises(UserError, match=r"algorithm.initialization: expected random, farthest or shared, got near"):
+        make_model(FedEM, data, initialization="near")
+
+
+def test_shared_initialization_parts_components_by_clients() -> None:
+    """Equal components get the gradients of all clients, weighed by each one's random pi."""
+    data = make_data(sizes=(20, 20, 20, 20, 20), unseen_fraction=0.2)
+    model = make_model(FedEM, data, initialization="shared", client_optimizer=ClientSGD(lr=1e-12))
+    train(model, data, 1)
+    seen = data.federation.seen
+    assert torch.allclose(model.components[0].linear.weight, model.components[1].linear.weight)
+    assert len(model.pi[seen].unique(dim=0)) == int(seen.sum())
+    torch.testing.assert_close(model.pi.sum(dim=1), torch.ones(5, dtype=torch.float64))
+    torch.testing.assert_close(model.pi[~seen], torch.full((1, 3), 1 / 3, dtype=torch.float64), rtol=1e-6, atol=0)
+    model = make_model(FedEM, data, initialization="shared", client_optimizer=ClientSGD(lr=0.5))
+    train(model, data, 3)
+    assert not torch.allclose(model.components[0].linear.weight, model.components[1].linear.weight)
+
+
+def test_a_warm_up_is_fedavg_in_every_component() -> None:
+    """And then the clients part it: pi, which stayed as drawn, moves with the components."""
+    data, sgd = make_data(sizes=(20, 20, 20, 20)), ClientSGD(lr=0.3, momentum=0.9)
+    fedavg = parameters(train(make_model(FedAvg, data, client_optimizer=sgd), data, 3).components[0])
+    options = {"initialization": "shared", "warmup_rounds": 3, "client_optimizer": sgd}
+    model = train(make_model(FedEM, data, **options), data, 3)
+    for component in model.components:
+        torch.testing.assert_close(parameters(component), fedavg, rtol=1e-12, atol=1e-14)
+    drawn = model.pi.clone()
+    assert len(drawn.unique(dim=0)) == 4
+    model = train(make_model(FedEM, data, **options), data, 5)
+    assert not torch.allclose(parameters(model.components[0]), parameters(model.components[1]))
+    assert not torch.allclose(model.pi, drawn)
+
+
+@pytest.mark.parametrize("n_components", [2, 3])
+def test_true_clusters_are_recovered(n_components: int) -> None:
+    """Appendix J.4, smaller: every client in its cluster."""
+    data = SyntheticMixture(n_clients=60, n_components=n_components, dimension=30, test_size=1, one_hot=True, seed=1)
+    model = FedEM(Linear((30,), 1), 60, n_components, client_optimizer=ClientSGD(lr=1.0, momentum=0.9))
+    trainer = make_trainer(80, precision="32-true")
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    results = run_results(model, data.federation)
+    assert results["recovery"]["group_accuracy"] == 1.0
+    assert results["recovery"]["pi_cosine_distance"] < 2e-2  # some clients have 50 noisy samples
+    assert results["components"]["dead"] == results["components"]["twins"] == []

@@ -1,0 +1,168 @@
+"""The conformance table: a row for each algorithm, which says what differs in the properties that all have."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import (
+    AFL,
+    APFL,
+    L2SGD,
+    MOCHA,
+    QFFL,
+    Agnostic,
+    Clustered,
+    DecentralizedSurrogateOptimization,
+    DFedEM,
+    Dropout,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    FedFOMO,
+    FedProx,
+    HypCluster,
+    Interpolate,
+    Local,
+    Mapper,
+    MixtureSurrogate,
+    MoreauSurrogate,
+    Oracle,
+    PFedMe,
+    SurrogateOptimization,
+    Topology,
+    UserCentric,
+)
+from fedem_lightning.models.client_store import ClientStore
+from helpers.federations import make_data, make_model
+
+
+def with_groups(data: FederatedDataModule) -> FederatedDataModule:
+    """Even clients are one true group, odd ones the other: Oracle has to know them."""
+    data.federation.truth["group"] = np.arange(data.n_clients) % 2
+    return data
+
+
+@dataclass(frozen=True)
+class Row:
+    """What differs between algorithms in the common properties."""
+
+    kind: type[FederatedAlgorithm]
+    private: tuple[str, ...] = ()  # what a client keeps of its own and a round changes: a buffer [T, ...] or a store
+    messages: float = 1  # models sent up by a client in a round; with 4 clients
+    down: float | None = None  # and down, if another number
+    once: float = 0  # each way, before training
+    samples: bool = True  # is defined for cohorts
+    sgd: bool = True  # clients train networks by SGD; if not, one linear layer for two classes, by steps of their own
+    options: dict[str, Any] = field(default_factory=dict)
+    as_fedavg: dict[str, Any] | str = field(default_factory=dict)
+    """Options with which it is FedAvg on clients that are all the same, or why it moves otherwise; of the first row."""
+
+    def data(self, **options: Any) -> FederatedDataModule:
+        """`make_data` with labels that the method takes, and with true groups."""
+        return with_groups(make_data(**({} if self.sgd else {"n_classes": 2, "task": "binary"}), **options))
+
+    def model(self, data: FederatedDataModule, **options: Any) -> FederatedAlgorithm:
+        return make_model(self.kind, data, **{**self.options, **options})
+
+
+COMPLETE = Topology(graph="complete")
+ROWS = [
+    Row(FedEM, ("pi",), messages=3, as_fedavg={"n_components": 1}),
+    Row(FedAvg),
+    Row(Local, ("models",), messages=0),
+    Row(FedProx, options={"mu": 0.3}, as_fedavg={"mu": 0.0}),
+    Row(Clustered, samples=False, options={"eps1": 1e9, "eps2": 0.0, "min_rounds": 1, "max_depth": 2}),
+    Row(
+        PFedMe,
+        ("models",),
+        options={"penalty": 2.0, "outer_lr": 0.2, "inner_steps": 3},
+        as_fedavg="a proximal point without momentum, and eta lambda of the way to it",
+    ),
+    Row(APFL, ("own",), as_fedavg={"alpha": 0.0, "adaptive": False}),
+    Row(
+        L2SGD,
+        ("models",),
+        messages=0.5,  # J = 0 in one of two rounds
+        options={"probability": 0.2, "pull": 0.4},
+        as_fedavg="a random number of steps, without momentum",
+    ),
+    Row(
+        AFL,
+        samples=False,
+        options={"weights_lr": 0.1},
+        as_fedavg="one step on the full batch without momentum; serves the mean of all rounds",
+    ),
+    Row(QFFL, options={"sampling": "uniform"}, as_fedavg={"q": 0.0}),
+    Row(Agnostic, options={"domain_lr": 0.5, "window": 2}),
+    Row(HypCluster, down=2, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
+    Row(
+        Mapper,
+        options={"adaptation": Interpolate(lambdas=(0.2, 0.7), selection="train")},
+        as_fedavg={"adaptation": Interpolate(lambdas=(0.0,))},
+    ),
+    # equal samples have no noise, by which eq6 divides
+    Row(UserCentric, ("models",), once=1, as_fedavg={"similarity": "cosine"}),
+    Row(UserCentric, ("models",), once=1, options={"similarity": "cosine"}),
+    Row(FedFOMO, ("models",), down=3, options={"exploration": 0.0}),
+    Row(Oracle),
+    Row(
+        MOCHA,
+        ("b",),
+        sgd=False,
+        options={"penalty": 0.1, "inner_rounds": 2},
+        as_fedavg="coordinate steps in the dual",
+    ),
+    Row(
+        DFedEM,
+        ("private", "models"),
+        messages=9,
+        options={"topology": COMPLETE},
+        as_fedavg={"n_components": 1},
+    ),
+    Row(SurrogateOptimization, ("private",), messages=2, options={"surrogate": MixtureSurrogate(), "n_components": 2}),
+    Row(
+        DecentralizedSurrogateOptimization,
+        ("models",),
+        messages=3,
+        options={"surrogate": MoreauSurrogate(2.0, 3, 0.1), "topology": COMPLETE},
+    ),
+]
+
+
+def own_rows(model: FederatedAlgorithm, name: str) -> torch.Tensor:
+    """Each client's private numbers, float64 [T, ...]."""
+    kept = getattr(model, name)
+    if isinstance(kept, ClientStore):
+        rows = kept.read(torch.arange(model.n_clients)).values()
+        return torch.cat([tensor.flatten(1) for tensor in rows], dim=1).double()
+    return kept.clone().double()
+
+
+class Noisy(torch.nn.Module):
+    """BatchNorm with its counters, and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.norm = torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6)
+        self.dropout, self.out = Dropout(0.3), torch.nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.dropout(self.norm(self.hidden(x)).relu()))
+
+
+FAST = (FedEM, FedAvg, Local, APFL)  # one of each kind: `make test-fast`
+
+
+def each(rows: list[Row]) -> pytest.MarkDecorator:
+    marked = [pytest.param(row, marks=pytest.mark.fast if row.kind in FAST else ()) for row in rows]
+    return pytest.mark.parametrize("row", marked, ids=lambda row: row.kind.__name__)
+
+
+EVERY = each(ROWS)
+SAMPLING = each([r for r in ROWS if r.samples])
+TRAINED_BY_SGD = each([r for r in ROWS if r.sgd])
+SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA])

@@ -1,0 +1,61 @@
+"""Small federations, one linear layer, a quiet Trainer; all can be worked out by hand or within a second."""
+
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+
+from fedem_lightning import FederatedAlgorithm, FederatedDataModule, Linear
+
+
+def make_data(
+    sizes: tuple[int, ...] = (7, 12, 3, 20), n_classes: int = 3, n_features: int = 4, seed: int = 0, **options: Any
+) -> FederatedDataModule:
+    """Clients of the given numbers of samples, float64 features, labels from a linear rule with noise; two domains."""
+    rng = np.random.default_rng(seed)
+    client = np.repeat(np.arange(len(sizes)), sizes)
+    x = rng.normal(size=(len(client), n_features))
+    y = (x @ rng.normal(size=(n_features, n_classes)) + rng.normal(size=(len(client), n_classes))).argmax(axis=1)
+    options = {"n_classes": n_classes, "domain": np.arange(len(client)) % 2, **options}
+    return FederatedDataModule.from_arrays(x, y, client, **options)
+
+
+def make_model(kind: type[FederatedAlgorithm], data: FederatedDataModule, **options: Any) -> FederatedAlgorithm:
+    """An algorithm around one linear layer whose initial values are always the same."""
+    torch.manual_seed(0)
+    return kind(Linear(data.in_shape, data.n_outputs), n_clients=data.n_clients, **{"batch_size": 4, **options})
+
+
+def make_trainer(rounds: int, precision: str = "64-true", **options: Any) -> pl.Trainer:
+    """A quiet Trainer on the CPU."""
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return pl.Trainer(
+        max_epochs=rounds, accelerator="cpu", precision=precision, **{**quiet, "limit_val_batches": 0, **options}
+    )
+
+
+def train(model: FederatedAlgorithm, data: FederatedDataModule, rounds: int, **options: Any) -> FederatedAlgorithm:
+    """Runs `rounds` rounds."""
+    make_trainer(rounds, **options).fit(model, data)
+    return model
+
+
+def parameters(model: torch.nn.Module) -> torch.Tensor:
+    """All parameters and buffers as one vector of float64."""
+    return torch.cat([t.detach().double().flatten() for t in model.state_dict().values()])
+
+
+def grouped(n_clients: int = 8, n_groups: int = 2, n: int = 60, **options: Any) -> FederatedDataModule:
+    """Group g's labels are shifted by g; the true groups are known."""
+    rng, client = np.random.default_rng(0), np.repeat(np.arange(n_clients), n)
+    x = rng.normal(size=(len(client), 5))
+    y = (x[:, :3].argmax(axis=1) + client % n_groups) % 3
+    data = FederatedDataModule.from_arrays(x, y, client, n_classes=3, **options)
+    data.federation.truth["group"] = np.arange(n_clients) % n_groups
+    return data

@@ -1,0 +1,276 @@
+"""Frozen parameters (`requires_grad=False`) stay as they are, and training is that of the rest alone."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedem_lightning import (
+    APFL,
+    MLP,
+    MOCHA,
+    Adaptation,
+    ClientSGD,
+    Dapper,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    Finetune,
+    Interpolate,
+    Linear,
+    Local,
+    MobileNetV2,
+    UserCentric,
+    UserError,
+)
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.network import ShiftedExponentialNetwork
+from helpers.conformance import TRAINED_BY_SGD, Row, own_rows, with_groups
+from helpers.federations import make_data, make_trainer, train
+
+SGD = ClientSGD(lr=0.3, momentum=0.9, weight_decay=0.01, state="keep")
+
+
+def body(norm: bool) -> nn.Sequential:
+    """A fixed network from 4 features to 5, in double precision; with a BatchNorm that has seen data."""
+    torch.manual_seed(1)
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), *([nn.BatchNorm1d(5)] if norm else [])).double()
+    with torch.no_grad():
+        layers.train()(torch.randn(64, 4, dtype=torch.float64))
+    return layers.requires_grad_(False).eval()
+
+
+def with_head(norm: bool) -> nn.Sequential:
+    """The fixed body, and a last layer that trains; `Linear`'s own names."""
+    return nn.Sequential(body(norm), head())
+
+
+def head() -> Linear:
+    torch.manual_seed(2)
+    return Linear((5,), 3).double()
+
+
+def federation(features: nn.Module | None = None) -> FederatedDataModule:
+    """`make_data`, or the same clients with the outputs of `features` for samples."""
+    sizes, rng = (7, 12, 3, 20), np.random.default_rng(5)
+    client, x = np.repeat(np.arange(4), sizes), rng.normal(size=(42, 4))
+    y = (x @ rng.normal(size=(4, 3))).argmax(axis=1)
+    if features is not None:
+        with torch.no_grad():
+            x = features(torch.from_numpy(x)).numpy()
+    return with_groups(FederatedDataModule.from_arrays(x, y, client, n_classes=3, domain=np.arange(42) % 2))
+
+
+def frozen(network: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: t.clone() for name, t in network.state_dict().items() if name.startswith("0.")}
+
+
+def model_of(row: Row, network: nn.Module, data: FederatedDataModule, **options: Any) -> FederatedAlgorithm:
+    return row.kind(network, n_clients=data.n_clients, **{**row.options, "batch_size": 4, **options})
+
+
+@TRAINED_BY_SGD
+@pytest.mark.parametrize(
+    ("engine", "norm"), [("loop", True), ("vmap", True), ("vmap", False)], ids=["loop", "vmap", "stacked"]
+)
+def test_training_is_that_of_the_head_alone_on_the_bodys_features(row: Row, engine: str, norm: bool) -> None:
+    options = {"client_optimizer": SGD, "engine": engine}
+    whole, alone = federation(), federation(body(norm))
+    a, b = model_of(row, with_head(norm), whole, **options), model_of(row, head(), alone, **options)
+    for model, data in ((a, whole), (b, alone)):
+        trainer = make_trainer(2)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+    clients = torch.arange(4)
+    found, expected = a.personal_models(clients).models, b.personal_models(clients).models
+    assert {f"1.{name}" for name in expected} == set(found)
+    for name, rows in expected.items():
+        torch.testing.assert_close(found[f"1.{name}"], rows, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(a.clients.test_loss, b.clients.test_loss, rtol=1e-9)
+    for component in a.components:
+        for name, tensor in frozen(component).items():
+            assert torch.equal(tensor, with_head(norm).state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    "adaptation",
+    [Finetune(client_optimizer=ClientSGD(lr=0.3), epochs=2), Dapper(), Interpolate()],
+    ids=lambda a: type(a).__name__,
+)
+def test_adaptations_leave_the_body_alone(adaptation: Adaptation) -> None:
+    data = federation()
+    model = FedAvg(with_head(True), n_clients=4, client_optimizer=SGD, adaptation=adaptation, batch_size=4)
+    trainer = make_trainer(1)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    for name, tensor in frozen(model.components[0]).items():
+        assert torch.equal(tensor, with_head(True).state_dict()[name]), name
+
+
+@pytest.mark.parametrize("frozen_part", ["weight", "bias"])
+def test_a_layer_may_be_frozen_in_part(frozen_part: str) -> None:
+    """The stack multiplies a frozen weight and adds each learner's own bias, or the other way round."""
+    data, found = make_data(), {}
+    for engine in ("loop", "vmap"):
+        torch.manual_seed(0)
+        network = MLP(data.in_shape, data.n_outputs, hidden=(6,))
+        for name, p in network.named_parameters():
+            p.requires_grad_(not name.endswith(frozen_part))
+        before = copy.deepcopy(network.state_dict())
+        model = FedEM(network, n_clients=4, n_components=2, client_optimizer=SGD, batch_size=4, engine=engine)
+        train(model, data, 2)
+        assert model.engine.name == engine
+        found[engine] = model.components.state_dict()
+        for name, tensor in before.items():
+            stays = name.endswith(frozen_part)
+            assert torch.equal(found[engine][f"0.{name}"], tensor.double()) == stays
+            assert torch.equal(found[engine][f"0.{name}"], found[engine][f"1.{name}"]) == stays
+    for name, tensor in found["loop"].items():
+        torch.testing.assert_close(found["vmap"][name], tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_the_users_network_is_left_as_it_was() -> None:
+    network = with_head(True)
+    before, training = copy.deepcopy(network.state_dict()), network.training
+    train(FedAvg(network, n_clients=4, client_optimizer=SGD, batch_size=4), federation(), 1)
+    assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in before.items())
+    assert network.training == training
+
+
+def test_a_norm_layer_that_is_not_frozen_still_moves() -> None:
+    network = with_head(True)
+    network[0][3].requires_grad_(True)
+    model = train(FedAvg(network, n_clients=4, client_optimizer=SGD, batch_size=4), federation(), 1)
+    assert not torch.equal(model.components[0][0][3].running_mean, network[0][3].running_mean)
+    assert not torch.equal(model.components[0][0][3].weight, network[0][3].weight)
+
+
+def test_frozen_parameters_are_sent_once() -> None:
+    data = federation()
+    head_bytes, body_bytes = (5 * 3 + 3) * 8, (4 * 5 + 5) * 8
+    model = FedEM(with_head(False), n_clients=4, n_components=2, participation=2, client_optimizer=SGD, batch_size=4)
+    train(model, data, 3)
+    cohorts = [set(model.cohort(data.federation, r).tolist()) for r in range(3)]
+    reached = set.union(*cohorts)
+    first_rounds = sum(not cohorts[r] <= set.union(set(), *cohorts[:r]) for r in range(3))
+    assert model.message_bytes == head_bytes
+    assert model.statistics.up_bytes == 3 * 2 * 2 * head_bytes
+    assert model.statistics.down_bytes == 3 * 2 * 2 * head_bytes + len(reached) * body_bytes
+    assert model.statistics.air_bytes == 3 * (2 * 2 + 2) * head_bytes + first_rounds * body_bytes
+
+
+def test_a_network_hears_the_frozen_parameters_once() -> None:
+    network = ShiftedExponentialNetwork(rho=1.0, t_min=0.0, mu=None)
+    model = FedAvg(with_head(False), n_clients=4, client_optimizer=SGD, batch_size=4, networks={"air": network})
+    train(model, federation(), 2)
+    assert model.statistics.times["air"] == pytest.approx(2 * (1 + 1) + 25 / 18)
+
+
+def test_where_no_server_sends_models_nothing_frozen_is_sent() -> None:
+    model = train(Local(with_head(False), n_clients=4, client_optimizer=SGD, batch_size=4), federation(), 1)
+    assert (model.statistics.down_bytes, model.statistics.air_bytes) == (0, 0)
+
+
+def test_the_special_round_brings_the_frozen_parameters() -> None:
+    model = train(UserCentric(with_head(False), n_clients=4, client_optimizer=SGD, batch_size=4), federation(), 1)
+    assert model.statistics.down_bytes == 4 * ((1 + 1) * 18 + 25) * 8
+
+
+def test_a_resumed_run_knows_who_has_the_frozen_parameters(tmp_path: Any) -> None:
+    def fresh() -> FedAvg:
+        return FedAvg(with_head(True), n_clients=4, participation=2, client_optimizer=SGD, batch_size=4)
+
+    data, whole = federation(), train(fresh(), federation(), 4)
+    save = RoundCheckpoint(every_n_rounds=2, dirpath=tmp_path)
+    train(fresh(), data, 2, callbacks=[save], enable_checkpointing=True)
+    resumed = fresh()
+    make_trainer(4).fit(resumed, federation(), ckpt_path=str(tmp_path / "round-000002.ckpt"), weights_only=True)
+    assert resumed.statistics.down_bytes == whole.statistics.down_bytes
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[name]), name
+
+
+def test_tied_frozen_weights_stay_tied() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.out = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+            self.b.weight = self.a.weight
+            self.a.requires_grad_(False)
+            self.b.requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.b(self.a(x).tanh()))
+
+    network = Tied()
+    model = FedEM(network, n_clients=4, n_components=3, client_optimizer=SGD, batch_size=4)
+    train(model, make_data(), 1)
+    for component in model.components:
+        assert component.b.weight is component.a.weight
+        assert torch.equal(component.a.weight, network.a.weight.double())
+
+
+def test_pretrained_parts_start_in_all_components() -> None:
+    torch.manual_seed(0)
+    network = MLP((4,), 3, hidden=(6, 5))
+    parts = [name for name, _ in network.named_modules() if isinstance(network.get_submodule(name), nn.Linear)]
+    model = FedEM(network, n_clients=4, n_components=3, pretrained=parts[:2])
+    for m in (1, 2):
+        for name, tensor in model.components[m].state_dict().items():
+            kept = name.rpartition(".")[0] in parts[:2]
+            assert torch.equal(tensor, network.state_dict()[name]) == kept, name
+    train(model, make_data(), 1)  # and they train
+    first, second = (model.components[m].state_dict() for m in (0, 1))
+    assert all(not torch.equal(first[name], second[name]) for name in first)
+
+
+def test_pretrained_parts_of_networks_from_a_function() -> None:
+    model = FedEM(lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), n_clients=4, pretrained="0")
+    assert torch.equal(model.components[0][0].weight, model.components[2][0].weight)
+    assert not torch.equal(model.components[0][1].weight, model.components[2][1].weight)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: FedAvg(body(False), n_clients=4), "nothing to train"),
+        (lambda: FedEM(MLP((4,), 3), n_clients=4, pretrained=["features"]), "no part called features"),
+        (lambda: FedEM(head(), n_clients=4, pretrained=["linear"]), "would start equal in all components"),
+        (lambda: MOCHA(Linear((4,), 1).requires_grad_(False), n_clients=4), "nothing to train"),
+        (lambda: MOCHA(half_frozen(), n_clients=4), "MOCHA needs one linear layer"),
+    ],
+    ids=["all frozen", "unknown part", "everything pretrained", "mocha", "mocha's bias"],
+)
+def test_mistakes_are_named(build: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build()
+
+
+def half_frozen() -> Linear:
+    layer = Linear((4,), 1)
+    layer.linear.bias.requires_grad_(False)
+    return layer
+
+
+def test_a_frozen_mobilenet_trains_its_last_layer_alone() -> None:
+    network = MobileNetV2(3, frozen_body=True)
+    trained = [name for name, p in network.named_parameters() if p.requires_grad]
+    assert trained == ["classifier.1.weight", "classifier.1.bias"]
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 3, 32, 32)).astype(np.float32)
+    data = FederatedDataModule.from_arrays(x, np.arange(12) % 3, np.arange(12) % 2, n_classes=3)
+    before = copy.deepcopy(network.state_dict())
+    model = FedAvg(network, n_clients=2, client_optimizer=SGD, batch_size=4)
+    train(model, data, 1, precision="32-true")
+    assert model.message_bytes == (1280 * 3 + 3) * 4
+    for name, tensor in model.components[0].state_dict().items():
+        assert torch.equal(tensor, before[name]) == (name not in trained), name
+
+
+def test_apfl_keeps_only_heads_of_its_own() -> None:
+    model = APFL(with_head(False), n_clients=4)
+    assert own_rows(model, "own").shape == (4, 18)

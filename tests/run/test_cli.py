@@ -1,0 +1,272 @@
+"""The command line as a user runs it, in an empty folder; in a process of its own where only that shows something."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from fedem_lightning import UserError
+from fedem_lightning.run.cli import _config_flags
+from fedem_lightning.run.run_folder import save_config
+from helpers.commands import TINY, call, finish, start
+from helpers.runs import figures, snapshot
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> tuple[Path, str]:
+    """A finished run, and what it printed."""
+    folder = tmp_path_factory.mktemp("cli")
+    code, out, err = finish(start(folder, *TINY, "dataset.unseen_fraction=0.25", "run_dir=first"))
+    assert (code, err) == (0, "")
+    return folder / "first", out
+
+
+def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
+    folder, out = finished
+    names = {"results.json", "metrics.csv", "clients.parquet", "checkpoints", ".hydra"}
+    figures = {"accuracy_by_round.png", "mixture_weights.png", "accuracy_over_clients.png"}
+    assert {p.name for p in folder.iterdir()} == names | figures
+    assert {p.name for p in (folder / ".hydra").iterdir()} == {"config.yaml", "overrides.yaml"}
+    results = json.loads((folder / "results.json").read_text())
+    expected = {"algorithm": "fedem", "dataset": "synthetic", "backbone": "linear", "seed": 0, "rounds": 4}
+    assert {key: results[key] for key in expected} == expected
+    assert (results["n_clients"], results["n_unseen_clients"]) == (6, 2)
+    sums = {"weighted", "pooled", "mean", "bottom_decile", "worst"}
+    for scores in (results["train"], results["val"], results["test"], results["unseen"]["test"]):
+        assert scores["accuracy"].keys() == scores["loss"].keys() == sums
+        assert all(0 <= v <= 1 for v in scores["accuracy"].values())
+    assert 0.3 < results["reference"]["bayes_accuracy"] < 1  # on 30 test samples a client
+    assert results["recovery"].keys() == {"match", "pi_cosine_distance", "theta_cosine_distance"}
+    assert results["seconds"].keys() == {"total", "training", "per_round"}
+    assert results["seconds"]["total"] > results["seconds"]["training"] > results["seconds"]["per_round"] > 0
+    # 4 rounds, 6 clients, 3 models of 6 weights and a bias in float32, each way
+    assert results["communication"] == {
+        "up_bytes": 4 * 6 * 3 * 28,
+        "down_bytes": 4 * 6 * 3 * 28,
+        "air_bytes": 4 * (6 * 3 + 3) * 28,  # the server sends each component once, to all
+        "time": {},
+    }
+    assert results["rejected_updates"] == 0
+    assert results["peak_memory_bytes"] > 1e7
+    assert results["environment"]["torch"] == torch.__version__.split("+")[0]
+    assert results["engine"] == {
+        "name": "vmap",
+        "block_size": None,
+        "reason": "a small network, or an LSTM",
+        "processes": 1,
+    }
+    assert out.startswith("loading PyTorch and Lightning ...\n")  # within a second; what follows takes several
+    for text in ("Bayes ceiling, test", "bottom decile", "test, 2 unseen clients", "s a round", "MB up", "first"):
+        assert text in out
+
+
+def test_metrics_have_one_row_a_round_and_the_table_one_a_client(finished: tuple[Path, str]) -> None:
+    folder, _ = finished
+    metrics = pd.read_csv(folder / "metrics.csv")
+    assert metrics["round"].tolist() == [1, 2, 3, 4]
+    assert metrics["objective"].notna().all()
+    assert metrics["val/accuracy"].notna().tolist() == [False, True, False, True]
+    clients = pd.read_parquet(folder / "clients.parquet")
+    assert clients.columns[:5].tolist() == ["id", "population", "n_train", "n_val", "n_test"]
+    assert clients.population.value_counts().to_dict() == {"seen": 6, "unseen": 2}
+    np.testing.assert_allclose(clients[["pi_0", "pi_1", "pi_2"]].sum(axis=1), 1, rtol=1e-5)
+    seen = clients[clients.population == "seen"]
+    results = json.loads((folder / "results.json").read_text())
+    assert results["n_train_samples"] == seen.n_train.sum()
+    weighted = np.average(seen.test_accuracy, weights=seen.n_train)
+    assert results["test"]["accuracy"]["weighted"] == pytest.approx(weighted)
+
+
+WRONG = {
+    "unknown option": (["algorithm=fedsgd"], "fedsgd"),
+    "unknown key": (["algorithm.momentum=0.9"], "momentum"),
+    "added key": (["+algorithm.temperature=2"], "temperature"),
+    "negative rounds": (["trainer.max_epochs=-1"], "trainer.max_epochs: expected a whole number of at least 0, got -1"),
+    "no component": (
+        ["algorithm.n_components=0"],
+        "algorithm.n_components: expected a whole number of at least 1, got 0",
+    ),
+    "text for a number": (["algorithm.batch_size=many"], "algorithm.batch_size: expected a whole number of at least 1"),
+    "negative seed": (["seed=-1"], "seed: expected a whole number of at least 0"),
+    "no file": (["dataset=npz", "dataset.path=none.npz"], "dataset.path: no file none.npz"),
+    "no path": (["dataset=npz"], "dataset.path: expected an .npz file"),
+    "broken file": (["dataset=npz", "dataset.path=broken.npz"], "broken.npz is no .npz file"),
+    "labels": (["dataset=npz", "dataset.path=good.npz", "dataset.n_classes=2"], "y: label 2 at sample 2 is outside"),
+    "NaN": (["dataset=npz", "dataset.path=nan.npz"], "x: NaN or infinity in 1 samples, the first is number 2"),
+    "idle client": (["dataset=npz", "dataset.path=idle.npz"], "client 1 has no training sample"),
+    "no checkpoint": (["ckpt_path=none.ckpt"], "ckpt_path: no file none.ckpt"),
+    "broken checkpoint": (["ckpt_path=broken.npz"], "ckpt_path: broken.npz is no intact checkpoint"),
+    "other shape": (["ckpt_path={ckpt}", "algorithm.n_components=2"], "has components.2"),
+    "other clients": (["ckpt_path={ckpt}", "dataset.n_clients=9"], "has pi of shape (8, 3), this run's is (9, 3)"),
+    "other data": (["ckpt_path={ckpt}", "seed=1", "dataset.unseen_fraction=0.25"], "trained on another federation"),
+    "existing run": (["run_dir={run}"], "already holds a run"),
+    "existing run, changed": (["run_dir={run}", "ckpt_path=auto", "seed=3"], "choose another run_dir"),
+    "no such device": (["trainer.accelerator=abacus"], "abacus"),
+    "malformed": (["algorithm.batch_size=[1"], "algorithm.batch_size=[1: Hydra cannot read this; close"),
+    "diverged": (["algorithm.client_optimizer.lr=1e38", "run_dir=diverged"], "training diverged"),
+    "no images": (
+        ["dataset=npz", "dataset.path=good.npz", "backbone=cnn"],
+        "CNN takes images (channels, height, width)",
+    ),
+    "clipped": (
+        ["+trainer.gradient_clip_val=1", "run_dir=clipped"],
+        "trainer.gradient_clip_val: the Trainer does not see the gradients",
+    ),
+    "spawned processes": (
+        ["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"],
+        "trainer.strategy: expected ddp for several devices",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def wrong_files(finished: tuple[Path, str]) -> Path:
+    folder = finished[0].parent
+    arrays = {"x": np.zeros((6, 2)), "y": np.array([0, 1, 2, 0, 1, 2]), "client": np.array([0, 0, 0, 1, 1, 1])}
+    np.savez(folder / "good.npz", **arrays)
+    np.savez(folder / "nan.npz", **{**arrays, "x": np.where(np.arange(12).reshape(6, 2) == 5, np.nan, 0.0)})
+    np.savez(folder / "idle.npz", **arrays, split=np.array([0, 0, 0, 1, 1, 2]))
+    (folder / "broken.npz").write_bytes((folder / "good.npz").read_bytes()[:100])
+    return folder
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes_get_one_line_and_code_2(
+    name: str, wrong_files: Path, finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    run = finished[0]
+    before = snapshot(run)
+    given = {"run": str(run), "ckpt": str(run / "checkpoints" / "round-000004.ckpt")}
+    arguments = [*_tiny_for(name), *(a.format(**given) for a in WRONG[name][0])]
+    assert call(wrong_files, monkeypatch, *arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert WRONG[name][1] in err
+    assert snapshot(run) == before
+
+
+def test_a_mistake_in_a_process_of_its_own(wrong_files: Path) -> None:
+    code, out, err = finish(start(wrong_files, *TINY, "algorithm=fedsgd"))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "fedsgd" in err
+
+
+def _tiny_for(name: str) -> list[str]:
+    npz = any(argument == "dataset=npz" for argument in WRONG[name][0])
+    return [a for a in TINY if not (npz and a.startswith("dataset."))]
+
+
+@pytest.mark.parametrize("asked", ["0", "1"])
+def test_a_traceback_on_request(asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    assert call(tmp_path, monkeypatch, *TINY, "trainer.max_epochs=-1", HYDRA_FULL_ERROR=asked) == 2
+    assert ("Traceback" in capsys.readouterr().err) == (asked == "1")
+
+
+def test_multirun_and_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a key: not in the environment, and no login in an empty home folder."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    environment = {"HOME": str(tmp_path), "WANDB_SILENT": "true"}
+    arguments = ["-m", "algorithm=fedem,local", "seed=0,1", "logger=wandb", "run_dir=sweep"]
+    code, out, err = finish(start(tmp_path, *arguments, *TINY, **environment), timeout=400)
+    assert code == 0, (out, err)
+    found = [json.loads(p.read_text()) for p in tmp_path.glob("sweep/*/results.json")]
+    jobs = {(r["algorithm"], r["seed"]): r["federation_digest"] for r in found}
+    assert sorted(jobs) == [("fedem", 0), ("fedem", 1), ("local", 0), ("local", 1)]
+    for seed in (0, 1):  # methods share data, seeds do not
+        assert jobs["fedem", seed] == jobs["local", seed] != jobs["local", 1 - seed]
+    assert len(list(tmp_path.glob("sweep/*/wandb/offline-run-*"))) == 4
+    assert "kept offline" in out
+
+
+RESUMED = [*TINY, "dataset.n_clients=12", "trainer.max_epochs=120", "callbacks.checkpoint.every_n_rounds=4"]
+RESUMED += ["algorithm.participation=5", "algorithm.client_optimizer.state=keep"]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "checkpoints" / "round-000120.ckpt", weights_only=True)["state_dict"]
+
+
+def wait_for(condition, process: subprocess.Popen) -> None:
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path: Path) -> None:
+    """The delays are always the same; what the machine does meanwhile is random enough."""
+    straight = start(tmp_path, *RESUMED, "run_dir=straight")
+    assert finish(straight)[0] == 0
+    rng = np.random.default_rng(0)
+    killed = tmp_path / "killed"
+    for attempt, kind in enumerate((signal.SIGKILL, signal.SIGINT, signal.SIGKILL)):
+        process = start(tmp_path, *RESUMED, f"run_dir={killed}", "ckpt_path=auto")
+        before = len(list(killed.glob("checkpoints/*")))
+        newest = max(killed.glob("checkpoints/*"), default=None)
+        wait_for(lambda n=newest: max(killed.glob("checkpoints/*"), default=None) != n, process)
+        time.sleep(rng.uniform(0, 0.3))
+        process.send_signal(kind)
+        code, out, err = finish(process)
+        assert code in ((1,) if kind == signal.SIGINT else (-signal.SIGKILL,)), (attempt, before, out, err)
+        if kind == signal.SIGINT:
+            assert "; continue with: " in err
+        assert not (killed / "results.json").exists()
+    code, _, err = finish(start(tmp_path, *RESUMED, f"run_dir={killed}", "ckpt_path=auto"))
+    assert code == 0, err
+    assert figures(killed) == figures(tmp_path / "straight")
+    expected, found = weights(tmp_path / "straight"), weights(killed)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    rounds = pd.read_csv(killed / "metrics.csv")["round"]
+    assert rounds.tolist() == list(range(1, 121))
+
+
+def test_a_broken_newest_checkpoint_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    arguments = [*TINY, "callbacks.checkpoint.every_n_rounds=1", "run_dir=run"]
+    assert call(tmp_path, monkeypatch, *arguments) == 0
+    expected = figures(tmp_path / "run")
+    newest = tmp_path / "run" / "checkpoints" / "round-000004.ckpt"
+    newest.write_bytes(newest.read_bytes()[:500])
+    (tmp_path / "run" / "results.json").unlink()
+    capsys.readouterr()
+    assert call(tmp_path, monkeypatch, *arguments, "ckpt_path=auto") == 0
+    assert "skipped: ckpt_path" in capsys.readouterr().out
+    assert figures(tmp_path / "run") == expected
+
+
+def test_two_runs_cannot_begin_in_one_folder(tmp_path: Path) -> None:
+    config = OmegaConf.create({"ckpt_path": None})
+    save_config(tmp_path / "run", config, [])
+    with pytest.raises(UserError, match="another run has just begun"):
+        save_config(tmp_path / "run", config, ["other"])
+    assert (tmp_path / "run" / ".hydra" / "overrides.yaml").read_text() == "[]\n"
+
+
+def test_a_sweeps_folders_have_names_that_a_file_system_takes() -> None:
+    config = OmegaConf.create({"name": "seed=0," * 60, "subdir": "7_${folder_name:${name}}"})
+    assert len(config.subdir) == 202
+    assert config.subdir.startswith("7_seed=0,seed=0")
+
+
+@pytest.mark.parametrize(
+    ("typed", "flags"),
+    [
+        ([], []),
+        (["seed=1"], []),
+        (["--config-dir", "mine", "seed=1"], ["--config-dir", "mine"]),
+        (["seed=1", "--config-dir=mine", "hydra.searchpath=[x]"], ["--config-dir=mine", "hydra.searchpath=[x]"]),
+    ],
+)
+def test_flags_that_say_where_configurations_are(typed: list[str], flags: list[str]) -> None:
+    assert _config_flags(typed) == flags

@@ -1,0 +1,175 @@
+"""On how many processes a run trains, and what is said about long runs."""
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from fedem_lightning import APFL, CNN, MLP, ClientSGD, FedAvg, FedEM, FederatedDataModule
+from fedem_lightning.callbacks import RoundProgress, progress
+from fedem_lightning.callbacks.progress import duration, faster_with
+from fedem_lightning.run import devices
+from fedem_lightning.run.devices import arithmetic, pick_devices
+from helpers.federations import make_data, make_trainer
+
+
+def images(n: int = 8) -> FederatedDataModule:
+    x = torch.randn(n, 1, 28, 28).numpy()
+    return FederatedDataModule.from_arrays(x, torch.arange(n).numpy() % 3, torch.arange(n).numpy() % 4, n_classes=3)
+
+
+def chosen(engine: str, rounds: int, asked: Any = None, state: str = "restart", **trainer: Any) -> Any:
+    data = images()
+    sgd = ClientSGD(lr=0.1, momentum=0.9, state=state)
+    model = FedAvg(CNN(3), n_clients=4, engine=engine, client_optimizer=sgd)
+    config = {"devices": asked, "accelerator": "cpu", "precision": "32-true", "max_epochs": rounds, **trainer}
+    return pick_devices(OmegaConf.create({"trainer": config}), model, data)
+
+
+def test_a_long_run_one_by_one_takes_a_process_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "cores", lambda: 3)
+    long = 10**6
+    assert (chosen("loop", long), chosen("loop", 1)) == (3, 1)
+    assert (chosen("vmap", long), chosen("vmap", long, "auto")) == (1, 1)
+    assert (chosen("loop", long, 1), chosen("loop", 1, 2), chosen("loop", 1, "auto")) == (1, 2, 3)
+    assert chosen("loop", long, num_nodes=2) == 1
+    assert (chosen("loop", long, state="keep"), chosen("loop", long, "auto", state="keep")) == (1, 3)
+    monkeypatch.setattr(devices, "cores", lambda: 16)
+    assert chosen("loop", long) == 4  # clients of a round
+    monkeypatch.setattr(devices, "_in_a_launchers_worker", lambda: True)
+    assert (chosen("loop", long), chosen("loop", long, 2)) == (1, 2)
+
+
+@pytest.mark.parametrize(("asked", "warned"), [(4, False), (5, True), ("auto", False)])
+def test_many_more_processes_than_cores_are_warned_of(
+    asked: Any, warned: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(devices, "cores", lambda: 2)
+    chosen("loop", 1, asked)
+    said = [str(warning.message) for warning in recwarn]
+    assert [line.startswith("trainer.devices: 5 processes share 2 cores") for line in said] == [True] * warned
+    monkeypatch.setattr(devices, "in_another_process", lambda: True)  # the first one has said it
+    chosen("loop", 1, asked)
+    assert len(recwarn) == warned
+
+
+def test_on_an_accelerator_it_is_one_unless_asked() -> None:
+    assert (chosen("loop", 10**6, accelerator="gpu"), chosen("loop", 1, "auto", accelerator="gpu")) == (1, "auto")
+
+
+def test_arithmetic_by_hand() -> None:
+    """A dense layer multiplies and adds once for each weight, and once more for each of two gradients."""
+    data = make_data()
+    n_train = int(data.federation.splits["train"].counts(data.federation.clients()).sum())
+    network = MLP((4,), 3, hidden=(6,))
+    each = 3 * 2 * (4 * 6 + 6 * 3)
+    assert arithmetic(FedEM(network, n_clients=4, n_components=2, local_epochs=3), data) == each * 2 * 3 * n_train
+    assert arithmetic(APFL(network, n_clients=4), data) == each * 2 * n_train
+    half = FedEM(network, n_clients=4, n_components=2, local_epochs=3, participation=0.5)
+    assert arithmetic(half, data) == each * 3 * n_train
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_a_line_about_bfloat16(has: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has, raising=False)
+    chosen("loop", 1)
+    assert capsys.readouterr().out == ""
+    chosen("loop", 10**6)
+    assert ("trainer.precision=bf16-mixed is about twice as fast" in capsys.readouterr().out) == has
+    chosen("loop", 10**6, precision="bf16-mixed")
+    assert ("no bfloat16 arithmetic" in capsys.readouterr().out) != has
+    chosen("loop", 10**6, precision="64-true")
+    assert capsys.readouterr().out == ""
+
+
+def test_advice_for_one_process_only() -> None:
+    model = FedAvg(CNN(3), n_clients=4, engine="loop")
+    assert faster_with(model, n_processes=1, n_cores=2) == 2
+    assert faster_with(model, n_processes=2, n_cores=2) == faster_with(model, n_processes=1, n_cores=1) == 0
+    assert faster_with(FedAvg(MLP((4,), 3), n_clients=4, engine="vmap"), n_processes=1, n_cores=2) == 0
+    assert faster_with(model.to("meta"), n_processes=1, n_cores=2) == 0  # as on an accelerator
+
+
+class Clock:
+    """Seconds that pass by themselves: one at every look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, rounds: int, engine: str, evaluate: bool = False) -> str:
+    """What is printed if every step of a client takes a second."""
+    monkeypatch.setattr(progress, "time", Clock())
+    screen, bar, data = io.StringIO(), RoundProgress(), make_data()
+    bar._console = Console(file=screen, force_terminal=terminal, width=150)
+    trainer = make_trainer(rounds, callbacks=[bar], enable_progress_bar=True, limit_val_batches=0)
+    model = FedAvg(MLP((4,), 3), n_clients=4, batch_size=1, engine=engine, local_epochs=3)
+    if evaluate:
+        trainer.test(model, data, verbose=False)
+    else:
+        trainer.fit(model, data)
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_a_long_first_round_is_extrapolated(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "cores", lambda: 2)
+    monkeypatch.setattr(progress, "LINE_SECONDS", progress.ESTIMATE_SECONDS + 5)
+    lines = shown(monkeypatch, False, 50, engine).splitlines()
+    estimates = [line for line in lines if "for 50 rounds, evaluation apart" in line]
+    assert len(estimates) == 1
+    assert lines.index(estimates[0]) == 0  # before the first round has ended,
+    assert lines[1].startswith("  clients: ")  # of which this line comes from the middle
+    assert ("a round at best with trainer.devices=2" in estimates[0]) == (engine == "loop")
+
+
+def test_the_extrapolation_is_about_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """34 training samples, 3 passes, batches of 1: a round takes about as many seconds as it has steps."""
+    line = shown(monkeypatch, False, 50, "loop").splitlines()[0]
+    n_steps = 3 * sum(make_data().federation.splits["train"].counts(torch.arange(4)).tolist())
+    value, unit = line.removeprefix("about ").split()[:2]
+    seconds = float(value) * {"s": 1, "min": 60}[unit]
+    assert seconds == pytest.approx(n_steps, rel=0.5)
+
+
+def test_a_short_run_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "evaluation apart" not in shown(monkeypatch, False, 2, "loop")
+
+
+def test_a_long_round_is_heard_of_every_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [line for line in shown(monkeypatch, False, 1, "loop").splitlines() if line.startswith("  clients: ")]
+    assert len(lines) == 1
+    assert "% after 1." in lines[0]
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_the_second_bar_moves_within_clients(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    amounts: list[float] = []
+    monkeypatch.setattr(RoundProgress, "advance", lambda self, amount: amounts.append(amount))
+    shown(monkeypatch, True, 1, engine)
+    assert sum(amounts) == pytest.approx(4)
+    assert max(amounts) <= 1
+    assert len(amounts) > 4
+
+
+def test_scoring_moves_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LONG_STAGE_SECONDS", -1.0)
+    text = shown(monkeypatch, True, 0, "loop", evaluate=True)
+    assert "scoring" in text
+    assert "100%" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(12, "12 s"), (90, "1.5 min"), (2400, "40 min"), (19_800, "5.5 h"), (36_000, "10 h"), (276_480, "3.2 days")],
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

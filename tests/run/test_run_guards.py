@@ -1,0 +1,219 @@
+"""Details of runs, their results and reports that other tests would let slip."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.evaluation.recovery import recovery_scores
+from fedem_lightning.history import RoundMetrics
+from fedem_lightning.processes import Processes
+from fedem_lightning.report import find_runs, group_runs
+from fedem_lightning.report.cells import cell
+from fedem_lightning.report.equal_cost import budget
+from fedem_lightning.run.cli import CONFIG_DIR
+from fedem_lightning.run.execute import _report, run
+from fedem_lightning.run.results import run_results
+from fedem_lightning.run.run_folder import check_run_folder, save_config
+from helpers.federations import make_data, make_model, make_trainer
+from helpers.runs import make_run
+
+# --- results of a run -------------------------------------------------------------------------------------------------
+
+
+def test_group_accuracy_is_that_of_the_clients_that_train() -> None:
+    """Three of four are right; neither of the two unseen ones is."""
+    truth = {"group": np.array([0, 1, 0, 1, 0, 1])}
+    seen = np.array([True, True, True, False, True, False])
+    pi = np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.1, 0.9], [0.6, 0.4], [0.2, 0.8]])
+    scores = recovery_scores(pi, None, truth, seen)
+    assert scores == {"match": [1, 0], "group_accuracy": 0.75}
+
+
+def test_components_are_judged_by_the_clients_that_train() -> None:
+    """Component 1 is dead among them, though all unseen clients have it."""
+    data = make_data(sizes=(30,) * 6, unseen_fraction=1 / 3)
+    model, trainer = make_model(FedEM, data, n_components=2, client_optimizer=ClientSGD(lr=0.1)), make_trainer(1)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    seen = data.federation.seen
+    model.pi[seen] = torch.tensor([1.0, 0.0]).to(model.pi)
+    model.pi[~seen] = torch.tensor([0.0, 1.0]).to(model.pi)
+    components = run_results(model, data.federation)["components"]
+    assert components["mean_weights"] == [1.0, 0.0]
+    assert components["dead"] == [1]
+
+
+class WandbLogger:
+    """Stands for W&B's logger, which a run finds by the name of its class."""
+
+    def __init__(self) -> None:
+        self.images: dict[str, Any] = {}
+        self.experiment = SimpleNamespace(summary={})
+
+    def log_image(self, key: str, images: list[str]) -> None:
+        self.images[key] = images
+
+
+def test_the_results_are_in_the_summary_of_wandb(tmp_path: Path) -> None:
+    data = make_data()
+    model, trainer, logger = make_model(FedAvg, data), make_trainer(1), WandbLogger()
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    names = {"algorithm": "fedavg", "dataset": "own", "backbone": "linear", "seed": 0}
+    results = _report(tmp_path, model, data, SimpleNamespace(loggers=[logger]), names)
+    assert logger.experiment.summary == {"results": results}
+    assert results["test"]["accuracy"].keys() >= {"weighted", "worst"}
+    assert sorted(logger.images["figures"]) == sorted(str(path) for path in tmp_path.glob("*.png"))
+
+
+# --- resumed runs -----------------------------------------------------------------------------------------------------
+
+
+def test_training_seconds_are_saved_and_counted_on(tmp_path: Path) -> None:
+    data = make_data()
+    trainer = make_trainer(4, callbacks=[RoundCheckpoint(1, keep=9, dirpath=tmp_path)], enable_checkpointing=True)
+    trainer.fit(make_model(FedAvg, data), data)
+    path = tmp_path / "round-000002.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    saved = checkpoint["statistics"]
+    assert len(saved["round_seconds"]) == 2
+    assert saved["training_seconds"] >= sum(saved["round_seconds"]) > 0  # rounds, and what lies between them
+    saved["training_seconds"] = 1e6
+    torch.save(checkpoint, path)
+    resumed = make_model(FedAvg, data)
+    make_trainer(4).fit(resumed, data, ckpt_path=path, weights_only=True)
+    assert len(resumed.statistics.round_seconds) == 4
+    assert resumed.statistics.training_seconds >= 1e6 + sum(resumed.statistics.round_seconds[2:])
+
+
+CONFIG = {
+    "ckpt_path": "auto",
+    "run_dir": "here",
+    "seed": 0,
+    "algorithm": {"_target_": "fedem_lightning.FedEM", "n_components": 3},
+    "trainer": {"max_epochs": 4},
+    "callbacks": {"checkpoint": {"every_n_rounds": 2}},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "before", "now"),
+    [
+        ("algorithm._target_", "fedem_lightning.FedAvg", "fedem_lightning.FedEM", "fedem_lightning.FedAvg"),
+        ("algorithm.n_components", 2, "3", "2"),
+        ("algorithm.warmup_rounds", 5, "None", "5"),  # a key that the run did not have
+        ("fidelity", "paper", "None", "paper"),
+        ("seed", 1, "0", "1"),
+    ],
+)
+def test_a_run_goes_on_with_its_own_configuration_alone(
+    key: str, value: Any, before: str, now: str, tmp_path: Path
+) -> None:
+    save_config(tmp_path, OmegaConf.create(CONFIG), [])
+    other = OmegaConf.create(CONFIG)
+    OmegaConf.update(other, key, value, force_add=True)
+    with pytest.raises(UserError, match=f"^{key}: the run in .* had {before}, now it is {now}; resume with the same"):
+        check_run_folder(tmp_path, other)
+
+
+def test_a_run_does_not_go_on_without_a_part_of_its_configuration(tmp_path: Path) -> None:
+    save_config(tmp_path, OmegaConf.create(CONFIG), [])
+    other = OmegaConf.create(CONFIG)
+    del other.algorithm.n_components
+    with pytest.raises(UserError, match=r"^algorithm.n_components: the run in .* had 3, now it is None"):
+        check_run_folder(tmp_path, other)
+
+
+def test_a_run_goes_on_longer_and_elsewhere(tmp_path: Path) -> None:
+    save_config(tmp_path, OmegaConf.create(CONFIG), [])
+    other = OmegaConf.create(CONFIG)
+    for key, value in (
+        ("ckpt_path", "some.ckpt"),
+        ("run_dir", "there"),
+        ("trainer.max_epochs", 8),
+        ("trainer.devices", 2),
+        ("callbacks.checkpoint", None),
+        ("logger.wandb.project", "fedem"),
+    ):
+        OmegaConf.update(other, key, value, force_add=True)
+    check_run_folder(tmp_path, other)
+
+
+def test_a_resumed_run_does_only_the_rounds_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [
+        "dataset.n_clients=4",
+        "dataset.dimension=5",
+        "dataset.test_size=9",
+        "callbacks.checkpoint.every_n_rounds=1",
+    ]
+    small += ["algorithm=fedavg", "trainer.accelerator=cpu"]
+    done: list[int] = []
+    step = FedAvg.training_step
+
+    def counted(model: FedAvg, *arguments: Any) -> None:
+        done.append(model.current_epoch)
+        step(model, *arguments)
+
+    monkeypatch.setattr(FedAvg, "training_step", counted)
+    choices = {"algorithm": "fedavg", "adaptation": "none", "dataset": "synthetic", "backbone": "linear"}
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        for rounds, more in ((2, []), (3, ["ckpt_path=auto"])):
+            config = compose("config", [*small, *more, f"trainer.max_epochs={rounds}"])
+            run(config, tmp_path / "run", choices, [])
+    assert done == [0, 1, 2]
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_the_mean_over_seeds() -> None:
+    found = cell([0.0, 0.1, 0.8])
+    assert found is not None
+    assert found.value == pytest.approx(0.3)
+    assert found.std == pytest.approx(((0.09 + 0.04 + 0.25) / 2) ** 0.5)
+    assert found.n == 3
+
+
+def test_the_budget_is_that_of_the_largest_seed_of_the_cheapest_method(tmp_path: Path) -> None:
+    """Two clients: a run of 6 MB is one of 3 MB for each of them."""
+    for seed, megabytes in enumerate((4.0, 6.0, 5.0)):
+        make_run(tmp_path / f"avg{seed}", 0.68, seed=seed, megabytes=megabytes)
+        make_run(tmp_path / f"em{seed}", 0.75, "fedem", seed=seed, megabytes=3 * megabytes)
+    (setting,), _ = group_runs(find_runs([tmp_path])[0])
+    limit, group = budget(setting, "megabytes")
+    assert group.label == "fedavg"
+    assert limit == pytest.approx(3.0)
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+class WithAnother(Processes):
+    """Two processes, the other of which has gathered `other`."""
+
+    def __init__(self, other: list[float]) -> None:
+        super().__init__(rank=0, size=2)
+        self.other = other
+
+    def sum(self, tensors: Any) -> None:
+        for tensor in tensors:
+            tensor += torch.tensor(self.other, dtype=tensor.dtype)
+
+
+def test_metrics_are_means_over_the_samples_of_all_processes() -> None:
+    metrics = RoundMetrics()
+    metrics.rejected = 1
+    metrics.add("objective", torch.tensor([1.0, 2.0]))
+    metrics.add("gap", torch.tensor([5.0]))
+    metrics.add("objective", torch.tensor([3.0]))
+    metrics.reduce(WithAnother([2, 14.0, 1.0, 2, 3]), torch.device("cpu"))  # rejected, sums, numbers of samples
+    assert metrics.rejected == 3
+    assert metrics.means() == {"objective": 20 / 5, "gap": 6 / 4}
