@@ -26,7 +26,7 @@ MISTAKES = {
     "trainer=null": f"trainer=null: {NO_CHOICE}",
     "+trainer=1": f"trainer=1: {NO_CHOICE}",
     "algorithm=": f"algorithm=: {ALGORITHMS}",
-    "algorithm=ditto": f"algorithm=ditto: {ALGORITHMS}",
+    "algorithm=nosuch": f"algorithm=nosuch: {ALGORITHMS}",
     "--config-dir own method=null": f"method=null: no such choice; there are mine; {OWN}",
     # folders
     "run_dir=": "run_dir: expected the name of a folder, got an empty one",
