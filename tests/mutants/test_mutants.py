@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from run import CATALOGUE, SOURCE, load, named_tests
+
+from mutants.run import CATALOGUE, SOURCE, load, named_tests
 
 MUTANTS = load()
 
