@@ -13,8 +13,8 @@ from hydra.utils import instantiate
 from matplotlib.figure import Figure
 
 from fedem_lightning import UserError
-from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.execute import build_model, run
+from fedem_lightning.run.usage import CONFIG_DIR
 from helpers.runs import SMALL, run_small
 
 GROUPS = (
@@ -50,7 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """30 images of each kind, and a text of three roles."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     images = rng.integers(256, size=(30, 28, 28)).astype(np.uint8)
-    labels = {"y": np.arange(30) % 4, "client": np.arange(30) % 3, "domain": np.arange(30) % 2}
+    labels: dict[str, Any] = {"y": np.arange(30) % 4, "client": np.arange(30) % 3, "domain": np.arange(30) % 2}
     np.savez(folder / "images.npz", x=images, names=np.array(["f2100_1", "f0123_4", "f2599_0"]), **labels)
     colour = rng.integers(256, size=(30, 32, 32, 3)).astype(np.uint8)
     np.savez(folder / "colour.npz", x=colour, y=np.arange(30) % 4, coarse=np.arange(30) % 2)
@@ -196,7 +196,7 @@ def test_all_components_start_from_pretrained_weights(files: Path, monkeypatch: 
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         small = [argument.format(files=files) for argument in SMALL["cifar10"]]
         config = compose("config", ["dataset=cifar10", *small, "backbone=mobilenet_v2", "fidelity=reference"])
-    model = build_model(config, instantiate(config.dataset))
+    model: Any = build_model(config, instantiate(config.dataset))
     first, second, third = (c.features[0][0].weight for c in model.components)
     assert torch.equal(first, torch.full_like(first, 0.123))
     assert torch.equal(first, second)

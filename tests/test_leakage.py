@@ -35,7 +35,7 @@ from fedem_lightning import (
     UserCentric,
 )
 from helpers.conformance import ROWS, Row
-from helpers.federations import make_data, make_trainer
+from helpers.federations import make_data, make_trainer, split_of, stored
 
 N_CLIENTS = 6  # no tensor of these small models has this size for another reason
 SEEN_BY_VALIDATION = {FedFOMO: "weighs others' models by the loss on the client's validation samples"}
@@ -84,15 +84,15 @@ def changed(federation: Federation, what: str) -> None:
     what: "nothing"; "test", x and y; "held out", that and the labels of validation samples; "val" and "train", labels;
     "unseen", all that the unseen clients have.
     """
-    test, val, train = (federation.splits[split].index for split in ("test", "val", "train"))
+    test, val, train = (split_of(federation, split).index for split in ("test", "val", "train"))
     own = [split.positions(federation.clients(seen=False))[0] for split in federation.splits.values()]
     labels = {"test": [test], "held out": [test, val], "val": [val], "train": [train], "unseen": own}
     features = {"test": [test], "held out": [test], "unseen": own}
-    n_classes = int(federation.samples.y.max()) + 1
+    n_classes = int(stored(federation).y.max()) + 1
     for where in labels.get(what, ()):
-        federation.samples.y[where] = (federation.samples.y[where] + 1) % n_classes
+        stored(federation).y[where] = (stored(federation).y[where] + 1) % n_classes
     for where in features.get(what, ()):
-        federation.samples.x[where] += 1.0
+        stored(federation).x[where] += 1.0
 
 
 State = dict[str, np.ndarray]
@@ -239,7 +239,8 @@ def test_no_sample_is_in_two_splits_or_with_two_clients(name: str, tmp_path: Pat
     """Nor any character of a text: a window reads one more than its length."""
     federation = DATA[name](tmp_path)
     width = 7 if name == "text" else 1
-    everybody, owner_of = torch.arange(federation.n_clients), {}
+    everybody = torch.arange(federation.n_clients)
+    owner_of: dict[int, tuple[str, int]] = {}
     for split, table in federation.splits.items():
         where, owner = table.positions(everybody)
         assert len(where) == len(table) == len(where.unique())

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -25,7 +27,7 @@ def test_one_weighted_step_agrees_with_numpy() -> None:
     net = torch.nn.Linear(4, 3).double()
     weight, bias = (p.detach().numpy().copy() for p in net.parameters())
     step = LocalStep(net, Classification(3), ClientSGD(lr=0.3), lr=0.3)
-    params = dict(net.named_parameters())
+    params: dict[str, torch.Tensor] = dict(net.named_parameters())
     size = torch.tensor(6.0, dtype=torch.float64)
     loss, _ = step.objective(params, {}, torch.tensor(x), torch.tensor(y), torch.tensor(q), size, torch.tensor(0))
     grads = list(torch.autograd.grad(loss, list(params.values())))
@@ -146,7 +148,7 @@ def test_schedules(name: str, expected: list[float]) -> None:
         {"lr": "a"},
     ],
 )
-def test_wrong_options_are_named(options: dict) -> None:
+def test_wrong_options_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"algorithm.client_optimizer.{next(iter(options))}"):
         ClientSGD(**options)
 

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder that the document describes."""
     (tmp_path / "conf" / "algorithm").mkdir(parents=True)
     method, checks = blocks("python")
@@ -42,7 +43,9 @@ def commands() -> list[list[str]]:
     return [line[3:] for line in lines if line[:3] == ["python", "-m", "fedem_lightning"]]
 
 
-def test_the_sweep_of_a_method_from_outside(project: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_the_sweep_of_a_method_from_outside(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     sweep = next(arguments for arguments in commands() if "-m" in arguments)
     assert call(project, monkeypatch, *sweep, *SMALL) == 0, capsys.readouterr().err
     found = [json.loads(path.read_text()) for path in project.glob("runs/ditto/*/results.json")]
@@ -51,7 +54,9 @@ def test_the_sweep_of_a_method_from_outside(project: Path, monkeypatch: pytest.M
     assert digests["ditto", 0] == digests["fedavg", 0] != digests["ditto", 1]
 
 
-def test_the_rate_of_a_method_from_outside(project: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_the_rate_of_a_method_from_outside(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its own file says it, also beside an experiment, and the command line changes it."""
     own, with_experiment = (arguments for arguments in commands() if "-m" not in arguments)
     for arguments, lr, batch_size in ((own, 0.3, 128), (with_experiment, 0.1, 8), (with_experiment[:-1], 0.3, 8)):

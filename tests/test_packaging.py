@@ -53,7 +53,9 @@ def test_the_public_api_is_what_all_lists() -> None:
     assert public - modules == set(fedem_lightning.__all__)
 
 
-def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_the_readmes_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S).group(1)
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """Several processes: the same results as one, by the Trainer and by the command line."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
-from fedem_lightning import MOCHA, ClientSGD, Dapper, FedAvg, Finetune, Linear, UserCentric, UserError
+from fedem_lightning import (
+    MOCHA,
+    ClientSGD,
+    Dapper,
+    FedAvg,
+    FederatedAlgorithm,
+    Finetune,
+    Linear,
+    UserCentric,
+    UserError,
+)
 from fedem_lightning.processes import Processes
 from helpers.commands import ENVIRONMENT
 from helpers.conformance import ROWS, Noisy, Row
@@ -23,11 +33,11 @@ SIZES = (9, 30, 4, 17, 8, 25, 12)
 
 def cases() -> dict[str, tuple[Row, dict[str, Any]]]:
     """Every row of the conformance table, with cohorts where it has any, and what else crosses processes."""
-    found = {
+    found: dict[str, tuple[Row, dict[str, Any]]] = {
         f"{n}: {row.kind.__name__}": (row, {"participation": 4} if row.samples else {}) for n, row in enumerate(ROWS)
     }
     by_class = {"n_streams": 2, "similarity": "cosine", "label_adjusted": True}
-    more = {
+    more: dict[str, tuple[type[FederatedAlgorithm], dict[str, Any]]] = {
         "tuned": (FedAvg, {"adaptation": Finetune(1), "scored_clients": 2}),
         "dapper": (FedAvg, {"adaptation": Dapper()}),
         "streams": (UserCentric, {"n_streams": 2, "similarity": "common", "refresh_every": 2, "participation": 3}),
@@ -66,7 +76,7 @@ def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> Non
     first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1))
     for name, state in results(devices=1).items():
         for key, expected in state.items():
-            close = {"equal_nan": True, "msg": f"{name}: {key}"}  # unseen clients are on no map
+            close: dict[str, Any] = {"equal_nan": True, "msg": f"{name}: {key}"}  # unseen clients are on no map
             torch.testing.assert_close(first[name][key], expected, rtol=1e-9, atol=1e-12, **close)
             torch.testing.assert_close(first[name][key], second[name][key], rtol=0, atol=0, **close)
 
@@ -117,4 +127,4 @@ def test_fewer_clients_than_processes() -> None:
 
 if __name__ == "__main__":
     here = results(devices=2)
-    torch.save(here, f"{sys.argv[1]}/rank{rank_zero_only.rank}.pt")
+    torch.save(here, f"{sys.argv[1]}/rank{os.environ.get('LOCAL_RANK', 0)}.pt")

@@ -148,8 +148,9 @@ class Masked(torch.nn.Module):
 
 def test_dropout_differs_between_rounds_clients_steps_and_components() -> None:
     data, masks = make_data(sizes=(10, 10), fractions=ALL_TRAIN), []
-    for options in ({}, {"engine": LoopEngine(block_size=1)}, {"seed": 1}):
-        options = {"engine": LoopEngine(), "local_epochs": 2, "batch_size": 10, **options}
+    changes: list[dict[str, Any]] = [{}, {"engine": LoopEngine(block_size=1)}, {"seed": 1}]
+    for change in changes:
+        options = {"engine": LoopEngine(), "local_epochs": 2, "batch_size": 10, **change}
         model = train(FedEM(Masked(), 2, 2, **options), data, 2)
         masks.append(model.components[0].masks)
     assert len(masks[0]) == 2 * 2 * 2 * 2

@@ -38,10 +38,11 @@ from fedem_lightning.report import find_runs, group_runs
 from fedem_lightning.report.bounds import bounds_table
 from fedem_lightning.report.minimum import minimum_cell
 from fedem_lightning.report.tables import scores_of
-from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.execute import build_model
 from fedem_lightning.run.results import save_results
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from fedem_lightning.run.usage import CONFIG_DIR
+from fedem_lightning.tasks import Classification
+from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
 from helpers.runs import make_run, sums
 
 EVERYBODY = torch.arange(4)
@@ -138,7 +139,7 @@ def test_other_data_is_refused_by_a_model_that_was_trained() -> None:
 def test_the_parts_of_a_clients_samples_are_drawn_at_random() -> None:
     """A client whose samples are sorted by label: parts cut in this order would differ far more."""
     data = make_data(sizes=(90,), fractions=(1.0, 0.0, 0.0))
-    samples = data.federation.samples
+    samples = stored(data.federation)
     order = samples.y.argsort()
     samples.x, samples.y = samples.x[order], samples.y[order]
     block = data.federation.block(torch.tensor([0]), "train")
@@ -185,6 +186,7 @@ def test_frequent_characters_weigh_little(tmp_path: Path) -> None:
     text = "ab" * 49 + "!."
     (tmp_path / "play.txt").write_text(f"HAMLET. {text * 10}")
     task = TextDataModule(tmp_path, window=5, char_weights=True, fractions=(1.0, 0.0, 0.0)).federation.task
+    assert isinstance(task, Classification)
     rare, frequent = 8.0, 8 * 0.012 / 0.49
     assert task.class_weights == pytest.approx([rare, rare, frequent, frequent])  # of ! . a b
 

@@ -16,7 +16,7 @@ ALL += ["check_sampling", "check_unseen"]
 
 @pytest.mark.parametrize("kind", [FedEM, Local, PFedMe])
 def test_methods_of_the_package_pass(kind: Any) -> None:
-    options = {"penalty": 2.0, "outer_lr": 0.2} if kind is PFedMe else {}
+    options: dict[str, Any] = {"penalty": 2.0, "outer_lr": 0.2} if kind is PFedMe else {}
     assert check_algorithm(kind, **options) == ALL
 
 
@@ -37,6 +37,8 @@ class Twice(FedAvg):
 
 class Unsaved(FedAvg):
     """Keeps personal models in an attribute that no checkpoint has."""
+
+    own: ClientStore
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ from fedem_lightning import (
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.data.federation import Block
 from fedem_lightning.models.personal_models import OwnModels
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -88,7 +88,7 @@ def test_one_round_of_mapper_in_numpy() -> None:
         q = ours / (ours + theirs)
         return moving - lr * (q[:, None] * (p(moving) - np.eye(4)[yt])).mean(axis=0)
 
-    total, shares = 0.0, []
+    total, shares = np.zeros(4), []
     for t in range(2):
         yt = y[client == t]
         candidates = []
@@ -190,7 +190,7 @@ def test_each_client_chooses_by_its_validation_samples() -> None:
     data = make_data(sizes=(30, 30))
     federation = data.federation
     wrong = federation.splits["val"].positions(torch.tensor([1]))[0]
-    federation.samples.y[wrong] = (federation.samples.y[wrong] + 1) % 3
+    stored(federation).y[wrong] = (stored(federation).y[wrong] + 1) % 3
     options: dict[str, Any] = {"lambdas": (0.0, 1.0), "epochs": 20}
     model = train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1)), data, 1)
     by_train = Interpolate("own", selection="train", **options).adapt(model, everybody(data)).mixture
@@ -240,7 +240,7 @@ def test_dapper_at_one_is_finetune_on_the_same_samples() -> None:
     dapper = Dapper(ratio=3, lambdas=(1.0,))
     found = dapper.adapt(model, everybody(data)).models
     mixed = drawn(dapper, model, data, 1.0)
-    assert (data.federation.splits["train"].offsets.diff() > 0).all()
+    assert (split_of(data.federation, "train").offsets.diff() > 0).all()
     expected = Finetune(epochs=1).adapt(model, mixed).models
     for name, rows in found.items():
         assert torch.equal(rows, expected[name])
@@ -253,7 +253,7 @@ def test_dapper_at_zero_ignores_a_clients_own_labels() -> None:
         unseen = data.federation.clients(seen=False)
         if change:
             mine = data.federation.splits["train"].positions(unseen)[0]
-            data.federation.samples.y[mine] = 0
+            stored(data.federation).y[mine] = 0
         model = train(make_model(FedAvg, data, client_optimizer=SGD), data, 2)
         block = data.federation.block(unseen, "train")
         found.append(Dapper(lambdas=(0.0,)).adapt(model, block).models)
@@ -279,12 +279,12 @@ def test_dapper_with_a_public_file(tmp_path: Path) -> None:
     mixed = drawn(dapper, model, data, 0.0)
     assert (mixed.y() == 2).all()
     half = drawn(dapper, model, data, 0.5)
-    n = len(data.federation.samples.y)
+    n = len(stored(data.federation).y)
     x, y = half.x(torch.float64), half.y()
     inside = half.index < n
     assert 0.3 < inside.double().mean() < 0.7
-    torch.testing.assert_close(x[inside], data.federation.samples.x[half.index[inside]])
-    assert torch.equal(y[inside], data.federation.samples.y[half.index[inside]])
+    torch.testing.assert_close(x[inside], stored(data.federation).x[half.index[inside]])
+    assert torch.equal(y[inside], stored(data.federation).y[half.index[inside]])
     assert scored(model, data).test_loss.notna().all()
     np.savez(tmp_path / "other.npz", x=rng.normal(size=(50, 3)), y=np.full(50, 2))
     for file, message in (("other.npz", "shape"), ("none.npz", "no file"), ("../x.txt", "no file")):
@@ -296,9 +296,10 @@ def test_dapper_with_a_public_file(tmp_path: Path) -> None:
 def test_dapper_with_labels_drawn_from_the_model() -> None:
     data = DensityDataModule(n_clients=3, n_symbols=9, n_samples=4000, test_size=50)
     torch.manual_seed(0)
-    model = FedAvg(Categorical(n_outputs=9), n_clients=3, adaptation=Dapper(source="model", ratio=2))
-    model.adaptation.prepare(data.federation)
-    mixed = drawn(model.adaptation, model, data, 0.0)
+    adaptation = Dapper(source="model", ratio=2)
+    model = FedAvg(Categorical(n_outputs=9), n_clients=3, adaptation=adaptation)
+    adaptation.prepare(data.federation)
+    mixed = drawn(adaptation, model, data, 0.0)
     shares = np.bincount(mixed.y().numpy(), minlength=9) / len(mixed.y())
     expected = torch.softmax(next(model.parameters()).flatten(), dim=0).detach().numpy()
     np.testing.assert_allclose(shares, expected, atol=0.01)
@@ -328,7 +329,7 @@ def test_wrong_values_are_named() -> None:
         (lambda: Dapper(source="proxy"), "adaptation.proxy: expected a file with source=proxy only"),
         (lambda: Dapper(lambdas=()), r"adaptation.lambdas: expected numbers in \[0, 1\], got \[\]"),
         (lambda: Dapper(lambdas=(0.5, 1.5)), "adaptation.lambdas"),
-        (lambda: Dapper(lambdas=0.5), "adaptation.lambdas: expected a list of numbers, got 0.5"),
+        (lambda: Dapper(lambdas=cast(Any, 0.5)), "adaptation.lambdas: expected a list of numbers, got 0.5"),
         (lambda: Interpolate(selection="test"), "adaptation.selection: expected val or train, got test"),
         (lambda: Interpolate("both"), "adaptation.objective: expected mixture or own, got both"),
         (lambda: Interpolate(epochs=-1), "adaptation.epochs"),

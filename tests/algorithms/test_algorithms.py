@@ -28,7 +28,7 @@ from fedem_lightning import (
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
 from helpers.conformance import EVERY, ROWS, SAMPLING, SERVING_UNSEEN, TRAINED_BY_SGD, Noisy, Row, own_rows, with_groups
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 
 
 def served(model: FederatedAlgorithm) -> torch.Tensor:
@@ -70,13 +70,14 @@ def relabelled(data: FederatedDataModule, order: np.ndarray) -> FederatedDataMod
     """The same samples with clients renumbered: new client i is old client order[i]."""
     federation = data.federation
     client, split = (
-        np.empty(len(federation.samples.y), dtype=np.int64),
-        np.empty(len(federation.samples.y), dtype=np.int64),
+        np.empty(len(stored(federation).y), dtype=np.int64),
+        np.empty(len(stored(federation).y), dtype=np.int64),
     )
-    for code, table in enumerate(federation.splits.values()):
+    for code, name in enumerate(federation.splits):
+        table = split_of(federation, name)
         split[table.index] = code
         client[table.index] = np.repeat(np.arange(data.n_clients), table.counts())
-    x, y, domain = federation.samples.x.numpy(), federation.samples.y.numpy(), federation.domains.of_sample.numpy()
+    x, y, domain = stored(federation).x.numpy(), stored(federation).y.numpy(), federation.domains.of_sample.numpy()
     renumbered = np.argsort(order)[client]
     data = FederatedDataModule.from_arrays(x, y, renumbered, split=split, domain=domain, n_classes=3)
     data.federation.truth["group"] = federation.truth["group"][order]
@@ -231,7 +232,7 @@ def test_messages_are_counted(row: Row) -> None:
 @TRAINED_BY_SGD
 def test_updates_that_are_not_finite_are_rejected(row: Row) -> None:
     data = row.data(sizes=(9, 9, 9))
-    data.federation.samples.x[data.federation.splits["train"].index[:1]] = 1e300  # client 0 overflows
+    stored(data.federation).x[split_of(data.federation, "train").index[:1]] = 1e300  # client 0 overflows
     with pytest.raises(UserError, match="training diverged: in round 1 no client's update was finite"):
         train(row.model(data, client_optimizer=ClientSGD(lr=1e200, weight_decay=1e200)), data, 3)
     model = row.model(data, client_optimizer=ClientSGD(lr=1e10, momentum=0.9, state="keep"))
@@ -347,18 +348,18 @@ def test_more_steps_raise_the_likelihood_of_unseen_clients() -> None:
 
 
 def test_local_clients_do_not_depend_on_one_another() -> None:
-    together, sizes = make_data(sizes=(12, 15), fractions=(1.0, 0.0, 0.0)), (12,)
+    together = make_data(sizes=(12, 15), fractions=(1.0, 0.0, 0.0))
     federation = together.federation
     alone = FederatedDataModule.from_arrays(
-        federation.samples.x[:12].numpy(),
-        federation.samples.y[:12].numpy(),
+        stored(federation).x[:12].numpy(),
+        stored(federation).y[:12].numpy(),
         np.zeros(12, int),
         n_classes=3,
         fractions=(1.0, 0.0, 0.0),
     )
     a = train(make_model(Local, together, client_optimizer=SGD), together, 4)
     b = train(make_model(Local, alone, client_optimizer=SGD), alone, 4)
-    assert sizes == (alone.federation.splits["train"].counts()[0],)
+    assert alone.federation.splits["train"].counts()[0] == 12
     for rows in ("models.rows_0", "models.rows_1"):
         torch.testing.assert_close(a.state_dict()[rows][:1], b.state_dict()[rows], rtol=1e-12, atol=1e-12)
 

@@ -135,7 +135,7 @@ def test_without_known_groups_nothing_is_measured() -> None:
 
 
 def test_a_resumed_run_has_the_matrix_and_the_map_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [*TINY, "algorithm=user_centric", "algorithm.n_streams=2", "algorithm.similarity=common"]
     options += ["dataset.one_hot=true", "dataset.unseen_fraction=0.25", "run_dir=run"]

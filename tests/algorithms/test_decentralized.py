@@ -12,7 +12,6 @@ from fedem_lightning import (
     DFedEM,
     FedAvg,
     FedEM,
-    FederatedAlgorithm,
     FederatedDataModule,
     Finetune,
     MixtureSurrogate,
@@ -25,6 +24,7 @@ from fedem_lightning import (
 from fedem_lightning.algorithms.surrogate import Majorizer
 from fedem_lightning.data.federation import Block
 from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.protocol import Algorithm
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 from helpers.reference import e_step, gradient, pi_update, probabilities
 
@@ -230,9 +230,7 @@ def test_a_users_own_surrogate_runs_with_and_without_a_server() -> None:
     class Proximal(Surrogate):
         """F_t(u) + (mu / 2) |u - u^{k-1}|^2 lies above F_t and touches it: FedProx."""
 
-        def majorize(
-            self, algorithm: FederatedAlgorithm, block: Block, u: Any, v: torch.Tensor, round_: int
-        ) -> Majorizer:
+        def majorize(self, algorithm: Algorithm, block: Block, u: Any, v: torch.Tensor, round_: int) -> Majorizer:
             return Majorizer(v, anchor=algorithm.params_of(u), pull=0.7)
 
     from fedem_lightning import FedProx

@@ -12,7 +12,6 @@ from fedem_lightning import (
     APFL,
     QFFL,
     ClientSGD,
-    FederatedAlgorithm,
     FederatedDataModule,
     MoreauSurrogate,
     PFedMe,
@@ -51,7 +50,7 @@ def delta_and_h(w: np.ndarray, w_t: np.ndarray, loss: float, q: float, lr: float
     return loss**q * dw, q * loss ** (q - 1) * float(dw @ dw) + loss**q / lr
 
 
-def qffl(data: FederatedDataModule, q: float, **options: Any) -> FederatedAlgorithm:
+def qffl(data: FederatedDataModule, q: float, **options: Any) -> Any:
     sgd = ClientSGD(lr=0.2, schedule="multistep")
     return make_model(QFFL, data, q=q, client_optimizer=sgd, local_epochs=2, **options).double()
 
@@ -118,7 +117,7 @@ def test_qffl_takes_a_sequences_loss_per_target() -> None:
     x, y = np.random.default_rng(0).normal(size=(17, 4)), np.random.default_rng(1).integers(3, size=(17, 2))
     client, split, task = np.repeat([0, 1], [6, 11]), np.zeros(17, dtype=np.int8), Classification(3, n_targets=2)
     data = FederatedDataModule(Federation.from_arrays(x, y, client, split, task=task, names=("a", "b")))
-    model = QFFL(TwoWords(), 2, q=1.0, batch_size=100, local_epochs=2, client_optimizer=ClientSGD(lr=0.2)).double()
+    model: Any = QFFL(TwoWords(), 2, q=1.0, batch_size=100, local_epochs=2, client_optimizer=ClientSGD(lr=0.2)).double()
     words = model.components[0].first, model.components[0].second
     w = np.stack([vector(word) for word in words])
     for _ in range(2):
@@ -180,7 +179,7 @@ def test_two_rounds_of_afl_agree_with_numpy() -> None:
 # --- APFL -------------------------------------------------------------------------------------------------------------
 
 
-def apfl(lr: float, alpha: float, **options: Any) -> tuple[FederatedAlgorithm, FederatedDataModule, list[np.ndarray]]:
+def apfl(lr: float, alpha: float, **options: Any) -> tuple[Any, FederatedDataModule, list[np.ndarray]]:
     """Three clients whose own models v_t already differ from w and from one another; and these v_t."""
     data = three_clients()
     model = make_model(APFL, data, alpha=alpha, client_optimizer=ClientSGD(lr=lr), **options).double()

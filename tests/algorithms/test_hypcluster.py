@@ -18,7 +18,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.algorithms.initialization import sampled_models
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -53,8 +53,8 @@ def test_two_rounds_in_numpy() -> None:
         for c in model.components
     ]
     train(model, data, 2)
-    x, y = data.federation.samples.x.numpy(), data.federation.samples.y.numpy()
-    split = data.federation.splits["train"]
+    x, y = stored(data.federation).x.numpy(), stored(data.federation).y.numpy()
+    split = split_of(data.federation, "train")
     rows = [split.index[split.offsets[t] : split.offsets[t + 1]].numpy() for t in range(4)]
     for _ in range(2):
         sums: list[Any] = [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
@@ -114,7 +114,7 @@ def test_a_hypothesis_that_nobody_wants_stays_as_it_is() -> None:
     assert parameters(model).isfinite().all()
 
 
-def lowest(model: HypCluster, data: FederatedDataModule) -> list[int]:
+def lowest(model: Any, data: FederatedDataModule) -> list[int]:
     """For each client the hypothesis with the lowest mean loss on its training samples, in NumPy."""
     found = []
     for t in range(data.n_clients):

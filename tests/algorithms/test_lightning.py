@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ from pytorch_lightning.callbacks import (
     StochasticWeightAveraging,
 )
 from pytorch_lightning.loggers import CSVLogger
-from pytorch_lightning.tuner import Tuner
+from pytorch_lightning.tuner.tuning import Tuner
 from torch import nn
 
 from fedem_lightning import (
@@ -42,7 +42,8 @@ from fedem_lightning import (
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.hyperparameters import plain
 from fedem_lightning.run.loggers import RoundCSVLogger
-from helpers.federations import make_data, make_model, make_trainer, train
+from fedem_lightning.tasks import Classification
+from helpers.federations import make_data, make_model, make_trainer, stored, train
 
 # --- classes and networks ---------------------------------------------------------------------------------------------
 
@@ -53,13 +54,13 @@ class Nothing(FederatedAlgorithm):
 
 def test_a_class_without_client_update_is_refused_when_it_is_made() -> None:
     with pytest.raises(UserError, match=r"^Nothing does not define client_update, see docs/adding_an_algorithm.md$"):
-        make_model(Nothing, make_data())
+        make_model(cast(Any, Nothing), make_data())
 
 
 @pytest.mark.parametrize("returned", [{"weight": 1}, (1, 2), torch.zeros(1)])
 def test_what_clients_send_is_sent_or_none(returned: Any) -> None:
     class Mine(FedAvg):
-        def client_update(self, block, round_):
+        def client_update(self, block: Any, round_: int) -> Any:
             return returned
 
     expected = f"^Mine.client_update returned {type(returned).__name__}, expected Sent"
@@ -121,9 +122,9 @@ def test_clients_domains_and_labels_may_be_strings_of_any_kind(kind: str) -> Non
     assert tuple(federation.names) == federation.domains.names == ("a", "b")
     assert federation.domains.of_sample.tolist() == [1] * 6 + [0] * 6
     labelled = FederatedDataModule.from_arrays(**arrays(y=column)).federation
-    assert labelled.samples.y.tolist() == [1] * 6 + [0] * 6
+    assert stored(labelled).y.tolist() == [1] * 6 + [0] * 6
     assert labelled.notes == {"classes": ["a", "b"]}
-    assert labelled.task.n_classes == 2
+    assert labelled.task == Classification(2)
 
 
 def test_splits_and_names_may_be_columns() -> None:
@@ -159,7 +160,7 @@ def test_a_missing_value_is_named(column: Any, wrong: str, name: str) -> None:
 def test_labels_of_a_file_may_be_strings(tmp_path: Path) -> None:
     np.savez(tmp_path / "words.npz", **arrays(y=WORDS))
     federation = NpzDataModule(tmp_path / "words.npz", task="binary", unseen_fraction=0.5).federation
-    assert federation.samples.y.tolist() == [1] * 6 + [0] * 6
+    assert stored(federation).y.tolist() == [1] * 6 + [0] * 6
     assert federation.notes == {"source": str(tmp_path / "words.npz"), "classes": ["a", "b"]}
     with pytest.raises(UserError, match="y: expected numbers"):
         NpzDataModule(tmp_path / "words.npz", task="regression")
@@ -204,7 +205,7 @@ def test_options_are_checked_before_anything_runs(stage: str) -> None:
         getattr(make_trainer(2, gradient_clip_val=1.0), stage)(make_model(FedAvg, data), data)
 
 
-CALLBACKS = {
+CALLBACKS: dict[str, Callable[[], pl.Callback]] = {
     "BatchSizeFinder": BatchSizeFinder,
     "LearningRateFinder": LearningRateFinder,
     "GradientAccumulationScheduler": lambda: GradientAccumulationScheduler({0: 2}),
@@ -249,7 +250,9 @@ def test_a_schedule_needs_the_number_of_rounds() -> None:
         ({"num_sanity_val_steps": 2, "inference_mode": True}, 3),
     ],
 )
-def test_other_options_work(options: dict[str, Any], rounds: int, tmp_path: Path, monkeypatch) -> None:
+def test_other_options_work(
+    options: dict[str, Any], rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)  # a profiler writes there
     data = make_data()
     model, plain_model = make_model(FedAvg, data), make_model(FedAvg, data)
@@ -305,7 +308,7 @@ def test_without_unseen_clients_the_test_is_about_the_seen() -> None:
 def test_validation_and_test_leave_the_rounds_as_they_were(tmp_path: Path) -> None:
     data, path = make_data(sizes=(20, 30, 40)), tmp_path / "metrics.csv"
     model = make_model(FedAvg, data)
-    options = {"limit_val_batches": 1, "check_val_every_n_epoch": 2, "log_every_n_steps": 1}
+    options: dict[str, Any] = {"limit_val_batches": 1, "check_val_every_n_epoch": 2, "log_every_n_steps": 1}
     options["logger"] = RoundCSVLogger(path)
     trainer = make_trainer(3, **options)
     trainer.validate(model, data, verbose=False)
@@ -331,6 +334,7 @@ def test_callbacks_may_monitor_the_documented_names(name: str, tmp_path: Path) -
     assert len(model.statistics.round_seconds) == 4
     assert stop.stopped_epoch == 3
     assert Path(best.best_model_path) == tmp_path / "best.ckpt"
+    assert best.best_model_score is not None
     assert float(best.best_model_score) == pytest.approx(float(stop.best_score), abs=10)
 
 
@@ -392,7 +396,7 @@ def test_checkpoints_stay_plain_and_load_with_and_without_hyper_parameters(tmp_p
     checkpoint = torch.load(path, weights_only=True)
     assert checkpoint["hyper_parameters"] == {"n_clients": 4, "mu": 0.7, "batch_size": 3}
     backbone = Linear(data.in_shape, data.n_outputs)
-    again = FedProx.load_from_checkpoint(path, weights_only=True, backbone=backbone)
+    again: Any = FedProx.load_from_checkpoint(path, weights_only=True, backbone=backbone)
     assert (again.mu, again.batch_size) == (0.7, 3)
     assert torch.equal(again.components[0].linear.weight, model.components[0].linear.weight)
     for name in ("datamodule_hyper_parameters", "hyper_parameters"):  # older checkpoints have no data's

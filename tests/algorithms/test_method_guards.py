@@ -105,7 +105,8 @@ def pointing(directions: np.ndarray) -> FederatedDataModule:
 
 def parts_of_single_linkage(similarity: np.ndarray) -> set[frozenset[int]]:
     """Of all bipartitions the one with the smallest largest similarity across."""
-    everybody, best = frozenset(range(len(similarity))), (np.inf, frozenset())
+    everybody = frozenset(range(len(similarity)))
+    best: tuple[float, frozenset[int]] = (np.inf, frozenset())
     for size in range(1, len(everybody)):
         for side in combinations(range(len(everybody)), size):
             other = everybody - set(side)
@@ -210,10 +211,10 @@ def test_an_unseen_client_of_fedfomo_trains_and_takes_a_step() -> None:
     start = initial(model)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
-    sent = {j: trained(start, *samples(data, j)) for j in np.flatnonzero(seen)}
+    sent = {j: trained(start, *samples(data, j)) for j in np.flatnonzero(seen).tolist()}
     mean = np.mean([combined(data, j, start, list(sent.values()))[1] for j in sent], axis=0)
     assert len(sent) == 3
-    for i in np.flatnonzero(~seen):
+    for i in np.flatnonzero(~seen).tolist():
         own = trained(mean, *samples(data, i))
         w, expected = combined(data, i, mean, [*sent.values(), own])
         assert (w[:-1] > 0).any()
@@ -299,7 +300,7 @@ def test_an_unseen_client_without_a_server_starts_from_the_mean_of_all() -> None
     model, trainer = make_model(DFedEM, data, n_components=2, topology=Topology(graph="ring"), **FULL), make_trainer(2)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
-    (unseen,) = np.flatnonzero(~seen)
+    (unseen,) = np.flatnonzero(~seen).tolist()
     models = served(model)  # [T, 2, 15]
     mean = models[seen].mean(axis=0)
     assert all(np.abs(own - mean).max() > 1e-3 for own in models[seen])

@@ -31,7 +31,7 @@ from fedem_lightning.algorithms.afl import project_on_simplex
 from fedem_lightning.data.federation import Block
 from fedem_lightning.evaluation.scores import summarize_table
 from fedem_lightning.local_solver import shuffled_batches
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 from helpers.reference import gradient, probabilities
 
 FULL: dict[str, Any] = {"batch_size": 1000}
@@ -128,7 +128,7 @@ def test_tuning_starts_at_the_global_model_and_never_feeds_back() -> None:
     assert once.equals(plus.clients)
     # one full batch: theta - lr grad F_t(theta)
     block = data.federation.block(torch.tensor([1]), "train")
-    tuned = plus.adaptation.adapt(plus, block).models  # type: ignore[union-attr]
+    tuned = plus.adaptation.adapt(plus, block).models
     component = plus.components[0]
     loss = data.federation.task.losses(component(block.x(torch.float64)), block.y()).mean()
     for (name, parameter), g in zip(
@@ -327,7 +327,7 @@ def test_afl_agrees_with_numpy() -> None:
 
 def test_afl_survives_a_client_that_explodes() -> None:
     data = make_data(sizes=(9, 9, 9))
-    data.federation.samples.x[data.federation.splits["train"].index[:1]] = 1e300  # client 0 overflows
+    stored(data.federation).x[split_of(data.federation, "train").index[:1]] = 1e300  # client 0 overflows
     model = train(make_model(AFL, data, weights_lr=0.1, client_optimizer=ClientSGD(lr=10.0)), data, 3)
     assert float(model.weights.sum()) == pytest.approx(1.0)
     assert parameters(model.components).isfinite().all()
@@ -571,7 +571,7 @@ def test_regression_and_low_precision(kind: type[FederatedAlgorithm], precision:
 
 def test_weights_of_a_client_with_an_infinite_loss_stay() -> None:
     data = make_data(sizes=(9, 9, 9))
-    data.federation.samples.x[data.federation.splits["train"].index[:1]] = 1e300
+    stored(data.federation).x[split_of(data.federation, "train").index[:1]] = 1e300
     for kind in (FedEM, DFedEM):
         model = train(make_model(kind, data, client_optimizer=ClientSGD(lr=1e10)), data, 3)
         assert own_weights(model).isfinite().all()

@@ -16,7 +16,7 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.run.run_folder import check_checkpoint
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 
 FIXED = {"inner_rounds": 10**6}  # Sigma stays as it is
 LOSSES = pytest.mark.parametrize("loss", ["hinge", "logistic"])
@@ -97,7 +97,7 @@ def reference(data: FederatedDataModule, loss: str, lam: float, inner: int, work
     return {"alpha": alpha, "w": W.T, "b": B.T, "sigma": sigma, "gaps": gaps}
 
 
-def primal(clients: list, W: np.ndarray, sigma: np.ndarray, lam: float, loss: str) -> float:
+def primal(clients: list[Any], W: np.ndarray, sigma: np.ndarray, lam: float, loss: str) -> float:
     value = lam / 2 * np.trace(W @ np.linalg.inv(sigma) @ W.T)
     for t, (x, y) in enumerate(clients):
         m = y * (x @ W[:, t])
@@ -105,7 +105,7 @@ def primal(clients: list, W: np.ndarray, sigma: np.ndarray, lam: float, loss: st
     return value
 
 
-def dual(clients: list, alpha: list, W: np.ndarray, sigma: np.ndarray, lam: float, loss: str) -> float:
+def dual(clients: list[Any], alpha: list[Any], W: np.ndarray, sigma: np.ndarray, lam: float, loss: str) -> float:
     value = -lam / 2 * np.trace(W @ np.linalg.inv(sigma) @ W.T)
     for t, (_, y) in enumerate(clients):
         a = alpha[t] * y
@@ -292,7 +292,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 @LOSSES
 def test_updates_that_are_not_finite_are_rejected(loss: str) -> None:
     data, history = binary(sizes=(9, 9, 9)), History()
-    data.federation.samples.x[data.federation.splits["train"].index[0]] = float("nan")  # of client 0
+    stored(data.federation).x[split_of(data.federation, "train").index[0]] = float("nan")  # of client 0
     model = train(make_model(MOCHA, data, loss=loss, work=1.0), data, 2, callbacks=[history])
     assert model.statistics.rejected_updates == 2
     assert torch.equal(model.b.any(dim=1), torch.tensor([False, True, True]))

@@ -1,6 +1,7 @@
 """Every backbone: its size, and the same numbers from every engine."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,7 +119,7 @@ def test_our_lstm_is_torchs() -> None:
     theirs = nn.LSTM(4, 6, num_layers=2, batch_first=True).double()
     x = torch.randn(3, 5, 4, dtype=torch.float64)
     expected, (h, c) = theirs(x)
-    components = make_components(nn.Sequential(theirs), 1, seed=0)
+    components: Any = make_components(nn.Sequential(theirs), 1, seed=0)
     ours = components[0][0]
     assert type(ours) is LSTM
     found, (h2, c2) = ours(x)
@@ -131,8 +132,10 @@ def test_our_lstm_is_torchs() -> None:
 
 
 def test_a_batch_of_one_uses_the_running_statistics() -> None:
-    layer = make_components(nn.Sequential(nn.BatchNorm1d(3)), 1, seed=0)[0][0]
+    components: Any = make_components(nn.Sequential(nn.BatchNorm1d(3)), 1, seed=0)
+    layer = components[0][0]
     assert type(layer) is BatchNorm1d
+    assert layer.running_mean is not None
     before = layer.running_mean.clone()
     torch.testing.assert_close(layer(torch.ones(1, 3)), torch.ones(1, 3) / (1 + layer.eps) ** 0.5)
     assert torch.equal(layer.running_mean, before)

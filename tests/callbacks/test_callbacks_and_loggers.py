@@ -1,5 +1,6 @@
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,7 +51,7 @@ def test_checkpoints_come_on_time_and_the_newest_stay(tmp_path: Path) -> None:
 
 def test_the_first_interrupt_lets_the_round_end(tmp_path: Path) -> None:
     class InterruptInThird(FedAvg):
-        def client_update(self, block, round_):
+        def client_update(self, block: Any, round_: int) -> Any:
             if round_ == 2:
                 interrupt._handle(2, None)
             return super().client_update(block, round_)

@@ -3,7 +3,9 @@
 import functools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,10 +29,12 @@ from fedem_lightning import (
 from fedem_lightning.data.__main__ import main
 from fedem_lightning.data.datasets.text import split_in_order, window_starts
 from fedem_lightning.data.describe import describe, label_counts
+from fedem_lightning.data.samples import Windows
+from fedem_lightning.engine.base import Engine
 from fedem_lightning.evaluation.scores import score
 from fedem_lightning.models.components import make_components
 from fedem_lightning.tasks import Classification, Regression
-from helpers.federations import train
+from helpers.federations import split_of, stored, train
 
 RNG = np.random.default_rng(0)
 N = 300
@@ -50,7 +54,7 @@ def colour(tmp_path: Path) -> Path:
 def test_images_are_normalised_in_their_batch(colour: Path) -> None:
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.1)
     data = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, mean=mean, std=std)
-    assert data.federation.samples.x.dtype == torch.uint8
+    assert stored(data.federation).x.dtype == torch.uint8
     block = data.federation.block(torch.tensor([1]), "train")
     expected = (PIXELS[block.index] / 255 - np.array(mean)) / np.array(std)
     assert_allclose(block.x(torch.float64), np.moveaxis(expected, -1, 1))
@@ -72,12 +76,12 @@ def test_true_groups_are_kept_and_labels_shifted(colour: Path) -> None:
 
 def test_a_share_of_the_samples_and_inverted_pixels(colour: Path) -> None:
     data = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=0.1, invert=True)
-    assert sum(len(s.index) for s in data.federation.splits.values()) == 30
+    assert sum(len(s) for s in data.federation.splits.values()) == 30
     assert data.federation.notes["sample_fraction"] == 0.1
     whole = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, invert=True)
     block = whole.federation.block(torch.tensor([0]), "train")
     assert_allclose(block.x(torch.float64), np.moveaxis(1 - PIXELS[block.index] / 255, -1, 1))
-    assert np.array_equal(whole.federation.samples.x, PIXELS)  # nothing is copied
+    assert np.array_equal(stored(whole.federation).x, PIXELS)  # nothing is copied
     with pytest.raises(UserError, match="sample_fraction"):
         ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=1.5)
     number = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=30, invert=True)
@@ -104,12 +108,12 @@ def test_clients_names_tell_their_domain(writers: Path) -> None:
     for t, name in enumerate(WRITERS):
         block = federation.block(torch.tensor([t]), "train")
         assert set(block.domain().tolist()) == {0 if name in ("f2100_02", "f2599_03") else 1}
-    own, n_own = federation.domains.of_sample, {s: len(split.index) for s, split in federation.splits.items()}
+    own, n_own = federation.domains.of_sample, {s: len(split) for s, split in federation.splits.items()}
     assert (int((own >= 0).sum()), int((own == -1).sum())) == (sum(n_own.values()), N // 2)  # the others are nobody's
     assert describe(federation)["samples by domain"] == f"high_school {(own == 0).sum()}, census {(own == 1).sum()}"
 
 
-def test_femnists_writers_are_of_two_domains(data_folder) -> None:
+def test_femnists_writers_are_of_two_domains(data_folder: Callable[[str], Path]) -> None:
     data = ImageDataModule("femnist", path=data_folder("femnist") / "femnist.npz", domains=SCHOOLS)
     of_client = [int(data.federation.block(torch.tensor([t]), "train").domain()[0]) for t in range(data.n_clients)]
     assert np.bincount(of_client).tolist() == [64, 186]
@@ -125,13 +129,13 @@ def test_femnists_writers_are_of_two_domains(data_folder) -> None:
         ({"a": 7}, "domains.a: 7 is no regular expression"),
     ],
 )
-def test_domains_that_do_not_part_the_clients_are_named(writers: Path, domains: dict, message: str) -> None:
+def test_domains_that_do_not_part_the_clients_are_named(writers: Path, domains: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match="dataset." + message):
         ImageDataModule("femnist", path=writers, domains=domains)
 
 
 @pytest.mark.parametrize("weights", [None, (0.5, 1.0, 2.0)])
-def test_smoothed_labels_in_the_loss_only(weights: tuple | None) -> None:
+def test_smoothed_labels_in_the_loss_only(weights: tuple[Any, ...] | None) -> None:
     """(1 - eps) w_y l_y + (eps / Y) sum_c w_c l_c, where l_c = -log p_c; the mean is torch's."""
     z, y, eps = torch.randn(7, 3, dtype=torch.float64), torch.tensor([0, 2, 1, 1, 0, 2, 2]), 0.3
     smoothed, plain = Classification(3, 1, weights, eps), Classification(3, 1, weights)
@@ -150,7 +154,7 @@ def test_smoothed_labels_in_the_loss_only(weights: tuple | None) -> None:
 
 
 @pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()])
-def test_clients_train_on_smoothed_labels(writers: Path, engine) -> None:
+def test_clients_train_on_smoothed_labels(writers: Path, engine: Engine) -> None:
     """One full batch of FedAvg with one client: theta - lr grad of torch's smoothed cross-entropy."""
     arrays = np.load(writers)
     data = FederatedDataModule.from_arrays(
@@ -162,7 +166,9 @@ def test_clients_train_on_smoothed_labels(writers: Path, engine) -> None:
     torch.nn.functional.cross_entropy(z, torch.from_numpy(arrays["y"]), label_smoothing=0.2).backward()
     train(model, data, 1)
     for found, start in zip(model.components.parameters(), theta, strict=True):
-        assert_allclose(found.detach(), (start - 0.5 * start.grad).detach(), rtol=1e-9, atol=1e-12)
+        step = start.grad
+        assert step is not None
+        assert_allclose(found.detach(), (start - 0.5 * step).detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_crop_and_flip_are_what_numpy_does() -> None:
@@ -222,6 +228,7 @@ def test_windows_are_views_on_the_text(play: Path) -> None:
     federation, symbols = data.federation, data.federation.notes["vocabulary"]
     assert federation.names == ("hamlet/HAMLET", "hamlet/GHOST")
     assert federation.notes["left_out_clients"] == 1
+    assert isinstance(federation.samples, Windows)
     assert federation.samples.codes.dtype == torch.uint8
     assert symbols == "".join(sorted(set("".join(text.strip() for text in SPOKEN.values()))))
     text = SPOKEN["HAMLET"].strip()
@@ -271,7 +278,7 @@ def test_a_sequence_has_the_sum_of_its_losses_and_the_mean_of_its_scores() -> No
 
 
 @pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()], ids=["loop", "vmap"])
-def test_fedem_on_characters_follows_the_equations(play: Path, engine) -> None:
+def test_fedem_on_characters_follows_the_equations(play: Path, engine: Engine) -> None:
     data = TextDataModule(play, window=8, stride=2, seed=0)
     torch.manual_seed(0)
     optimizer = ClientSGD(lr=0.5)
@@ -286,7 +293,7 @@ def test_fedem_on_characters_follows_the_equations(play: Path, engine) -> None:
     counts = block.counts()
     expected = []
     for m, component in enumerate(model.components):
-        mean = 0.0
+        mean = torch.zeros(())
         for t in range(2):
             mine = block.owner == t
             loss = (q[m] * losses[m])[mine].sum() / counts[t] / 8  # Eq. 10; divided by the targets of a window
@@ -343,7 +350,7 @@ def test_regression_equations() -> None:
 
 def test_tasks_by_name() -> None:
     x, client = np.zeros((4, 2)), np.array([0, 0, 1, 1])
-    arrays = {"x": x, "client": client, "fractions": (1, 0, 0)}
+    arrays: dict[str, Any] = {"x": x, "client": client, "fractions": (1, 0, 0)}
     assert FederatedDataModule.from_arrays(y=np.array([0, 1, 1, 0]), task="binary", **arrays).n_outputs == 1
     assert FederatedDataModule.from_arrays(y=np.zeros((4, 3)), task="regression", **arrays).n_outputs == 3
     for y, task, message in (
@@ -363,15 +370,16 @@ def test_a_federation_is_described(colour: Path) -> None:
     data = ImageDataModule("cifar10", "dirichlet", n_clients=5, alpha=0.3, path=colour, unseen_fraction=0.2)
     facts = describe(data.federation)
     counts = label_counts(data.federation)
+    assert counts is not None
     assert counts.sum() == N == facts["samples"]
     assert (facts["clients"], facts["seen"]) == (5, 4)
     client = np.empty(N, dtype=int)
-    for split in data.federation.splits.values():
-        client[split.index] = np.repeat(np.arange(5), split.counts())
+    for split, positions in data.federation.splits.items():
+        client[split_of(data.federation, split).index] = np.repeat(np.arange(5), positions.counts())
     assert np.array_equal(counts, np.bincount(client * 10 + LABELS, minlength=50).reshape(5, 10))
 
 
-def test_the_data_command(colour: Path, play: Path, tmp_path: Path, capsys) -> None:
+def test_the_data_command(colour: Path, play: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["list"])
     listed = capsys.readouterr().out
     assert all(name in listed for name in ("femnist", "shakespeare", "cifar100"))
@@ -417,7 +425,9 @@ def test_the_data_command(colour: Path, play: Path, tmp_path: Path, capsys) -> N
         ([], "COMMAND"),
     ],
 )
-def test_mistakes_with_the_data_command(arguments: list, message: str, colour: Path, tmp_path: Path, capsys) -> None:
+def test_mistakes_with_the_data_command(
+    arguments: list[Any], message: str, colour: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = colour.read_bytes()
     with pytest.raises(SystemExit) as stopped:
         main([argument.format(colour=colour, folder=tmp_path) for argument in arguments])

@@ -1,5 +1,7 @@
 """The density federation, its exact minima, and what training reaches of them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +22,7 @@ from fedem_lightning.data.datasets.density import densities, minimum_losses
 from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.summary import print_summary
-from helpers.federations import make_trainer, parameters, train
+from helpers.federations import make_trainer, parameters, stored, train
 
 GROUP = np.arange(100) % 4
 MINIMA = {  # of one to five models, and of a model a client
@@ -83,7 +85,7 @@ def test_the_minimum_is_no_ones_loss_but_the_means() -> None:
 def test_sizes_and_shapes() -> None:
     data = DensityDataModule(n_clients=5, n_symbols=9, n_samples=20, test_size=7)
     federation = data.federation
-    assert (data.in_shape, data.n_outputs, federation.samples.x.unique().tolist()) == ((1,), 9, [1.0])
+    assert (data.in_shape, data.n_outputs, stored(federation).x.unique().tolist()) == ((1,), 9, [1.0])
     counts = {split: s.counts().unique().tolist() for split, s in federation.splits.items()}
     assert counts == {"train": [20], "val": [6], "test": [7]}
     assert DensityDataModule(n_clients=1, n_samples=2, test_size=0).federation.splits["val"].counts().tolist() == [1]
@@ -127,7 +129,7 @@ def test_a_clients_samples_do_not_depend_on_the_others() -> None:
         ({"seed": -1}, "dataset.seed"),
     ],
 )
-def test_wrong_options_are_named(options: dict, message: str) -> None:
+def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         DensityDataModule(**options)
 
@@ -168,7 +170,8 @@ def test_one_model_comes_near_its_minimum(engine: Engine) -> None:
     trainer.fit(model, data)
     seen = data.federation.seen.numpy()
     distribution = data.federation.truth["distribution"][seen]
-    log_p = model.components[0].logits.weight.detach().squeeze(1).log_softmax(0).numpy()
+    network: Any = model.components[0]
+    log_p = network.logits.weight.detach().squeeze(1).log_softmax(0).numpy()
     (low, _), loss = minimum_losses(distribution, GROUP[seen], 1), -(distribution @ log_p).mean()
     assert low < loss < low + 0.02
     trainer.test(model, data, verbose=False)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_natural_keeps_whole_owners() -> None:
         (lambda: natural(LABELS, 0, 2.5), "a fraction up to 1 or a number from 2 on"),
         (lambda: natural(LABELS, 0, -1), "dataset.n_clients"),
         (lambda: iid(LABELS, 0, 6001), "dataset.n_clients"),
-        (lambda: iid(LABELS, 0, None), "dataset.n_clients"),
+        (lambda: iid(LABELS, 0, cast(Any, None)), "dataset.n_clients"),
         (lambda: dirichlet(LABELS, 0, 12, 0.0), "dataset.alpha"),
         (lambda: dirichlet(LABELS, 0, 12, 0.4, n_label_groups=21), "dataset.n_label_groups"),
         (lambda: pachinko(Labels(Y), 0, 12, 0.4, 10.0), "needs data with coarse labels"),
@@ -160,7 +161,7 @@ def test_groups_are_rotated_by_quarter_turns() -> None:
         ((8, 6, 6), "labels", 9, "dataset.n_groups"),
     ],
 )
-def test_impossible_shifts_are_named(shape: tuple, kind: str, n_groups: int, message: str) -> None:
+def test_impossible_shifts_are_named(shape: tuple[Any, ...], kind: str, n_groups: int, message: str) -> None:
     x = np.zeros(shape, dtype=np.uint8)
     with pytest.raises(UserError, match=message):
         shift_groups(x, np.arange(8) % 2, np.arange(8), 8, 2, kind, n_groups, seed=0)

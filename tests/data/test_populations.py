@@ -1,6 +1,8 @@
 """Populations that are computed, not stored; clients' models on disk; evaluation of a part of the clients."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +30,7 @@ def test_a_sample_depends_on_its_position_alone() -> None:
 
 def test_the_population_is_the_stated_mixture() -> None:
     data = MixturePopulation(n_clients=4000, dimension=5, samples=(30, 0, 0), alpha=0.4, noise=0.0)
-    samples = data.federation.samples
+    samples: Any = data.federation.samples
     pi = samples.mixture_weights(torch.arange(4000)).double()
     torch.testing.assert_close(pi.sum(dim=1), torch.ones(4000, dtype=torch.float64), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(pi.mean(dim=0), np.full(3, 1 / 3), atol=0.02)
@@ -69,7 +71,7 @@ def test_scored_clients_stay_the_same_and_unseen_ones_are_scored_too() -> None:
 
 
 @pytest.mark.parametrize("options", [{"samples": (0, 1, 1)}, {"samples": (1, 1)}, {"n_clients": 0}, {"alpha": 0}])
-def test_wrong_options_are_named(options: dict) -> None:
+def test_wrong_options_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"dataset.{next(iter(options))}"):
         MixturePopulation(**options)
 
@@ -109,7 +111,7 @@ def test_a_store_costs_disk_only_where_it_is_written(monkeypatch: pytest.MonkeyP
     store.write(torch.tensor([5, 999_999]), {"w": torch.ones(2, 3)})
     assert store.read(torch.tensor([5, 6, 999_999]))["w"].tolist() == [[1, 1, 1], [0, 1, 2], [1, 1, 1]]
     assert store.n_bytes == 12 * 10**6
-    monkeypatch.setattr(client_store.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10**6}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10**6}))
     with pytest.raises(UserError, match=r"takes 0.0 GB, but .* set the environment variable TMPDIR"):
         ClientStore(10**6, {"w": torch.arange(3.0)})
 

@@ -5,7 +5,9 @@ import json
 import pickle
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +30,7 @@ LABELS = np.arange(12) % 4
 def leaf(folder: Path) -> Path:
     """LEAF's FEMNIST: a train and a test folder, two writers."""
     for part, rows in (("train", range(8)), ("test", range(8, 12))):
-        data: dict = {"f1": {"x": [], "y": []}, "f2": {"x": [], "y": []}}
+        data: dict[str, Any] = {"f1": {"x": [], "y": []}, "f2": {"x": [], "y": []}}
         for i in rows:
             data[f"f{i % 2 + 1}"]["x"].append((PIXELS[i].flatten() / 255).tolist())
             data[f"f{i % 2 + 1}"]["y"].append(int(LABELS[i]))
@@ -44,7 +46,7 @@ def png(image: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def parquet(folder: Path, **changes: list) -> Path:
+def parquet(folder: Path, **changes: list[Any]) -> Path:
     """The hub's FEMNIST."""
     columns = {
         "image": [{"bytes": png(image), "path": None} for image in PIXELS],
@@ -93,7 +95,7 @@ def cifar(root: Path, coarse: bool) -> tuple[Path, np.ndarray]:
 
 
 @pytest.mark.parametrize("form", [leaf, parquet])
-def test_femnist_by_writer(form, tmp_path: Path) -> None:
+def test_femnist_by_writer(form: Callable[[Path], Path], tmp_path: Path) -> None:
     arrays = read("femnist", form(tmp_path / "femnist"))
     assert arrays["x"].dtype == np.uint8
     assert arrays["client_names"].tolist() == ["f1", "f2"]
@@ -106,7 +108,7 @@ def test_femnist_by_writer(form, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "form"), [("emnist", emnist), ("mnist", mnist)])
-def test_torchvisions_idx_files(name: str, form, tmp_path: Path) -> None:
+def test_torchvisions_idx_files(name: str, form: Callable[[Path], Path], tmp_path: Path) -> None:
     arrays = read(name, form(tmp_path))
     assert np.array_equal(arrays["x"], PIXELS)  # EMNIST's files hold transposed images
     assert np.array_equal(arrays["y"], LABELS)
@@ -124,7 +126,7 @@ def test_torchvisions_cifar_batches(coarse: bool, tmp_path: Path) -> None:
 
 def test_a_pickle_that_is_no_array_is_refused(tmp_path: Path) -> None:
     class Evil:
-        def __reduce__(self):
+        def __reduce__(self) -> Any:
             return print, ("executed",)
 
     root, _ = cifar(tmp_path, coarse=False)
@@ -189,7 +191,7 @@ def fake_download(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def download(name: str, folder: Path) -> None:
         asked.append(name)
-        {"femnist": parquet, "emnist": emnist}[name](folder)
+        (parquet if name == "femnist" else emnist)(folder)
 
     monkeypatch.setattr(sources, "download", download)
     return asked
@@ -223,7 +225,7 @@ def test_no_network_and_no_file_is_one_line_with_three_ways(tmp_path: Path, monk
 
 
 def test_an_npz_may_be_mapped(tmp_path: Path) -> None:
-    arrays = {"x": RNG.integers(256, size=(2000, 28, 28)).astype(np.uint8), "y": np.arange(2000) % 4}
+    arrays: dict[str, Any] = {"x": RNG.integers(256, size=(2000, 28, 28)).astype(np.uint8), "y": np.arange(2000) % 4}
     write_npz(tmp_path / "a.npz", {**arrays, "client": np.arange(2000) % 5})
     assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
     mapped = read_npz(tmp_path / "a.npz", mmap=True)
@@ -245,8 +247,9 @@ def truncated(path: Path) -> Path:
     return path
 
 
-def savez(path: Path, **arrays: np.ndarray) -> Path:
-    np.savez(path, **{"x": PIXELS, "y": LABELS, "client": np.arange(12) % 3, **arrays})
+def savez(path: Path, **arrays: Any) -> Path:
+    defaults: dict[str, Any] = {"x": PIXELS, "y": LABELS, "client": np.arange(12) % 3}
+    np.savez(path, **{**defaults, **arrays})
     return path
 
 
@@ -287,7 +290,7 @@ def short_cifar(root: Path) -> Path:
     return root
 
 
-BROKEN = {
+BROKEN: dict[str, tuple[str, Callable[[Path], Path], str]] = {
     "no such file": ("femnist", lambda p: p / "none.npz", "no file or folder"),
     "truncated npz": ("femnist", lambda p: truncated(savez(p / "a.npz")), "no .npz file, or only a part"),
     "corrupt npz": ("femnist", lambda p: corrupt(savez(p / "a.npz")), "cannot read"),
@@ -363,7 +366,7 @@ def list_cifar(root: Path) -> Path:
 
 
 def savez_without(path: Path, name: str) -> Path:
-    arrays = {"x": PIXELS, "y": LABELS, "client": np.arange(12) % 3}
+    arrays: dict[str, Any] = {"x": PIXELS, "y": LABELS, "client": np.arange(12) % 3}
     np.savez(path, **{key: value for key, value in arrays.items() if key != name})
     return path
 
@@ -375,7 +378,9 @@ def parquet_without(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_broken_data_is_one_line_and_code_2(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_broken_data_is_one_line_and_code_2(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     name, make, message = BROKEN[case]
     path = make(tmp_path)
     assert call(tmp_path, monkeypatch, f"dataset={name}", f"dataset.path={path}", "run_dir=run") == 2

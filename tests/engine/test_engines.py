@@ -177,7 +177,7 @@ def test_blocks_follow_the_memory_budget() -> None:
 
 
 @pytest.mark.parametrize("options", [{"block_size": 0}, {"memory_gb": 0}, {"block_size": 1.5}])
-def test_wrong_engine_options_are_named(options: dict) -> None:
+def test_wrong_engine_options_are_named(options: dict[str, Any]) -> None:
     for kind in (LoopEngine, VmapEngine, AutoEngine):
         with pytest.raises(UserError, match=f"engine.{next(iter(options))}"):
             kind(**options)
@@ -249,7 +249,8 @@ class Centred(nn.Sequential):
         super().__init__(nn.Linear(4, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x - x.mean(dim=0))
+        centred: torch.Tensor = self[0](x - x.mean(dim=0))
+        return centred
 
 
 class Twice(nn.Module):

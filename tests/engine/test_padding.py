@@ -1,6 +1,7 @@
 """Padded batches of clients of very different sizes, against torch alone: one client and one model at a time."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def test_padding_counts_for_nothing(
     monkeypatch.setattr(vmap, "PADDING", 100.0)  # all clients together
     data = make_data(SIZES, fractions=(1.0, 0.0, 0.0))
     sgd = ClientSGD(lr=0.3, momentum=0.9)
-    options = {"batch_size": BATCH, "local_epochs": 2, "client_optimizer": sgd, "engine": VmapEngine()}
+    options: dict[str, Any] = {"batch_size": BATCH, "local_epochs": 2, "client_optimizer": sgd, "engine": VmapEngine()}
     model = FedEM(backbone(), len(SIZES), 2, **options).double()
     block = data.federation.block(torch.arange(len(SIZES)), "train")
     weights = torch.rand(sum(SIZES), 2, dtype=torch.float64) if weighted else None

@@ -103,7 +103,7 @@ class Watch(pl.Callback):
     def __init__(self) -> None:
         self.models: list[dict[str, torch.Tensor]] = []
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         self.models += [{k: v.clone() for k, v in c.state_dict().items()} for c in pl_module.components]
 
     on_test_end = on_validation_end
@@ -158,7 +158,7 @@ def test_a_run_is_watched_and_not_touched(kind: type, options: dict[str, Any]) -
     assert results["bounds"]["dimension"] == 2
     assert "bounds" not in run_results(plain, data.federation)
     sizes = data.federation.splits["train"].counts(data.federation.clients()).numpy()
-    weights = model.lambda_of(data.federation.block(data.federation.clients(), "train")) if kind is AFL else None
+    weights: Any = model.lambda_of(data.federation.block(data.federation.clients(), "train")) if kind is AFL else None
     if kind is not AFL:
         assert results["bounds"]["skewness"] == pytest.approx(sizes.mean() * (1 / sizes).mean())
     else:

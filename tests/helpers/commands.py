@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,15 +26,15 @@ def environment(place: Path) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
 
 
-def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen:
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Starts `python -m fedem_lightning ...` in `folder`."""
     command = [sys.executable, "-W", "error::UserWarning:fedem_lightning", "-m", "fedem_lightning", *arguments]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HYDRA_FULL_ERROR": "0", **environment}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     return subprocess.Popen(command, cwd=folder, env=variables, text=True, **pipes)
 
 
-def finish(process: subprocess.Popen, timeout: float = 200) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str], timeout: float = 200) -> tuple[int, str, str]:
     """Its exit code, and what it printed to stdout and to stderr."""
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err

@@ -63,9 +63,10 @@ class Row:
 
     def data(self, **options: Any) -> FederatedDataModule:
         """`make_data` with labels that the method takes, and with true groups."""
-        return with_groups(make_data(**({} if self.sgd else {"n_classes": 2, "task": "binary"}), **options))
+        labels: dict[str, Any] = {} if self.sgd else {"n_classes": 2, "task": "binary"}
+        return with_groups(make_data(**labels, **options))
 
-    def model(self, data: FederatedDataModule, **options: Any) -> FederatedAlgorithm:
+    def model(self, data: FederatedDataModule, **options: Any) -> Any:
         return make_model(self.kind, data, **{**self.options, **options})
 
 

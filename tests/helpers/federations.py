@@ -6,7 +6,9 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
-from fedem_lightning import FederatedAlgorithm, FederatedDataModule, Linear
+from fedem_lightning import FederatedAlgorithm, FederatedDataModule, Federation, Linear
+from fedem_lightning.data.positions import Split
+from fedem_lightning.data.samples import Arrays
 
 
 def make_data(
@@ -21,13 +23,29 @@ def make_data(
     return FederatedDataModule.from_arrays(x, y, client, **options)
 
 
-def make_model(kind: type[FederatedAlgorithm], data: FederatedDataModule, **options: Any) -> FederatedAlgorithm:
-    """An algorithm around one linear layer whose initial values are always the same."""
+def stored(federation: Federation) -> Arrays:
+    """Its samples, which are arrays."""
+    assert isinstance(federation.samples, Arrays)
+    return federation.samples
+
+
+def split_of(federation: Federation, split: str) -> Split:
+    """Where the samples of a split are."""
+    found = federation.splits[split]
+    assert isinstance(found, Split)
+    return found
+
+
+def make_model(kind: type[FederatedAlgorithm], data: FederatedDataModule, **options: Any) -> Any:
+    """An algorithm around one linear layer whose initial values are always the same.
+
+    It comes back as Any: to mypy, whatever a module holds is `Tensor | Module`, and tests look at much of it.
+    """
     torch.manual_seed(0)
     return kind(Linear(data.in_shape, data.n_outputs), n_clients=data.n_clients, **{"batch_size": 4, **options})
 
 
-def make_trainer(rounds: int, precision: str = "64-true", **options: Any) -> pl.Trainer:
+def make_trainer(rounds: int, precision: Any = "64-true", **options: Any) -> pl.Trainer:
     """A quiet Trainer on the CPU."""
     quiet = {
         "logger": False,
@@ -40,8 +58,8 @@ def make_trainer(rounds: int, precision: str = "64-true", **options: Any) -> pl.
     )
 
 
-def train(model: FederatedAlgorithm, data: FederatedDataModule, rounds: int, **options: Any) -> FederatedAlgorithm:
-    """Runs `rounds` rounds."""
+def train(model: FederatedAlgorithm, data: FederatedDataModule, rounds: int, **options: Any) -> Any:
+    """Runs `rounds` rounds; the model, as Any."""
     make_trainer(rounds, **options).fit(model, data)
     return model
 

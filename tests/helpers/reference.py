@@ -1,5 +1,7 @@
 """The equations once more, in plain NumPy and plain loops, written from the paper and not from the package."""
 
+from typing import Any
+
 import numpy as np
 
 
@@ -28,7 +30,7 @@ def pi_update(q: np.ndarray) -> np.ndarray:
     return np.array([sum(q[i, m] for i in range(len(q))) / len(q) for m in range(q.shape[1])])
 
 
-def gradient(weight: np.ndarray, bias: np.ndarray, x: np.ndarray, y: np.ndarray, q: np.ndarray) -> tuple:
+def gradient(weight: np.ndarray, bias: np.ndarray, x: np.ndarray, y: np.ndarray, q: np.ndarray) -> tuple[Any, ...]:
     """Gradient of (1/|I|) sum_i q_i l(theta; x_i, y_i), cross-entropy, by hand: dl/dz = p - onehot(y)."""
     d_weight, d_bias = np.zeros_like(weight), np.zeros_like(bias)
     for i in range(len(y)):
@@ -39,7 +41,7 @@ def gradient(weight: np.ndarray, bias: np.ndarray, x: np.ndarray, y: np.ndarray,
     return d_weight, d_bias
 
 
-def fedem_round(thetas: list, pi: np.ndarray, clients: list, lr: float) -> tuple:
+def fedem_round(thetas: list[Any], pi: np.ndarray, clients: list[Any], lr: float) -> tuple[Any, ...]:
     """One round of Alg. 1 with one full batch per client and plain SGD.
 
     thetas: M x (weight, bias); pi [T, M]; clients: T x (x, y).

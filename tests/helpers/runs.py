@@ -10,8 +10,8 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.execute import run
+from fedem_lightning.run.usage import CONFIG_DIR
 
 
 def sums(value: float | None) -> dict[str, float | None]:
@@ -35,7 +35,7 @@ def make_run(
 ) -> Path:
     """A run's folder as docs/results.md describes it: 2 clients, 4 rounds evaluated every second one."""
     (folder / ".hydra").mkdir(parents=True)
-    tree = {
+    tree: dict[str, Any] = {
         "seed": seed,
         "data_dir": "/somewhere",
         "run_dir": str(folder),
@@ -68,7 +68,10 @@ def make_run(
     }
     (folder / "results.json").write_text(json.dumps(results))
     first = 0.5 if test is None else test - 0.1
-    curve = {f"test/{measure}": [None, first, None, test], f"test/{measure}_bottom_decile": [None, 0.3, None, 0.4]}
+    curve: dict[str, Any] = {
+        f"test/{measure}": [None, first, None, test],
+        f"test/{measure}_bottom_decile": [None, 0.3, None, 0.4],
+    }
     half = megabytes / 2 * np.arange(1, 5) / 4
     if times is not None:  # of the whole run, by network
         curve |= {f"time_{name}": total * np.arange(1, 5) / 4 for name, total in times.items()}
@@ -137,7 +140,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def figures(folder: Path) -> dict:
+def figures(folder: Path) -> dict[str, Any]:
     """What is in results.json and does not depend on the machine."""
     results = json.loads((folder / "results.json").read_text())
     return {k: v for k, v in results.items() if k not in ("seconds", "environment", "peak_memory_bytes")}

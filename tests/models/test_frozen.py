@@ -142,7 +142,7 @@ def test_the_users_network_is_left_as_it_was() -> None:
 
 
 def test_a_norm_layer_that_is_not_frozen_still_moves() -> None:
-    network = with_head(True)
+    network: Any = with_head(True)
     network[0][3].requires_grad_(True)
     model = train(FedAvg(network, n_clients=4, client_optimizer=SGD, batch_size=4), federation(), 1)
     assert not torch.equal(model.components[0][0][3].running_mean, network[0][3].running_mean)
@@ -207,7 +207,7 @@ def test_tied_frozen_weights_stay_tied() -> None:
             return self.out(self.b(self.a(x).tanh()))
 
     network = Tied()
-    model = FedEM(network, n_clients=4, n_components=3, client_optimizer=SGD, batch_size=4)
+    model: Any = FedEM(network, n_clients=4, n_components=3, client_optimizer=SGD, batch_size=4)
     train(model, make_data(), 1)
     for component in model.components:
         assert component.b.weight is component.a.weight
@@ -229,7 +229,7 @@ def test_pretrained_parts_start_in_all_components() -> None:
 
 
 def test_pretrained_parts_of_networks_from_a_function() -> None:
-    model = FedEM(lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), n_clients=4, pretrained="0")
+    model: Any = FedEM(lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), n_clients=4, pretrained="0")
     assert torch.equal(model.components[0][0].weight, model.components[2][0].weight)
     assert not torch.equal(model.components[0][1].weight, model.components[2][1].weight)
 

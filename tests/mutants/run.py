@@ -143,7 +143,7 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.source = folder / "src"
         shutil.copytree(SOURCE, self.source / "fedem_lightning", ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "configs").symlink_to(ROOT / "configs")  # where cli.CONFIG_DIR looks for them
+        (folder / "configs").symlink_to(ROOT / "configs")  # where CONFIG_DIR looks for them
         compileall.compile_dir(self.source, quiet=2)
         self._changed: str | None = None
 
@@ -227,7 +227,7 @@ def _run_pytest(source: Path, tests: list[str], log: Path, stop_at_first: bool) 
     package = sys.modules.get("fedem_lightning")
     if package is None or code > 1:
         return code or 5
-    from fedem_lightning.run.cli import CONFIG_DIR
+    from fedem_lightning.run.usage import CONFIG_DIR
 
     tested = Path(str(package.__file__)).is_relative_to(source) and (CONFIG_DIR / "config.yaml").is_file()
     return code if tested else 98

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from run import CATALOGUE, SOURCE, load, named_tests
+from mutants.run import CATALOGUE, SOURCE, load, named_tests
 
 MUTANTS = load()
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.container import ErrorbarContainer
 
 from fedem_lightning import UserError
 from fedem_lightning.report import Papers, find_runs, group_runs
@@ -21,7 +22,7 @@ from helpers.commands import finish, start
 from helpers.runs import make_run, sums
 
 
-def report(capsys: pytest.CaptureFixture, *arguments: str | Path) -> tuple[str, str, int]:
+def report(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[str, str, int]:
     """What the command prints, and its exit code."""
     code = 0
     try:
@@ -36,7 +37,7 @@ def row_of(out: str, label: str) -> str:
     return next(" ".join(line.split()) for line in out.splitlines() if line.strip().startswith(label))
 
 
-def saved(capsys: pytest.CaptureFixture, folder: Path, *options: str) -> pd.DataFrame:
+def saved(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> pd.DataFrame:
     """The tidy table of all runs below `folder`."""
     out, err, code = report(capsys, folder, "--out", folder / "report", *options)
     assert (code, err) == (0, ""), out
@@ -49,7 +50,9 @@ def value(cells: pd.DataFrame, row: str, column: str, what: str = "value") -> An
     return found[what].iloc[0] if len(found) else None
 
 
-def test_seeds_become_mean_and_deviation_beside_the_papers_numbers(tmp_path: Path, capsys) -> None:
+def test_seeds_become_mean_and_deviation_beside_the_papers_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for seed, test in enumerate((0.68, 0.69, 0.70)):
         make_run(tmp_path / "sweep" / str(seed), test, seed=seed, config={"trainer.devices": seed + 1})
     make_run(tmp_path / "deep" / "er" / "one", 0.75, "fedem")
@@ -63,7 +66,7 @@ def test_seeds_become_mean_and_deviation_beside_the_papers_numbers(tmp_path: Pat
     assert "unseen" not in out  # nothing fills that column
 
 
-def test_files_and_figures_are_written_once(tmp_path: Path, capsys) -> None:
+def test_files_and_figures_are_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in (0, 1):
         make_run(tmp_path / f"em{seed}", 0.7 + seed / 10, "fedem", seed, pi=[[1, 0], [0.5, 0.5]])
     cells = saved(capsys, tmp_path)
@@ -90,7 +93,7 @@ def test_files_and_figures_are_written_once(tmp_path: Path, capsys) -> None:
     assert [p.name for p in (tmp_path / "figures").iterdir()] == ["synthetic_fairness.png"]
 
 
-def test_unfinished_and_broken_runs_are_named(tmp_path: Path, capsys) -> None:
+def test_unfinished_and_broken_runs_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "good", 0.7)
     (make_run(tmp_path / "unfinished") / "results.json").unlink()
     (make_run(tmp_path / "torn") / "results.json").write_text('{"algorithm": "fed')
@@ -117,7 +120,7 @@ def test_unfinished_and_broken_runs_are_named(tmp_path: Path, capsys) -> None:
         assert f"{tmp_path / name}: {reason}" in out
 
 
-def test_mistakes_get_one_line_and_code_2(tmp_path: Path, capsys) -> None:
+def test_mistakes_get_one_line_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     run = make_run(tmp_path / "run")
     wrong: dict[str, list[Any]] = {
@@ -142,7 +145,7 @@ def test_mistakes_get_one_line_and_code_2(tmp_path: Path, capsys) -> None:
     assert "no complete run, 1 unfinished or broken" in err
 
 
-def test_of_two_runs_with_one_seed_the_newest_counts(tmp_path: Path, capsys) -> None:
+def test_of_two_runs_with_one_seed_the_newest_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "a", 0.7, environment={"date": "2025-02-01"})
     make_run(tmp_path / "b", 0.6, environment={"date": "2025-01-01"})
     out = report(capsys, tmp_path)[0]
@@ -150,7 +153,7 @@ def test_of_two_runs_with_one_seed_the_newest_counts(tmp_path: Path, capsys) -> 
     assert f"{tmp_path / 'b'}: left out, {tmp_path / 'a'} repeats fedavg, seed 0, and is newer" in out
 
 
-def test_rows_show_what_differs_and_settings_are_apart(tmp_path: Path, capsys) -> None:
+def test_rows_show_what_differs_and_settings_are_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for lr in (0.01, 1.0):
         make_run(tmp_path / f"lr{lr}", algorithm="fedem", config={"algorithm.client_optimizer.lr": lr})
     make_run(tmp_path / "z", algorithm="zeta")
@@ -221,7 +224,9 @@ FITTING: dict[str, tuple[dict[str, Any], str, str, float, str]] = {
 
 
 @pytest.mark.parametrize("name", FITTING)
-def test_each_run_gets_the_papers_table_that_fits(name: str, tmp_path: Path, capsys) -> None:
+def test_each_run_gets_the_papers_table_that_fits(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options, row, column, expected, source = FITTING[name]
     make_run(tmp_path / "run", 0.7, **options)
     cells = saved(capsys, tmp_path)
@@ -232,7 +237,7 @@ def test_each_run_gets_the_papers_table_that_fits(name: str, tmp_path: Path, cap
         assert value(cells, row, "difference_unseen") == pytest.approx(72 - expected)
 
 
-def test_a_table_can_be_asked_for(tmp_path: Path, capsys) -> None:
+def test_a_table_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "7", 0.7, "fedem")
     cells = saved(capsys, tmp_path, "--table", "fedem-table-7")
     assert value(cells, "fedem", "paper_weighted") == 73.2
@@ -245,7 +250,9 @@ def test_a_table_can_be_asked_for(tmp_path: Path, capsys) -> None:
     assert "73.2 -23.2" in out
 
 
-def test_hidden_groups_and_lenet_belong_to_the_user_centric_paper(tmp_path: Path, capsys) -> None:
+def test_hidden_groups_and_lenet_belong_to_the_user_centric_paper(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_run(tmp_path / "f", 0.7, "fedavg", dataset="cifar10", config={"dataset.shift": "labels"})
     lenet = {"dataset.shift": None, "backbone._target_": "fedem_lightning.LeNet5"}
     make_run(tmp_path / "g", 0.7, "fedavg", dataset="emnist", config=lenet)
@@ -255,7 +262,7 @@ def test_hidden_groups_and_lenet_belong_to_the_user_centric_paper(tmp_path: Path
     assert "FedEM" not in out
 
 
-def test_a_density_and_a_regression_show_their_own_scores(tmp_path: Path, capsys) -> None:
+def test_a_density_and_a_regression_show_their_own_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {"algorithm.n_components": 3, "dataset.n_samples": 100}
     make_run(tmp_path / "q", 3.0, "hypcluster", dataset="density", measure="loss", config=config)
     results = json.loads((tmp_path / "q" / "results.json").read_text())
@@ -269,13 +276,13 @@ def test_a_density_and_a_regression_show_their_own_scores(tmp_path: Path, capsys
     assert row_of(report(capsys, tmp_path / "mse")[0], "fedavg").startswith("fedavg 1 4 0.1235")
 
 
-def test_scores_that_are_not_finite_are_not_averaged_away(tmp_path: Path, capsys) -> None:
+def test_scores_that_are_not_finite_are_not_averaged_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "a", 0.5, dataset="npz", measure="mse")
     make_run(tmp_path / "b", None, dataset="npz", measure="mse", seed=1)
     assert row_of(report(capsys, tmp_path)[0], "fedavg").startswith("fedavg 2 4 - - - -")
 
 
-def test_entropy_recovery_and_dead_components(tmp_path: Path, capsys) -> None:
+def test_entropy_recovery_and_dead_components(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert entropy(np.array([[1.0, 0.0], [0.5, 0.5]])) == pytest.approx(math.log(2) / 2)
     assert math.isnan(entropy(np.empty((0, 2))))
     recovery = {"pi_cosine_distance": 0.02, "group_accuracy": 0.5, "match": [0, 1, 2]}
@@ -298,7 +305,7 @@ def test_entropy_recovery_and_dead_components(tmp_path: Path, capsys) -> None:
     assert f"dead: fedem, seed 0, component 2 (mean weight below 0.05 / 3) in {run}" in report(capsys, tmp_path)[0]
 
 
-def test_groups_found_stand_beside_components(tmp_path: Path, capsys) -> None:
+def test_groups_found_stand_beside_components(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed, (index, found) in enumerate(((0.5, 3), (1.0, 4))):
         recovery = {"adjusted_rand_index": index, "groups_found": found}
         make_run(tmp_path / str(seed), 0.7, "user_centric", seed, recovery=recovery)
@@ -311,7 +318,9 @@ def test_groups_found_stand_beside_components(tmp_path: Path, capsys) -> None:
     assert "| user_centric | 2 | 0.75 ± 0.35 | 3.5 ± 0.71 |" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_equal_communication_takes_the_last_round_within_the_budget(tmp_path: Path, capsys) -> None:
+def test_equal_communication_takes_the_last_round_within_the_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_run(tmp_path / "avg", 0.68, megabytes=4.0)
     make_run(tmp_path / "em", 0.75, "fedem", megabytes=6.0)  # 1.5 a round: round 2, at 3 of 4 MB, was scored
     make_run(tmp_path / "local", 0.6, "local", megabytes=0.0)  # sends nothing: no budget, and always within it
@@ -328,7 +337,7 @@ def test_equal_communication_takes_the_last_round_within_the_budget(tmp_path: Pa
     assert value(cells, "fedem", "paper_weighted", "source") == "FedEM, table 7"
 
 
-def test_equal_time_takes_the_last_round_within_the_budget(tmp_path: Path, capsys) -> None:
+def test_equal_time_takes_the_last_round_within_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "avg", 0.68, times={"wireless": 40.0, "wired": 8.0})
     make_run(tmp_path / "em", 0.75, "fedem", times={"wireless": 80.0, "wired": 12.0})
     make_run(tmp_path / "local", 0.6, "local", megabytes=0.0, times={"wireless": 4.0, "wired": 4.0})  # sets no limit
@@ -347,7 +356,7 @@ def test_equal_time_takes_the_last_round_within_the_budget(tmp_path: Path, capsy
     costs = ("round", "megabytes", "air_megabytes", "time_wired", "time_wireless")
     assert made == {f"synthetic_by_{cost}.png" for cost in costs}
     assert value(saved(capsys, tmp_path, "--equal-time", "wired", "--force"), "fedem", "rounds") == 2  # 6 of 8
-    wrong = {
+    wrong: dict[str, list[str | Path]] = {
         "--equal-time walkie: expected one of wired, wireless": [tmp_path, "--equal-time", "walkie"],
         "--equal-time x: no run was timed (docs/communication.md)": [tmp_path / "untimed", "--equal-time", "x"],
         "not allowed with argument --equal-communication": [tmp_path, "--equal-communication", "--equal-time", "wired"],
@@ -367,7 +376,7 @@ def test_curves_by_time_are_drawn_where_they_are_known(tmp_path: Path) -> None:
     assert figure is not None
     (axes,) = figure.axes
     (line,) = axes.lines
-    np.testing.assert_allclose(line.get_data(), [[20, 40], [58, 68]])
+    np.testing.assert_allclose(np.array(line.get_data()), [[20, 40], [58, 68]])
     assert axes.get_xscale() == "linear"
     assert curves(setting, "time_none", "simulated time") is None
 
@@ -385,7 +394,9 @@ THREE_APPROACHES: dict[str, tuple[str, dict[str, Any], float, float]] = {  # alg
 
 
 @pytest.mark.parametrize("label", THREE_APPROACHES)
-def test_three_approaches_tables_know_their_methods(label: str, tmp_path: Path, capsys) -> None:
+def test_three_approaches_tables_know_their_methods(
+    label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     algorithm, config, seen, unseen = THREE_APPROACHES[label]
     make_run(tmp_path / "run", 0.9, algorithm, dataset="emnist", config=config, unseen=UNSEEN)
     for table, column, expected in ((2, "paper_mean", seen), (3, "paper_unseen_mean", unseen)):
@@ -393,7 +404,7 @@ def test_three_approaches_tables_know_their_methods(label: str, tmp_path: Path, 
         assert value(cells, label, column) == expected
 
 
-def test_the_separate_variant_is_no_mapper(tmp_path: Path, capsys) -> None:
+def test_the_separate_variant_is_no_mapper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {**INTERPOLATE, "adaptation.objective": "own"}
     make_run(tmp_path / "run", 0.9, dataset="emnist", config=config)
     cells = saved(capsys, tmp_path, "--table", "three-approaches-table-2")
@@ -404,7 +415,7 @@ def test_the_separate_variant_is_no_mapper(tmp_path: Path, capsys) -> None:
 def make_density_run(folder: Path, loss: float, algorithm: str, n_components: int = 1, **options: Any) -> Path:
     """Of the density federation: accuracies are there, the loss is what counts, and its minima are known."""
     adapted = "adaptation._target_" in options.get("config", {})
-    known = {
+    known: dict[str, Any] = {
         "n_served_models": None if adapted else n_components,
         "reference": {"minimum_loss": 1.93},
         "data": {"minimum_loss_by_models": {"1": [3.17, 3.17], "2": [2.78, 2.89], "4": [2.47, 2.47]}},
@@ -417,7 +428,7 @@ def make_density_run(folder: Path, loss: float, algorithm: str, n_components: in
     return run
 
 
-def test_a_known_minimum_stands_beside_the_loss(tmp_path: Path, capsys) -> None:
+def test_a_known_minimum_stands_beside_the_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_density_run(tmp_path / "avg", 3.3, "fedavg")
     for seed, loss in enumerate((2.9, 3.1)):
         make_density_run(tmp_path / f"hyp{seed}", loss, "hypcluster", 2, seed=seed)
@@ -439,7 +450,7 @@ def test_a_known_minimum_stands_beside_the_loss(tmp_path: Path, capsys) -> None:
     assert "loss in nats" in out
 
 
-def test_bounds_have_a_table(tmp_path: Path, capsys) -> None:
+def test_bounds_have_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def bounds(discrepancy: float, n_local: int) -> dict[str, Any]:
         quantiles = dict.fromkeys(("smallest", "median", "top_decile", "largest"), discrepancy)
         suggestions = {"local": n_local, "global": 2 - n_local, "interpolate": 0}
@@ -470,7 +481,7 @@ def make_scored_run(folder: Path, val: list[float], test: list[float], q: int = 
     return run
 
 
-def test_every_client_chooses_by_its_own_validation_loss(tmp_path: Path, capsys) -> None:
+def test_every_client_chooses_by_its_own_validation_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nan = math.nan
     make_scored_run(tmp_path / "q1", [0.5, 0.9, 0.5, 0.9], [0.1, 0.2, 0.3, 0.4], 1)
     make_scored_run(tmp_path / "q2", [0.6, 0.8, 0.5, 0.8], [0.6, 0.7, 0.8, 0.9], 2)
@@ -495,7 +506,7 @@ def test_every_client_chooses_by_its_own_validation_loss(tmp_path: Path, capsys)
     assert labels == ["hypcluster (n_components=1)", "hypcluster (n_components=2)", row]
 
 
-def test_a_loss_that_is_not_finite_is_never_chosen(tmp_path: Path, capsys) -> None:
+def test_a_loss_that_is_not_finite_is_never_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_scored_run(tmp_path / "q1", [math.inf, 3.0, math.inf, 3.0], [0.1, 0.2, 0.3, 0.4], 1)
     make_scored_run(tmp_path / "q2", [5.0, 5.0, 5.0, 5.0], [0.6, 0.7, 0.8, 0.9], 2)
     run = make_scored_run(tmp_path / "q3", [0.1] * 4, [1.0] * 4, 3)
@@ -505,7 +516,7 @@ def test_a_loss_that_is_not_finite_is_never_chosen(tmp_path: Path, capsys) -> No
     assert value(cells, row, "pooled") == pytest.approx(100 * (0.6 + 0.2 + 2 * 0.8) / 4)
 
 
-def test_nothing_to_choose_from_is_one_line(tmp_path: Path, capsys) -> None:
+def test_nothing_to_choose_from_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = [0.5] * 4
     make_scored_run(tmp_path / "other" / "data", numbers, numbers, 1, federation_digest="a")
     make_scored_run(tmp_path / "other" / "seed", numbers, numbers, 2, seed=1)
@@ -526,7 +537,9 @@ def test_nothing_to_choose_from_is_one_line(tmp_path: Path, capsys) -> None:
         assert message in err
 
 
-def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(tmp_path: Path, capsys) -> None:
+def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for n in (10, 100, 1000):
         for seed in (0, 1):
             for name, config in (
@@ -534,7 +547,7 @@ def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(tmp_path: Path
                 ("mapper", INTERPOLATE),
                 ("fedavg", {"adaptation._target_": "x.Finetune"}),
             ):
-                more = {"seed": seed, "config": {"dataset.n_samples": n, **config}}
+                more: dict[str, Any] = {"seed": seed, "config": {"dataset.n_samples": n, **config}}
                 make_density_run(tmp_path / f"{name}{len(config)}-{n}-{seed}", 3 - n / 1000 + seed / 10, name, **more)
     settings, _ = group_runs(find_runs([tmp_path])[0])
     (family,) = families(settings)
@@ -546,7 +559,8 @@ def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(tmp_path: Path
     assert axes.get_xscale() == "log"
     assert [c.get_label() for c in axes.containers] == ["fedavg", "fedavg+finetune", "mapper"]
     for container in axes.containers:
-        x, y = container.lines[0].get_data()
+        assert isinstance(container, ErrorbarContainer)
+        x, y = np.array(container.lines[0].get_data())
         np.testing.assert_allclose(x, [10, 100, 1000])
         np.testing.assert_allclose(y, [3.04, 2.95, 2.05])
         (bars,) = container.lines[2]
@@ -557,7 +571,7 @@ def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(tmp_path: Path
 
 
 @pytest.mark.parametrize(("key", "score"), [("participation", 0), ("n_components", 0), ("personalize_fraction", 1)])
-def test_a_sweep_gets_a_figure(key: str, score: int, tmp_path: Path, capsys) -> None:
+def test_a_sweep_gets_a_figure(key: str, score: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for n in (0.25, 0.5, 1.0):
         unseen = UNSEEN if score else None
         make_run(tmp_path / str(n), 0.7 + n / 10, "fedem", unseen=unseen, config={f"algorithm.{key}": n})
@@ -566,7 +580,9 @@ def test_a_sweep_gets_a_figure(key: str, score: int, tmp_path: Path, capsys) -> 
     assert made == {f"synthetic_by_{name}.png" for name in ("round", "megabytes", key)}
 
 
-def test_accuracy_is_drawn_against_streams_and_unicast_is_one_for_each(tmp_path: Path, capsys) -> None:
+def test_accuracy_is_drawn_against_streams_and_unicast_is_one_for_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for k, test in ((1, 0.5), (4, 0.7), (None, 0.6), ("auto", 0.9)):
         make_run(tmp_path / str(k), test, "user_centric", n_clients=40, config={"algorithm.n_streams": k})
     make_run(tmp_path / "avg")
@@ -576,14 +592,15 @@ def test_accuracy_is_drawn_against_streams_and_unicast_is_one_for_each(tmp_path:
     assert figure is not None
     (axes,) = figure.axes
     (container,) = axes.containers
-    x, y = container.lines[0].get_data()
+    assert isinstance(container, ErrorbarContainer)
+    x, y = np.array(container.lines[0].get_data())
     np.testing.assert_allclose(x, [1, 4, 40])
     np.testing.assert_allclose(y, [50, 70, 60])
     saved(capsys, tmp_path)
     assert (tmp_path / "report" / "synthetic_by_n_streams.png").exists()
 
 
-def test_curves_keep_their_room_beside_long_names(tmp_path: Path, capsys) -> None:
+def test_curves_keep_their_room_beside_long_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Matplotlib warns, and tests fail, if a legend leaves nothing for the panels."""
     for name in ("first", "second"):
         config = {f"algorithm.a_long_option_{letter}": f"its_{name}_value" for letter in "abcdefghij"}
@@ -592,7 +609,7 @@ def test_curves_keep_their_room_beside_long_names(tmp_path: Path, capsys) -> Non
     assert (tmp_path / "report" / "synthetic_by_round.png").exists()
 
 
-def test_runs_without_their_tables_stay_in_the_report(tmp_path: Path, capsys) -> None:
+def test_runs_without_their_tables_stay_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "run")
     (run / "clients.parquet").write_bytes(b"PAR1")
     (run / "metrics.csv").unlink()

@@ -1,10 +1,13 @@
 """The command line as a user runs it, in an empty folder; in a process of its own where only that shows something."""
 
+import functools
 import json
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +23,7 @@ from helpers.runs import figures, snapshot
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> tuple[Path, str]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A finished run, and what it printed."""
     folder = tmp_path_factory.mktemp("cli")
     code, out, err = finish(start(folder, *TINY, "dataset.unseen_fraction=0.25", "run_dir=first"))
@@ -129,7 +132,11 @@ WRONG = {
 @pytest.fixture(scope="module")
 def wrong_files(finished: tuple[Path, str]) -> Path:
     folder = finished[0].parent
-    arrays = {"x": np.zeros((6, 2)), "y": np.array([0, 1, 2, 0, 1, 2]), "client": np.array([0, 0, 0, 1, 1, 1])}
+    arrays: dict[str, Any] = {
+        "x": np.zeros((6, 2)),
+        "y": np.array([0, 1, 2, 0, 1, 2]),
+        "client": np.array([0, 0, 0, 1, 1, 1]),
+    }
     np.savez(folder / "good.npz", **arrays)
     np.savez(folder / "nan.npz", **{**arrays, "x": np.where(np.arange(12).reshape(6, 2) == 5, np.nan, 0.0)})
     np.savez(folder / "idle.npz", **arrays, split=np.array([0, 0, 0, 1, 1, 2]))
@@ -139,7 +146,11 @@ def wrong_files(finished: tuple[Path, str]) -> Path:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_mistakes_get_one_line_and_code_2(
-    name: str, wrong_files: Path, finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys
+    name: str,
+    wrong_files: Path,
+    finished: tuple[Path, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = finished[0]
     before = snapshot(run)
@@ -167,7 +178,9 @@ def _tiny_for(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("asked", ["0", "1"])
-def test_a_traceback_on_request(asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_traceback_on_request(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call(tmp_path, monkeypatch, *TINY, "trainer.max_epochs=-1", HYDRA_FULL_ERROR=asked) == 2
     assert ("Traceback" in capsys.readouterr().err) == (asked == "1")
 
@@ -197,7 +210,11 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(folder / "checkpoints" / "round-000120.ckpt", weights_only=True)["state_dict"]
 
 
-def wait_for(condition, process: subprocess.Popen) -> None:
+def newer(folder: Path, newest: Path | None) -> bool:
+    return max(folder.glob("checkpoints/*"), default=None) != newest
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     while not condition():
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
@@ -214,7 +231,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path: Path) 
         process = start(tmp_path, *RESUMED, f"run_dir={killed}", "ckpt_path=auto")
         before = len(list(killed.glob("checkpoints/*")))
         newest = max(killed.glob("checkpoints/*"), default=None)
-        wait_for(lambda n=newest: max(killed.glob("checkpoints/*"), default=None) != n, process)
+        wait_for(functools.partial(newer, killed, newest), process)
         time.sleep(rng.uniform(0, 0.3))
         process.send_signal(kind)
         code, out, err = finish(process)
@@ -232,7 +249,9 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path: Path) 
     assert rounds.tolist() == list(range(1, 121))
 
 
-def test_a_broken_newest_checkpoint_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_broken_newest_checkpoint_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = [*TINY, "callbacks.checkpoint.every_n_rounds=1", "run_dir=run"]
     assert call(tmp_path, monkeypatch, *arguments) == 0
     expected = figures(tmp_path / "run")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedem_lightning.run.cli import CONFIG_DIR
-from fedem_lightning.run.usage import choices
+from fedem_lightning.run.usage import CONFIG_DIR, choices
 from helpers.commands import call
 
 OWN = "choices of your own need --config-dir"

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedem_lightning.data.__main__ import main as data_main
-from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.misspelt import nearest
-from fedem_lightning.run.usage import choices
+from fedem_lightning.run.usage import CONFIG_DIR, choices
 from helpers.commands import call
 
 EPOCHS = "trainer.max_epoch: no such key; did you mean trainer.max_epochs?"
@@ -57,7 +56,9 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("typed", ANSWERS)
-def test_the_nearest_name_is_said(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+def test_the_nearest_name_is_said(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """What a sweep prints besides is Hydra's. A run that is let through stops at something else, and at once."""
     assert call(tmp_path, monkeypatch, *typed.split(), "run_dir=run", "trainer.max_epochs=-1") == 2
     lines = capfd.readouterr().err.splitlines()
@@ -67,7 +68,9 @@ def test_the_nearest_name_is_said(typed: str, tmp_path: Path, monkeypatch: pytes
     assert ANSWERS[typed] in lines[-1]
 
 
-def test_the_users_own_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_the_users_own_folder_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "own" / "algorithm").mkdir(parents=True)
     (tmp_path / "own" / "algorithm" / "ditto.yaml").write_text(
         "defaults: [/algorithm_base@_here_, _self_]\n_target_: mine.Ditto\nstrength: 0.1\n"
@@ -79,7 +82,9 @@ def test_the_users_own_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert capsys.readouterr().err.endswith("did you mean algorithm.strength?\n")
 
 
-def test_a_key_of_the_users_own_may_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_key_of_the_users_own_may_be_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The run then stops at something else."""
     added = [
         "+learning_rates.mine=0.1",
@@ -93,7 +98,7 @@ def test_a_key_of_the_users_own_may_be_added(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("command", [["list"], ["download", "mnist"], ["describe", "digits"]])
-def test_the_commands_for_data_say_it_too(command: list[str], capsys) -> None:
+def test_the_commands_for_data_say_it_too(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         data_main([*command, "data_dr=/x"])
     assert capsys.readouterr().err == "error: data_dr: no such key; did you mean data_dir?\n"
@@ -108,7 +113,9 @@ def test_a_name_elsewhere_comes_before_one_that_is_spelt_alike() -> None:
     assert nearest("ratess", keys) == ["c.rates"]
 
 
-def test_a_file_that_the_package_hides_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_file_that_the_package_hides_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     own, name = tmp_path / "own" / "algorithm", "fedavg.yaml"
     own.mkdir(parents=True)
     (own / name).write_text("_target_: mine.FedAvg\n")

@@ -9,10 +9,10 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from fedem_lightning.report import find_runs
-from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.job_folders import remove_if_empty
 from fedem_lightning.run.resuming import resume_command
 from fedem_lightning.run.run_folder import find_checkpoint
+from fedem_lightning.run.usage import CONFIG_DIR
 from helpers.commands import TINY, call
 from helpers.runs import snapshot
 

@@ -18,10 +18,10 @@ from fedem_lightning.processes import Processes
 from fedem_lightning.report import find_runs, group_runs
 from fedem_lightning.report.cells import cell
 from fedem_lightning.report.equal_cost import budget
-from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.run.execute import _report, run
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.run_folder import check_run_folder, save_config
+from fedem_lightning.run.usage import CONFIG_DIR
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.runs import make_run
 
@@ -68,7 +68,8 @@ def test_the_results_are_in_the_summary_of_wandb(tmp_path: Path) -> None:
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     names = {"algorithm": "fedavg", "dataset": "own", "backbone": "linear", "seed": 0}
-    results = _report(tmp_path, model, data, SimpleNamespace(loggers=[logger]), names)
+    logged: Any = SimpleNamespace(loggers=[logger])
+    results = _report(tmp_path, model, data, logged, names)
     assert logger.experiment.summary == {"results": results}
     assert results["test"]["accuracy"].keys() >= {"weighted", "worst"}
     assert sorted(logger.images["figures"]) == sorted(str(path) for path in tmp_path.glob("*.png"))
@@ -188,7 +189,9 @@ def test_the_budget_is_that_of_the_largest_seed_of_the_cheapest_method(tmp_path:
         make_run(tmp_path / f"avg{seed}", 0.68, seed=seed, megabytes=megabytes)
         make_run(tmp_path / f"em{seed}", 0.75, "fedem", seed=seed, megabytes=3 * megabytes)
     (setting,), _ = group_runs(find_runs([tmp_path])[0])
-    limit, group = budget(setting, "megabytes")
+    found = budget(setting, "megabytes")
+    assert found is not None
+    limit, group = found
     assert group.label == "fedavg"
     assert limit == pytest.approx(3.0)
 

@@ -9,6 +9,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,8 @@ def test_a_process_that_waits_for_another_ends_soon(number: signal.Signals, tmp_
     """Ctrl-C waits for a round as long as it takes, but before the rounds no longer than SIGTERM."""
     callback, stop = FinishRoundOnInterrupt(grace_seconds=7.5), StopSignals(tmp_path, lambda own: "")
     stop.listen_for(trainer := make_trainer(1, callbacks=[callback]))
-    trainer.strategy._launcher = SimpleNamespace(procs=[SimpleNamespace()])
+    waiting: Any = SimpleNamespace(procs=[SimpleNamespace()])
+    trainer.strategy._launcher = waiting
     assert stop._patience(number) < 1
     callback._previous = {number: None}  # as while rounds are trained
     assert stop._patience(number) == {signal.SIGINT: float("inf"), signal.SIGTERM: 7.5}[number]
@@ -122,7 +124,11 @@ def test_signals_after_the_results_are_written(number: signal.Signals, sweep: st
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_what_a_second_signal_ends_by_force(
-    finished: bool, sweep: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    finished: bool,
+    sweep: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
@@ -175,8 +181,8 @@ def test_a_launcher_that_has_workers_ends_them_itself(tmp_path: Path, monkeypatc
                 assert {signal.getsignal(n) for n in BOTH} == {handler or signal.default_int_handler}
     finally:
         resuming.leave_sweep()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in BOTH:
+            signal.signal(number, before[number])
 
 
 BETWEEN = """

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +16,8 @@ import torch
 from fedem_lightning import FedAvg
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.callbacks.interrupt import GRACE_SECONDS
-from fedem_lightning.run.stopping import Interrupted, StopSignals
+from fedem_lightning.errors import Interrupted
+from fedem_lightning.run.stopping import StopSignals
 from helpers.commands import environment
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.runs import figures
@@ -82,7 +83,7 @@ class Started:
     def __init__(self, place: Path, *arguments: str) -> None:
         self.place = place
         command = [sys.executable, "-m", "fedem_lightning", *arguments]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, cwd=place, env=environment(place), text=True, process_group=0, **pipes)
         try:
             deadline = time.monotonic() + PATIENCE
@@ -129,7 +130,7 @@ def checkpoints(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run without a stop."""
     place = tmp_path_factory.mktemp("straight")
     furnish(place)

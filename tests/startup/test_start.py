@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import fedem_lightning
-from fedem_lightning.run.cli import CONFIG_DIR
-from fedem_lightning.run.usage import choices
+from fedem_lightning.run.usage import CONFIG_DIR, choices
 from fedem_lightning.startup.loading import loading
 from helpers.commands import TINY, call
 from helpers.paths import ROOT
@@ -65,13 +64,13 @@ def test_a_lazy_package_has_what_its_stub_says(package: str) -> None:
         name for n in stub if isinstance(n, ast.AugAssign) for name in import_module(f"{package}.algorithms").__all__
     ]
     assert sorted(listed) == module.__all__
-    for node in stub:
-        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+    for node in (n for n in stub if isinstance(n, ast.ImportFrom)):
+        for alias in node.names:
             if alias.name == "*":
                 for name in import_module(str(node.module)).__all__:
                     assert getattr(module, name) is getattr(import_module(str(node.module)), name)
                 continue
-            assert getattr(module, alias.name) is getattr(import_module(node.module), alias.name)
+            assert getattr(module, alias.name) is getattr(import_module(str(node.module)), alias.name)
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'FedSGD'"):
         _ = module.FedSGD
 
@@ -89,7 +88,9 @@ def test_a_part_is_found_without_an_import_of_its_own() -> None:
     assert done.stdout == "True\n", done.stderr
 
 
-def test_help_says_how_to_use_this_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_help_says_how_to_use_this_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for option in ("--help", "-h"):
         assert call(tmp_path, monkeypatch, "algorithm=fedavg", option) == 0
         said = capsys.readouterr().out
@@ -105,7 +106,9 @@ def test_help_says_how_to_use_this_package(tmp_path: Path, monkeypatch: pytest.M
         assert max(len(line) for line in said.splitlines() if "Documentation" not in line) <= 120
 
 
-def test_the_examples_of_the_help_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_the_examples_of_the_help_compose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     call(tmp_path, monkeypatch, "--help")
     examples = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  python -m")]
     for example in examples:
@@ -116,7 +119,9 @@ def test_the_examples_of_the_help_compose(tmp_path: Path, monkeypatch: pytest.Mo
             assert "_target_: pytorch_lightning.Trainer" in capsys.readouterr().out
 
 
-def test_hydras_help_and_our_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_hydras_help_and_our_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call(tmp_path, monkeypatch, "--hydra-help") == 0
     assert "See https://hydra.cc" in capsys.readouterr().out
     assert call(tmp_path, monkeypatch, "--version") == 0
@@ -125,7 +130,7 @@ def test_hydras_help_and_our_version(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("typed", "hidden"), [("algorithm=", "base"), ("", "protocol"), ("+", "protocol")])
 def test_completion_offers_choices_only(
-    typed: str, hidden: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    typed: str, hidden: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = {"COMP_LINE": f"fedem-lightning {typed}"}
     assert call(tmp_path, monkeypatch, "-sc", "query=bash", **line) == 0
