@@ -32,6 +32,7 @@ from fedem_lightning import FederatedDataModule, SyntheticMixture
 from fedem_lightning.data.__main__ import main as data_command
 from fedem_lightning.report.__main__ import main as report_command
 from fedem_lightning.run import cli
+from helpers import runs
 
 ROOT = Path(__file__).parents[1]
 pytestmark = [
@@ -48,13 +49,9 @@ STARTS = re.compile(
     r"(\.venv/bin/)?(python3?|pip|pytest|pre-commit|fedem-lightning|mkdocs|nox)\s|(make|srun|git clone) |\S+\.sh "
 )
 
-SMALL = {  # what shortens a run, by data set; one that is not here needs files, and is only composed
-    "synthetic": ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=9"],
-    "population": ["dataset.n_clients=40", "dataset.dimension=5", "algorithm.participation=10"],
-    "density": ["dataset.n_clients=6", "dataset.n_samples=20", "dataset.test_size=30"],
-    "digits": ["dataset.n_clients=5"],
-    "npz": [],
-}
+GENERATED = ("synthetic", "population", "density", "digits")
+SMALL = {name: runs.SMALL[name] for name in GENERATED} | {"npz": []}
+"""What shortens a run, by data set; one that is not here needs files, and is only composed."""
 SHORT = ["trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu", "trainer.devices=1"]
 PLACEHOLDERS = {
     "experiment=NAME": "experiment=table2",

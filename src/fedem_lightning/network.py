@@ -1,4 +1,4 @@
-"""Simulated time of rounds: devices compute, links carry models; the training itself does not depend on it.
+"""Simulated time of rounds: devices compute, links carry models, and a deadline leaves slow clients out of a round.
 
 The shifted exponential model and the ratio of up- to downlink are those of Mestoukirdi, Zecchin, Gesbert, Li, Gresset:
 "User-Centric Federated Learning", 2021, arXiv 2110.09869, Section IV-C. docs/communication.md lists what each method
@@ -8,7 +8,7 @@ sends.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,30 +17,9 @@ from torch import Tensor
 
 from fedem_lightning.errors import UserError, require, require_number
 from fedem_lightning.randomness import Purpose, fold
+from fedem_lightning.traffic import Traffic
 
 _DRAW, _DEVICE = 0, 1  # give a client's delay and its device different keys
-
-
-class Transmission(NamedTuple):
-    """Numbers of models that the server and each client of a cohort send in a round; C clients were drawn."""
-
-    down: float  # received by each client, on average
-    up: float  # sent by each client, on average
-    uploads: float | None = None  # transmitted by each client; None: `up`
-    streams: float | None = None  # distinct models that the server broadcasts, once each; None: `down`
-    stream_of: Tensor | None = None  # the stream that each client receives, int64 [C]; None: all receive all
-
-
-class Traffic(NamedTuple):
-    """Numbers of models sent in a round; C clients were drawn, and those of the cohort trained."""
-
-    up: float  # by all clients together, to the server or to one another
-    down: float  # received by all clients together
-    uploads: float  # transmitted by each client of the cohort
-    streams: float  # transmitted by the server: distinct models, a broadcast counts once
-    on_air: float  # transmitted by all clients and the server
-    heard: Tensor | None  # the stream that each drawn client receives, int64 [C]; None: all receive all
-    model_bytes: int
 
 
 class Network(ABC):
@@ -87,9 +66,9 @@ class Network(ABC):
     def round_time(self, clients: Tensor, times: Tensor, kept: Tensor, traffic: Traffic, seed: int) -> float:
         """Time of a round: the slowest client computes and sends, then the server sends.
 
-        Args:
         If some clients miss the deadline, no client begins to send before it.
 
+        Args:
             clients, times, kept: clients drawn, their computing times, and whether they finish in time, [C] each.
             traffic, seed: models sent in the round, and seed of the run.
 
@@ -198,8 +177,8 @@ class DeviceNetwork(Network):
 
     def download_time(self, clients: Tensor, traffic: Traffic, seed: int) -> float:
         """Seconds: the mean time of a model over the streams' groups of clients, times the number of streams."""
-        heard = torch.zeros_like(clients) if traffic.heard is None else traffic.heard
-        groups, group = heard.unique(return_inverse=True)
+        stream_of = torch.zeros_like(clients) if traffic.stream_of is None else traffic.stream_of
+        groups, group = stream_of.unique(return_inverse=True)
         rate = self.down[self.devices(clients, seed)]
         slowest = rate.new_zeros(len(groups)).scatter_reduce(0, group, rate, "amin", include_self=False)
         return float((8 * traffic.model_bytes / slowest).mean()) * traffic.streams

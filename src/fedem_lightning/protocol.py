@@ -15,7 +15,8 @@ from fedem_lightning.history import Round, RoundMetrics, RoundObserver, Statisti
 from fedem_lightning.local_solver import ClientSGD, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
-from fedem_lightning.network import Network, Transmission
+from fedem_lightning.network import Network
+from fedem_lightning.traffic import Transmission
 
 
 class Algorithm(Protocol):

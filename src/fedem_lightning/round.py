@@ -12,9 +12,10 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError
 from fedem_lightning.history import Round, RoundMetrics
 from fedem_lightning.models.frozen import frozen_bytes
-from fedem_lightning.network import Clocks, Traffic
+from fedem_lightning.network import Clocks
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.traffic import Traffic, Transmission
 
 
 def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
@@ -28,7 +29,8 @@ def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
     cohort = drawn[clocks.in_time.to(drawn.device)]
     means = train_clients(algorithm, federation, cohort, round_)
     algorithm.server_update(means, Round(round_, federation, cohort))
-    traffic = with_frozen(algorithm, drawn, traffic_of(algorithm, drawn, cohort))
+    sent = algorithm.transmission(drawn)
+    traffic = with_frozen(algorithm, drawn, sent.traffic(len(drawn), len(cohort), algorithm.message_bytes))
     statistics.count(traffic, clocks.times(traffic))
     statistics.stragglers += len(drawn) - len(cohort)
     statistics.round_seconds.append(time.perf_counter() - start)
@@ -81,41 +83,9 @@ def count_special_round(algorithm: Algorithm, federation: Federation, down: floa
     statistics.special_rounds += 1
     work = federation.splits["train"].counts(clients)
     clocks = Clocks(algorithm.networks, clients, work, algorithm.seed, -statistics.special_rounds, limited=False)
-    traffic = Traffic(
-        up=up * len(clients),
-        down=down * len(clients),
-        uploads=up,
-        streams=down,
-        on_air=up * len(clients) + down,
-        heard=None,
-        model_bytes=algorithm.message_bytes,
-    )
+    traffic = Transmission(down, up).traffic(len(clients), len(clients), algorithm.message_bytes)
     traffic = with_frozen(algorithm, clients, traffic)
     statistics.count(traffic, clocks.times(traffic))
-
-
-def traffic_of(algorithm: Algorithm, drawn: Tensor, cohort: Tensor) -> Traffic:
-    """The traffic of a round; a client that missed the deadline uploads nothing but receives the broadcast.
-
-    Args:
-        algorithm: the algorithm after the round, whose `transmission` describes this round.
-        drawn, cohort: clients drawn, and those of them that trained, int64.
-
-    """
-    sent = algorithm.transmission(drawn)
-    uploads = sent.up if sent.uploads is None else sent.uploads
-    streams = sent.down if sent.streams is None else sent.streams
-    received = sent.down * len(drawn if streams else cohort)
-    streams = min(streams, received)  # a server sends no stream without a receiver
-    return Traffic(
-        up=sent.up * len(cohort),
-        down=received,
-        uploads=uploads,
-        streams=streams,
-        on_air=uploads * len(cohort) + streams,
-        heard=None if sent.stream_of is None else sent.stream_of.cpu(),
-        model_bytes=algorithm.message_bytes,
-    )
 
 
 def with_frozen(algorithm: Algorithm, clients: Tensor, traffic: Traffic) -> Traffic:

@@ -155,7 +155,7 @@ class FederatedAlgorithm(
 
     @property
     def scored_columns(self) -> tuple[str, ...]:
-        """Names of the columns that the adaptation adds to the clients' table."""
+        """Names of the columns that the adaptation adds to the clients' table; none without an adaptation."""
         return () if self.adaptation is None else self.adaptation.columns
 
     def scored_models(self, block: Block) -> PersonalModels:

@@ -14,8 +14,8 @@ from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.history import Round
 from fedem_lightning.models.personal_models import PersonalModels, SharedModels
-from fedem_lightning.network import Transmission
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.traffic import Transmission
 
 
 class Contract:
@@ -76,7 +76,7 @@ class Contract:
         """Sets up state from the data before the first round; a resumed run skips it. Default: nothing to do."""
 
     def transmission(self: Algorithm, clients: Tensor) -> Transmission:
-        """Numbers of models sent in the last round, for which `clients` [C] were drawn. Default: M down, M up each."""
+        """Numbers of models sent in the round that is ending; `clients` [C] were drawn. Default: each M down, M up."""
         return Transmission(down=len(self.components), up=len(self.components))
 
     uses_server_optimizer = True
