@@ -48,7 +48,7 @@ class Ditto(FederatedAlgorithm):
     def personal_models(self, clients):
         return self.own_models(self.own.read(clients))
 
-    def personalize(self, federation, clients):
+    def personalize_clients(self, federation, clients):
         self.own.write(clients, self.broadcast(clients))
         for block in self.blocks(federation, clients):
             self.client_update(block, self.statistics.rounds)

@@ -77,14 +77,14 @@ class Meddling(Local):
 
 
 class Accumulating(Local):
-    def personalize(self, federation: Any, clients: Any) -> None:
+    def personalize_clients(self, federation: Any, clients: Any) -> None:
         for block in self.blocks(federation, clients):
             self.client_update(block, 0)
 
 
 class Touching(Local):
-    def personalize(self, federation: Any, clients: Any) -> None:
-        super().personalize(federation, clients)
+    def personalize_clients(self, federation: Any, clients: Any) -> None:
+        super().personalize_clients(federation, clients)
         seen = federation.clients()
         self.models.write(seen, {name: rows + 1 for name, rows in self.models.read(seen).items()})
 
@@ -98,7 +98,7 @@ class Touching(Local):
         (Numbered, "Numbered: the result depends on the clients' order"),
         (Engined, "Engined: the engines loop and vmap differ"),
         (Meddling, "Meddling: a client outside the cohort changes its state"),
-        (Accumulating, "Accumulating: personalize goes on from the last test"),
+        (Accumulating, "Accumulating: personalize_clients goes on from the last test"),
         (Touching, "Touching: unseen clients change the models of seen ones"),
     ],
 )

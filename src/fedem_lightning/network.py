@@ -17,12 +17,13 @@ from torch import Tensor
 
 from fedem_lightning.errors import UserError, require, require_number
 from fedem_lightning.randomness import Purpose, fold
+from fedem_lightning.recipes import Recorded
 from fedem_lightning.traffic import Traffic
 
 _DRAW, _DEVICE = 0, 1  # give a client's delay and its device different keys
 
 
-class Network(ABC):
+class Network(Recorded, ABC):
     """A model of computing and transmission times, in one unit, as functions of (seed, round, client).
 
     Args:

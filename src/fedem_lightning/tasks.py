@@ -46,6 +46,9 @@ class Task(Protocol):
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
         """The mixture sum_m pi_m h_m(x), Eq. 5: predictions [M, n, ...], pi [n, M] -> [n, ...]."""
 
+    def answer(self, prediction: Tensor) -> Tensor:
+        """What a user gets: probabilities of the classes, or the mean of y."""
+
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The scores of each sample, means over its targets: name -> [n]."""
 
@@ -97,6 +100,10 @@ class Classification:
         """The mixture log sum_m pi_m p_m(. | x), at every position of a sequence."""
         return _mix_log_probs(predictions, pi)
 
+    def answer(self, prediction: Tensor) -> Tensor:
+        """Probabilities p(. | x)."""
+        return prediction.exp()
+
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Scores of predictions log p(. | x) [n, Y] or [n, L, Y]."""
         return _classification_scores(prediction, y)
@@ -131,6 +138,10 @@ class BinaryClassification:
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
         """The mixture log sum_m pi_m p_m(. | x)."""
         return _mix_log_probs(predictions, pi)
+
+    def answer(self, prediction: Tensor) -> Tensor:
+        """Probabilities p(. | x)."""
+        return prediction.exp()
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Scores of predictions log p(. | x) [n, 2]."""
@@ -172,6 +183,10 @@ class Regression:
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
         """The mixture of means sum_m pi_m h_m(x)."""
         return torch.einsum("mno,nm->no", predictions, pi.to(predictions.dtype))
+
+    def answer(self, prediction: Tensor) -> Tensor:
+        """The mean of y."""
+        return prediction
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Scores of predicted means [n, n_outputs]."""

@@ -150,7 +150,7 @@ def check_unseen(case: Case) -> None:
         _agree(case, before, after, "unseen clients change the models of seen ones", exact=True)
     trainer.test(model, data, verbose=False)
     again = np.array_equal(first.test_loss, model.clients.test_loss)
-    _require(case, again, "personalize goes on from the last test, expected: it starts anew")
+    _require(case, again, "personalize_clients goes on from the last test, expected: it starts anew")
 
 
 def _data(order: Tensor | None = None, **options: Any) -> FederatedDataModule:

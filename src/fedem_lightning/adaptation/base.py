@@ -10,9 +10,10 @@ from fedem_lightning.errors import require_whole
 from fedem_lightning.local_solver import ClientSGD, LocalStep
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.recipes import Recorded
 
 
-class Adaptation(ABC):
+class Adaptation(Recorded, ABC):
     """Adapts each client's models to its training samples. The adapted models are copies: scored, then discarded.
 
     Args:
@@ -31,7 +32,7 @@ class Adaptation(ABC):
     def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
         """The adapted models, with which the block's clients are scored; `algorithm` must not change."""
 
-    def prepare(self, federation: Federation) -> None:  # noqa: B027 - most adaptations need nothing
+    def prepare(self, federation: Federation) -> None:
         """Reads what the adaptation needs to know from the federation, before any client is scored.
 
         Raises:

@@ -115,7 +115,7 @@ class APFL(FederatedAlgorithm):
         w = self.broadcast(clients)
         return self.own_models(interpolate(self.alpha[clients].unsqueeze(1), self.own.read(clients, w), w))
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client takes one local round."""
         self.own.write(clients, self.broadcast(clients))
         self.alpha[clients] = self.initial_alpha

@@ -13,11 +13,13 @@ from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.algorithms.checks import check_class, check_options, check_share
 from fedem_lightning.algorithms.client_states import ClientStates, size_as_saved
 from fedem_lightning.algorithms.contract import Contract
+from fedem_lightning.algorithms.deployment import Deployment
 from fedem_lightning.algorithms.lightning_hooks import LightningHooks
 from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.algorithms.prediction import Prediction
 from fedem_lightning.algorithms.server_step import ServerStep
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.history import RoundMetrics, RoundObserver, Statistics
 from fedem_lightning.hyperparameters import constructor_arguments, is_plain, plain
@@ -27,18 +29,28 @@ from fedem_lightning.models.components import Backbone, make_components, model_s
 from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
 from fedem_lightning.models.personal_models import PersonalModels
 from fedem_lightning.network import Network, check_networks
+from fedem_lightning.recipes import Recorded
 
 ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
 
 
 class FederatedAlgorithm(
-    Contract, Prediction, LocalTraining, ServerStep, LightningHooks, ClientStates, pl.LightningModule
+    Recorded,
+    Contract,
+    Prediction,
+    LocalTraining,
+    ServerStep,
+    LightningHooks,
+    Deployment,
+    ClientStates,
+    pl.LightningModule,
 ):
     """Base of all algorithms: a LightningModule whose epoch is a communication round, with M shared components.
 
     `Contract` lists the hooks that an algorithm may define, on one page. `Prediction`, `LocalTraining`, `ServerStep`
-    and `ClientStates` hold its parts; `LightningHooks` has the hooks that Lightning calls.
+    and `ClientStates` hold its parts; `LightningHooks` has the hooks that Lightning calls; `Deployment` makes models of
+    single clients.
 
     Args:
         backbone: an `nn.Module` (component 0; the others are re-initialised copies) or a function that makes one.
@@ -116,6 +128,8 @@ class FederatedAlgorithm(
         self.round_metrics = RoundMetrics()
         self.federation_digest: str | None = None  # digest of the training data
         self._prepared: Federation | None = None
+        self.schema: Schema | None = None  # what the model knows of its federation
+        self._guest = None
         self.observer = RoundObserver()  # a progress bar replaces it
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json

@@ -10,6 +10,7 @@ from fedem_lightning.errors import UserError, require, require_number, require_w
 from fedem_lightning.protocol import Algorithm
 
 RENAMED = {
+    "personalize": "personalize_clients",
     "serving": "personal_models",
     "mixture": "personal_models",
     "served_components": "personal_models",

@@ -93,7 +93,7 @@ class Clustered(FederatedAlgorithm):
         self.updates = ClientStore(n_clients, row)  # Delta_t of the last round
         if unseen == "tree":
             # the updates at the split of each level, client after client
-            self.split_updates = ClientStore(max_depth * n_clients, row, holds="levels of the tree")
+            self.split_updates = ClientStore(max_depth * n_clients, row, holds="levels of the tree", levels=max_depth)
 
     def prepare(self, federation: Federation) -> None:
         """Checks that every client takes part in every round: all client updates are compared."""
@@ -205,7 +205,7 @@ class Clustered(FederatedAlgorithm):
         """The model of each client's cluster."""
         return self.own_models(self.nodes.read(self.cluster[clients]))
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """Assigns unseen clients by the tree (Alg. 4) or the lowest loss; without samples they go to the left child."""
         for t in clients.split(1):
             block = federation.block(t, "train")

@@ -62,7 +62,7 @@ class Contract:
         equal = torch.full((len(clients), n_models), 1 / n_models, dtype=self.parameter_dtype, device=clients.device)
         return SharedModels(self.components, equal)
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """Gives clients (int64 [C]) their private state from their training samples. Default: they have none.
 
         It is called for the unseen clients before each test, and for the seen ones before every scoring if

@@ -98,7 +98,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         """The evaluation components are the mean of all u_t, [M, ...]."""
         return self.models.mean(federation.clients())
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client takes the mean of all u_t, and minimises the surrogate once, from the initial v."""
         mean = self.models.mean(federation.clients())
         self.private[clients] = self.surrogate.private(len(clients), len(self.components)).to(self.private)

@@ -133,7 +133,7 @@ class FedEM(FederatedAlgorithm):
         """Client t predicts with sum_m pi[t, m] h_m(x) (Eq. 5); tuning weighs samples by responsibilities (Eq. 8)."""
         return SharedModels(self.components, self.pi[clients], by_responsibility=True)
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several of both."""
         pi = torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
         block = federation.block(clients, "train")

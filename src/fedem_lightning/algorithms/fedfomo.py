@@ -161,7 +161,7 @@ class FedFOMO(FederatedAlgorithm):
         """Each client predicts with its own model."""
         return self.own_models(self.models.read(clients))
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """From the mean model, an unseen client takes one local round, and one step with the clients' last models."""
         known, mean = federation.clients(), self.models.mean(federation.clients())
         offered = known[self.trained.written[known]]

@@ -84,7 +84,7 @@ class HypCluster(FederatedAlgorithm):
         chosen = self.cluster[block.clients][block.owner].unsqueeze(1)
         self.round_metrics.add("objective", losses.gather(1, chosen))  # Eq. 3
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """Each client chooses its hypothesis (Eq. 4)."""
         for block in self.blocks(federation, clients):
             self.personalize_block(block)

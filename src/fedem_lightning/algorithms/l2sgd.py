@@ -105,7 +105,7 @@ class L2SGD(FederatedAlgorithm):
         """Client t predicts with x_t; a client that never took part has x_bar."""
         return self.own_models(self.models.read(clients, self.broadcast(clients)))
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client takes x_bar."""
         self.models.write(clients, self.broadcast(clients))
 

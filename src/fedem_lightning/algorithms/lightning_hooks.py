@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
+from fedem_lightning.algorithms.checkpoints import recipe_of, schema_of
 from fedem_lightning.algorithms.checks import check_capabilities, check_fit
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.engine import Engine
 from fedem_lightning.errors import require
@@ -35,6 +37,8 @@ class Trained(Algorithm, Protocol):
     _ddp_params_and_buffers_to_ignore: list[str]
     _prepared: Federation | None
     _saved_arguments: dict[str, Any]
+    schema: Schema | None
+    _guest: Any
 
     def prepare(self, federation: Federation) -> None: ...
     def prepare_for(self, federation: Federation) -> None: ...
@@ -44,6 +48,7 @@ class Trained(Algorithm, Protocol):
     def to(self) -> Callable[..., Any]: ...
     @property
     def log_dict(self) -> Callable[..., None]: ...
+    def personalize_before_scores(self, batch: Federation, own_data: Federation) -> None: ...
     def _begin(self, federation: Federation) -> None: ...
     def _personalize(self, federation: Federation, clients: Tensor) -> None: ...
     def _log(self, metrics: dict[str, float]) -> None: ...
@@ -82,6 +87,7 @@ class LightningHooks:
     def training_step(self: Trained, batch: Federation, batch_idx: int) -> None:
         """One communication round; it steps the server optimiser once."""
         self._begin(batch)
+        self._guest = None  # it has the state of an earlier round
         self._log(run_round(self, batch))
 
     def validation_step(self: Trained, batch: Federation, batch_idx: int) -> None:
@@ -94,16 +100,21 @@ class LightningHooks:
     def test_step(self: Trained, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores all clients on every split, and fills `clients`."""
         self.prepare_for(batch)
-        part, unseen = self.personalize_fraction, scored_clients(self, batch, seen=False)
+        part = self.personalize_fraction
         own_data = batch if part == 1 else batch.with_part(batch.clients(seen=False), part, self.seed)
+        self.personalize_before_scores(batch, own_data)
+        self.clients = client_table(self, batch, own_data)
+        self._log(final_metrics(self.clients))
+
+    def personalize_before_scores(self: Trained, batch: Federation, own_data: Federation) -> None:
+        """Personalises the unseen clients on the samples of `own_data`, and seen clients where the method does so."""
+        unseen = scored_clients(self, batch, seen=False)
         if self.personalizes_seen:  # an adaptation may need the groups of all clients
             self._personalize(batch, scored_clients(self, batch) if self.adaptation is None else batch.clients())
         for store in self.client_stores().values():
             if store.momentum:
                 store.written[unseen] = False  # momentum of an earlier test
         self._personalize(own_data, unseen)
-        self.clients = client_table(self, batch, own_data)
-        self._log(final_metrics(self.clients))
 
     def on_train_end(self: Trained) -> None:
         """Adds the last seconds to the training time."""
@@ -114,12 +125,15 @@ class LightningHooks:
         self.statistics.tick()
         checkpoint["statistics"], checkpoint["diagnostics"] = self.statistics.state_dict(), self.diagnostics
         checkpoint["federation"] = self.federation_digest
+        checkpoint["schema"] = None if self.schema is None else self.schema.state()
+        checkpoint["recipe"] = recipe_of(self)  # type: ignore[arg-type]
         checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = self._saved_arguments  # for load_from_checkpoint
 
     def on_load_checkpoint(self: Trained, checkpoint: dict[str, Any]) -> None:
         """Restores statistics and diagnostics; the run continues to count from there."""
         self.statistics = self.statistics.count_on(checkpoint["statistics"])
         self.federation_digest = checkpoint["federation"]
+        self.schema, self._guest = schema_of(checkpoint), None
         self.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
         saved = checkpoint["state_dict"]
         # Lightning loads the tensors before `trainer.precision=64-true` makes the model double, and would lose bits
@@ -137,6 +151,8 @@ class LightningHooks:
         if self.adaptation is not None:
             self.adaptation.prepare(federation)
         check_fit(self.components[0], federation)
+        if self.schema is None:
+            self.schema = Schema.of(federation)
 
     def _begin(self: Trained, federation: Federation) -> None:
         if federation is self._prepared:
@@ -158,7 +174,7 @@ class LightningHooks:
         with torch.inference_mode(False), torch.no_grad():
             if len(mine := shares[processes.rank]):
                 self.observer.begin("personalizing", len(mine))
-                self.personalize(federation, mine)
+                self.personalize_clients(federation, mine)
             processes.exchange_rows(self.client_state(), shares)
 
     def _log(self: Trained, metrics: dict[str, float]) -> None:

@@ -43,7 +43,7 @@ class Local(FederatedAlgorithm):
         """Each client predicts with its own model."""
         return self.own_models(self.models.read(clients))
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """Trains unseen clients from the common start, in rounds spread over the run and its learning-rate schedule."""
         done = self.statistics.rounds
         taken = self.rounds_of_a_client(federation)

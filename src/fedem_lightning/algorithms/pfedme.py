@@ -102,7 +102,7 @@ class PFedMe(FederatedAlgorithm):
         """Client t predicts with theta_t; a client that never took part has the global model."""
         return self.own_models(self.models.read(clients, self.broadcast(clients)))
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client makes one local update from the global model (FedEM, J.3)."""
         self.models.write(clients, self.broadcast(clients))
         for block in self.blocks(federation, clients):

@@ -22,6 +22,7 @@ from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.recipes import Recorded
 
 
 class Majorizer(NamedTuple):
@@ -36,7 +37,7 @@ class Majorizer(NamedTuple):
     pull: float = 0.0
 
 
-class Surrogate(ABC):
+class Surrogate(Recorded, ABC):
     """Makes partial first-order surrogates (Definition 1) of the clients' objectives.
 
     g_t must be at least f_t everywhere, and equal to it at (u^{k-1}, v_t^{k-1}) with the same gradient in u.
@@ -201,7 +202,7 @@ class SurrogateOptimization(FederatedAlgorithm):
         mixture = self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
         return SharedModels(self.components, mixture, self.surrogate.by_responsibility)
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client minimises the surrogate once, from the initial v."""
         block = federation.block(clients, "train")
         self.private[clients] = self.surrogate.private(len(clients), len(self.components)).to(self.private)

@@ -235,7 +235,7 @@ class UserCentric(FederatedAlgorithm):
             found["true_group"] = np.asarray(federation.truth["group"], dtype=np.int64)[rows]
         return {"coefficients": found}
 
-    def personalize(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client takes a mean of the seen clients' models, with the row of W that its own gradient gives."""
         t = federation.clients()
         counts = federation.splits["train"].counts(t)

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.errors import require
+from fedem_lightning.recipes import Recorded
 
 
-class Categorical(nn.Module):
+class Categorical(Recorded, nn.Module):
     """The logits of y, independent of x: a linear layer with the constant input 1, so that engines can stack it.
 
     Args:

@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.backbones.shapes import image_shape
+from fedem_lightning.recipes import Recorded
 
 
-class CNN(nn.Module):
+class CNN(Recorded, nn.Module):
     """The CNN of the papers (Reddi et al. 2021; Mansour et al. 2020, Table 4); 1,206,590 parameters for 62 classes.
 
     Args:
@@ -39,7 +40,7 @@ class CNN(nn.Module):
         return self.head(self.features(x).flatten(1))
 
 
-class ReferenceCNN(nn.Module):
+class ReferenceCNN(Recorded, nn.Module):
     """The CNN of the public FedEM code, without dropout; 2,278,334 parameters for 62 classes.
 
     Args:

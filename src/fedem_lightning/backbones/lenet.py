@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from fedem_lightning.backbones.shapes import image_shape
+from fedem_lightning.recipes import Recorded
 
 
-class LeNet5(nn.Module):
+class LeNet5(Recorded, nn.Module):
     """Two 5 x 5 convolutions with pooling, dense 120 and 84; 62,006 parameters for CIFAR-10.
 
     Images of 28 x 28 are padded to 32 x 32, as in the original: 66,126 parameters for EMNIST's 62 classes.

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from fedem_lightning.recipes import Recorded
 
-class Linear(nn.Module):
+
+class Linear(Recorded, nn.Module):
     """One linear layer on the flattened features.
 
     Args:

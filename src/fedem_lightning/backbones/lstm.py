@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedem_lightning.recipes import Recorded
+
 
 class LSTM(nn.LSTM):
     """`nn.LSTM` as matrix products, for one direction, without projection or dropout between layers.
@@ -48,7 +50,7 @@ class LSTM(nn.LSTM):
         return x.movedim(0, time_axis), (torch.stack(last_h), torch.stack(last_c))
 
 
-class CharLSTM(nn.Module):
+class CharLSTM(Recorded, nn.Module):
     """The papers' model of Shakespeare: 819,920 parameters for 80 characters.
 
     Args:

@@ -6,8 +6,10 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from fedem_lightning.recipes import Recorded
 
-class MLP(nn.Module):
+
+class MLP(Recorded, nn.Module):
     """A perceptron on the flattened features, with hidden layers and ReLU.
 
     Args:

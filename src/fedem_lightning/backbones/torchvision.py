@@ -6,8 +6,10 @@ import torchvision
 from torch import nn
 
 from fedem_lightning.errors import UserError
+from fedem_lightning.recipes import recorded
 
 
+@recorded
 def MobileNetV2(n_outputs: int, pretrained: bool = False, frozen_body: bool = False) -> nn.Module:
     """MobileNet-v2 (Sandler et al. 2018) for colour images; 2,236,682 parameters for 10 classes.
 
@@ -24,6 +26,7 @@ def MobileNetV2(n_outputs: int, pretrained: bool = False, frozen_body: bool = Fa
     return network
 
 
+@recorded
 def ResNet18(n_outputs: int, pretrained: bool = False, frozen_body: bool = False) -> nn.Module:
     """ResNet-18 (He et al. 2016) for colour images.
 

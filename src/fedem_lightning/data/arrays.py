@@ -40,7 +40,7 @@ def checked_federation(
         y, n_classes = check_labels(y, n_classes, len(x))
     codes = split_samples(client, seed, fractions) if split is None else _check_split(as_array("split", split), len(x))
     return Federation.from_arrays(
-        _check_features(x),
+        check_features(x),
         y,
         client,
         codes,
@@ -92,7 +92,8 @@ def _check_finite(name: str, array: np.ndarray) -> None:
         require(not bad.any(), f"{name}: NaN or infinity in {bad.sum()} samples, the first is number {bad.argmax()}")
 
 
-def _check_features(x: np.ndarray) -> np.ndarray:
+def check_features(x: np.ndarray) -> np.ndarray:
+    """Returns features [n, ...] as uint8, float32 or float64; other dtypes than numbers, and NaN, are a UserError."""
     require(x.dtype.kind in "fiub", f"x: expected numbers, got dtype {x.dtype}")
     _check_finite("x", x)
     return x if x.dtype in (np.uint8, np.float32, np.float64) else x.astype(np.float32)

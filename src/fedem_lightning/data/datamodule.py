@@ -125,6 +125,10 @@ class FederatedDataModule(pl.LightningDataModule):
         """A loader of one batch, the federation."""
         return OneBatch(self.federation)
 
+    def predict_dataloader(self) -> OneBatch:
+        """A loader of one batch, the federation."""
+        return OneBatch(self.federation)
+
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Moves the federation to the device once, not every round."""
         if batch is not self.federation:

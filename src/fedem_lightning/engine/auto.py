@@ -10,6 +10,7 @@ from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.engine.base import Engine
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.vmap import VmapEngine
+from fedem_lightning.recipes import Recorded
 
 STACKED_LIMIT_CPU = 200_000
 """Number of parameters up to which stacking is faster on a CPU; above, the arithmetic itself dominates."""
@@ -34,7 +35,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class AutoEngine:
+class AutoEngine(Recorded):
     """Selects an engine by a rule.
 
     - Recurrent layers other than LSTM: `loop` (their fused kernels cannot be stacked).

@@ -14,9 +14,10 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
+from fedem_lightning.recipes import Recorded
 
 
-class Engine(ABC):
+class Engine(Recorded, ABC):
     """Runs local steps over the learners of a block.
 
     Args:

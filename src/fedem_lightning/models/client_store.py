@@ -32,6 +32,7 @@ class ClientStore(nn.Module):
         like: a client's row of each tensor, [...]; all rows start as copies of it.
         holds: owners of the rows: "clients"; rows of other owners are not exchanged between processes.
         momentum: whether the rows are momentum, with which no client starts a test.
+        levels: number of times that all clients have a row, one level after another.
 
     Raises:
         UserError: the disk is too small.
@@ -40,9 +41,11 @@ class ClientStore(nn.Module):
 
     written: Tensor  # bool [T]
 
-    def __init__(self, n_clients: int, like: Models, holds: str = "clients", momentum: bool = False) -> None:
+    def __init__(
+        self, n_clients: int, like: Models, holds: str = "clients", momentum: bool = False, levels: int = 1
+    ) -> None:
         super().__init__()
-        self.names, self.holds, self.momentum = list(like), holds, momentum
+        self.names, self.holds, self.momentum, self.levels = list(like), holds, momentum, levels
         self.n_bytes = n_clients * sum(tensor.numel() * tensor.element_size() for tensor in like.values())
         self.on_disk = self.n_bytes > MEMORY_LIMIT
         if self.on_disk:

@@ -1,0 +1,71 @@
+"""Checkpoints that explain themselves: what a model is made of, and how a file becomes that model again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.recipes import make, recipe
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+def recipe_of(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
+    """The class of an algorithm and its arguments; the backbone's recipe is that of component 0."""
+    made = recipe({name: value for name, value in algorithm.made_with.items() if name != "backbone"})
+    kind = type(algorithm)
+    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", "backbone": recipe(algorithm.components[0]), **made}
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Reads a checkpoint without executing code from it (weights_only).
+
+    Raises:
+        UserError: the file is not an intact checkpoint of this package.
+
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # a broken file fails in many ways: zip, pickle, end of file, ...
+        raise UserError(f"ckpt_path: {path} is no intact checkpoint ({type(error).__name__})") from error
+    known = isinstance(checkpoint, dict) and {"state_dict", "statistics", "federation"} <= checkpoint.keys()
+    require(known, f"ckpt_path: {path} is no checkpoint of fedem-lightning")
+    return checkpoint
+
+
+def model_of(
+    checkpoint: dict[str, Any], kind: "type[FederatedAlgorithm] | None", trust: Sequence[str], given: dict[str, Any]
+) -> "FederatedAlgorithm":
+    """The model of a checkpoint, in eval mode.
+
+    Args:
+        checkpoint: its content.
+        kind: class of the model; None: the one that the checkpoint names.
+        trust: packages of the user's from which the checkpoint may make objects.
+        given: arguments of the class that replace those of the checkpoint.
+
+    Raises:
+        UserError: the checkpoint does not say how to make one of the arguments.
+
+    """
+    saved = dict(checkpoint.get("recipe") or {})
+    arguments = {name: value for name, value in saved.items() if name != "_target_" and name not in given}
+    if isinstance(arguments.get("backbone"), dict) and "pretrained" in arguments["backbone"]:
+        arguments["backbone"] = {**arguments["backbone"], "pretrained": False}  # the file has all weights
+    made = make(arguments, trust) | given
+    if kind is None:
+        require(bool(saved), "the checkpoint was written by an older version, and does not say what it holds")
+        kind = make({"_target_": saved["_target_"], "_partial_": True}, trust, "algorithm").func
+    model = kind(**made)
+    model.on_load_checkpoint(checkpoint)
+    model.load_state_dict(checkpoint["state_dict"])
+    return model.eval()
+
+
+def schema_of(checkpoint: dict[str, Any]) -> Schema | None:
+    """What the checkpoint says of the federation; None in those of older versions."""
+    return Schema.from_state(checkpoint["schema"]) if checkpoint.get("schema") else None

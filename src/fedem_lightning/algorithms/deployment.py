@@ -1,0 +1,199 @@
+"""Part of every algorithm: a trained model's use outside of training, by clients' names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
+from fedem_lightning.algorithms.growth import federation_of, grown
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
+from fedem_lightning.processes import Processes
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+LIGHTNINGS_OPTIONS = ("map_location", "hparams_file", "strict", "weights_only")
+
+
+class ClientPredictions(NamedTuple):
+    """Predictions for the test samples of some clients, sample after sample."""
+
+    client: np.ndarray  # names, str [n]
+    y: np.ndarray  # labels, as the federation has them
+    prediction: np.ndarray  # probabilities [n, Y], or means [n, k]
+
+
+class Deployment:
+    """Models of known and of new clients. `schema` says what the model knows of its federation."""
+
+    schema: Schema | None
+    _guest: "FederatedAlgorithm | None"  # a copy with room for one more client
+
+    def client(self, name: str) -> ClientModel:
+        """The model of a client that trained, a copy.
+
+        Raises:
+            UserError: no such client trained; or clients adapt their models to samples, which the model does not keep.
+
+        """
+        algorithm, schema = self._trained()
+        t = torch.tensor([schema.trained(name)], device=algorithm.device)
+        require(
+            algorithm.adaptation is None,
+            f"client: with adaptation={type(algorithm.adaptation).__name__.lower()} a client tunes its model on its "
+            f"own samples, which the model does not keep; use personalize(x, y, name={name!r})",
+        )
+        with torch.no_grad():
+            return client_model(algorithm.personal_models(t), schema, schema.name(int(t)))
+
+    def clients_models(self) -> ClientModels:
+        """The models of all clients that trained."""
+        algorithm, schema = self._trained()
+        t = torch.nonzero(schema.seen).squeeze(1)
+        require(algorithm.adaptation is None, "clients: they tune their models on their own samples; personalize them")
+        with torch.no_grad():
+            personal = algorithm.personal_models(t.to(algorithm.device))
+        return ClientModels(tuple(schema.name(i) for i in t.tolist()), personal, schema)
+
+    def personalize(self, x: Any, y: Any, name: str = "new client") -> ClientModel:
+        """The model that a new client gets from its samples. The algorithm does not change.
+
+        A client that trained keeps its state; its samples only tune the model, if there is an adaptation.
+
+        Args:
+            x: samples as in training: arrays, uint8 images, or a table with the training table's columns, [n, ...].
+            y: labels [n]: whole numbers, or the classes' names; real targets in a regression. n may be 0.
+            name: the client's name.
+
+        Raises:
+            UserError: the samples have another form, or the method has no model for new clients.
+
+        """
+        _, schema = self._trained()
+        x = schema.features.transform(x) if schema.features is not None and hasattr(x, "columns") else np.asarray(x)
+        labels = schema.labels(y)
+        require(len(x) == len(labels), f"y: expected {len(x)} labels, one for each sample, got {len(labels)}")
+        everything = np.zeros(len(x), dtype=np.int64)
+        models = self.personalize_many(schema.samples_of(x, labels), everything, everything, (name,))
+        return models.model(name)
+
+    def personalize_many(
+        self, samples: Any, client: np.ndarray, split: np.ndarray, names: tuple[str, ...]
+    ) -> ClientModels:
+        """The models that K clients get from their training samples; see `personalize`.
+
+        Args:
+            samples: n samples in the form of training (`Schema.samples_of`).
+            client: the client of each, int64 [n] in 0..K-1.
+            split: 0 train, 1 val, 2 test, [n]; only training samples (and validation, where a method selects by it) are
+                used.
+            names: of the clients, [K].
+
+        """
+        algorithm, schema = self._trained()
+        places = [schema.place(name) for name in names]
+        new = [k for k, t in enumerate(places) if t is None]
+        for name, t in zip(names, places, strict=True):
+            known = t is not None and bool(schema.seen[t])
+            require(
+                not known or algorithm.adaptation is not None,
+                f"client: {name} took part in training and has its model; give the new client another name",
+            )
+        at = np.array([schema.n_clients + new.index(k) if t is None else t for k, t in enumerate(places)])
+        federation = federation_of(
+            schema, samples, torch.from_numpy(at)[client], torch.from_numpy(split), tuple(names[k] for k in new)
+        ).to(algorithm.device)
+        other = self._with_room(len(new))
+        t = torch.from_numpy(at).to(algorithm.device)
+        return ClientModels(names, _personalized(other, federation, t), schema)
+
+    def _with_room(self, n_more: int) -> "FederatedAlgorithm":
+        """A copy with room for new clients; for a single one it is kept, because making it takes longer than using it."""
+        algorithm = cast("FederatedAlgorithm", self)
+        if n_more != 1:
+            return grown(algorithm, n_more)
+        if self._guest is None:
+            self.__dict__["_guest"] = grown(algorithm, 1)  # no submodule: it is not part of the state
+        assert self._guest is not None
+        return self._guest
+
+    def _trained(self) -> tuple["FederatedAlgorithm", Schema]:
+        if self.schema is None:
+            raise UserError("the model has not been trained: it knows no clients; fit or load it first")
+        return cast("FederatedAlgorithm", self), self.schema
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls, checkpoint_path: str | Path, *_: Any, trust: Sequence[str] = (), **arguments: Any
+    ) -> Any:
+        """The model of a checkpoint, in eval mode, without pickle.
+
+        Args:
+            checkpoint_path: the file.
+            trust: packages of yours whose classes the checkpoint may name.
+            arguments: of the class; they replace those of the checkpoint. `backbone` is needed for a network that this
+                package cannot make again. Lightning's own options (`map_location`, `strict`, `weights_only`) may be
+                given, too: the model lies on the CPU, every tensor must fit, and nothing is ever unpickled.
+
+        Raises:
+            UserError: the file is not intact, or does not say how to make an argument.
+
+        """
+        given = {name: value for name, value in arguments.items() if name not in LIGHTNINGS_OPTIONS}
+        return model_of(read_checkpoint(Path(checkpoint_path)), cast(Any, cls), trust, given)
+
+    def predict_step(self, batch: Federation, batch_idx: int) -> ClientPredictions:
+        """Predictions for the test samples of all clients, of this process's clients if there are several."""
+        algorithm = cast("FederatedAlgorithm", self)
+        algorithm.prepare_for(batch)
+        algorithm.personalize_before_scores(batch, batch)
+        processes = Processes.of(algorithm.trainer)
+        everybody = torch.arange(batch.n_clients, device=algorithm.device)[processes.rank :: processes.size]
+        names, labels, predictions = [], [], []
+        with torch.inference_mode(False), torch.no_grad():
+            for block in algorithm.blocks(batch, everybody):
+                personal, test = algorithm.scored_models(block), batch.block(block.clients, "test")
+                for piece in test.pieces() if len(test.index) else ():
+                    names += [batch.names[t] for t in block.clients[piece.owner].tolist()]
+                    labels.append(piece.y())
+                    predictions.append(batch.task.answer(personal.predict(piece)))
+        return ClientPredictions(np.array(names), _joined(labels), _joined(predictions))
+
+
+def _joined(parts: list[Tensor]) -> np.ndarray:
+    return torch.cat(parts).cpu().numpy() if parts else np.zeros(0)
+
+
+@torch.no_grad()
+def _personalized(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> PersonalModels:
+    """The models that clients have after they are personalised, and adapt."""
+    algorithm.prepare(federation)
+    if algorithm.adaptation is not None:
+        algorithm.adaptation.prepare(federation)
+    for store in algorithm.client_stores().values():
+        store.written[clients[~federation.seen[clients]]] &= not store.momentum
+    unseen = clients[~federation.seen[clients]]
+    if len(unseen):
+        algorithm.personalize_clients(federation, unseen)
+    if not algorithm.is_adapted and algorithm.shares_models():
+        return algorithm.personal_models(clients)
+    parts: list[OwnModels] = []
+    for block in _blocks(algorithm, federation, clients):
+        models = algorithm.scored_models(block)
+        assert not isinstance(models, SharedModels)
+        parts.append(models)
+    joined = {name: torch.cat([part.models[name] for part in parts]) for name in parts[0].models}
+    return OwnModels(parts[0].backbone, joined, torch.cat([part.mixture for part in parts]))
+
+
+def _blocks(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> "list[Block]":
+    return list(algorithm.blocks(federation, clients))

@@ -1,0 +1,114 @@
+"""Room for clients that a trained algorithm has not seen: a copy with more rows of client state."""
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.positions import Split
+from fedem_lightning.data.samples import Samples
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.errors import UserError
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+def grown(algorithm: "FederatedAlgorithm", n_more: int) -> "FederatedAlgorithm":
+    """A copy of an algorithm for T + n_more clients; the first T have the state that they have.
+
+    Every tensor that has an axis of clients keeps its entries in the leading corner; the rest is as at the start.
+    """
+    n_clients, source = algorithm.n_clients + n_more, algorithm.components[0]
+    arguments = {**algorithm.made_with, "n_clients": n_clients, "backbone": lambda: copy.deepcopy(source)}
+    other = type(algorithm)(**arguments).to(algorithm.device, algorithm.parameter_dtype)
+    other.statistics, other.federation_digest = copy.deepcopy(algorithm.statistics), algorithm.federation_digest
+    other.schema = algorithm.schema
+    stacked = {f"{name}.": store.levels for name, store in algorithm.client_stores().items() if store.levels > 1}
+    old, new = algorithm.state_dict(), other.state_dict()
+    for name, tensor in old.items():
+        levels = next((n for prefix, n in stacked.items() if name.startswith(prefix) and "initial" not in name), 1)
+        new[name] = _in_corner(tensor, new[name], levels)
+    other.load_state_dict(new)
+    return other
+
+
+def _in_corner(old: Tensor, new: Tensor, levels: int) -> Tensor:
+    """`new` with `old` in its leading corner; axes that the data sizes, 0 in `new`, have their length in `old`."""
+    if old.ndim != new.ndim:  # the data sized it, and it has no axis of clients
+        return old
+    shape = [after or before for before, after in zip(old.shape, new.shape, strict=True)]
+    filled = new if list(new.shape) == shape else new.new_zeros(shape)
+    parts = zip(old.tensor_split(levels), filled.tensor_split(levels), strict=True) if levels > 1 else [(old, filled)]
+    for before, after in parts:
+        after[tuple(slice(n) for n in before.shape)] = before
+    return filled
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """`Positions` of new clients' samples, beside clients of which only the numbers of samples are known."""
+
+    split: Split
+    n_known: Tensor  # int64 [T']: samples that are not there any more
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def counts(self, clients: Tensor | None = None) -> Tensor:
+        """Samples of each of `clients` (default: of all), int64."""
+        return self.split.counts(clients) + (self.n_known if clients is None else self.n_known[clients])
+
+    def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions of the samples of `clients`, and their owners.
+
+        Raises:
+            UserError: the samples of a client are not there any more.
+
+        """
+        if self.n_known[clients].any():
+            raise UserError("the method needs the training samples of the run's clients, which a checkpoint has not")
+        return self.split.positions(clients)
+
+    def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Remembered":
+        """The same with a random subset of the samples of `clients`."""
+        return Remembered(self.split.thinned(clients, fraction, seed), self.n_known)
+
+    def to(self, device: torch.device | str) -> "Remembered":
+        """The same split on another device."""
+        return Remembered(self.split.to(device), self.n_known.to(device))
+
+    def fingerprint(self) -> list[Tensor]:
+        """The tensors that a digest must include."""
+        return [*self.split.fingerprint(), self.n_known]
+
+
+def federation_of(schema: Schema, samples: Samples, clients: Tensor, split: Tensor, names: tuple[str, ...]) -> Any:
+    """A federation of a run's clients, whose samples are not there, and clients with new samples.
+
+    Args:
+        schema: of the run, T clients.
+        samples: the new samples.
+        clients: the client of each new sample, int64 [n], below T + K.
+        split: 0 train, 1 val, 2 test, int64 [n].
+        names: names of the K clients that the run did not have.
+
+    """
+    n_clients = schema.n_clients + len(names)
+    splits: dict[str, Any] = {}
+    for code, name in enumerate(("train", "val", "test")):
+        index = torch.nonzero(split == code).squeeze(1)
+        index = index[clients[index].argsort(stable=True)]
+        counts = torch.bincount(clients[index], minlength=n_clients)
+        splits[name] = Split(index, torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+    known = torch.zeros(n_clients, dtype=torch.int64)
+    known[: schema.n_clients] = schema.n_train
+    known[clients.unique()] = 0
+    splits["train"] = Remembered(splits["train"], known)
+    seen = torch.zeros(n_clients, dtype=torch.bool)
+    seen[: schema.n_clients] = schema.seen
+    all_names = tuple(schema.name(t) for t in range(schema.n_clients)) + names
+    return Federation(samples, splits, all_names, seen, schema.task)

@@ -1,0 +1,183 @@
+"""What a model knows of the federation it was trained on: its clients' names and the form of a sample, without data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.data.arrays import check_features, check_labels
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.samples import Arrays, Samples, Windows
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.recipes import make, recipe
+from fedem_lightning.tasks import Task
+
+
+class Codes(Arrays):
+    """Samples that are rows of codes (characters), which stay whole numbers: x int64 [n, L], y int64 [n, L]."""
+
+    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """Codes [*S, L]; `dtype` is ignored."""
+        return self.x.index_select(0, index.flatten()).unflatten(0, index.shape)
+
+    def to(self, device: torch.device | str) -> "Codes":
+        """The same samples on another device."""
+        return Codes(self.x.to(device), self.y.to(device))
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Facts about a federation that a model keeps for later clients and samples.
+
+    Args:
+        task: loss and label space.
+        in_shape: shape of one sample as the model's input.
+        raw_shape: shape of one sample as a user gives it (uint8 images: [h, w] or [h, w, channels]).
+        seen: bool [T], the clients that trained.
+        n_train: their numbers of training samples, int64 [T]; 0 for the others.
+        names: names of the clients [T]; None: "0", "1", ...
+        classes: names of the classes, if the labels had names.
+        pixels: normalisation of images: "mean", "std", "invert"; None: samples are no images.
+        vocabulary: characters of a text, by code.
+        features: how the columns of a table become features; None: samples came as arrays.
+        columns: names of the table's columns "label" and "client".
+
+    """
+
+    task: Task
+    in_shape: tuple[int, ...]
+    raw_shape: tuple[int, ...]
+    seen: Tensor
+    n_train: Tensor
+    names: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    pixels: dict[str, Any] | None = None
+    vocabulary: str | None = None
+    features: Any = None
+    columns: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, federation: Federation) -> "Schema":
+        """The facts of a federation."""
+        samples, notes, pixels = federation.samples, federation.notes, None
+        raw = federation.in_shape
+        if isinstance(samples, Arrays) and samples.x.dtype == torch.uint8:
+            raw = tuple(samples.x.shape[1:])
+            pixels = {"mean": plain_list(samples.mean), "std": plain_list(samples.std), "invert": samples.invert}
+        counts = federation.splits["train"].counts().cpu()
+        classes = notes.get("classes")
+        return cls(
+            task=federation.task,
+            in_shape=tuple(federation.in_shape),
+            raw_shape=raw,
+            seen=federation.seen.cpu(),
+            n_train=torch.where(federation.seen.cpu(), counts, 0),
+            names=federation.names if isinstance(federation.names, tuple) else None,
+            classes=None if classes is None else tuple(classes),
+            pixels=pixels,
+            vocabulary=notes.get("vocabulary") if isinstance(samples, Windows) else None,
+            features=getattr(federation, "features", None),
+            columns=dict(notes.get("columns", {})),
+        )
+
+    @property
+    def n_clients(self) -> int:
+        """T, the unseen clients included."""
+        return len(self.seen)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: t for t, name in enumerate(self.names or map(str, range(self.n_clients)))}
+
+    def name(self, client: int) -> str:
+        """The name of a client."""
+        return str(client) if self.names is None else self.names[client]
+
+    def place(self, name: str) -> int | None:
+        """The index of a client; None for a name that the federation did not have."""
+        return self._places.get(str(name))
+
+    def trained(self, name: str) -> int:
+        """The index of a client that trained.
+
+        Raises:
+            UserError: there is no such client, or it took no part in training.
+
+        """
+        t = self.place(name)
+        if t is None:
+            some = ", ".join(self.name(i) for i in torch.nonzero(self.seen)[:3, 0].tolist())
+            raise UserError(f"client: {name} is none of the {int(self.seen.sum())} clients that trained ({some}, ...)")
+        require(bool(self.seen[t]), f"client: {name} took no part in training; personalize(x, y) makes it a model")
+        return t
+
+    def labels(self, y: Any) -> np.ndarray:
+        """Labels as the task has them: whole numbers [n], or real targets.
+
+        Raises:
+            UserError: a label is not one of the classes.
+
+        """
+        y = np.asarray(y)
+        if not hasattr(self.task, "n_classes") or self.vocabulary is not None:
+            return y
+        if self.classes is not None and (y.dtype.kind in "SUO" or bool(np.isin(y.astype(str), self.classes).all())):
+            codes = {name: code for code, name in enumerate(self.classes)}
+            wrong = sorted(set(y.astype(str).tolist()) - codes.keys())
+            require(not wrong, f"y: {wrong[:1]} is none of the classes {', '.join(self.classes)}")
+            return np.array([codes[name] for name in y.astype(str)], dtype=np.int64)
+        return check_labels(y, self.task.n_classes, len(y))[0] if len(y) else y.astype(np.int64)
+
+    def samples_of(self, x: np.ndarray, y: np.ndarray | None = None) -> Samples:
+        """Samples of this form; without labels they are zeros.
+
+        Args:
+            x: [n, *raw_shape].
+            y: labels as whole numbers [n] (or [n, L]), or real targets [n] or [n, k].
+
+        Raises:
+            UserError: the arrays have another form.
+
+        """
+        x = np.asarray(x)
+        require(
+            tuple(x.shape[1:]) == self.raw_shape and x.ndim == len(self.raw_shape) + 1,
+            f"x: expected shape [n, {', '.join(map(str, self.raw_shape))}] as in training, got {list(x.shape)}",
+        )
+        if self.vocabulary is not None:
+            codes = torch.from_numpy(x.astype(np.int64))
+            return Codes(codes, codes if y is None else torch.from_numpy(np.asarray(y, dtype=np.int64)))
+        labels = torch.zeros(len(x), dtype=torch.int64) if y is None else torch.from_numpy(np.asarray(y))
+        if self.pixels is None:
+            return Arrays(torch.from_numpy(check_features(x)), labels)
+        require(x.dtype == np.uint8, f"x: expected uint8 images as in training, got {x.dtype}")
+        return Arrays(torch.from_numpy(x), labels, **self.pixels)
+
+    def state(self) -> dict[str, Any]:
+        """The facts as plain values and tensors, for a checkpoint."""
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        features = None if self.features is None else self.features.state()
+        return found | {"task": recipe(self.task), "features": features}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Schema":
+        """The schema of a checkpoint."""
+        tuples = {
+            name: None if state[name] is None else tuple(state[name])
+            for name in ("in_shape", "raw_shape", "names", "classes")
+        }
+        features = None
+        if state["features"] is not None:
+            from fedem_lightning.data.features import TableFeatures
+
+            features = TableFeatures.from_state(state["features"])
+        return cls(**{**state, **tuples, "task": make(state["task"], key="task"), "features": features})
+
+
+def plain_list(values: Any) -> list[float] | None:
+    """A sequence of numbers as a list."""
+    return None if values is None else [float(value) for value in values]

@@ -1,0 +1,118 @@
+"""One client's model as a plain module, and the models of many clients."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.models.components import model_state
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
+
+
+class ClientModel(nn.Module):
+    """What one client predicts with: sum_m pi_m h_m(x), Eq. 5 of the FedEM paper. It holds copies, in eval mode.
+
+    Args:
+        networks: the M networks h_m.
+        weights: pi, [M]; they sum to 1.
+        schema: form of the samples, and the task.
+        name: the client's name.
+
+    """
+
+    weights: Tensor
+
+    def __init__(self, networks: Sequence[nn.Module], weights: Tensor, schema: Schema, name: str) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks).requires_grad_(False)
+        self.register_buffer("weights", weights.detach().clone())
+        self.schema, self.name = schema, name
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Probabilities of the classes, or means of y.
+
+        Args:
+            x: samples as the networks take them, [n, *in_shape].
+
+        Returns:
+            [n, Y], or [n, k] in a regression; for texts [n, L, Y].
+
+        """
+        task = self.schema.task
+        predictions = [task.predict(network(x)) for network in self.networks]  # M x [n, ...]
+        if len(predictions) == 1:
+            return task.answer(predictions[0])
+        return task.answer(task.mix(torch.stack(predictions), self.weights.expand(len(x), -1)))
+
+    @torch.no_grad()
+    def predict(self, x: Any) -> np.ndarray:
+        """The same as `forward`, from samples as in training: arrays, uint8 images, or a table with the columns.
+
+        Raises:
+            UserError: the samples have another form.
+
+        """
+        x = self.schema.features.transform(x) if self.schema.features is not None and hasattr(x, "columns") else x
+        samples = self.schema.samples_of(np.asarray(x))
+        features = samples.features(torch.arange(len(x)), self.weights.dtype)
+        return self(features.to(self.weights.device)).cpu().numpy()
+
+
+@dataclass
+class ClientModels:
+    """The models of K clients: shared components with their weights, or models of their own.
+
+    Args:
+        names: of the clients, [K].
+        personal: their models, of all clients at once.
+        schema: form of the samples, and the task.
+
+    """
+
+    names: tuple[str, ...]
+    personal: PersonalModels
+    schema: Schema
+
+    def __post_init__(self) -> None:
+        self._places = {name: k for k, name in enumerate(self.names)}
+
+    def place(self, name: str) -> int | None:
+        """The index of a client; None if it is not among them."""
+        return self._places.get(str(name))
+
+    def of(self, rows: Tensor) -> PersonalModels:
+        """The models of some of the clients (int64 [C]), which predict for blocks of these clients."""
+        mixture = self.personal.mixture[rows]
+        if isinstance(self.personal, SharedModels):
+            return SharedModels(self.personal.components, mixture)
+        return OwnModels(self.personal.backbone, {n: t[rows] for n, t in self.personal.models.items()}, mixture)
+
+    def model(self, name: str) -> ClientModel:
+        """One client's model."""
+        row = self._places[name]
+        return client_model(self.of(torch.tensor([row])), self.schema, name)
+
+
+def client_model(personal: PersonalModels, schema: Schema, name: str) -> ClientModel:
+    """The module of a single client's personal models."""
+    if isinstance(personal, SharedModels):
+        networks = [copy.deepcopy(component) for component in personal.components]
+    else:
+        states = [{n: t[0, m] for n, t in personal.models.items()} for m in range(personal.mixture.shape[1])]
+        networks = [with_state(personal.backbone, state) for state in states]
+    return ClientModel(networks, personal.mixture[0], schema, name)
+
+
+def with_state(network: nn.Module, state: Models) -> nn.Module:
+    """A copy of a network with other parameters and buffers; frozen tensors stay."""
+    own = copy.deepcopy(network)
+    assert state.keys() == model_state(own).keys()
+    own.load_state_dict(state, strict=False)
+    return own

@@ -1,0 +1,128 @@
+"""Recipes: objects as plain values, from which a checkpoint makes them again without pickle.
+
+A recipe is a dictionary with the object's class under "_target_" and its arguments, as in Hydra's configurations.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from fedem_lightning.errors import UserError
+from fedem_lightning.hyperparameters import is_plain
+
+_ROOMS = ("adaptation", "algorithms", "backbones", "engine", "local_solver", "network", "tasks", "topology")
+TRUSTED = ("torch.optim", *(f"fedem_lightning.{room}" for room in _ROOMS))
+"""What a file may name: nothing there touches files. The user must allow others, because to call them is to run code."""
+
+
+class Recorded:
+    """Remembers the arguments of its constructor in `made_with`."""
+
+    made_with: dict[str, Any]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:  # noqa: D102
+        made = super().__new__(cls)
+        made.__dict__["made_with"] = _by_name(cls.__init__, (made, *args), options)
+        made.__dict__["made_with"].pop("self", None)
+        return made
+
+
+def recorded(function: Any) -> Any:
+    """Decorates a function that makes an object: the object remembers the function and its arguments."""
+
+    @functools.wraps(function)
+    def made(*args: Any, **options: Any) -> Any:
+        return remember(function(*args, **options), _path(function), _by_name(function, args, options))
+
+    return made
+
+
+def remember(made: Any, path: str, arguments: Mapping[str, Any]) -> Any:
+    """Notes what made an object that is not `Recorded`, by its import path; returns the object."""
+    made.made_by, made.made_with = path, dict(arguments)
+    return made
+
+
+def recipe(value: Any) -> Any:
+    """A value as numbers, strings, None, lists and dictionaries; "_unknown_" names what cannot be made again."""
+    if is_plain(value):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (str, Path)):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): recipe(part) for key, part in value.items()}
+    if isinstance(value, Sequence):
+        return [recipe(part) for part in value]
+    if isinstance(value, functools.partial) and not value.args:
+        return {"_target_": _path(value.func), "_partial_": True, **recipe(value.keywords)}
+    if isinstance(getattr(value, "made_with", None), dict):
+        return {"_target_": getattr(value, "made_by", _path(type(value))), **recipe(value.made_with)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return {"_target_": _path(type(value)), **recipe(fields)}
+    return {"_unknown_": _path(value if inspect.isroutine(value) or inspect.isclass(value) else type(value))}
+
+
+def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
+    """The value of a recipe.
+
+    Args:
+        made_of: the recipe.
+        trusted: packages or modules beside `TRUSTED` from which objects may be made.
+        key: name of the argument, for messages.
+
+    Raises:
+        UserError: the recipe names something that cannot be made again, or is not trusted.
+
+    """
+    if isinstance(made_of, list):
+        return [make(part, trusted, key) for part in made_of]
+    if not isinstance(made_of, dict):
+        return made_of
+    if "_unknown_" in made_of:
+        raise UserError(f"{key}: the file does not say how to make {made_of['_unknown_']} again; pass {key}=...")
+    arguments = {name: make(part, trusted, name) for name, part in made_of.items() if name not in _MARKS}
+    if "_target_" not in made_of:
+        return arguments
+    target = _import(made_of["_target_"], trusted, key)
+    return functools.partial(target, **arguments) if made_of.get("_partial_") else target(**arguments)
+
+
+_MARKS = ("_target_", "_partial_")
+
+
+def _import(path: str, trusted: Sequence[str], key: str) -> Any:
+    module, _, name = path.rpartition(".")
+    allowed = any(module == package or module.startswith(f"{package}.") for package in (*TRUSTED, *trusted))
+    if not allowed or name.startswith("_"):
+        raise UserError(
+            f"{key}: the file wants to call {path}, which is not part of this package; if you trust it, add "
+            f"trust={module.partition('.')[0]}, or pass {key}=..."
+        )
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{key}: cannot import {path} ({error})") from error
+
+
+def _path(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def _by_name(function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name; none if they do not fit, which the call itself reports."""
+    signature = inspect.signature(function)
+    try:
+        bound = signature.bind_partial(*args, **options).arguments
+    except TypeError:
+        return {}
+    rest = [name for name, p in signature.parameters.items() if p.kind is inspect.Parameter.VAR_KEYWORD]
+    return {k: v for k, v in bound.items() if k not in rest} | (bound.get(rest[0], {}) if rest else {})
