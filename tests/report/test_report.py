@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
-from matplotlib.figure import Figure
 
 from fedem_lightning import UserError
 from fedem_lightning.report import Papers, find_runs, group_runs
@@ -20,7 +19,7 @@ from fedem_lightning.report.components import entropy
 from fedem_lightning.report.figures import curves, families, sweep, varied_numbers
 from fedem_lightning.report.tables import scores_table
 from helpers.commands import call
-from helpers.runs import make_run, sums
+from helpers.runs import leave_undrawn, make_run, sums
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[str, str, int]:
@@ -632,7 +631,7 @@ def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["dataset.n_clients=6", "dataset.dimension=5", "dataset.test_size=20", "dataset.unseen_fraction=0.34"]
     options += ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1", "run_dir=sweep", "network=reliable"]
     with monkeypatch.context() as patched:  # the figures of the runs themselves are tested elsewhere
-        patched.setattr(Figure, "savefig", lambda figure, path, **options: path.touch())
+        leave_undrawn(patched)
         assert call(tmp_path, patched, "-m", "algorithm=fedem,local", "seed=0,1", *options) == 0
     command = [sys.executable, "-m", "fedem_lightning.report", "sweep", "--out", "report"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
