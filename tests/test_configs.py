@@ -10,12 +10,11 @@ import torchvision
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from matplotlib.figure import Figure
 
 from fedem_lightning import UserError
 from fedem_lightning.run.execute import build_model, run
-from fedem_lightning.run.usage import CONFIG_DIR
-from helpers.runs import SMALL, run_small
+from helpers.commands import CONFIG_DIR
+from helpers.runs import SMALL, leave_undrawn, run_small
 
 GROUPS = (
     "adaptation",
@@ -66,8 +65,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     group, name = option.rsplit("/", 1)
-    if option not in DRAWN:  # all figures are put together, but rendering them takes half of a run's time
-        monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: path.touch())
+    if option not in DRAWN:
+        leave_undrawn(monkeypatch)
     overrides = [f"{'+' if group == 'experiment' else ''}{group}={name}"]
     if group in ("algorithm", "backbone") and name in FITTING:
         overrides.append(f"dataset={FITTING[name]}")
@@ -100,7 +99,10 @@ WITH_REFERENCE = [e for e in EXPERIMENTS if "by_fidelity" in (CONFIG_DIR / "expe
 
 
 @pytest.mark.parametrize("experiment", WITH_REFERENCE)
-def test_the_public_codes_settings_run_as_well(experiment: str, tmp_path: Path, files: Path) -> None:
+def test_the_public_codes_settings_run_as_well(
+    experiment: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_undrawn(monkeypatch)
     overrides = [f"+experiment={experiment}", "fidelity=reference", "dataset.unseen_fraction=0.34"]
     if experiment.startswith("cifar"):
         overrides += ["backbone.pretrained=false", "algorithm=fedavg"]
@@ -131,7 +133,8 @@ def test_an_experiment_names_its_command() -> None:
         assert any(f"+experiment={path.stem}" in line and "python -m fedem_lightning" in line for line in first[:4])
 
 
-def test_a_users_own_backbone_is_one_target_away(tmp_path: Path) -> None:
+def test_a_users_own_backbone_is_one_target_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_undrawn(monkeypatch)
     overrides = [
         "~backbone",
         "+backbone._target_=torch.nn.Linear",

@@ -12,6 +12,7 @@ import pytest
 
 from helpers.commands import call
 from helpers.paths import ROOT
+from helpers.runs import leave_undrawn
 
 DOCUMENT = ROOT / "docs" / "adding_an_algorithm.md"
 SMALL = ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=20", "trainer.max_epochs=1"]
@@ -46,6 +47,7 @@ def commands() -> list[list[str]]:
 def test_the_sweep_of_a_method_from_outside(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    leave_undrawn(monkeypatch)
     sweep = next(arguments for arguments in commands() if "-m" in arguments)
     assert call(project, monkeypatch, *sweep, *SMALL) == 0, capsys.readouterr().err
     found = [json.loads(path.read_text()) for path in project.glob("runs/ditto/*/results.json")]

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,16 +17,18 @@ from fedem_lightning import (
     ClientSGD,
     Dapper,
     FedAvg,
+    FedEM,
     FederatedAlgorithm,
     Finetune,
     Linear,
     UserCentric,
     UserError,
 )
+from fedem_lightning.callbacks import BoundsDiagnostics
 from fedem_lightning.processes import Processes
 from helpers.commands import ENVIRONMENT
 from helpers.conformance import ROWS, Noisy, Row
-from helpers.federations import make_trainer
+from helpers.federations import make_data, make_model, make_trainer
 
 SIZES = (9, 30, 4, 17, 8, 25, 12)
 
@@ -46,6 +48,11 @@ def cases() -> dict[str, tuple[Row, dict[str, Any]]]:
     return found | {name: (Row(kind), options) for name, (kind, options) in more.items()}
 
 
+def several(devices: int) -> dict[str, Any]:
+    """The Trainer's options for so many processes."""
+    return {"devices": devices, "strategy": "ddp", "use_distributed_sampler": False} if devices > 1 else {"devices": 1}
+
+
 def results(devices: int) -> dict[str, dict[str, Tensor]]:
     """What three rounds of each case, and the test after them, leave behind."""
     sgd = ClientSGD(lr=0.3, momentum=0.9, state="keep")
@@ -55,8 +62,7 @@ def results(devices: int) -> dict[str, dict[str, Tensor]]:
         torch.manual_seed(0)
         backbone = Noisy() if name == "tuned" else Linear(data.in_shape, data.n_outputs)
         model = row.kind(backbone, 7, batch_size=4, client_optimizer=sgd, **{**row.options, **options})
-        several = {"strategy": "ddp", "use_distributed_sampler": False} if devices > 1 else {}
-        trainer = make_trainer(3, devices=devices, num_sanity_val_steps=0, **several)
+        trainer = make_trainer(3, num_sanity_val_steps=0, **several(devices))
         trainer.fit(model, data)
         metrics = model.round_metrics.means()
         trainer.test(model, data, verbose=False)
@@ -70,15 +76,57 @@ def results(devices: int) -> dict[str, dict[str, Tensor]]:
     return found
 
 
-def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
-    """This file, run as a script, leaves what each of two processes found."""
-    subprocess.run([sys.executable, __file__, tmp_path], check=True, timeout=400, env=ENVIRONMENT, cwd=tmp_path)
-    first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1))
-    for name, state in results(devices=1).items():
+def bounds(devices: int) -> dict[str, Any]:
+    """What the callback about bounds says after two rounds."""
+    data = make_data((9, 14, 30, 25, 40), unseen_fraction=0.2)
+    model = make_model(FedEM, data, scored_clients=3)
+    options = {"callbacks": [BoundsDiagnostics()], "limit_val_batches": 1, **several(devices)}
+    trainer = make_trainer(2, **options)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    return {"bounds": model.diagnostics["bounds"], "discrepancy": model.clients.discrepancy.fillna(-1).tolist()}
+
+
+def everything(devices: int) -> dict[str, Any]:
+    return {"results": results(devices), "bounds": bounds(devices)}
+
+
+class Found(NamedTuple):
+    """By one process alone, and by each of two."""
+
+    alone: dict[str, Any]
+    first: dict[str, Any]
+    second: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """This file, run as a script, leaves what each of two processes found; they load packages while this one works."""
+    folder = tmp_path_factory.mktemp("two")
+    with subprocess.Popen([sys.executable, __file__, folder], env=ENVIRONMENT, cwd=folder) as script:
+        try:
+            alone = everything(devices=1)
+            assert script.wait(timeout=400) == 0
+        finally:
+            script.kill()
+    return Found(alone, *(torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)))
+
+
+def test_results_do_not_depend_on_the_number_of_processes(found: Found) -> None:
+    first, second = found.first["results"], found.second["results"]
+    for name, state in found.alone["results"].items():
         for key, expected in state.items():
             close: dict[str, Any] = {"equal_nan": True, "msg": f"{name}: {key}"}  # unseen clients are on no map
             torch.testing.assert_close(first[name][key], expected, rtol=1e-9, atol=1e-12, **close)
             torch.testing.assert_close(first[name][key], second[name][key], rtol=0, atol=0, **close)
+
+
+def test_bounds_do_not_depend_on_the_number_of_processes(found: Found) -> None:
+    alone, first, second = (each["bounds"] for each in found)
+    assert first == second
+    assert first["discrepancy"] == pytest.approx(alone["discrepancy"], rel=1e-9)
+    assert first["bounds"]["suggestions"] == alone["bounds"]["suggestions"]
+    assert sum(d >= 0 for d in alone["discrepancy"]) == 3
 
 
 def command_line(*arguments: str) -> list[str]:
@@ -126,5 +174,5 @@ def test_fewer_clients_than_processes() -> None:
 
 
 if __name__ == "__main__":
-    here = results(devices=2)
+    here = everything(devices=2)
     torch.save(here, f"{sys.argv[1]}/rank{os.environ.get('LOCAL_RANK', 0)}.pt")

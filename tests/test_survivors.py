@@ -40,8 +40,8 @@ from fedem_lightning.report.minimum import minimum_cell
 from fedem_lightning.report.tables import scores_of
 from fedem_lightning.run.execute import build_model
 from fedem_lightning.run.results import save_results
-from fedem_lightning.run.usage import CONFIG_DIR
 from fedem_lightning.tasks import Classification
+from helpers.commands import CONFIG_DIR
 from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
 from helpers.runs import make_run, sums
 

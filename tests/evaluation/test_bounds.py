@@ -1,8 +1,6 @@
 """Generalisation bounds: terms by hand and by brute force, and a callback that watches without touching anything."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +24,7 @@ from fedem_lightning.evaluation.bounds import (
     suggest,
 )
 from fedem_lightning.run.results import run_results
-from helpers.commands import ENVIRONMENT
 from helpers.federations import make_data, make_model, make_trainer, parameters
-from helpers.paths import ROOT
 from helpers.runs import run_small
 
 SIZES = (9, 14, 30, 25, 40)
@@ -226,36 +222,6 @@ def test_models_that_diverged_and_sanity_checks_do_not_count() -> None:
 def test_a_dimension_is_a_number_above_0() -> None:
     with pytest.raises(UserError, match=r"callbacks.bounds.dimension: expected a number above 0"):
         BoundsDiagnostics(dimension=0)
-
-
-SCRIPT = """
-import sys, json
-sys.path.insert(0, sys.argv[3])
-from helpers.federations import make_data, make_model, make_trainer
-from fedem_lightning import FedEM
-from fedem_lightning.callbacks import BoundsDiagnostics
-
-data = make_data((9, 14, 30, 25, 40), unseen_fraction=0.2)
-model = make_model(FedEM, data, scored_clients=3)
-several = {"devices": int(sys.argv[1]), "strategy": "ddp", "use_distributed_sampler": False}
-trainer = make_trainer(2, callbacks=[BoundsDiagnostics()], limit_val_batches=1, **several)
-trainer.fit(model, data)
-trainer.test(model, data, verbose=False)
-found = {"bounds": model.diagnostics["bounds"], "discrepancy": model.clients.discrepancy.fillna(-1).tolist()}
-open(f"{sys.argv[2]}-{trainer.global_rank}.json", "w").write(json.dumps(found))
-"""
-
-
-def test_several_processes_find_the_same(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    for n in ("1", "2"):
-        command = [sys.executable, "script.py", n, n, ROOT / "tests"]
-        subprocess.run(command, cwd=tmp_path, check=True, timeout=200, env=ENVIRONMENT)
-    alone, first, second = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("1-0", "2-0", "2-1"))
-    assert first == second
-    assert first["discrepancy"] == pytest.approx(alone["discrepancy"], rel=1e-9)
-    assert first["bounds"]["suggestions"] == alone["bounds"]["suggestions"]
-    assert sum(d >= 0 for d in alone["discrepancy"]) == 3
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from fedem_lightning.run import usage
 from fedem_lightning.run.cli import main
 
+CONFIG_DIR = usage.CONFIG_DIR
+"""Whoever imports it from here has the command line's resolvers, too, without which nothing can be composed."""
 TINY = [
     "dataset.n_clients=8",
     "dataset.dimension=6",

@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import wandb
 from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
 from fedem_lightning.run.cli import _config_flags
 from fedem_lightning.run.run_folder import save_config
 from helpers.commands import TINY, call, finish, start
-from helpers.runs import figures, snapshot
+from helpers.runs import figures, leave_undrawn, snapshot
 
 
 @pytest.fixture(scope="module")
@@ -185,14 +186,20 @@ def test_a_traceback_on_request(
     assert ("Traceback" in capsys.readouterr().err) == (asked == "1")
 
 
-def test_multirun_and_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multirun_and_wandb_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Without a key: not in the environment, and no login in an empty home folder."""
     for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
         monkeypatch.delenv(name, raising=False)
     environment = {"HOME": str(tmp_path), "WANDB_SILENT": "true"}
     arguments = ["-m", "algorithm=fedem,local", "seed=0,1", "logger=wandb", "run_dir=sweep"]
-    code, out, err = finish(start(tmp_path, *arguments, *TINY, **environment), timeout=400)
-    assert code == 0, (out, err)
+    wandb.teardown()  # it remembers its environment, that of other tests
+    try:
+        assert call(tmp_path, monkeypatch, *arguments, *TINY, **environment) == 0
+    finally:
+        wandb.teardown()
+    out = capfd.readouterr().out
     found = [json.loads(p.read_text()) for p in tmp_path.glob("sweep/*/results.json")]
     jobs = {(r["algorithm"], r["seed"]): r["federation_digest"] for r in found}
     assert sorted(jobs) == [("fedem", 0), ("fedem", 1), ("local", 0), ("local", 1)]
@@ -252,6 +259,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path: Path) 
 def test_a_broken_newest_checkpoint_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    leave_undrawn(monkeypatch)
     arguments = [*TINY, "callbacks.checkpoint.every_n_rounds=1", "run_dir=run"]
     assert call(tmp_path, monkeypatch, *arguments) == 0
     expected = figures(tmp_path / "run")

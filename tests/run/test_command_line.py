@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedem_lightning.run.usage import CONFIG_DIR, choices
-from helpers.commands import call
+from fedem_lightning.run.usage import choices
+from helpers.commands import CONFIG_DIR, call
 
 OWN = "choices of your own need --config-dir"
 ALGORITHMS = f"no such choice; there are {', '.join(choices(CONFIG_DIR)['algorithm'])}; {OWN}"

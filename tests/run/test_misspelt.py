@@ -6,8 +6,8 @@ import pytest
 
 from fedem_lightning.data.__main__ import main as data_main
 from fedem_lightning.run.misspelt import nearest
-from fedem_lightning.run.usage import CONFIG_DIR, choices
-from helpers.commands import call
+from fedem_lightning.run.usage import choices
+from helpers.commands import CONFIG_DIR, call
 
 EPOCHS = "trainer.max_epoch: no such key; did you mean trainer.max_epochs?"
 RATE = "did you mean algorithm.client_optimizer.lr or algorithm.server_optimizer.lr?"

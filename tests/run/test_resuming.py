@@ -12,9 +12,13 @@ from fedem_lightning.report import find_runs
 from fedem_lightning.run.job_folders import remove_if_empty
 from fedem_lightning.run.resuming import resume_command
 from fedem_lightning.run.run_folder import find_checkpoint
-from fedem_lightning.run.usage import CONFIG_DIR
-from helpers.commands import TINY, call
-from helpers.runs import snapshot
+from helpers.commands import CONFIG_DIR, TINY, call
+from helpers.runs import leave_undrawn, snapshot
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_undrawn(monkeypatch)
 
 
 def checkpoint(path: Path, rounds: int) -> None:

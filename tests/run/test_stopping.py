@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.callbacks.interrupt import GRACE_SECONDS
 from fedem_lightning.errors import Interrupted
 from fedem_lightning.run.stopping import StopSignals
-from helpers.commands import environment
+from helpers.commands import call, environment
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.runs import figures
 
@@ -112,13 +113,29 @@ class Started:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
+def continuation(line: str) -> str:
+    """The command after "with: ", that of the job."""
+    return line.partition(" with: ")[2].partition("; continue the whole sweep")[0]
+
+
 def paste(place: Path, line: str) -> str:
-    """Opens the gate, and runs in a shell what stands in `line` after "with: ", that of the job; what that printed."""
+    """Opens the gate, and runs in a shell the command that `line` says; what that printed."""
     (place / "go").touch()
-    command = line.partition(" with: ")[2].partition("; continue the whole sweep")[0]
+    command = continuation(line)
     done = subprocess.run(["sh", "-c", command], cwd=place, env=environment(place), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), (command, done)
     return done.stdout
+
+
+def paste_here(place: Path, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The same in this process and without a shell, which spares the seconds in which packages are loaded."""
+    (place / "go").touch()
+    words = shlex.split(continuation(line))
+    assert words[1:3] == ["-m", "fedem_lightning"]
+    monkeypatch.syspath_prepend(place)
+    capsys.readouterr()
+    assert call(place, monkeypatch, *words[3:]) == 0, words
+    return capsys.readouterr().out
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -135,8 +152,9 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("straight")
     furnish(place)
     (place / "go").touch()
-    command = [sys.executable, "-m", "fedem_lightning", *START, "run_dir=run"]
-    subprocess.run(command, cwd=place, env=environment(place), check=True, capture_output=True, timeout=PATIENCE)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(place)
+        assert call(place, patched, *START, "run_dir=run") == 0
     return place / "run"
 
 
@@ -162,7 +180,13 @@ def test_a_run_ends_its_round_and_goes_on_by_the_command_that_it_prints(
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
-def test_a_stop_at_once_goes_on_from_the_last_checkpoint(number: signal.Signals, place: Path, straight: Path) -> None:
+def test_a_stop_at_once_goes_on_from_the_last_checkpoint(
+    number: signal.Signals,
+    place: Path,
+    straight: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The round would last for ever: SIGTERM waits a second, Ctrl-C for another one."""
     started = Started(place, *START, RUN_DIR, "callbacks.interrupt.grace_seconds=1")
     if number == signal.SIGINT:
@@ -173,7 +197,7 @@ def test_a_stop_at_once_goes_on_from_the_last_checkpoint(number: signal.Signals,
     assert line.count("\n") == 1
     assert re.match(r"stopped by (SIGTERM|Ctrl-C) in round 5; continue after round 3 with: ", line)
     if number == signal.SIGTERM:
-        assert "resumed from round 3" in paste(place, line)
+        assert "resumed from round 3" in paste_here(place, line, monkeypatch, capsys)
         assert figures(place / FOLDER) == figures(straight)
 
 
@@ -192,7 +216,9 @@ def test_before_and_after_training(where: str, expected: str, place: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_a_sweep_stops_with_its_job(number: signal.Signals, place: Path) -> None:
+def test_a_sweep_stops_with_its_job(
+    number: signal.Signals, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     started = Started(place, "-m", *START, "seed=3", RUN_DIR)
     line = started.stop(number, go=True)
     assert line.count("\n") == 1
@@ -200,7 +226,7 @@ def test_a_sweep_stops_with_its_job(number: signal.Signals, place: Path) -> None
     sweep = place / FOLDER
     assert sorted(path.name for path in sweep.iterdir()) == ["0_algorithm=fedavg", "multirun.yaml"]
     if number == signal.SIGINT:
-        assert "resumed from round 5" in paste(place, line)
+        assert "resumed from round 5" in paste_here(place, line, monkeypatch, capsys)
     else:  # the whole sweep goes on, too
         assert "resumed from round 5" in paste(place, line.partition("; continue the whole sweep")[2])
         assert (sweep / "1_algorithm=fedem" / "results.json").exists()

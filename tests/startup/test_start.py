@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import fedem_lightning
-from fedem_lightning.run.usage import CONFIG_DIR, choices
+from fedem_lightning.run.usage import choices
 from fedem_lightning.startup.loading import loading
-from helpers.commands import TINY, call
+from helpers.commands import CONFIG_DIR, TINY, call
 from helpers.paths import ROOT
 
 HEAVY = ["torch", "pytorch_lightning", "torchmetrics", "torchvision", "numpy", "pandas", "matplotlib", "scipy"]
