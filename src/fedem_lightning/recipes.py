@@ -18,7 +18,7 @@ from fedem_lightning.hyperparameters import is_plain
 
 _ROOMS = ("adaptation", "algorithms", "backbones", "engine", "local_solver", "network", "tasks", "topology")
 TRUSTED = ("torch.optim", *(f"fedem_lightning.{room}" for room in _ROOMS))
-"""What a file may name: nothing there touches files. The user must allow others, because to call them is to run code."""
+"""What a file may name: nothing there touches files. The user must allow others: to call them is to run code."""
 
 
 class Recorded:

@@ -2,7 +2,8 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import pandas as pd
 import pytorch_lightning as pl
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
+from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
 from fedem_lightning.algorithms.checks import check_class, check_options, check_share
 from fedem_lightning.algorithms.client_states import ClientStates, size_as_saved
 from fedem_lightning.algorithms.contract import Contract
@@ -33,6 +35,8 @@ from fedem_lightning.recipes import Recorded
 
 ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
+
+LIGHTNINGS_OPTIONS = ("map_location", "hparams_file", "strict", "weights_only")
 
 
 class FederatedAlgorithm(
@@ -139,6 +143,26 @@ class FederatedAlgorithm(
             zeros = {name: p.new_zeros(self.n_trained_models, *p.shape) for name, p in params.items()}
             self.kept_momentum = ClientStore(n_clients, zeros, momentum=True)  # rows [M, ...]
         self.register_load_state_dict_pre_hook(size_as_saved)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls, checkpoint_path: str | Path, *_: Any, trust: Sequence[str] = (), **arguments: Any
+    ) -> Self:
+        """The model of a checkpoint, in eval mode, without pickle.
+
+        Args:
+            checkpoint_path: the file.
+            trust: packages of yours whose classes the checkpoint may name.
+            arguments: of the class; they replace those of the checkpoint. `backbone` is needed for a network that this
+                package cannot make again. Lightning's own options (`map_location`, `strict`, `weights_only`) may be
+                given, too: the model lies on the CPU, every tensor must fit, and nothing is ever unpickled.
+
+        Raises:
+            UserError: the file is not intact, or does not say how to make an argument.
+
+        """
+        given = {name: value for name, value in arguments.items() if name not in LIGHTNINGS_OPTIONS}
+        return model_of(read_checkpoint(Path(checkpoint_path)), cls, trust, given)
 
     # --- facts ------------------------------------------------------------------------------------------------------
 

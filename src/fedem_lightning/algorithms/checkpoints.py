@@ -37,9 +37,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def model_of(
-    checkpoint: dict[str, Any], kind: "type[FederatedAlgorithm] | None", trust: Sequence[str], given: dict[str, Any]
-) -> "FederatedAlgorithm":
+def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given: dict[str, Any]) -> Any:
     """The model of a checkpoint, in eval mode.
 
     Args:

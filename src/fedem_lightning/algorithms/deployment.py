@@ -1,14 +1,11 @@
 """Part of every algorithm: a trained model's use outside of training, by clients' names."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
 from fedem_lightning.algorithms.growth import federation_of, grown
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.schema import Schema
@@ -19,9 +16,6 @@ from fedem_lightning.processes import Processes
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
-
-
-LIGHTNINGS_OPTIONS = ("map_location", "hparams_file", "strict", "weights_only")
 
 
 class ClientPredictions(NamedTuple):
@@ -36,7 +30,7 @@ class Deployment:
     """Models of known and of new clients. `schema` says what the model knows of its federation."""
 
     schema: Schema | None
-    _guest: "FederatedAlgorithm | None"  # a copy with room for one more client
+    _guest: Any  # a copy with room for one more client
 
     def client(self, name: str) -> ClientModel:
         """The model of a client that trained, a copy.
@@ -100,56 +94,36 @@ class Deployment:
 
         """
         algorithm, schema = self._trained()
-        places = [schema.place(name) for name in names]
-        new = [k for k, t in enumerate(places) if t is None]
-        for name, t in zip(names, places, strict=True):
-            known = t is not None and bool(schema.seen[t])
+        clients: list[int] = []
+        new: list[str] = []
+        for name in names:
+            place = schema.place(name)
+            trained = place is not None and bool(schema.seen[place])
             require(
-                not known or algorithm.adaptation is not None,
+                not trained or algorithm.adaptation is not None,
                 f"client: {name} took part in training and has its model; give the new client another name",
             )
-        at = np.array([schema.n_clients + new.index(k) if t is None else t for k, t in enumerate(places)])
-        federation = federation_of(
-            schema, samples, torch.from_numpy(at)[client], torch.from_numpy(split), tuple(names[k] for k in new)
-        ).to(algorithm.device)
+            clients.append(schema.n_clients + len(new) if place is None else place)
+            new += [name] if place is None else []
+        t = torch.tensor(clients, dtype=torch.int64)
+        federation = federation_of(schema, samples, t[client], torch.from_numpy(split), tuple(new))
         other = self._with_room(len(new))
-        t = torch.from_numpy(at).to(algorithm.device)
-        return ClientModels(names, _personalized(other, federation, t), schema)
+        personal = _personalized(other, federation.to(algorithm.device), t.to(algorithm.device))
+        return ClientModels(names, personal, schema)
 
     def _with_room(self, n_more: int) -> "FederatedAlgorithm":
-        """A copy with room for new clients; for a single one it is kept, because making it takes longer than using it."""
+        """A copy with room for new clients; that for a single one is kept, because it is slower to make than to use."""
         algorithm = cast("FederatedAlgorithm", self)
         if n_more != 1:
             return grown(algorithm, n_more)
         if self._guest is None:
             self.__dict__["_guest"] = grown(algorithm, 1)  # no submodule: it is not part of the state
-        assert self._guest is not None
-        return self._guest
+        return cast("FederatedAlgorithm", self._guest)
 
     def _trained(self) -> tuple["FederatedAlgorithm", Schema]:
         if self.schema is None:
             raise UserError("the model has not been trained: it knows no clients; fit or load it first")
         return cast("FederatedAlgorithm", self), self.schema
-
-    @classmethod
-    def load_from_checkpoint(  # type: ignore[override]
-        cls, checkpoint_path: str | Path, *_: Any, trust: Sequence[str] = (), **arguments: Any
-    ) -> Any:
-        """The model of a checkpoint, in eval mode, without pickle.
-
-        Args:
-            checkpoint_path: the file.
-            trust: packages of yours whose classes the checkpoint may name.
-            arguments: of the class; they replace those of the checkpoint. `backbone` is needed for a network that this
-                package cannot make again. Lightning's own options (`map_location`, `strict`, `weights_only`) may be
-                given, too: the model lies on the CPU, every tensor must fit, and nothing is ever unpickled.
-
-        Raises:
-            UserError: the file is not intact, or does not say how to make an argument.
-
-        """
-        given = {name: value for name, value in arguments.items() if name not in LIGHTNINGS_OPTIONS}
-        return model_of(read_checkpoint(Path(checkpoint_path)), cast(Any, cls), trust, given)
 
     def predict_step(self, batch: Federation, batch_idx: int) -> ClientPredictions:
         """Predictions for the test samples of all clients, of this process's clients if there are several."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Domains, Federation
 from fedem_lightning.data.positions import Split
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
@@ -70,7 +70,9 @@ class Remembered:
 
         """
         if self.n_known[clients].any():
-            raise UserError("the method needs the training samples of the run's clients, which a checkpoint has not")
+            raise UserError(
+                "the method needs the training samples of the run's clients, which a checkpoint does not have"
+            )
         return self.split.positions(clients)
 
     def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Remembered":
@@ -86,7 +88,9 @@ class Remembered:
         return [*self.split.fingerprint(), self.n_known]
 
 
-def federation_of(schema: Schema, samples: Samples, clients: Tensor, split: Tensor, names: tuple[str, ...]) -> Any:
+def federation_of(
+    schema: Schema, samples: Samples, clients: Tensor, split: Tensor, names: tuple[str, ...]
+) -> Federation:
     """A federation of a run's clients, whose samples are not there, and clients with new samples.
 
     Args:
@@ -111,4 +115,5 @@ def federation_of(schema: Schema, samples: Samples, clients: Tensor, split: Tens
     seen = torch.zeros(n_clients, dtype=torch.bool)
     seen[: schema.n_clients] = schema.seen
     all_names = tuple(schema.name(t) for t in range(schema.n_clients)) + names
-    return Federation(samples, splits, all_names, seen, schema.task)
+    domains = None if schema.domains is None else Domains(schema.domains, torch.full_like(clients, -1))
+    return Federation(samples, splits, all_names, seen, schema.task, domains=domains)

@@ -45,6 +45,7 @@ class Schema:
         vocabulary: characters of a text, by code.
         features: how the columns of a table become features; None: samples came as arrays.
         columns: names of the table's columns "label" and "client".
+        domains: names of the samples' domains, if they are known.
 
     """
 
@@ -59,6 +60,7 @@ class Schema:
     vocabulary: str | None = None
     features: Any = None
     columns: dict[str, str] = field(default_factory=dict)
+    domains: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, federation: Federation) -> "Schema":
@@ -82,6 +84,7 @@ class Schema:
             vocabulary=notes.get("vocabulary") if isinstance(samples, Windows) else None,
             features=getattr(federation, "features", None),
             columns=dict(notes.get("columns", {})),
+            domains=None if federation.domains is None else federation.domains.names,
         )
 
     @property
@@ -168,7 +171,7 @@ class Schema:
         """The schema of a checkpoint."""
         tuples = {
             name: None if state[name] is None else tuple(state[name])
-            for name in ("in_shape", "raw_shape", "names", "classes")
+            for name in ("in_shape", "raw_shape", "names", "classes", "domains")
         }
         features = None
         if state["features"] is not None:

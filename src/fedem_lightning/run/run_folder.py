@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pytorch_lightning.utilities import rank_zero_only
 
+from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.run.files import write_atomically
 
@@ -77,7 +78,7 @@ def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
         return None
     if ckpt_path != "auto":
         require(Path(ckpt_path).is_file(), f"ckpt_path: no file {ckpt_path}")
-        load_checkpoint(Path(ckpt_path))
+        read_checkpoint(Path(ckpt_path))
         return Path(ckpt_path)
     rounds: dict[Path, int] = {}
     for path in sorted((folder / "checkpoints").glob("*.ckpt")):
@@ -100,7 +101,7 @@ def rounds_of(path: Path) -> int:
         UserError: the file is not an intact checkpoint of this package.
 
     """
-    return len(load_checkpoint(path)["statistics"].get("round_seconds", ()))
+    return len(read_checkpoint(path)["statistics"].get("round_seconds", ()))
 
 
 def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
@@ -114,25 +115,9 @@ def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
     return results if done else None
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint without executing code from it (weights_only).
-
-    Raises:
-        UserError: the file is not an intact checkpoint of this package.
-
-    """
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # a broken file fails in many ways: zip, pickle, end of file, ...
-        raise UserError(f"ckpt_path: {path} is no intact checkpoint ({type(error).__name__})") from error
-    known = isinstance(checkpoint, dict) and {"state_dict", "statistics", "federation"} <= checkpoint.keys()
-    require(known, f"ckpt_path: {path} is no checkpoint of fedem-lightning")
-    return checkpoint
-
-
 def check_checkpoint(path: Path, model: torch.nn.Module, federation_digest: str) -> None:
     """Refuses a checkpoint whose tensors are not those of `model`, or that was trained on another federation."""
-    checkpoint = load_checkpoint(path)
+    checkpoint = read_checkpoint(path)
     saved, mine = checkpoint["state_dict"], model.state_dict()
     by_data = set(getattr(model, "sized_by_data", ()))
     for name in sorted((saved.keys() | mine.keys()) - by_data):
