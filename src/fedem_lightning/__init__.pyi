@@ -29,7 +29,9 @@ from fedem_lightning.data import (
 from fedem_lightning.engine import AutoEngine, Engine, LoopEngine, VmapEngine
 from fedem_lightning.errors import UserError
 from fedem_lightning.local_solver import ClientSGD
+from fedem_lightning.models.client_model import ClientModel, ClientModels
 from fedem_lightning.network import DeviceNetwork, Network, ShiftedExponentialNetwork
+from fedem_lightning.serving.load import load, load_clients
 from fedem_lightning.topology import Topology
 
 __version__: str
@@ -42,6 +44,8 @@ __all__ = [
     "AutoEngine",
     "Categorical",
     "CharLSTM",
+    "ClientModel",
+    "ClientModels",
     "ClientSGD",
     "CropFlip",
     "Dapper",
@@ -70,5 +74,7 @@ __all__ = [
     "Topology",
     "UserError",
     "VmapEngine",
+    "load",
+    "load_clients",
 ]
 __all__ += algorithms.__all__

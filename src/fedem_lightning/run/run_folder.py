@@ -80,18 +80,23 @@ def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
         require(Path(ckpt_path).is_file(), f"ckpt_path: no file {ckpt_path}")
         read_checkpoint(Path(ckpt_path))
         return Path(ckpt_path)
+    newest = newest_checkpoint(folder)
+    if newest is None:
+        rank_zero_only(print)(
+            f"ckpt_path=auto: no checkpoint in {folder / 'checkpoints'}, the run starts from the beginning"
+        )
+    return newest
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The intact checkpoint of a run with the most rounds, whatever its file's name; None: there is none."""
     rounds: dict[Path, int] = {}
     for path in sorted((folder / "checkpoints").glob("*.ckpt")):
         try:
             rounds[path] = rounds_of(path)
         except UserError as error:
             rank_zero_only(print)(f"skipped: {error}")
-    if rounds:
-        return max(rounds, key=lambda path: (rounds[path], path.name))
-    rank_zero_only(print)(
-        f"ckpt_path=auto: no checkpoint in {folder / 'checkpoints'}, the run starts from the beginning"
-    )
-    return None
+    return max(rounds, key=lambda path: (rounds[path], path.name)) if rounds else None
 
 
 def rounds_of(path: Path) -> int:

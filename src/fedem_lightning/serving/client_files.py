@@ -1,0 +1,91 @@
+"""Clients' models as one `.safetensors` file: components once and each client's weights, or a model for each client.
+
+Tensors: `weights` [K, M]; `components.{m}.{name}` where clients share M components; `clients.{name}` [K, M, ...] where
+they have models of their own; `network.{name}`: frozen tensors, the same for all. The metadata has the clients' names,
+how to make the network, and the form of the samples, as JSON.
+"""
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.models.client_model import ClientModels, with_state
+from fedem_lightning.models.components import model_state
+from fedem_lightning.models.personal_models import OwnModels, SharedModels
+from fedem_lightning.recipes import make, recipe
+
+FORMAT = "fedem-lightning clients 1"
+_TENSORS = ("seen", "n_train")  # of the schema
+
+
+def write_clients(path: Path, models: ClientModels) -> None:
+    """Writes the models in one step: a stop leaves no half of a file."""
+    personal = models.personal
+    tensors: Models = {"weights": personal.mixture}
+    if isinstance(personal, SharedModels):
+        network: nn.Module = personal.components[0]
+        for m, component in enumerate(personal.components):
+            tensors |= {f"components.{m}.{name}": tensor for name, tensor in model_state(component).items()}
+    else:
+        network = personal.backbone
+        tensors |= {f"clients.{name}": tensor for name, tensor in personal.models.items()}
+    own = model_state(network)
+    tensors |= {f"network.{n}": t for n, t in network.state_dict().items() if n not in own}
+    schema = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in models.schema.state().items()}
+    facts = {"clients": list(models.names), "network": recipe(network), "schema": schema}
+    metadata = {"format": FORMAT, **{name: json.dumps(value) for name, value in facts.items()}}
+    temporary = path.with_name(f".{path.name}.tmp")
+    save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, temporary, metadata)
+    temporary.replace(path)
+
+
+def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | None = None) -> ClientModels:
+    """Reads the models.
+
+    Args:
+        path: the file.
+        trust: packages of yours whose classes the file may name.
+        backbone: the network, if the file cannot name it.
+
+    Raises:
+        UserError: the file is missing, broken, or not of this package.
+
+    """
+    require(path.is_file(), f"{path}: no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+    except SafetensorError as error:
+        raise UserError(f"{path}: no intact .safetensors file ({error})") from error
+    require(metadata.get("format") == FORMAT, f"{path}: no file of clients' models of this version")
+    names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
+    schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
+    if isinstance(made_of, dict) and "pretrained" in made_of:
+        made_of["pretrained"] = False  # the file has all weights
+    network = copy.deepcopy(backbone) if backbone is not None else make(made_of, trust, "backbone")
+    network.load_state_dict(_under("network.", tensors), strict=False)
+    network = network.to(tensors["weights"].dtype).eval()
+    return ClientModels(tuple(names), _personal(network, tensors), schema)
+
+
+def _personal(network: nn.Module, tensors: dict[str, Tensor]) -> SharedModels | OwnModels:
+    weights, own = tensors["weights"], _under("clients.", tensors)
+    if own:
+        return OwnModels(network, own, weights)
+    states: list[Any] = [_under(f"components.{m}.", tensors) for m in range(weights.shape[1])]
+    return SharedModels(nn.ModuleList(with_state(network, state) for state in states), weights)
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> Models:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
