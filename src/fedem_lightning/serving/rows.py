@@ -84,7 +84,7 @@ def read_rows(path: Path, schema: Schema, columns: Columns = Columns(), labelled
     x, y = found["x"], found.get("y")
     require(x.ndim > 0 and len(x) > 0, f"DATA: {path} has no rows")
     require(y is not None or not labelled, f"DATA: {path} has no labels ({found['label']})")
-    client, names = _clients(found, columns, len(x))
+    client, names = _clients(found, columns, schema, len(x))
     split = None if found.get("split") is None else _split(found["split"], len(x))
     labels = None if y is None else _labels(y, schema, len(x))
     return Rows(schema.samples_of(_in_form(x, schema), labels), client, names, split, y is not None)
@@ -140,7 +140,7 @@ def _plain(column: pd.Series) -> Any:
     missing = int(column.isna().sum())
     require(missing == 0, f"DATA: {missing} of {len(column)} rows have no value in the column {column.name}")
     if pd.api.types.is_numeric_dtype(column):
-        return column.to_numpy(dtype=column.dtype.type if isinstance(column.dtype, np.dtype) else None)
+        return np.array(column)  # a copy: pandas' own arrays are read-only, which torch warns of
     return column.to_numpy(dtype=object)
 
 
@@ -154,7 +154,7 @@ def _features(others: pd.DataFrame, schema: Schema, frame: pd.DataFrame) -> np.n
     require(len(names) == n, f"DATA: expected {n} columns of features as in training, got {len(names)}: {_some(names)}")
     words = [name for name in names if not pd.api.types.is_numeric_dtype(others[name])]
     require(not words, f"DATA: expected numbers in the columns of features, not in {_some(words)}")
-    return others.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.array(others.to_numpy(dtype=np.float64, na_value=np.nan))  # a copy, see `_plain`
 
 
 def _in_form(x: np.ndarray, schema: Schema) -> np.ndarray:
@@ -167,18 +167,25 @@ def _in_form(x: np.ndarray, schema: Schema) -> np.ndarray:
     return x.astype(np.uint8)
 
 
-def _clients(found: Mapping[str, Any], columns: Columns, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The client of each row [n], and the names of the clients that have rows."""
+def _clients(found: Mapping[str, Any], columns: Columns, schema: Schema, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The client of each row [n], and the names of the clients that have rows.
+
+    Clients of the run come first and in its order, in which means over clients have the run's bits.
+    """
     if columns.client is not None:
         require(columns.client != "", "--client: expected a name, got none")
         require("client" not in found, "--client: DATA names the clients of its rows; give either")
         return np.zeros(n, dtype=np.int64), (columns.client,)
     require("client" in found, f"DATA: no clients ({found['missing']}); or --client NAME, if all rows are one client's")
     codes, names = check_clients(found["client"], found["names"], n)
-    present, client = np.unique(codes, return_inverse=True)
+    present = np.unique(codes).tolist()
+    places = {t: schema.place(names[t]) for t in present}
+    present.sort(key=lambda t: (places[t] is None, places[t] or 0))
     own = tuple(names[t] for t in present)
     require(len(set(own)) == len(own), "names: two clients have the same name")
-    return client.astype(np.int64), own
+    position = np.zeros(len(names), dtype=np.int64)
+    position[present] = np.arange(len(present))
+    return position[codes], own
 
 
 def _split(split: np.ndarray, n: int) -> np.ndarray:
