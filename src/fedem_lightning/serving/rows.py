@@ -202,6 +202,7 @@ def _split(split: np.ndarray, n: int) -> np.ndarray:
 def _labels(y: np.ndarray, schema: Schema, n: int) -> np.ndarray:
     """Labels as the task has them."""
     if hasattr(schema.task, "n_classes"):
+        require(y.shape == (n,), f"y: expected shape ({n},) as x has, got {y.shape}")
         return schema.labels(y)
     size = schema.task.n_outputs
     shapes = [(n,), (n, 1)] if size == 1 else [(n, size)]

@@ -1,0 +1,147 @@
+"""`python -m fedem_lightning.predict`: the rows' own order, and each client's own model."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.torch import load_file
+
+from fedem_lightning import FedAvg, FedEM, FederatedDataModule, Local, load_clients
+from fedem_lightning.data.formats.npz import read_npz
+from fedem_lightning.personalize import main as personalize
+from fedem_lightning.predict import main
+from fedem_lightning.serving.client_files import write_clients
+from fedem_lightning.serving.predict import predictions
+from fedem_lightning.serving.rows import read_rows
+from helpers.federations import make_model, train
+from helpers.reference import softmax
+from helpers.serving import refused
+
+
+def test_probabilities_are_those_worked_out_by_hand(place: Path, tmp_path: Path) -> None:
+    """For every row of shuffled clients: sum_m pi_m softmax(W_m x + b_m), from the tensors of the file."""
+    models, out = tmp_path / "c.safetensors", tmp_path / "p.parquet"
+    personalize([str(place / "fedem"), str(place / "unseen.npz"), "--out", str(models)])
+    tensors = {name: tensor.double().numpy() for name, tensor in load_file(models).items()}
+    names = list(load_clients(models).names)
+    data, order = read_npz(place / "unseen.npz"), np.random.default_rng(0).permutation(72)
+    x, client = data["x"][order], data["client"][order]
+    np.savez(tmp_path / "shuffled.npz", x=x, client=client)
+    main([str(models), str(tmp_path / "shuffled.npz"), "--out", str(out)])
+    table = pd.read_parquet(out)
+    wanted = np.zeros((72, 3))
+    for i in range(72):
+        pi = tensors["weights"][names.index(client[i])]
+        for m in range(len(pi)):
+            logits = tensors[f"components.{m}.linear.weight"] @ x[i] + tensors[f"components.{m}.linear.bias"]
+            wanted[i] += pi[m] * softmax(logits)
+    assert table.columns.tolist() == ["client", "class", "p_0", "p_1", "p_2"]
+    assert table.client.tolist() == client.tolist()
+    np.testing.assert_allclose(table[["p_0", "p_1", "p_2"]], wanted, atol=1e-6)
+    assert table["class"].tolist() == wanted.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("kind", [FedEM, Local, FedAvg])
+@pytest.mark.parametrize("task", ["classification", "binary", "regression"])
+def test_every_client_predicts_as_its_own_model(kind: Any, task: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"task": task, "n_classes": 2 if task == "binary" else 3}
+    if task == "regression":
+        options["n_classes"] = None
+    x = np.random.default_rng(1).normal(size=(30, 4))
+    y = np.arange(30) % 2 if task != "regression" else x[:, 0] * 3
+    client = np.arange(30) % 3
+    data = FederatedDataModule.from_arrays(x, y, client, **options)
+    models = train(make_model(kind, data), data, 3).clients_models()
+    np.savez(tmp_path / "d.npz", x=x, client=client)
+    table = predictions(models, read_rows(tmp_path / "d.npz", models.schema))
+    for t in range(3):
+        mine = table[client == t].filter(regex="p_|mean").to_numpy()
+        np.testing.assert_allclose(mine, models.model(str(t)).predict(x[client == t]), atol=1e-6)
+    assert ("mean" in table) == (task == "regression")
+
+
+def test_shared_components_run_once_for_a_block(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not client by client."""
+    models, calls = load_clients(place / "fedem"), []
+    rows = read_rows(place / "seen.npz", models.schema)
+    for component in models.personal.components:
+        component.register_forward_hook(lambda module, given, out: calls.append(len(given[0])))
+    predictions(models, rows)
+    assert calls == [len(rows)] * 3
+
+
+def test_csv_and_parquet_are_alike(place: Path, tmp_path: Path) -> None:
+    for name, data in (("a.csv", "seen.csv"), ("b.parquet", "seen.npz")):
+        main([str(place / "fedem"), str(place / data), "--out", str(tmp_path / name)])
+    first, second = pd.read_csv(tmp_path / "a.csv"), pd.read_parquet(tmp_path / "b.parquet")
+    pd.testing.assert_frame_equal(first, second, check_dtype=False, rtol=1e-6)
+    assert len(first) == 9 * 24
+
+
+def test_classes_have_their_names(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 2))
+    words = np.where(x[:, 0] > 0, "well", "ill")
+    data = FederatedDataModule.from_arrays(x, words, np.repeat(["north", "south"], 20))
+    model = train(make_model(FedEM, data), data, 30)
+    write_clients(tmp_path / "c.safetensors", model.clients_models())
+    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "client": "south"}).to_csv(tmp_path / "t.csv", index=False)
+    main([str(tmp_path / "c.safetensors"), str(tmp_path / "t.csv"), "--out", str(tmp_path / "p.csv")])
+    table = pd.read_csv(tmp_path / "p.csv")
+    assert table.columns.tolist() == ["client", "class", "p_ill", "p_well"]
+    assert (table["class"] == words).mean() > 0.8
+    assert ((table.p_well > 0.5) == (table["class"] == "well")).all()
+
+
+def test_one_client_needs_no_column(place: Path, tmp_path: Path) -> None:
+    table = pd.read_csv(place / "seen.csv")
+    name = table.client[0]
+    table[table.client == name].drop(columns="client").to_csv(tmp_path / "one.csv", index=False)
+    main([str(place / "fedem"), str(tmp_path / "one.csv"), "--client", name, "--out", str(tmp_path / "p.csv")])
+    main([str(place / "fedem"), str(place / "seen.csv"), "--out", str(tmp_path / "all.csv")])
+    one, everybody = pd.read_csv(tmp_path / "p.csv"), pd.read_csv(tmp_path / "all.csv")
+    wanted = everybody[everybody.client == name].reset_index(drop=True)
+    pd.testing.assert_frame_equal(one, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nowhere", "seen.npz", "--out", "p.csv"], "no such run or file"),
+        (["fedem", "nowhere.npz", "--out", "p.csv"], "DATA: no file"),
+        (["fedem", "seen.npz"], "required: --out"),
+        (["fedem", "seen.npz", "--out", "p.txt"], "--out: expected a name that ends in .parquet or .csv"),
+        (["fedem", "seen.npz", "--out", "there.csv"], "there.csv is already there"),
+        (["fedem", "seen.csv", "--out", "seen.csv", "--force"], "--out: seen.csv is what the command reads"),
+        (["fedem", "unseen.npz", "--out", "p.csv"], "3 of 3 clients have no model: .*personalise them first"),
+        (["fedem", "seen.csv", "--out", "p.csv", "--client-column", "site"], "has no column site"),
+        (["fedavg_plus", "seen.npz", "--out", "p.csv"], "tune their models on their own samples"),
+        (["broken.safetensors", "seen.npz", "--out", "p.csv"], "no intact .safetensors file"),
+        (["fedem", "seen.npz", "--out", "folder.csv"], "is a folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line_and_leaves_no_file(
+    arguments: list[str],
+    line: str,
+    place: Path,
+    run_of: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_of("fedavg_plus")
+    for name in ("fedem", "fedavg_plus", "seen.npz", "seen.csv", "unseen.npz"):
+        (tmp_path / name).symlink_to(place / name)
+    for name in ("there.csv", "broken.safetensors"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "folder.csv").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    assert re.search(line, refused(main, capsys, *arguments))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "there.csv").read_text() == "mine"

@@ -1,0 +1,224 @@
+"""DATA of the commands: every kind of file gives the same rows, and what does not fit is named."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedem_lightning import FederatedDataModule, UserError, load
+from fedem_lightning.data.formats.npz import read_npz
+from fedem_lightning.data.samples import Arrays
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.serving.rows import Columns, Rows, read_rows
+from helpers.serving import FEATURES
+
+
+@pytest.fixture(scope="module")
+def schema(place: Path) -> Schema:
+    found = load(place / "fedem").schema
+    assert found is not None
+    return found
+
+
+def x_of(rows: Rows) -> torch.Tensor:
+    return rows.samples.features(torch.arange(len(rows)), torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+def test_a_table_has_the_rows_of_the_array(kind: str, place: Path, schema: Schema, tmp_path: Path) -> None:
+    table, path = pd.read_csv(place / "unseen.csv").astype(dict.fromkeys(FEATURES, "float32")), tmp_path / f"t.{kind}"
+    write: dict[str, Callable[[], Any]] = {
+        "csv": lambda: table.to_csv(path, index=False),
+        "tsv": lambda: table.to_csv(path, index=False, sep="\t"),
+        "parquet": lambda: table.astype({"client": "category"}).to_parquet(path),
+    }
+    write[kind]()
+    rows, wanted = read_rows(path, schema), read_rows(place / "unseen.npz", schema)
+    assert torch.equal(x_of(rows), x_of(wanted))
+    assert isinstance(rows.samples, Arrays)
+    assert isinstance(wanted.samples, Arrays)
+    assert torch.equal(rows.samples.y, wanted.samples.y)
+    assert rows.names == wanted.names
+    assert (rows.client == wanted.client).all()
+    assert (rows.codes() == wanted.codes()).all()
+
+
+def test_clients_without_rows_are_left_out_and_rows_keep_their_order(schema: Schema, tmp_path: Path) -> None:
+    names = np.array(["new b", "nobody", "clinic 3", "new a"])
+    client = np.array([3, 0, 3, 2, 0])
+    np.savez(tmp_path / "d.npz", x=np.arange(20.0).reshape(5, 4), client=client, names=names)
+    rows = read_rows(tmp_path / "d.npz", schema)
+    assert [rows.names[k] for k in rows.client] == names[client].tolist()
+    assert rows.names[0] == "clinic 3"  # the run's client comes first
+    assert rows.split is None
+    assert not rows.labelled
+    assert torch.equal(x_of(rows)[:, 0], torch.tensor([0.0, 4.0, 8.0, 12.0, 16.0]))
+
+
+def test_columns_have_other_names(schema: Schema, place: Path, tmp_path: Path) -> None:
+    table = pd.read_csv(place / "unseen.csv").rename(columns={"client": "hospital", "y": "ill"})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    rows = read_rows(tmp_path / "t.csv", schema, Columns(client_column="hospital", label_column="ill"))
+    assert rows.names == read_rows(place / "unseen.csv", schema).names
+    assert rows.labelled
+
+
+def test_a_table_of_training_is_transformed(schema: Schema, tmp_path: Path) -> None:
+    """By its own features and with its own columns; others may be there."""
+
+    class Doubled:
+        def transform(self, frame: pd.DataFrame) -> np.ndarray:
+            return np.array(frame[["b", "a", "a", "b"]], dtype=np.float32) * 2
+
+    changed = {"features": Doubled(), "columns": {"label": "ill", "client": "site"}}
+    trained = Schema(**{**{name: getattr(schema, name) for name in schema.__dataclass_fields__}, **changed})
+    frame = pd.DataFrame({"a": [1, 2], "site": ["p", "q"], "note": ["-", "-"], "b": [3, 4], "ill": [0, 2]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    rows = read_rows(tmp_path / "t.csv", trained, labelled=True)
+    assert x_of(rows).tolist() == [[6, 2, 2, 6], [8, 4, 4, 8]]
+    assert rows.names == ("p", "q")
+
+
+def test_bytes_are_numbers_unless_training_had_images(schema: Schema, tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=np.full((2, 4), 200, dtype=np.uint8), client=[0, 0])
+    assert x_of(read_rows(tmp_path / "d.npz", schema)).tolist() == [[200.0] * 4] * 2
+
+
+def test_labels_are_classes_by_name(tmp_path: Path) -> None:
+    words = np.array(["ill", "well", "ill", "well"])
+    data = FederatedDataModule.from_arrays(np.eye(4), words, np.zeros(4, dtype=int))
+    trained = Schema.of(data.federation)
+    frame = pd.DataFrame({**dict.fromkeys("abcd", 1.0), "client": 7, "y": ["well", "ill"]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    rows = read_rows(tmp_path / "t.csv", trained)
+    assert rows.samples.labels(torch.arange(2)).tolist() == [1, 0]
+    frame.assign(y="dead").to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(UserError, match=r"'dead'. is none of the classes ill, well"):
+        read_rows(tmp_path / "t.csv", trained)
+
+
+def test_targets_of_a_regression(tmp_path: Path) -> None:
+    data = FederatedDataModule.from_arrays(np.eye(4), np.arange(4) / 3, np.zeros(4, dtype=int), task="regression")
+    trained = Schema.of(data.federation)
+    frame = pd.DataFrame({**dict.fromkeys("abcd", 1.0), "client": 7, "y": [0.5, 2.25]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert read_rows(tmp_path / "t.csv", trained).samples.labels(torch.arange(2)).tolist() == [0.5, 2.25]
+    frame.assign(y=["a", "b"]).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(UserError, match="y: expected 1 number for each of 2 rows"):
+        read_rows(tmp_path / "t.csv", trained)
+
+
+GOOD = {**dict.fromkeys(FEATURES, 1.0), "client": "x", "y": 1}
+
+
+@pytest.mark.parametrize(
+    ("frame", "line"),
+    [
+        ({name: GOOD[name] for name in (*FEATURES, "y")}, "no clients (a column client); or --client NAME"),
+        ({**GOOD, "more": 2.0}, "expected 4 columns of features as in training, got 5: f0, f1, f2, f3, more"),
+        ({**GOOD, "f2": "red"}, "expected numbers in the columns of features, not in f2"),
+        ({**GOOD, "f2": np.nan}, "x: NaN or infinity in 2 samples"),
+        ({**GOOD, "f2": np.inf}, "x: NaN or infinity in 2 samples"),
+        ({**GOOD, "client": [None, "x"]}, "1 of 2 rows have no value in the column client"),
+        ({**GOOD, "client": [0.5, 1.5]}, "client: expected whole numbers or strings"),
+        ({**GOOD, "y": [1, np.nan]}, "1 of 2 rows have no value in the column y"),
+        ({**GOOD, "y": 9}, "y: label 9 at sample 0 is outside the 3 classes"),
+        ({**GOOD, "y": "red"}, "y: expected whole numbers"),
+        ({**GOOD, "split": "holdout"}, "split: expected the words train, val, test"),
+        ({**GOOD, "split": 7}, "split: expected 0 train, 1 val, 2 test"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_tables_that_do_not_fit(frame: dict[str, Any], line: str, schema: Schema, tmp_path: Path) -> None:
+    pd.DataFrame(frame, index=range(2)).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(UserError, match=re.escape(line)):
+        read_rows(tmp_path / "t.csv", schema, labelled=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"x": None}, "lacks x"),
+        ({"y": None}, "has no labels (an array y)"),
+        ({"client": None}, "no clients (an array client)"),
+        ({"x": np.zeros((72, 5))}, "x: expected shape [n, 4] as in training"),
+        ({"x": np.zeros((0, 4))}, "has no rows"),
+        ({"x": np.full((72, 4), "a")}, "x: expected numbers"),
+        ({"y": np.zeros(3, dtype=int)}, "y: expected shape (72,) as x has, got (3,)"),
+        ({"split": np.zeros(3, dtype=int)}, "split: expected shape (72,)"),
+        ({"client": np.zeros(3, dtype=int)}, "client: expected shape (72,)"),
+        ({"names": np.array(["a"])}, "client: with names it must be whole numbers"),
+        ({"client": np.tile([0, 1], 36), "names": np.array(["a", "a"])}, "two clients have the same name"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_arrays_that_do_not_fit(
+    changes: dict[str, Any], line: str, schema: Schema, place: Path, tmp_path: Path
+) -> None:
+    arrays = {n: a for n, a in {**read_npz(place / "unseen.npz"), **changes}.items() if a is not None}
+    np.savez(tmp_path / "d.npz", **arrays)
+    with pytest.raises(UserError, match=re.escape(line)):
+        read_rows(tmp_path / "d.npz", schema, labelled=True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (Columns(client="a"), "--client: DATA names the clients of its rows"),
+        (Columns(client_column="site"), "--client-column: "),
+        (Columns(label_column="ill"), "--label-column: "),
+        (Columns(client_column="y"), "the column y holds the labels"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_options_that_do_not_fit(columns: Columns, line: str, schema: Schema, place: Path) -> None:
+    with pytest.raises(UserError, match=re.escape(line)):
+        read_rows(place / "unseen.csv", schema, columns)
+    if columns.client is None:
+        with pytest.raises(UserError, match="only a table has columns"):
+            read_rows(place / "unseen.npz", schema, columns)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("t.csv", b"", "cannot read"),
+        ("t.csv", b"client,y\n", "has no rows"),
+        ("t.csv", b"\xff\xfe\x00\x01", "cannot read"),
+        ("t.csv", b'a,b\n"1,2\n', "cannot read"),
+        ("t.parquet", b"PAR1 not", "cannot read"),
+        ("t.npz", b"PK", "is no .npz file"),
+        ("t.xlsx", b"PK", "expected a file that ends in .npz, .csv, .tsv, .parquet"),
+    ],
+)
+def test_files_that_are_broken(name: str, content: bytes, line: str, schema: Schema, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=re.escape(line)) as error:
+        read_rows(tmp_path / name, schema)
+    assert "dataset.path" not in str(error.value)
+
+
+def test_a_model_of_texts_is_refused(schema: Schema, place: Path) -> None:
+    texts = Schema(**{**{n: getattr(schema, n) for n in schema.__dataclass_fields__}, "vocabulary": "abc"})
+    with pytest.raises(UserError, match="the model is one of texts"):
+        read_rows(place / "unseen.npz", texts)
+
+
+def test_images_stay_bytes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, client = rng.integers(256, size=(12, 3, 3)).astype(np.uint8), np.arange(12) % 2
+    data = FederatedDataModule.from_arrays(x, client, client)
+    trained = Schema.of(data.federation)
+    np.savez(tmp_path / "d.npz", x=x.astype(np.int64), client=client)
+    assert torch.equal(x_of(read_rows(tmp_path / "d.npz", trained)), torch.from_numpy(x[:, None] / np.float32(255)))
+    np.savez(tmp_path / "d.npz", x=x + 0.5, client=client)
+    with pytest.raises(UserError, match=re.escape("expected images in 0..255")):
+        read_rows(tmp_path / "d.npz", trained)
+    pd.DataFrame({"client": client, "a": 1.0}).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(UserError, match=re.escape("samples of shape [3, 3] are in no table")):
+        read_rows(tmp_path / "t.csv", trained)
