@@ -33,7 +33,9 @@ def run_of(place: Path) -> Callable[[str], Path]:
 
     def made(algorithm: str) -> Path:
         if not (place / algorithm).exists():
-            serving.finished_run(place / algorithm, place / "all.npz", algorithm)
+            splits = ["min_rounds=0", "eps1=100", "eps2=0"] if algorithm == "clustered" else []
+            options = [f"algorithm.{option}" for option in splits]
+            serving.finished_run(place / algorithm, place / "all.npz", algorithm, *options)
         return place / algorithm
 
     return made

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 from torchmetrics import MeanAbsoluteError, R2Score
@@ -35,7 +36,8 @@ class Quality:
             self.calibration = MulticlassCalibrationError(n_classes, n_bins=BINS)
             self.confusions = MulticlassConfusionMatrix(n_classes)
         else:
-            self.r2, self.error = R2Score(multioutput="uniform_average"), MeanAbsoluteError()
+            self.r2 = R2Score(multioutput="uniform_average").set_dtype(torch.float64)
+            self.error = MeanAbsoluteError().set_dtype(torch.float64)
 
     def add(self, prediction: Tensor, y: Tensor) -> None:
         """Adds predictions as `Task.predict` gives them, [n, ...], and labels [n, ...]."""
