@@ -180,5 +180,9 @@ class LightningHooks:
     def _log(self: Trained, metrics: dict[str, float]) -> None:
         if self.trainer.state.fn == "fit":  # loggers use the metric called "step" as x-axis: rounds
             metrics = metrics | {"step": float(self.current_epoch + 1)}
-        several = self.trainer.world_size > 1
-        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, sync_dist=several)
+        options: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1}
+        options["sync_dist"] = self.trainer.world_size > 1
+        self.log_dict(metrics, **options)
+        if self.trainer.state.fn == "fit":  # names that callbacks may monitor and put into file names
+            scores = {name.replace("/", "_"): value for name, value in metrics.items() if "/" in name}
+            self.log_dict(scores, logger=False, **options)

@@ -86,7 +86,7 @@ def _check_length(name: str, array: np.ndarray, n: int) -> None:
 
 
 def _check_finite(name: str, array: np.ndarray) -> None:
-    if array.dtype.kind == "f":
+    if array.dtype.kind == "f" and len(array):
         require(array.dtype.itemsize <= 8, f"{name}: expected float64 or smaller, got {array.dtype}")
         bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
         require(not bad.any(), f"{name}: NaN or infinity in {bad.sum()} samples, the first is number {bad.argmax()}")
