@@ -325,7 +325,10 @@ def test_validation_and_test_leave_the_rounds_as_they_were(tmp_path: Path) -> No
     assert pd.read_csv(path)["round"].tolist() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(
+NAMES = ["train/loss", "val/accuracy", "val/accuracy_bottom_decile", "test/loss", "val_accuracy", "val_loss"]
+
+
+@pytest.mark.parametrize("name", NAMES)
     "name", ["train/loss", "val/accuracy", "val_accuracy", "val_accuracy_bottom_decile", "val_loss", "test/loss"]
 )
 def test_callbacks_may_monitor_the_documented_names(name: str, tmp_path: Path) -> None:
