@@ -329,8 +329,6 @@ NAMES = ["train/loss", "val/accuracy", "val/accuracy_bottom_decile", "test/loss"
 
 
 @pytest.mark.parametrize("name", NAMES)
-    "name", ["train/loss", "val/accuracy", "val_accuracy", "val_accuracy_bottom_decile", "val_loss", "test/loss"]
-)
 def test_callbacks_may_monitor_the_documented_names(name: str, tmp_path: Path) -> None:
     data = make_data(sizes=(20, 30, 40))
     best = ModelCheckpoint(tmp_path, "best", monitor=name, mode="max")
