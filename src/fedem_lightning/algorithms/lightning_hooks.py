@@ -59,6 +59,7 @@ class LightningHooks:
 
     _prepared: Federation | None
     federation_digest: str | None
+    schema: Schema | None
 
     def configure_optimizers(self: Trained) -> torch.optim.Optimizer:
         """Makes the server optimiser."""
@@ -163,7 +164,7 @@ class LightningHooks:
             self.federation_digest in (None, digest),
             "ckpt_path: the checkpoint was trained on another federation (other data, partition, split or seed)",
         )
-        self.federation_digest, self._prepared = digest, federation
+        self.federation_digest, self._prepared, self.schema = digest, federation, Schema.of(federation)
 
     def _personalize(self: Trained, federation: Federation, clients: Tensor) -> None:
         """Each process personalises its share of the clients; then all processes exchange the client state."""
