@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fedem_lightning.data.federation import Domains, Federation
-from fedem_lightning.data.splits import SPLITS, hold_out_clients, split_samples
+from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.tasks import make_task
 
@@ -26,6 +26,7 @@ def checked_federation(
     label_smoothing: float,
     fractions: Sequence[float],
     unseen_fraction: float,
+    unseen: Sequence[str],
     seed: int,
     notes: dict[str, Any] | None = None,
 ) -> Federation:
@@ -46,7 +47,7 @@ def checked_federation(
         codes,
         task=make_task(task, n_classes, y[0].size, noise_scale, label_smoothing),
         names=client_names,
-        seen=hold_out_clients(len(client_names), unseen_fraction, seed),
+        seen=seen_clients(client_names, unseen_fraction, unseen, seed),
         domains=None if domain is None else _check_domains(as_array("domain", domain), len(x)),
         notes=notes,
     )
