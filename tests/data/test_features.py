@@ -85,7 +85,7 @@ def test_the_state_is_plain_and_gives_the_same_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [{}, {"columns": [{"name": "a"}]}, {"columns": 3}, {"columns": [{"kind": "x", "name": "a"}]}]
+    "state", [{}, {"columns": [{"name": "a"}]}, {"columns": 3}, {"columns": [{"kind": "x", "name": "a", "values": []}]}]
 )
 def test_what_is_no_state_is_said(state: dict) -> None:
     with pytest.raises(UserError, match="features: "):

@@ -4,6 +4,7 @@ A word is a category's value as text: a string itself, a number without needless
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -21,29 +22,27 @@ DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d.*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*,\d+")
 
 
-def column_of(frame: pd.DataFrame, name: str) -> pd.Series:
-    """The column of this name.
+def check_values(frame: pd.DataFrame, names: Sequence[str]) -> None:
+    """Looks for these columns, and for values that are missing or infinite.
 
     Raises:
-        UserError: the table has none, or several.
+        UserError: a column is not there or there twice; a value is missing or infinite, and the line says in how many
+            rows of which columns.
 
     """
-    found = int((frame.columns == name).sum())
-    require(found > 0, f"column {name!r}: the table has none of this name")
-    require(found == 1, f"column {name!r}: the table has {found} of this name")
-    return frame[name]
-
-
-def check_values(frame: pd.DataFrame, names: Sequence[str]) -> None:
-    """Raises UserError if a value of these columns is missing or infinite; the line has the numbers of rows."""
-    missing = {name: int(column_of(frame, name).isna().sum()) for name in names}
-    shown = ", ".join(f"{name!r} in {n} of {len(frame)} rows" for name, n in missing.items() if n)
-    require(not shown, f"missing values: column {shown}; fill them in, or leave out these rows or columns")
+    there = Counter(frame.columns)
     for name in names:
-        column = frame[name]
-        if isinstance(column.dtype, np.dtype) and column.dtype.kind == "f":
-            n = int(np.isinf(column.to_numpy()).sum())
-            require(n == 0, f"column {name!r}: {n} of {len(frame)} rows are infinite; correct or leave them out")
+        require(there[name] > 0, f"column {name!r}: the table has none of this name")
+        require(there[name] == 1, f"column {name!r}: the table has {there[name]} of this name")
+    part = frame[list(names)]
+    missing = part.isna().sum()
+    shown = ", ".join(f"{name!r} in {n} of {len(part)} rows" for name, n in missing.items() if n)
+    require(not shown, f"missing values: column {shown}; fill them in, or leave out these rows or columns")
+    floats = part.loc[:, [isinstance(kind, np.dtype) and kind.kind == "f" for kind in part.dtypes]]
+    n_infinite = np.isinf(floats.to_numpy()).sum(axis=0)  # [columns of floats]
+    for i in np.flatnonzero(n_infinite)[:1]:
+        said = f"column {floats.columns[i]!r}: {n_infinite[i]} of {len(part)} rows are infinite"
+        raise UserError(f"{said}; correct them, or leave out these rows or the column")
 
 
 def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -> Kind:

@@ -1,6 +1,7 @@
 """`dataset=table dataset.path=FILE`: anyone's federation from a .csv, .tsv or .parquet file with a row a sample."""
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from fedem_lightning.data.features import TableFeatures
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.splits import seen_clients, split_samples
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.tasks import make_task
 
 FEW = 20
@@ -119,7 +120,8 @@ class _Columns(NamedTuple):
             require(taken[name] == role, f"dataset.{role}: column {name!r} is the {taken[name]} already")
         if features is None:
             features = [name for name in there if name not in taken]
-        features = _listed("features", features, there)
+        else:
+            features = _listed("features", features, there)
         for name in features:
             require(name not in taken, f"dataset.features: column {name!r} is the {taken.get(name)}")
         require(len(features) > 0, f"dataset.features: no column is left beside {', '.join(roles)}")
@@ -148,7 +150,7 @@ def _listed(key: str, given: Any, there: list[str]) -> list[str]:
     listed = isinstance(given, Sequence) and not isinstance(given, str)
     require(listed, f"dataset.{key}: expected a list of columns such as [a,b], got {given!r}")
     found = [_known(key, name, there) for name in given]
-    twice = [name for i, name in enumerate(found) if name in found[:i]]
+    twice = [name for name, n in Counter(found).items() if n > 1]
     require(not twice, f"dataset.{key}: it names {', '.join(twice)} twice")
     return found
 
@@ -190,6 +192,8 @@ def _labels(column: pd.Series, task: str | None, n_classes: int | None) -> _Labe
     require(whole, f"dataset.task: a {task} needs words or whole numbers; column {column.name!r} holds others")
     codes, distinct = words(column)
     require(len(distinct) > 1, f"dataset.label: column {column.name!r} holds one class only, {distinct[0]}")
+    if n_classes is not None:
+        require_whole("dataset.n_classes", n_classes, at_least=2)
     limit = len(distinct) if n_classes is None else n_classes
     if not numeric or values.min() < 0 or values.max() >= limit:
         values, notes["classes"] = codes, distinct

@@ -68,8 +68,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     _check_names(path, names)
     frame = file.read(columns=names).to_pandas(ignore_metadata=True)  # else a named index would be no column
     said = (file.schema_arrow.pandas_metadata or {}).get("columns", [])
-    categories = {column["field_name"] for column in said if column["pandas_type"] == "categorical"}
-    return frame.astype(dict.fromkeys(categories & set(names), "category"))
+    categories = {column["field_name"] for column in said if column["pandas_type"] == "categorical"} & set(names)
+    return frame.astype(dict.fromkeys(categories, "category")) if categories else frame  # slow for many columns
 
 
 def _check_names(path: Path, names: list[str]) -> None:
