@@ -65,7 +65,7 @@ def _time_lines(times: dict[str, float], stragglers: int) -> list[str]:
 
 def _data_lines(notes: dict[str, Any]) -> list[str]:
     """Lines about a table's features, and about a task that was found and not given."""
-    found = f"task: {notes['task']} (dataset.task sets it)" if "task" in notes else ""
+    found = f"dataset.task: {notes['task']}" if "task" in notes else ""
     return [line for line in (notes.get("features"), found) if line]
 
 
