@@ -222,7 +222,7 @@ def text(folder: Path) -> Federation:
 def table(folder: Path) -> Federation:
     rows = [f"{i % 3},{i},{i % 2}" for i in range(30)]
     (folder / "mine.csv").write_text("\n".join(["hospital,age,y", *rows]))
-    return TableDataModule(folder / "mine.csv", "y", "hospital", unseen=[1]).federation
+    return TableDataModule(folder / "mine.csv", "y", "hospital", unseen=["1"]).federation
 
 
 def personalised_on_a_part(folder: Path) -> Federation:

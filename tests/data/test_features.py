@@ -54,7 +54,8 @@ def test_by_hand() -> None:
 
 def test_other_rows_change_nothing() -> None:
     changed = FRAME.copy()
-    changed.loc[3] = [10**6, "other", -5, False, 1e9]
+    row: Any = [10**6, "other", -5, False, 1e9]
+    changed.loc[3] = row
     assert fitted(changed, categorical=["ward"]) == fitted(categorical=["ward"])
     changed.loc[2, "age"] = 41
     assert fitted(changed, categorical=["ward"]) != fitted(categorical=["ward"])
@@ -87,7 +88,7 @@ def test_the_state_is_plain_and_gives_the_same_bits() -> None:
 @pytest.mark.parametrize(
     "state", [{}, {"columns": [{"name": "a"}]}, {"columns": 3}, {"columns": [{"kind": "x", "name": "a", "values": []}]}]
 )
-def test_what_is_no_state_is_said(state: dict) -> None:
+def test_what_is_no_state_is_said(state: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="features: "):
         TableFeatures.from_state(state)
 
@@ -165,7 +166,7 @@ def test_what_cannot_be_a_feature_is_one_line(values: Any, message: str) -> None
 
 
 @pytest.mark.parametrize("values", [["2024-01-31", "2023-02-01"], ["1", "2", "?"], [3, "a"], ["1,5", "2,25"]])
-def test_what_is_said_to_be_a_category_is_one(values: list) -> None:
+def test_what_is_said_to_be_a_category_is_one(values: list[Any]) -> None:
     assert one(values, categorical=["c"]).names == [f"c={v}" for v in sorted(map(str, values))]
 
 
@@ -180,7 +181,7 @@ def test_what_is_said_to_be_a_category_is_one(values: list) -> None:
         ({"sex": [datetime.date(2024, 1, 1)] * 4}, "column 'sex': expected strings, numbers or booleans, got datetime"),
     ],
 )
-def test_wrong_values_of_new_rows_are_one_line(change: dict, message: str) -> None:
+def test_wrong_values_of_new_rows_are_one_line(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         fitted().transform(FRAME.assign(**change))
     assert "\n" not in str(caught.value)
@@ -196,7 +197,8 @@ def test_a_missing_column_is_named() -> None:
 
 
 def test_missing_values_of_several_columns_are_one_line() -> None:
-    frame = FRAME.assign(age=[1, None, 2, None], sex=["m", None, "f", "f"])
+    gaps: dict[str, Any] = {"age": [1, None, 2, None], "sex": ["m", None, "f", "f"]}
+    frame = FRAME.assign(**gaps)
     with pytest.raises(UserError, match="missing values: column 'age' in 2 of 4 rows, 'sex' in 1 of 4 rows;"):
         fitted(frame)
 

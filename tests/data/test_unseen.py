@@ -20,7 +20,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.data.splits import SPLITS, hold_out_clients, seen_clients
-from fedem_lightning.run.cli import CONFIG_DIR
+from helpers.commands import CONFIG_DIR
 from helpers.federations import make_data
 from helpers.runs import figures, run_small
 
@@ -33,7 +33,8 @@ def unseen_names(data: FederatedDataModule) -> list[str]:
 
 @pytest.mark.parametrize("unseen", [["clinic", "hospital_1"], ("hospital_1", "clinic", "clinic")])
 def test_clients_are_held_out_by_name(unseen: Any) -> None:
-    for given in (unseen, OmegaConf.create(list(unseen)), np.array(unseen)):
+    forms: list[Any] = [unseen, OmegaConf.create(list(unseen)), np.array(unseen)]
+    for given in forms:
         assert seen_clients(NAMES, 0.0, given, seed=0).tolist() == [False, True, False, True]
 
 
@@ -74,8 +75,12 @@ def npz(folder: Path, **options: Any) -> FederatedDataModule:
 
 
 def images(folder: Path, **options: Any) -> FederatedDataModule:
-    arrays = {"x": np.zeros((30, 28, 28), np.uint8), "y": np.arange(30) % 4, "client": np.arange(30) % 3}
-    np.savez(folder / "mine.npz", names=["f1_2", "f3_4", "f5_6"], **arrays)
+    arrays: dict[str, Any] = {
+        "x": np.zeros((30, 28, 28), np.uint8),
+        "y": np.arange(30) % 4,
+        "client": np.arange(30) % 3,
+    }
+    np.savez(folder / "mine.npz", x=np.zeros((30, 28, 28), np.uint8), names=["f1_2", "f3_4", "f5_6"], **labels)
     return ImageDataModule("femnist", path=folder / "mine.npz", **options)
 
 
