@@ -75,11 +75,7 @@ def npz(folder: Path, **options: Any) -> FederatedDataModule:
 
 
 def images(folder: Path, **options: Any) -> FederatedDataModule:
-    arrays: dict[str, Any] = {
-        "x": np.zeros((30, 28, 28), np.uint8),
-        "y": np.arange(30) % 4,
-        "client": np.arange(30) % 3,
-    }
+    labels: dict[str, Any] = {"y": np.arange(30) % 4, "client": np.arange(30) % 3}
     np.savez(folder / "mine.npz", x=np.zeros((30, 28, 28), np.uint8), names=["f1_2", "f3_4", "f5_6"], **labels)
     return ImageDataModule("femnist", path=folder / "mine.npz", **options)
 
