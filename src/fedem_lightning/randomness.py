@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     NETWORK = 19
     COLLABORATION = 20
     DOWNLOADS = 21
+    FEW_SHOT = 22
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -60,7 +60,7 @@ def run(
     """
     start, launched_before = time.perf_counter(), launch_settings()
     with StopSignals(folder, functools.partial(resume_command, folder, overrides, flags)) as stop:
-        _quieten_lightning()
+        quieten_lightning()
         _check_settings(config)
         if not in_another_process():
             check_run_folder(folder, config)
@@ -217,7 +217,8 @@ def _report(
     return results
 
 
-def _quieten_lightning() -> None:
+def quieten_lightning() -> None:
+    """Switches off Lightning's lines about devices and the like."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning 2.6 uses a name that torch 2.15 has renamed

@@ -1,0 +1,118 @@
+"""The command `evaluate`: scores of a run, again on its own data, or on other rows."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedem_lightning.errors import require
+from fedem_lightning.evaluation.scores import ClientMetrics
+from fedem_lightning.run.files import write_atomically
+from fedem_lightning.serving.load import load_clients
+from fedem_lightning.serving.models import places, predicted
+from fedem_lightning.serving.output import number, print_scores, summaries, write_figure, write_table
+from fedem_lightning.serving.personalize import columns_of
+from fedem_lightning.serving.quality import Evaluation, Quality, draw_clients, draw_confusion, plain
+from fedem_lightning.serving.retest import retest
+from fedem_lightning.serving.rows import Rows, read_rows
+from fedem_lightning.tasks import headline
+
+
+def run(chosen: argparse.Namespace) -> bool:
+    """Runs the command with the options of its parser.
+
+    Returns:
+        Whether the scores are those of results.json, if they were compared.
+
+    Raises:
+        UserError: the user's input is wrong; nothing has been written.
+
+    """
+    found = retest(chosen.run, chosen.split or "test") if chosen.data is None else on_rows(chosen)
+    show(found)
+    if chosen.out is not None:
+        write(found, chosen.out)
+    return found.equal is not False
+
+
+def on_rows(chosen: argparse.Namespace) -> Evaluation:
+    """Scores the rows of DATA with the models of their clients."""
+    models = load_clients(chosen.run, chosen.trust)
+    schema = models.schema
+    rows = read_rows(chosen.data, schema, columns_of(chosen), labelled=True)
+    scored = _scored(rows, chosen.split)
+    federation, where = rows.federation(schema, np.where(scored, 2, -1)), places(models, rows.names)
+    metric, quality = ClientMetrics(len(rows.names), schema.task), Quality(schema)
+    for owner, index, prediction in predicted(models, federation, where, "scoring rows"):
+        y = federation.samples.labels(index)
+        metric.update(prediction, y, owner)
+        quality.add(prediction, y)
+    weights, meaning = _weights(rows, models.schema)
+    n_scored = np.bincount(rows.client[scored], minlength=len(rows.names))
+    split = "test" if rows.split is None else chosen.split or "test"
+    table = pd.DataFrame({"id": rows.names, "n_train": weights, f"n_{split}": n_scored})
+    for measure, values in metric.compute().items():
+        table[f"{split}_{measure}"] = values.reshape(-1).numpy()  # torchmetrics squeezes a single client
+    sums = summaries(table, weights, split)
+    title = f"{chosen.run.name} on {int(scored.sum())} rows of {chosen.data.name}"
+    scores = {str(int((n_scored > 0).sum())): sums}
+    return Evaluation(title, split, scores, table, quality, [f"weighted: by {meaning}"])
+
+
+def _scored(rows: Rows, split: str | None) -> np.ndarray:
+    """The rows that are scored, bool [n]."""
+    if rows.split is None:
+        require(split is None, f"--split: {split}, but DATA has no split")
+        return np.ones(len(rows), dtype=bool)
+    code = ("train", "val", "test").index(split or "test")
+    scored = rows.split == code
+    require(bool(scored.any()), f"--split: DATA has no {split or 'test'} rows")
+    return scored
+
+
+def _weights(rows: Rows, schema: Any) -> tuple[np.ndarray, str]:
+    """The numbers of training samples of the clients [K], and what they are."""
+    if rows.split is not None and len(np.unique(rows.client[rows.split == 0])) == len(rows.names):
+        return np.bincount(rows.client[rows.split == 0], minlength=len(rows.names)), "the training rows of DATA"
+    where = [schema.place(name) for name in rows.names]
+    known = np.array([0 if t is None else int(schema.n_train[t]) for t in where])
+    if (known > 0).all():
+        return known, "the training samples of the run"
+    return np.bincount(rows.client, minlength=len(rows.names)), "the rows of DATA"
+
+
+def show(found: Evaluation) -> None:
+    """Prints the scores, the calibration error or the errors, and the notes."""
+    print_scores(found.title, found.scores)
+    figures = [f"{name.replace('_', ' ')} {number(value)}" for name, value in found.quality.figures().items()]
+    if figures:
+        print(f"all {found.quality.n} {found.split} samples together: {', '.join(figures)}")
+    for line in found.notes:
+        print(line)
+
+
+def write(found: Evaluation, folder: Path) -> None:
+    """Writes evaluation.json, clients.csv, confusion.csv and the figures."""
+    content = {
+        "title": found.title,
+        "split": found.split,
+        "scores": found.scores,
+        "quality": found.quality.figures(),
+        "n_samples": found.quality.n,
+        "equal": found.equal,
+        "notes": found.notes,
+    }
+    write_table(folder / "clients.csv", found.clients)
+    confusion = found.quality.confusion()
+    if confusion is not None:
+        write_atomically(folder / "confusion.csv", confusion.to_csv().encode())
+        figure = draw_confusion(confusion)
+        if figure is not None:
+            write_figure(folder / "confusion.png", figure)
+    measure, factor, unit = headline(next(iter(found.scores.values()), {}))
+    write_figure(folder / "clients.png", draw_clients(found.clients[f"{found.split}_{measure}"], unit, factor))
+    write_atomically(folder / "evaluation.json", (json.dumps(plain(content), indent=2) + "\n").encode())
+    print(f"written: {folder}")

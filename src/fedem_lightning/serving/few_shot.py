@@ -1,0 +1,179 @@
+"""`personalize --few-shot`: scores of clients by the number of training samples that they are personalised on."""
+
+import argparse
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.serving.models import client_scores, personalized
+from fedem_lightning.serving.output import SUMS, number, print_table, summaries, write_figure, write_table
+from fedem_lightning.serving.personalize import columns_of, load_with_steps, schema_of
+from fedem_lightning.serving.rows import Rows, read_rows
+from fedem_lightning.tasks import headline
+
+
+def run(chosen: argparse.Namespace) -> None:
+    """Runs the command with the options of its parser; it writes few_shot.csv and few_shot.png.
+
+    Raises:
+        UserError: the user's input is wrong; nothing has been written.
+
+    """
+    shots = parse_shots(chosen.few_shot)
+    paths = [chosen.run, *chosen.compare]
+    models = [load_with_steps(path, chosen, strict=len(paths) == 1) for path in paths]
+    if len(paths) > 1 and (chosen.steps is not None or chosen.tolerance is not None):
+        has = [model for model in models if hasattr(model, "personalize_steps")]
+        require(bool(has), "--steps: none of the runs has such steps")
+    tables = []
+    for name, model in zip(_labels(paths, models), models, strict=True):
+        rows = read_rows(chosen.data, schema_of(model), columns_of(chosen), labelled=True)
+        tables.append(scores(model, rows, with_test(rows, chosen.test_fraction, chosen.seed), shots, chosen.seed))
+        tables[-1].insert(0, "run", name)
+    table = pd.concat(tables, ignore_index=True)
+    write_table(chosen.out_dir / "few_shot.csv", table)
+    write_figure(chosen.out_dir / "few_shot.png", draw(table))
+    measure, _, unit = headline(_measures(table))
+    kinds = SUMS[:3]
+    cells = [
+        [r.run, r.k, f"{r.samples:.4g}", *(number(r[f"{measure}_{s}"], measure) for s in kinds)] for r in _of(table)
+    ]
+    titles = ["run", "samples", "on average", *(kind.replace("_", " ") for kind in kinds)]
+    print_table(f"{unit}, on {int(table.n_test.max())} test rows of {int(table.clients.max())} clients", titles, cells)
+    print(f"written: {chosen.out_dir / 'few_shot.csv'}, few_shot.png")
+
+
+def parse_shots(text: str) -> list[int | None]:
+    """Numbers of samples, ascending; None is "all".
+
+    Raises:
+        UserError: something else is among them.
+
+    """
+    words = [word.strip() for word in text.split(",")]
+    wrong = [word for word in words if word != "all" and not word.isdecimal()]
+    require(not wrong, f"--few-shot: expected numbers of samples, or all, as in 0,1,5,all; got {text!r}")
+    numbers = sorted({int(word) for word in words if word != "all"})
+    return [*numbers, *[None] * ("all" in words)]
+
+
+def with_test(rows: Rows, fraction: float | None, seed: int) -> np.ndarray:
+    """The split of each row, int8 [n]; without one in DATA, a share of every client's rows is drawn for the test.
+
+    Raises:
+        UserError: no client has a test row.
+
+    """
+    if rows.split is not None:
+        require(fraction is None, "--test-fraction: DATA has a split already")
+        require(bool((rows.split == 2).any()), "DATA: its split has no test rows, which few-shot scores need")
+        return rows.split
+    require(fraction is not None, "DATA: it has no split; --test-fraction 0.2 draws test rows for every client")
+    assert fraction is not None
+    require(0 < fraction < 1, f"--test-fraction: expected a number above 0 and below 1, got {fraction}")
+    codes = np.zeros(len(rows), dtype=np.int8)
+    sizes = np.bincount(rows.client)
+    codes[_ranks(rows, np.arange(len(rows)), seed, 0) < np.floor(fraction * sizes + 1e-9)[rows.client]] = 2
+    require(bool((codes == 2).any()), f"--test-fraction: {fraction} of a client's rows is less than one row")
+    return codes
+
+
+def only_shots(rows: Rows, codes: np.ndarray, k: int | None, seed: int) -> np.ndarray:
+    """The split with k training samples of each client; the others are -1, left out. Fewer are among those of more.
+
+    Args:
+        rows: of K clients.
+        codes: 0 train, 1 val, 2 test, [n].
+        k: None: all.
+        seed: of the draw, which depends on it and on the client's name and rows alone.
+
+    """
+    if k is None:
+        return codes
+    train = np.flatnonzero(codes == 0)
+    left = codes.copy()
+    left[train[_ranks(rows, train, seed, 1) >= k]] = -1
+    return left
+
+
+def _ranks(rows: Rows, index: np.ndarray, seed: int, what: int) -> np.ndarray:
+    """The place of each row among its client's rows in random order: index [n'] -> int64 [n']."""
+    order = index[np.argsort(rows.client[index], kind="stable")]
+    sizes = np.bincount(rows.client[index], minlength=len(rows.names))
+    draws = [
+        generator(seed, Purpose.FEW_SHOT, what, _key(t)).permutation(n) for t, n in zip(rows.names, sizes, strict=True)
+    ]
+    ranks = np.empty(len(rows), dtype=np.int64)
+    ranks[order] = np.concatenate(draws)
+    return ranks[index]
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
+def scores(
+    model: FederatedAlgorithm, rows: Rows, codes: np.ndarray, shots: Sequence[int | None], seed: int
+) -> pd.DataFrame:
+    """A row for each number of samples: k, clients, samples (mean number used), n_test, MEASURE_SUMMARY.
+
+    The weights of the weighted mean are all training samples of each client, whatever k is.
+    """
+    n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))
+    found = []
+    for k in shots:
+        split = only_shots(rows, codes, k, seed)
+        table = client_scores(personalized(model, rows, split), rows, split)
+        used = n_train if k is None else n_train.clip(max=k)
+        row: dict[str, Any] = {"k": "all" if k is None else str(k), "clients": int((table.n_test > 0).sum())}
+        sums = {f"{m}_{s}": v for m, found_ in summaries(table, n_train).items() for s, v in found_.items()}
+        found.append({**row, "samples": float(used.mean()), "n_test": int(table.n_test.sum()), **sums})
+    return pd.DataFrame(found)
+
+
+def draw(table: pd.DataFrame) -> Figure:
+    """The headline score by number of samples: a line for each run, the bottom decile dashed."""
+    measure, factor, unit = headline(_measures(table))
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    ticks = list(dict.fromkeys(table.k))
+    for i, (name, part) in enumerate(table.groupby("run", sort=False)):
+        for kind, style in (("weighted", "o-"), ("bottom_decile", "o--")):
+            label = f"{name}, {kind.replace('_', ' ')}"
+            x = [ticks.index(k) for k in part.k]
+            axes.plot(x, factor * part[f"{measure}_{kind}"], style, color=f"C{i}", markersize=4, label=label)
+    axes.set_xticks(range(len(ticks)), ticks)
+    axes.set(xlabel="training samples of a client", ylabel=unit)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def _measures(table: pd.DataFrame) -> list[str]:
+    return [column.removesuffix("_weighted") for column in table.columns if column.endswith("_weighted")]
+
+
+def _labels(paths: Sequence[Path], models: Sequence[FederatedAlgorithm]) -> list[str]:
+    """The method of each run; with the path where methods repeat.
+
+    Raises:
+        UserError: a run is given twice.
+
+    """
+    twice = [str(path) for path in paths if list(paths).count(path) > 1]
+    if twice:
+        raise UserError(f"--compare: {twice[0]} is given twice")
+    kinds = [type(model).__name__ + (f" + {type(a).__name__}" if (a := model.adaptation) else "") for model in models]
+    return [f"{kind} ({path})" if kinds.count(kind) > 1 else kind for kind, path in zip(kinds, paths, strict=True)]
+
+
+def _of(table: pd.DataFrame) -> list[pd.Series]:
+    return [row for _, row in table.iterrows()]

@@ -1,0 +1,44 @@
+"""Options that the commands on trained models share, and checks that need no heavy import."""
+
+import argparse
+from pathlib import Path
+
+from fedem_lightning.errors import require
+
+TABLES = (".csv", ".tsv", ".parquet")
+"""Endings of the tables that the commands read."""
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what says how DATA is read."""
+    group = parser.add_argument_group("DATA", "an .npz with x, client and optional y, split, names; or a table")
+    group.add_argument("--client", metavar="NAME", help="all rows belong to this client; DATA then names no clients")
+    group.add_argument(
+        "--client-column", metavar="COLUMN", help="of a table; default: that of the training table, else client"
+    )
+    group.add_argument(
+        "--label-column", metavar="COLUMN", help="of a table; default: that of the training table, else y"
+    )
+
+
+def check_data(path: Path) -> None:
+    """Raises UserError unless DATA is a file of a known kind."""
+    require(path.is_file(), f"DATA: no file {path}")
+    known = path.suffix.lower() in (".npz", *TABLES)
+    require(known, f"DATA: expected a file that ends in .npz, {', '.join(TABLES)}, got {path.name}")
+
+
+def check_out(path: Path, endings: tuple[str, ...], force: bool, inputs: tuple[Path, ...] = ()) -> None:
+    """Raises UserError unless a file may be written: its ending is known, and nothing would be lost."""
+    require(path.suffix in endings, f"--out: expected a name that ends in {' or '.join(endings)}, got {path}")
+    require(not path.is_dir(), f"--out: {path} is a folder")
+    require(path.resolve() not in [p.resolve() for p in inputs], f"--out: {path} is what the command reads")
+    require(force or not path.exists(), f"--out: {path} is already there; choose another name, or add --force")
+
+
+def check_folder(option: str, folder: Path, names: tuple[str, ...], force: bool) -> None:
+    """Raises UserError if `folder` is a file, or already holds one of the files `names`."""
+    require(folder.is_dir() or not folder.exists(), f"{option}: {folder} is no folder")
+    there = [name for name in names if (folder / name).exists()]
+    held = f"{option}: {folder} already holds {', '.join(there)}; choose another folder, or add --force"
+    require(force or not there, held)

@@ -1,0 +1,132 @@
+"""How good predictions are beyond their scores: calibration and confusion of classes, or errors of means."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from torch import Tensor
+from torchmetrics import MeanAbsoluteError, R2Score
+from torchmetrics.classification import MulticlassCalibrationError, MulticlassConfusionMatrix
+
+from fedem_lightning.data.schema import Schema
+
+BINS = 15
+"""Of the confidence, for the calibration error."""
+CLASSES_DRAWN = 100
+"""Largest number of classes for which the confusion matrix is drawn."""
+
+
+class Quality:
+    """Collects predictions, in blocks.
+
+    Args:
+        schema: form of the samples, and the task.
+
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self.task, self.n = schema.task, 0
+        n_classes = getattr(schema.task, "n_classes", None)
+        self.names = None if n_classes is None else list(schema.classes or map(str, range(n_classes)))
+        self.calibration = self.confusions = None
+        if n_classes is not None:
+            self.calibration = MulticlassCalibrationError(n_classes, n_bins=BINS)
+            self.confusions = MulticlassConfusionMatrix(n_classes)
+        else:
+            self.r2, self.error = R2Score(multioutput="uniform_average"), MeanAbsoluteError()
+
+    def add(self, prediction: Tensor, y: Tensor) -> None:
+        """Adds predictions as `Task.predict` gives them, [n, ...], and labels [n, ...]."""
+        answer, y = self.task.answer(prediction).detach().cpu(), y.cpu()
+        self.n += len(y)
+        if self.calibration is not None and self.confusions is not None:
+            p = answer.flatten(0, -2).clamp(0, 1)  # rounding may leave [0, 1], and torchmetrics would take logits
+            self.calibration.update(p, y.flatten())
+            self.confusions.update(p, y.flatten())
+        else:
+            self.r2.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
+            self.error.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
+
+    def figures(self) -> dict[str, float]:
+        """The calibration error in [0, 1]; in a regression r2 (with two rows or more) and mean_absolute_error."""
+        if self.n == 0:
+            return {}
+        if self.calibration is not None:
+            return {"calibration_error": float(self.calibration.compute())}
+        found = {"r2": float(self.r2.compute())} if self.n > 1 else {}
+        return {**found, "mean_absolute_error": float(self.error.compute())}
+
+    def confusion(self) -> pd.DataFrame | None:
+        """Numbers of samples, a row for each true class and a column for each predicted one; None in a regression."""
+        if self.confusions is None or self.names is None or self.n == 0:
+            return None
+        counts = self.confusions.compute().numpy()
+        return pd.DataFrame(counts, index=pd.Index(self.names, name="true class"), columns=self.names)
+
+
+@dataclass
+class Evaluation:
+    """What the command found.
+
+    Args:
+        title: what was scored.
+        split: the split that was scored.
+        scores: group of clients -> measure -> summary.
+        clients: the clients' table.
+        quality: of the predictions.
+        notes: lines that are printed below.
+        equal: whether the scores are those of results.json; None: there is nothing to compare with.
+
+    """
+
+    title: str
+    split: str
+    scores: dict[str, dict[str, dict[str, float]]]
+    clients: pd.DataFrame
+    quality: Quality
+    notes: list[str]
+    equal: bool | None = None
+
+
+def draw_confusion(confusion: pd.DataFrame) -> Figure | None:
+    """The share of each true class that is predicted as each class; None where there are too many to draw."""
+    n = len(confusion)
+    if n > CLASSES_DRAWN:
+        return None
+    counts = confusion.to_numpy().astype(float)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = min(12.0, 3.5 + 0.25 * n)
+    figure = Figure(figsize=(side + 0.8, side), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(100 * share, vmin=0, vmax=100, cmap="Blues", interpolation="nearest")
+    names = [str(name)[:16] for name in confusion.columns]
+    size = 8 if n <= 40 else 5
+    axes.set_xticks(range(n), names, rotation=90, fontsize=size)
+    axes.set_yticks(range(n), names, fontsize=size)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    if n <= 12:
+        for (i, j), value in np.ndenumerate(share):
+            colour = "white" if value > 0.5 else "black"
+            axes.text(j, i, f"{100 * value:.0f}", ha="center", va="center", color=colour, fontsize=8)
+    figure.colorbar(image, label="share of the true class, %")
+    return figure
+
+
+def draw_clients(scores: pd.Series, unit: str, factor: float) -> Figure:
+    """The share of clients with a score of at most x."""
+    values = np.sort(factor * scores.dropna().to_numpy())
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    axes.step(values, 100 * np.arange(1, len(values) + 1) / max(1, len(values)), where="post")
+    axes.set(xlabel=unit, ylabel="clients at or below, %", ylim=(0, 101))
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def plain(value: Any) -> Any:
+    """The value for JSON: numbers that are not finite are None."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not np.isfinite(value) else value
