@@ -46,7 +46,7 @@ OPTIONS = sorted(f"{group}/{path.stem}" for group in GROUPS for path in (CONFIG_
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """30 images of each kind, and a text of three roles."""
+    """30 images of each kind, a table of 30 rows, and a text of three roles."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     images = rng.integers(256, size=(30, 28, 28)).astype(np.uint8)
     labels: dict[str, Any] = {"y": np.arange(30) % 4, "client": np.arange(30) % 3, "domain": np.arange(30) % 2}
@@ -57,6 +57,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = np.array(["HAMLET", "GHOST", "CLAUDIUS"])
     table = "device,share,up_mbit,down_mbit,samples_per_second\na,1,1,2,100\nb,2,3,4,500\n"
     (folder / "devices.csv").write_text(table)
+    hospitals = [f"{'nsw'[i % 3]},{i},{'fm'[i % 2]},{i % 5 // 2}" for i in range(30)]
+    (folder / "table.csv").write_text("\n".join(["hospital,age,sex,y", *hospitals]))
     np.savez(folder / "text.npz", text=text, client=np.arange(180) // 60, client_names=names)
     return folder
 

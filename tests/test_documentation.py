@@ -41,16 +41,16 @@ pytestmark = [
 ]
 
 OWN_PROJECT = "docs/adding_an_algorithm.md"
-DOCUMENTS = [p for p in ("README.md", "CONTRIBUTING.md") if (ROOT / p).is_file()] + sorted(
-    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")
-)
+TUTORIAL = "docs/tutorial.md"  # followed in test_tutorial.py
+DOCUMENTS = [p for p in ("README.md", "CONTRIBUTING.md") if (ROOT / p).is_file()]
+DOCUMENTS += sorted({path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} - {TUTORIAL})
 LANGUAGES = {"", "bash", "csv", "python", "text", "toml", "yaml"}
 STARTS = re.compile(
     r"(\.venv/bin/)?(python3?|pip|pytest|pre-commit|fedem-lightning|mkdocs|nox)\s|(make|srun|git clone) |\S+\.sh "
 )
 
 GENERATED = ("synthetic", "population", "density", "digits")
-SMALL = {name: runs.SMALL[name] for name in GENERATED} | {"npz": []}
+SMALL = {name: runs.SMALL[name] for name in GENERATED} | {"npz": [], "table": []}
 """What shortens a run, by data set; one that is not here needs files, and is only composed."""
 SHORT = ["trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu", "trainer.devices=1"]
 PLACEHOLDERS = {
@@ -213,12 +213,14 @@ def test_python_prints_what_it_says(
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What commands read: small images, a table of devices, two finished runs."""
+    """What commands read: small images, tables of samples and of devices, two finished runs."""
     folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
     labels = {"y": np.arange(30) % 4, "client": np.arange(30) % 3}
     np.savez(folder / "mine.npz", x=rng.integers(256, size=(30, 28, 28)).astype(np.uint8), **labels)
     np.savez(folder / "cifar10.npz", x=rng.integers(256, size=(30, 32, 32, 3)).astype(np.uint8), **labels)
-    (folder / "devices.csv").write_text(next(b.text for b in ALL_BLOCKS if b.language == "csv"))
+    for name, document in (("devices", "docs/communication.md"), ("mine", "docs/data.md")):
+        text = next(b.text for b in ALL_BLOCKS if b.language == "csv" and b.document == document)
+        (folder / f"{name}.csv").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         sweep = ["-m", "algorithm.n_components=1,2", "network=wireless", "run_dir=finished"]

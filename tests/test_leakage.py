@@ -31,6 +31,7 @@ from fedem_lightning import (
     MixturePopulation,
     Oracle,
     SyntheticMixture,
+    TableDataModule,
     TextDataModule,
     UserCentric,
 )
@@ -218,6 +219,12 @@ def text(folder: Path) -> Federation:
     return TextDataModule(folder, window=6).federation
 
 
+def table(folder: Path) -> Federation:
+    rows = [f"{i % 3},{i},{i % 2}" for i in range(30)]
+    (folder / "mine.csv").write_text("\n".join(["hospital,age,y", *rows]))
+    return TableDataModule(folder / "mine.csv", "y", "hospital", unseen=["1"]).federation
+
+
 def personalised_on_a_part(folder: Path) -> Federation:
     federation = make_data(sizes=(30, 20, 25), unseen_fraction=1 / 3).federation
     return federation.with_part(federation.clients(seen=False), 0.4, seed=0)
@@ -231,6 +238,7 @@ DATA: dict[str, Callable[[Path], Federation]] = {
     "density": lambda folder: DensityDataModule(n_clients=4, n_symbols=9, n_samples=8, test_size=9).federation,
     "digits": lambda folder: Digits(n_clients=5).federation,
     "text": text,
+    "table": table,
 }
 
 

@@ -24,6 +24,7 @@ from fedem_lightning.data import (
     MixturePopulation,
     NpzDataModule,
     SyntheticMixture,
+    TableDataModule,
     TextDataModule,
 )
 from fedem_lightning.engine import AutoEngine, Engine, LoopEngine, VmapEngine
@@ -70,6 +71,7 @@ __all__ = [
     "ResNet18",
     "ShiftedExponentialNetwork",
     "SyntheticMixture",
+    "TableDataModule",
     "TextDataModule",
     "Topology",
     "UserError",

@@ -176,6 +176,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "limit_train_batches: an epoch is a round, and its one batch is all clients; expected 1, got 3",
     ),
     "half an evaluation": ({"limit_val_batches": 0.5}, "limit_val_batches: .* expected 0 or 1, got 0.5; .*scored_clie"),
+    "no prediction": ({"limit_predict_batches": 0}, "limit_predict_batches: .* expected 1, got 0"),
     "no test": ({"limit_test_batches": 0}, "limit_test_batches: .* expected 1, got 0"),
     "overfitting": ({"overfit_batches": 1}, "overfit_batches: .* take a smaller federation"),
     "clipping": ({"gradient_clip_val": 1.0}, "gradient_clip_val: .* clip in a LocalStep of your own"),
@@ -324,7 +325,10 @@ def test_validation_and_test_leave_the_rounds_as_they_were(tmp_path: Path) -> No
     assert pd.read_csv(path)["round"].tolist() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("name", ["train/loss", "val/accuracy", "val/accuracy_bottom_decile", "val/loss", "test/loss"])
+NAMES = ["train/loss", "val/accuracy", "val/accuracy_bottom_decile", "test/loss", "val_accuracy", "val_loss"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_callbacks_may_monitor_the_documented_names(name: str, tmp_path: Path) -> None:
     data = make_data(sizes=(20, 30, 40))
     best = ModelCheckpoint(tmp_path, "best", monitor=name, mode="max")

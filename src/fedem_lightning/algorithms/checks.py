@@ -101,7 +101,7 @@ def check_everybody_is_seen(algorithm: Algorithm, federation: Federation) -> Non
     """Raises UserError if there are unseen clients."""
     require(
         len(federation.clients()) == federation.n_clients,
-        f"dataset.unseen_fraction: {type(algorithm).__name__} has no model for clients that did not train, expected 0",
+        f"dataset.unseen or unseen_fraction: {type(algorithm).__name__} has no model for clients that did not train",
     )
 
 

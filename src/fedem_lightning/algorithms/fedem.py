@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.deployment import ClientPredictions
 from fedem_lightning.algorithms.initialization import farthest_models, load_models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
@@ -152,6 +153,13 @@ class FedEM(FederatedAlgorithm):
         kept, seen = self.pi.clone(), batch.clients()
         super().test_step(batch, batch_idx)
         self.pi[seen] = kept[seen]
+
+    def predict_step(self, batch: Federation, batch_idx: int) -> ClientPredictions:
+        """Predicts for all clients; afterwards seen clients have the pi that they trained with."""
+        kept, seen = self.pi.clone(), batch.clients()
+        predictions = super().predict_step(batch, batch_idx)
+        self.pi[seen] = kept[seen]
+        return predictions
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores the seen clients; a pi computed for scoring is discarded afterwards, and training keeps its own."""

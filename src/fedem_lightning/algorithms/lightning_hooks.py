@@ -59,6 +59,7 @@ class LightningHooks:
 
     _prepared: Federation | None
     federation_digest: str | None
+    schema: Schema | None
 
     def configure_optimizers(self: Trained) -> torch.optim.Optimizer:
         """Makes the server optimiser."""
@@ -163,7 +164,7 @@ class LightningHooks:
             self.federation_digest in (None, digest),
             "ckpt_path: the checkpoint was trained on another federation (other data, partition, split or seed)",
         )
-        self.federation_digest, self._prepared = digest, federation
+        self.federation_digest, self._prepared, self.schema = digest, federation, Schema.of(federation)
 
     def _personalize(self: Trained, federation: Federation, clients: Tensor) -> None:
         """Each process personalises its share of the clients; then all processes exchange the client state."""
@@ -180,5 +181,9 @@ class LightningHooks:
     def _log(self: Trained, metrics: dict[str, float]) -> None:
         if self.trainer.state.fn == "fit":  # loggers use the metric called "step" as x-axis: rounds
             metrics = metrics | {"step": float(self.current_epoch + 1)}
-        several = self.trainer.world_size > 1
-        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, sync_dist=several)
+        options: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1}
+        options["sync_dist"] = self.trainer.world_size > 1
+        self.log_dict(metrics, **options)
+        if self.trainer.state.fn == "fit":  # names that callbacks may monitor and put into file names
+            scores = {name.replace("/", "_"): value for name, value in metrics.items() if "/" in name}
+            self.log_dict(scores, logger=False, **options)

@@ -70,7 +70,8 @@ def _refused(trainer: pl.Trainer, schedule: str) -> Iterator[tuple[str, str]]:
 def _limits(trainer: pl.Trainer) -> Iterator[tuple[str, str]]:
     fewer = "fewer clients: algorithm.scored_clients"
     training = "fewer clients: algorithm.participation; fewer local steps: algorithm.local_steps"
-    for stage, allowed, instead in (("train", (1,), training), ("val", (0, 1), fewer), ("test", (1,), fewer)):
+    stages = (("train", (1,), training), ("val", (0, 1), fewer), ("test", (1,), fewer), ("predict", (1,), fewer))
+    for stage, allowed, instead in stages:
         limit = getattr(trainer, f"limit_{stage}_batches")
         if limit not in allowed:
             expected = " or ".join(map(str, allowed))

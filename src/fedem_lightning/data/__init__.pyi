@@ -6,7 +6,9 @@ from fedem_lightning.data.datasets.images import ImageDataModule
 from fedem_lightning.data.datasets.npz import NpzDataModule
 from fedem_lightning.data.datasets.population import MixturePopulation
 from fedem_lightning.data.datasets.synthetic import SyntheticMixture
+from fedem_lightning.data.datasets.table import TableDataModule
 from fedem_lightning.data.datasets.text import TextDataModule
+from fedem_lightning.data.features import TableFeatures
 from fedem_lightning.data.federation import Block, Domains, Federation
 from fedem_lightning.data.positions import Split
 from fedem_lightning.data.samples import Arrays, Windows
@@ -25,6 +27,8 @@ __all__ = [
     "NpzDataModule",
     "Split",
     "SyntheticMixture",
+    "TableDataModule",
+    "TableFeatures",
     "TextDataModule",
     "Windows",
 ]

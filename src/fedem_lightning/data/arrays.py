@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fedem_lightning.data.federation import Domains, Federation
-from fedem_lightning.data.splits import SPLITS, hold_out_clients, split_samples
+from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.tasks import make_task
 
@@ -26,6 +26,7 @@ def checked_federation(
     label_smoothing: float,
     fractions: Sequence[float],
     unseen_fraction: float,
+    unseen: Sequence[str],
     seed: int,
     notes: dict[str, Any] | None = None,
 ) -> Federation:
@@ -34,11 +35,11 @@ def checked_federation(
     require(x.ndim > 0 and len(x) > 0, "x: expected at least one sample, got none")
     client, client_names = check_clients(client, names, len(x))
     if task == "regression":
-        y, n_classes = _check_targets(y, len(x)), 0
+        y, n_classes = check_targets(y, len(x)), 0
     else:
         y, notes = _numbered(y, notes)
         y, n_classes = check_labels(y, n_classes, len(x))
-    codes = split_samples(client, seed, fractions) if split is None else _check_split(as_array("split", split), len(x))
+    codes = split_samples(client, seed, fractions) if split is None else check_split(as_array("split", split), len(x))
     return Federation.from_arrays(
         check_features(x),
         y,
@@ -46,7 +47,7 @@ def checked_federation(
         codes,
         task=make_task(task, n_classes, y[0].size, noise_scale, label_smoothing),
         names=client_names,
-        seen=hold_out_clients(len(client_names), unseen_fraction, seed),
+        seen=seen_clients(client_names, unseen_fraction, unseen, seed),
         domains=None if domain is None else _check_domains(as_array("domain", domain), len(x)),
         notes=notes,
     )
@@ -86,7 +87,7 @@ def _check_length(name: str, array: np.ndarray, n: int) -> None:
 
 
 def _check_finite(name: str, array: np.ndarray) -> None:
-    if array.dtype.kind == "f":
+    if array.dtype.kind == "f" and len(array):
         require(array.dtype.itemsize <= 8, f"{name}: expected float64 or smaller, got {array.dtype}")
         bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
         require(not bad.any(), f"{name}: NaN or infinity in {bad.sum()} samples, the first is number {bad.argmax()}")
@@ -129,7 +130,8 @@ def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") 
     return y, n_classes
 
 
-def _check_targets(y: np.ndarray, n: int) -> np.ndarray:
+def check_targets(y: np.ndarray, n: int) -> np.ndarray:
+    """Returns real targets [n] or [n, k], whole numbers as float32; anything else is a UserError."""
     require(y.dtype.kind in "fiub", f"y: expected numbers, got dtype {y.dtype}")
     require(y.ndim in (1, 2) and len(y) == n, f"y: expected shape ({n},) or ({n}, targets), got {y.shape}")
     _check_finite("y", y)
@@ -163,13 +165,14 @@ def _distinct(name: str, values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     return codes.astype(np.int64), [str(value) for value in distinct]
 
 
-def _check_split(split: np.ndarray, n: int) -> np.ndarray:
-    _check_length("split", split, n)
+def check_split(split: np.ndarray, n: int, name: str = "split") -> np.ndarray:
+    """Returns codes int8 [n], 0 train, 1 val, 2 test, from codes or words; anything else is a UserError."""
+    _check_length(name, split, n)
     if split.dtype.kind in "SU":
         words = split.astype(str)
-        require(bool(np.isin(words, SPLITS).all()), f"split: expected the words {', '.join(SPLITS)}")
-        return np.select([words == name for name in SPLITS], range(3)).astype(np.int8)
+        require(bool(np.isin(words, SPLITS).all()), f"{name}: expected the words {', '.join(SPLITS)}")
+        return np.select([words == word for word in SPLITS], range(3)).astype(np.int8)
     require(
-        split.dtype.kind in "iu" and bool(np.isin(split, (0, 1, 2)).all()), "split: expected 0 train, 1 val, 2 test"
+        split.dtype.kind in "iu" and bool(np.isin(split, (0, 1, 2)).all()), f"{name}: expected 0 train, 1 val, 2 test"
     )
     return split.astype(np.int8)

@@ -55,6 +55,7 @@ class FederatedDataModule(pl.LightningDataModule):
         label_smoothing: float = 0.0,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
+        unseen: Sequence[str] = (),
         seed: int = 0,
     ) -> "FederatedDataModule":
         """A data module from a user's own arrays.
@@ -73,6 +74,7 @@ class FederatedDataModule(pl.LightningDataModule):
             label_smoothing: of a classification, in [0, 1); see `Classification`.
             fractions: of each client's samples for train, val, test.
             unseen_fraction: share of the clients that take no part in training.
+            unseen: names of clients that take no part in training, in place of a share.
             seed: of the split and of the choice of unseen clients.
 
         Raises:
@@ -87,6 +89,7 @@ class FederatedDataModule(pl.LightningDataModule):
             "label_smoothing": label_smoothing,
             "fractions": fractions,
             "unseen_fraction": unseen_fraction,
+            "unseen": unseen,
             "seed": seed,
         }
         data = FederatedDataModule(checked_federation(x, y, client, split, names, domain, **options))

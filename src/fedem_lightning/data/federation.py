@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.augmentation import Augmentation
+from fedem_lightning.data.features import TableFeatures
 from fedem_lightning.data.positions import Positions, Split, ranks
 from fedem_lightning.data.samples import Arrays, Samples
 from fedem_lightning.data.splits import SPLITS
@@ -110,6 +111,7 @@ class Federation:
         augmentation: of training batches.
         notes: where the samples come from, which were left out and why; plain values, saved in results.json.
         domains: domains of the samples, if they are known.
+        features: how rows of a table became x, if they did.
 
     """
 
@@ -124,10 +126,12 @@ class Federation:
         augmentation: Augmentation | None = None,
         notes: dict[str, Any] | None = None,
         domains: Domains | None = None,
+        features: TableFeatures | None = None,
     ) -> None:
         self.samples, self.splits, self.names = samples, splits, names
         self.seen, self.task, self.truth = seen, task, truth or {}
         self.augmentation, self.notes, self.domains = augmentation, notes or {}, domains
+        self.features = features
 
     @classmethod
     def from_samples(
@@ -152,7 +156,7 @@ class Federation:
             task: loss and label space.
             names: names of the T clients.
             seen: bool [T]; default: all clients.
-            more: `truth`, `augmentation`, `notes`, `domains`.
+            more: `truth`, `augmentation`, `notes`, `domains`, `features`.
 
         Raises:
             UserError: a seen client has no training sample.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.arrays import check_features, check_labels
+from fedem_lightning.data.features import TableFeatures
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Arrays, Samples, Windows
 from fedem_lightning.errors import UserError, require
@@ -58,7 +59,7 @@ class Schema:
     classes: tuple[str, ...] | None = None
     pixels: dict[str, Any] | None = None
     vocabulary: str | None = None
-    features: Any = None
+    features: TableFeatures | None = None
     columns: dict[str, str] = field(default_factory=dict)
     domains: tuple[str, ...] | None = None
 
@@ -82,7 +83,7 @@ class Schema:
             classes=None if classes is None else tuple(classes),
             pixels=pixels,
             vocabulary=notes.get("vocabulary") if isinstance(samples, Windows) else None,
-            features=getattr(federation, "features", None),
+            features=federation.features,
             columns=dict(notes.get("columns", {})),
             domains=None if federation.domains is None else federation.domains.names,
         )
@@ -173,11 +174,7 @@ class Schema:
             name: None if state[name] is None else tuple(state[name])
             for name in ("in_shape", "raw_shape", "names", "classes", "domains")
         }
-        features = None
-        if state["features"] is not None:
-            from fedem_lightning.data.features import TableFeatures
-
-            features = TableFeatures.from_state(state["features"])
+        features = None if state["features"] is None else TableFeatures.from_state(state["features"])
         return cls(**{**state, **tuples, "task": make(state["task"], key="task"), "features": features})
 
 

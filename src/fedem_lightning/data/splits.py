@@ -1,10 +1,11 @@
 """Splits of each client's samples into train, validation and test, and of clients into seen and unseen."""
 
+import difflib
 from collections.abc import Sequence
 
 import numpy as np
 
-from fedem_lightning.errors import require, require_number
+from fedem_lightning.errors import UserError, require, require_number
 from fedem_lightning.randomness import Purpose, generator
 
 SPLITS = ("train", "val", "test")
@@ -54,3 +55,43 @@ def hold_out_clients(n_clients: int, unseen_fraction: float, seed: int) -> np.nd
     seen = np.ones(n_clients, dtype=bool)
     seen[generator(seed, Purpose.UNSEEN).permutation(n_clients)[:n_unseen]] = False
     return seen
+
+
+def seen_clients(names: Sequence[str], unseen_fraction: float, unseen: Sequence[str], seed: int) -> np.ndarray:
+    """Whether each client is seen in training: those named in `unseen` are not, or a random share of all is not.
+
+    Args:
+        names: names of the T clients; may be a lazy sequence.
+        unseen_fraction: see `hold_out_clients`.
+        unseen: names of clients; whole numbers stand for the names that they are written as.
+        seed: of the draw of a share.
+
+    Returns:
+        bool [T].
+
+    Raises:
+        UserError: both are given, a name is unknown, or nobody is left to train.
+
+    """
+    listed = isinstance(unseen, (Sequence, np.ndarray)) and not isinstance(unseen, str)
+    require(listed, f"dataset.unseen: expected a list of clients' names such as [a,b], got {unseen!r}")
+    if len(unseen) == 0:
+        return hold_out_clients(len(names), unseen_fraction, seed)
+    both = f"dataset.unseen: it names clients, and unseen_fraction={unseen_fraction} draws some; give one of them"
+    require(unseen_fraction == 0, both)
+    for name in unseen:
+        fits = isinstance(name, (str, int, np.integer)) and not isinstance(name, bool)
+        require(fits, f"dataset.unseen: expected names of clients, got {name!r}; such a name needs quotes")
+    wanted = {str(name) for name in unseen}
+    unknown = sorted(wanted.difference(names))
+    if unknown:
+        raise UserError(f"dataset.unseen: no client is named {unknown[0]}; {_hint(unknown[0], names)}")
+    seen = np.fromiter((name not in wanted for name in names), dtype=bool, count=len(names))
+    require(bool(seen.any()), f"dataset.unseen: it names all {len(names)} clients, which leaves nobody to train")
+    return seen
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    """The client that may be meant, looked for among the first 10,000: in a million it would take a minute."""
+    near = difflib.get_close_matches(name, names[:10_000], n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names[:3])}{', ...' * (len(names) > 3)}"

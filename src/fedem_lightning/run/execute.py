@@ -82,6 +82,7 @@ def run(
         if trainer.is_global_zero:
             save_config(folder, config, overrides)
             _announce(folder, model, data, trainer)
+            _announce_rate(config, choices["algorithm"])
             if checkpoint is not None:
                 print(f"resumed from round {stop.resumed_rounds}: {checkpoint}", flush=True)
         try:
@@ -112,6 +113,14 @@ def _announce(folder: Path, model: FederatedAlgorithm, data: FederatedDataModule
     print(f"{data.federation}; engine {engine.name} ({engine.reason}){several}; {folder}", flush=True)
     for name, store in model.client_stores().items():
         print(f"kept, {name}: {store}", flush=True)
+
+
+def _announce_rate(config: DictConfig, name: str) -> None:
+    """Says which learning rate a method has that would take the experiment's, if the experiment had one for it."""
+    optimizer = config.algorithm.client_optimizer
+    asks = f"learning_rates.{name}" in str(OmegaConf.to_container(optimizer, resolve=False))
+    if asks and name not in config.learning_rates:
+        print(f"clients' learning rate: {optimizer.lr:g}, {name}'s own: learning_rates has none for it", flush=True)
 
 
 def _train_and_test(

@@ -36,6 +36,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
     console.print(table)
     seconds, sent, engine = results["seconds"], results["communication"], results["engine"]["name"]
     lines = [
+        *_data_lines(results.get("data") or {}),
         *_minimum_lines(results),
         *_recovery_lines(results["recovery"]),
         *_component_lines(results.get("components", {})),
@@ -60,6 +61,12 @@ def _time_lines(times: dict[str, float], stragglers: int) -> list[str]:
     parts = [f"{time:.4g} ({name})" for name, time in times.items()]
     late = f"; {stragglers} times a client missed the deadline" if stragglers else ""
     return [f"simulated time: {', '.join(parts)}{late}"] if parts else []
+
+
+def _data_lines(notes: dict[str, Any]) -> list[str]:
+    """Lines about a table's features, and about a task that was found and not given."""
+    found = f"dataset.task: {notes['task']}" if "task" in notes else ""
+    return [line for line in (notes.get("features"), found) if line]
 
 
 def _minimum_lines(results: dict[str, Any]) -> list[str]:

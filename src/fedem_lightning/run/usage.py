@@ -17,6 +17,7 @@ python -m fedem_lightning -m algorithm=fedem,fedavg,local seed=0,1,2       a swe
 python -m fedem_lightning +experiment=femnist                   the data and settings of a paper
 python -m fedem_lightning algorithm=fedem --cfg job             the whole configuration, and no run
 python -m fedem_lightning dataset=npz dataset.path=mine.npz     your own data
+python -m fedem_lightning dataset=table dataset.path=mine.csv dataset.label=y dataset.client=hospital     a table
 python -m fedem_lightning +trainer.benchmark=true               an option of Lightning's Trainer that is not listed
 python -m fedem_lightning run_dir=runs/a                        choose the run's folder
 python -m fedem_lightning run_dir=runs/a ckpt_path=auto         continue it after Ctrl-C or a crash

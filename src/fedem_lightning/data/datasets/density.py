@@ -3,13 +3,14 @@ with the smallest losses that one model for each client, or a few shared models,
 """
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import entr
 
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.splits import hold_out_clients
+from fedem_lightning.data.splits import seen_clients
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import Classification
@@ -35,6 +36,7 @@ class DensityDataModule(FederatedDataModule):
         test_size: additional test samples of each client.
         shifted: whether a client's own symbol is 4 + (k mod (d - 4)), never a group's; in the paper it may be one.
         unseen_fraction: share of the clients that take no part in training.
+        unseen: names of clients that take no part in training, in place of a share.
         seed: of everything drawn; a client's samples of a split depend on (seed, client, split) only.
 
     Raises:
@@ -51,12 +53,14 @@ class DensityDataModule(FederatedDataModule):
         test_size: int = 1000,
         shifted: bool = False,
         unseen_fraction: float = 0.0,
+        unseen: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
         sizes = {"n_clients": n_clients, "n_symbols": n_symbols, "n_samples": n_samples}
         _check(sizes, {"n_val": n_val or 0, "test_size": test_size, "seed": seed}, shifted)
         n_val = max(1, n_samples // 3) if n_val is None else n_val
-        seen = hold_out_clients(n_clients, unseen_fraction, seed)
+        names = [str(t) for t in range(n_clients)]
+        seen = seen_clients(names, unseen_fraction, unseen, seed)
         distribution, group = densities(n_clients, n_symbols, shifted), np.arange(n_clients) % N_GROUPS
         counts, clients = (n_samples, n_val, test_size), range(n_clients)
         y = [  # stored by split, then by client
@@ -72,7 +76,7 @@ class DensityDataModule(FederatedDataModule):
                 client=np.concatenate([np.repeat(clients, n) for n in counts]),
                 split=np.repeat(np.arange(3, dtype=np.int8), np.multiply(counts, n_clients)),
                 task=Classification(n_symbols),
-                names=[str(t) for t in clients],
+                names=names,
                 seen=seen,
                 truth={"distribution": distribution, "group": group, "minimum_loss": entr(distribution).sum(axis=1)},
                 notes={"minimum_loss_by_models": bounds},

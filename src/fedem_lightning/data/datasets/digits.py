@@ -9,7 +9,7 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.partitions import Labels, dirichlet
 from fedem_lightning.data.shifts import shift_groups
-from fedem_lightning.data.splits import hold_out_clients, split_samples
+from fedem_lightning.data.splits import seen_clients, split_samples
 from fedem_lightning.tasks import Classification
 
 
@@ -22,6 +22,7 @@ class Digits(FederatedDataModule):
         n_groups: number of true groups of clients, each with its own label permutation (1: none).
         fractions: of each client's samples for train, val, test.
         unseen_fraction: share of the clients that take no part in training.
+        unseen: names of clients that take no part in training, in place of a share.
         seed: of the partition, the splits and the groups.
 
     """
@@ -33,6 +34,7 @@ class Digits(FederatedDataModule):
         n_groups: int = 1,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
+        unseen: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
         images, y = load_digits(return_X_y=True)
@@ -47,7 +49,7 @@ class Digits(FederatedDataModule):
                 split_samples(partition.client, seed, fractions),
                 task=Classification(10),
                 names=partition.names,
-                seen=hold_out_clients(n_clients, unseen_fraction, seed),
+                seen=seen_clients(partition.names, unseen_fraction, unseen, seed),
                 truth={"group": group} if n_groups > 1 else {},
                 notes=partition.notes,
             )

@@ -17,7 +17,7 @@ from fedem_lightning.data.partitions import Labels, Partition, deal
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.shifts import shift_groups
 from fedem_lightning.data.sources import load
-from fedem_lightning.data.splits import hold_out_clients, split_samples
+from fedem_lightning.data.splits import seen_clients, split_samples
 from fedem_lightning.errors import UserError, require, require_number
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import Classification
@@ -45,6 +45,7 @@ class ImageDataModule(FederatedDataModule):
         label_smoothing: in [0, 1), see `Classification`.
         fractions: of each client's samples for train, val, test.
         unseen_fraction: share of the clients that take no part in training.
+        unseen: names of clients that take no part in training, in place of a share.
         mmap: whether the images are mapped from the file instead of read.
         seed: of everything drawn.
 
@@ -76,6 +77,7 @@ class ImageDataModule(FederatedDataModule):
         label_smoothing: float = 0.0,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
+        unseen: Sequence[str] = (),
         mmap: bool = False,
         seed: int = 0,
     ) -> None:
@@ -100,7 +102,7 @@ class ImageDataModule(FederatedDataModule):
                 split_samples(dealt.client, seed, fractions),
                 task=Classification(n_classes, label_smoothing=label_smoothing),
                 names=dealt.names,
-                seen=hold_out_clients(len(dealt.names), unseen_fraction, seed),
+                seen=seen_clients(dealt.names, unseen_fraction, unseen, seed),
                 truth=truth,
                 augmentation=augmentation,
                 domains=None if domains is None else domains_by_name(domains, dealt.client, dealt.names),

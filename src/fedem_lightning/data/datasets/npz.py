@@ -21,6 +21,7 @@ class NpzDataModule(FederatedDataModule):
         mmap: map the arrays from the file instead of reading them.
         fractions: of each client's samples for train, val, test, where the file has no split.
         unseen_fraction: share of the clients that take no part in training.
+        unseen: names of clients that take no part in training, in place of a share.
         seed: of the split and of the choice of unseen clients.
 
     Raises:
@@ -37,6 +38,7 @@ class NpzDataModule(FederatedDataModule):
         label_smoothing: float = 0.0,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
+        unseen: Sequence[str] = (),
         mmap: bool = False,
         seed: int = 0,
     ) -> None:
@@ -59,6 +61,7 @@ class NpzDataModule(FederatedDataModule):
                 label_smoothing=label_smoothing,
                 fractions=fractions,
                 unseen_fraction=unseen_fraction,
+                unseen=unseen,
                 seed=seed,
                 notes={"source": str(path)},
             )

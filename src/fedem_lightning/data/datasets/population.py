@@ -11,7 +11,7 @@ from torch import Tensor
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.datasets.synthetic import check_mixture, draw_components
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.splits import SPLITS, hold_out_clients
+from fedem_lightning.data.splits import SPLITS, seen_clients
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.randomness import Purpose, fold, hash32
 from fedem_lightning.tasks import BinaryClassification
@@ -28,6 +28,7 @@ class MixturePopulation(FederatedDataModule):
         alpha: concentration of the mixture weights.
         noise: standard deviation of eps.
         unseen_fraction: share of the clients that take no part in training.
+        unseen: names of clients that take no part in training, in place of a share.
         seed: of everything; a sample is a function of (seed, client, number).
 
     """
@@ -41,6 +42,7 @@ class MixturePopulation(FederatedDataModule):
         alpha: float = 0.4,
         noise: float = 1.0,
         unseen_fraction: float = 0.0,
+        unseen: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
         check_mixture(n_clients, n_components, dimension, alpha, noise)
@@ -48,6 +50,7 @@ class MixturePopulation(FederatedDataModule):
         for n, name in zip(samples, SPLITS, strict=True):
             require_whole(f"dataset.samples ({name})", n, at_least=int(name == "train"))
         theta = torch.from_numpy(draw_components(n_components, dimension, seed)).float()
+        names = Numbers(n_clients)
         starts = [0, samples[0], samples[0] + samples[1]]
         splits = {
             name: EvenSplit(n_clients, sum(samples), start, size)
@@ -57,8 +60,8 @@ class MixturePopulation(FederatedDataModule):
             Federation(
                 GeneratedMixture(theta, sum(samples), alpha, noise, seed),
                 splits,
-                Numbers(n_clients),
-                torch.from_numpy(hold_out_clients(n_clients, unseen_fraction, seed)),
+                names,
+                torch.from_numpy(seen_clients(names, unseen_fraction, unseen, seed)),
                 BinaryClassification(),
                 notes={"generated": "samples are computed when they are needed; nothing is stored"},
             )

@@ -1,11 +1,13 @@
 """The synthetic mixture of FedEM (Marfoq et al. 2021, Appendix I.1.5), with ground truth and Bayes-optimal accuracy."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.special import expit
 
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.splits import hold_out_clients
+from fedem_lightning.data.splits import seen_clients
 from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import BinaryClassification
@@ -31,6 +33,7 @@ class SyntheticMixture(FederatedDataModule):
         test_size: test samples of each client.
         one_hot: whether each client draws from one component, uniformly chosen (Appendix J.4).
         unseen_fraction: share of the clients that take no part in training.
+        unseen: names of clients that take no part in training, in place of a share.
         seed: of everything drawn. theta is a function of the seed; a client's pi and n_t are functions of (seed,
             client), and its samples also depend on theta and pi. So additional clients do not change the others.
 
@@ -46,10 +49,13 @@ class SyntheticMixture(FederatedDataModule):
         test_size: int = 5000,
         one_hot: bool = False,
         unseen_fraction: float = 0.0,
+        unseen: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
         check_mixture(n_clients, n_components, dimension, alpha, noise)
         require_whole("dataset.test_size", test_size, at_least=0)
+        names = [str(t) for t in range(n_clients)]
+        seen = seen_clients(names, unseen_fraction, unseen, seed)
         theta = draw_components(n_components, dimension, seed)
         pi = np.stack([_draw_weights(n_components, None if one_hot else alpha, seed, t) for t in range(n_clients)])
         n_train = np.array([_draw_size(seed, t) for t in range(n_clients)])
@@ -80,8 +86,8 @@ class SyntheticMixture(FederatedDataModule):
                 client=np.concatenate([np.repeat(np.arange(n_clients), c) for c in counts]),
                 split=np.repeat(np.arange(3, dtype=np.int8), counts.sum(axis=1)),
                 task=BinaryClassification(),
-                names=[str(t) for t in range(n_clients)],
-                seen=hold_out_clients(n_clients, unseen_fraction, seed),
+                names=names,
+                seen=seen,
                 truth=truth,
             )
         )

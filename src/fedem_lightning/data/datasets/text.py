@@ -15,7 +15,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.partitions import choose_clients
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.sources import load
-from fedem_lightning.data.splits import check_fractions, hold_out_clients
+from fedem_lightning.data.splits import check_fractions, seen_clients
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.tasks import Classification
 
@@ -41,6 +41,7 @@ class TextDataModule(FederatedDataModule):
             code. The frequency is taken from the training text of the clients that train.
         fractions: of each role's text for train, val, test.
         unseen_fraction: share of the clients that take no part in training.
+        unseen: names of clients that take no part in training, in place of a share.
         seed: of the choice of roles and of unseen clients.
 
     Raises:
@@ -60,6 +61,7 @@ class TextDataModule(FederatedDataModule):
         char_weights: bool = False,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
+        unseen: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
         for name, value in (("window", window), ("stride", stride)):
@@ -88,7 +90,8 @@ class TextDataModule(FederatedDataModule):
             f"window of {window} characters, {len(fit) - len(kept)} by dataset.n_clients",
             "vocabulary": symbols,
         }
-        seen = hold_out_clients(len(kept), unseen_fraction, seed)
+        roles = [names[t] for t in kept]
+        seen = seen_clients(roles, unseen_fraction, unseen, seed)
         trained_on = codes[(split == 0) & np.isin(client, kept[seen])]
         weights = _char_weights(trained_on, len(symbols)) if char_weights else None
         super().__init__(
@@ -98,7 +101,7 @@ class TextDataModule(FederatedDataModule):
                 split[start],
                 position=start,
                 task=Classification(len(symbols), n_targets=window, class_weights=weights),
-                names=[names[t] for t in kept],
+                names=roles,
                 seen=seen,
                 notes=notes,
             )

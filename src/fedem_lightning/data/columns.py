@@ -1,0 +1,140 @@
+"""Columns of a table: whether they are numbers or categories, and their values as float64 or as words.
+
+A word is a category's value as text: a string itself, a number without needless decimals ("3", "0.5"), or True, False.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from fedem_lightning.errors import UserError, require
+
+Kind = Literal["number", "category"]
+NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
+DATES = ("datetime64", "datetime", "date", "time", "timedelta64", "timedelta", "period")
+"""What pandas' `infer_dtype` calls them."""
+
+DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d.*)?")
+DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*,\d+")
+
+
+def check_values(frame: pd.DataFrame, names: Sequence[str]) -> None:
+    """Looks for these columns, and for values that are missing or infinite.
+
+    Raises:
+        UserError: a column is not there or there twice; a value is missing or infinite, and the line says in how many
+            rows of which columns.
+
+    """
+    there = Counter(frame.columns)
+    for name in names:
+        require(there[name] > 0, f"column {name!r}: the table has none of this name")
+        require(there[name] == 1, f"column {name!r}: the table has {there[name]} of this name")
+    part = frame[list(names)]
+    missing = part.isna().sum()
+    shown = ", ".join(f"{name!r} in {n} of {len(part)} rows" for name, n in missing.items() if n)
+    require(not shown, f"missing values: column {shown}; fill them in, or leave out these rows or columns")
+    floats = part.loc[:, [isinstance(kind, np.dtype) and kind.kind == "f" for kind in part.dtypes]]
+    n_infinite = np.isinf(floats.to_numpy()).sum(axis=0)  # [columns of floats]
+    for i in np.flatnonzero(n_infinite)[:1]:
+        said = f"column {floats.columns[i]!r}: {n_infinite[i]} of {len(part)} rows are infinite"
+        raise UserError(f"{said}; correct them, or leave out these rows or the column")
+
+
+def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -> Kind:
+    """Whether a column without missing values holds numbers, or categories: strings, booleans, pandas categories.
+
+    Args:
+        column: the column; its name stands in errors.
+        as_category: it is said to hold categories: numbers, and strings that look like numbers or dates, may be some.
+        label: it holds labels, which sets what errors advise.
+
+    Raises:
+        UserError: it holds dates, lists, or numbers beside other words.
+
+    """
+    said = f"column {column.name!r} holds"
+    way_out = "take another label" if label else "leave it out with dataset.features"
+    category = as_category or isinstance(column.dtype, pd.CategoricalDtype)
+    values = pd.Series(np.asarray(column), dtype=object) if isinstance(column.dtype, pd.CategoricalDtype) else column
+    inferred = pd.api.types.infer_dtype(values, skipna=False)
+    require(inferred not in DATES, f"{said} dates; make numbers of them, such as days since the first, or {way_out}")
+    if inferred in NUMBERS:
+        return "category" if category else "number"
+    if inferred in ("mixed-integer", "mixed"):
+        odd = {type(value).__name__ for value in values}
+        fits = category and odd <= {"str", "int", "float"}
+        require(fits, f"{said} values of {_listed(odd)}; save one type, or {way_out}")
+    else:
+        known = inferred in ("string", "boolean")
+        require(known, f"{said} {inferred} values; make numbers, strings or booleans of them, or {way_out}")
+    if inferred == "string" and not category:
+        known_as = "say dataset.task=classification" if label else "name it in dataset.categorical"
+        _check_strings(said, pd.unique(values).astype(object), f"{known_as}, or {way_out}")
+    return "category"
+
+
+def _listed(types: set[str]) -> str:
+    return f"the types {', '.join(sorted(types))}" if len(types) > 1 else f"the type {next(iter(types))}"
+
+
+def _check_strings(said: str, distinct: Any, way_out: str) -> None:
+    """Raises UserError if strings look like numbers or dates in part or altogether; `distinct` are all of them."""
+    commas = all(DECIMAL_COMMA.fullmatch(word) for word in distinct)
+    require(not commas, f"{said} numbers with a decimal comma, such as {distinct[0]}; save points, or {way_out}")
+    dates = all(DATE.fullmatch(word) for word in distinct)
+    require(not dates, f"{said} dates, such as {distinct[0]}; make numbers of them, or {way_out}")
+    is_number = pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").notna().to_numpy()
+    if is_number.any() and not is_number.all():
+        other = distinct[is_number.argmin()]
+        raise UserError(f"{said} numbers and other words, such as {other!r}; correct it, or {way_out}")
+
+
+def numbers(column: pd.Series) -> np.ndarray:
+    """The values as float64 [n].
+
+    Raises:
+        UserError: one is no number.
+
+    """
+    inferred = pd.api.types.infer_dtype(np.asarray(column), skipna=False)
+    if len(column) and inferred not in (*NUMBERS, "boolean"):
+        odd = next(v for v in np.asarray(column, dtype=object) if not isinstance(v, (int, float, np.number)))
+        raise UserError(f"column {column.name!r}: expected numbers, got {odd!r}")
+    return np.asarray(column).astype(np.float64)
+
+
+def words(column: pd.Series) -> tuple[np.ndarray, list[str]]:
+    """The categories of a column without missing values.
+
+    Returns:
+        The index of each value's word, int64 [n]; and the words, in the order of their values: numbers by size, before
+        strings by alphabet.
+
+    Raises:
+        UserError: a value is neither a string, nor a number, nor a boolean.
+
+    """
+    try:
+        codes, distinct = pd.factorize(np.asarray(column, dtype=object))
+    except TypeError as error:  # lists
+        raise UserError(f"column {column.name!r}: expected strings, numbers or booleans ({error})") from error
+    keys = []
+    for value in distinct:
+        simple = isinstance(value, (str, int, float, np.number, np.bool_))
+        require(simple, f"column {column.name!r}: expected strings, numbers or booleans, got {value!r}")
+        keys.append((isinstance(value, str), value))
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[codes], [_word(distinct[i]) for i in order]
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, (float, np.floating)):
+        return str(int(value)) if value == np.trunc(value) else repr(float(value))
+    return str(value)

@@ -1,0 +1,205 @@
+"""`dataset=table dataset.path=FILE`: anyone's federation from a .csv, .tsv or .parquet file with a row a sample."""
+
+import difflib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedem_lightning.data.arrays import as_array, check_clients, check_labels, check_split, check_targets
+from fedem_lightning.data.columns import check_values, kind_of, numbers, words
+from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.features import TableFeatures
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.formats.table import read_table
+from fedem_lightning.data.splits import seen_clients, split_samples
+from fedem_lightning.errors import UserError, require, require_whole
+from fedem_lightning.tasks import make_task
+
+FEW = 20
+"""Whole numbers with up to as many different values are classes, unless `task` says otherwise."""
+
+
+class TableDataModule(FederatedDataModule):
+    """Reads a table whose columns hold the label, the client and the features of each sample.
+
+    Numbers are standardised by the mean and deviation of the training samples of the clients that train; strings,
+    booleans and categories become one-hot. `federation.features` keeps this transformation for new rows.
+
+    Args:
+        path: the .csv, .tsv or .parquet file.
+        label: name of the label's column.
+        client: name of the client's column.
+        features: names of the features' columns; default: all other columns.
+        categorical: names of the features that are categories although they hold numbers.
+        split: name of a column with 0 train, 1 val, 2 test (or these words); default: drawn per client by `fractions`.
+        task: "classification" (one logit a class), "binary" (one logit), or "regression". Default: classification if
+            the labels are strings, booleans, or whole numbers with at most 20 different values; regression otherwise.
+        n_classes: Y; default: the number of different labels.
+        noise_scale: standard deviation of real targets around their mean, in units of the label.
+        label_smoothing: of a classification, in [0, 1); see `Classification`.
+        fractions: of each client's samples for train, val, test.
+        unseen_fraction: share of the clients that take no part in training.
+        unseen: names of clients that take no part in training, in place of a share.
+        seed: of the split and of the choice of unseen clients.
+
+    Raises:
+        UserError: the file is missing or broken, a column is missing or has the wrong values, or a client has no
+            training samples.
+
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None,
+        label: str | None,
+        client: str | None,
+        features: Sequence[str] | None = None,
+        categorical: Sequence[str] = (),
+        split: str | None = None,
+        task: str | None = None,
+        n_classes: int | None = None,
+        noise_scale: float = 1.0,
+        label_smoothing: float = 0.0,
+        fractions: Sequence[float] = (0.6, 0.2, 0.2),
+        unseen_fraction: float = 0.0,
+        unseen: Sequence[str] = (),
+        seed: int = 0,
+    ) -> None:
+        require(path is not None, "dataset.path: expected a .csv, .tsv or .parquet file, e.g. dataset.path=my.csv")
+        frame = read_table(Path(str(path)).expanduser())
+        columns = _Columns.of(frame, label, client, split, features, categorical)
+        check_values(frame, columns.used())
+        owner, names = check_clients(_codes(frame[columns.client]), None, len(frame))
+        labels = _labels(frame[columns.label], task, n_classes)
+        if columns.split is None:
+            codes = split_samples(owner, seed, fractions)
+        else:
+            codes = check_split(_codes(frame[columns.split]), len(frame), f"dataset.split: column {columns.split!r}")
+        seen = seen_clients(names, unseen_fraction, unseen, seed)
+        train = (codes == 0) & seen[owner]
+        require(bool(train.any()), "dataset.split: no client that trains has a training sample")
+        made = TableFeatures.fit(frame, train, columns.features, columns.categorical)
+        super().__init__(
+            Federation.from_arrays(
+                made.transform(frame),
+                labels.y,
+                owner,
+                codes,
+                task=make_task(labels.task, labels.n_classes, 1, noise_scale, label_smoothing),
+                names=names,
+                seen=seen,
+                notes={"source": str(path), "features": made.summary(), "columns": columns.roles(), **labels.notes},
+                features=made,
+            )
+        )
+
+
+class _Columns(NamedTuple):
+    """Names of the columns, checked."""
+
+    label: str
+    client: str
+    split: str | None
+    features: list[str]
+    categorical: list[str]
+
+    @classmethod
+    def of(
+        cls, frame: pd.DataFrame, label: Any, client: Any, split: Any, features: Any, categorical: Any
+    ) -> "_Columns":
+        there = [str(name) for name in frame.columns]
+        roles = {"label": _known("label", label, there), "client": _known("client", client, there)}
+        if split is not None:
+            roles["split"] = _known("split", split, there)
+        taken = {name: role for role, name in reversed(roles.items())}  # the first role of each column
+        for role, name in roles.items():
+            require(taken[name] == role, f"dataset.{role}: column {name!r} is the {taken[name]} already")
+        if features is None:
+            features = [name for name in there if name not in taken]
+        else:
+            features = _listed("features", features, there)
+        for name in features:
+            require(name not in taken, f"dataset.features: column {name!r} is the {taken.get(name)}")
+        require(len(features) > 0, f"dataset.features: no column is left beside {', '.join(roles)}")
+        categorical = _listed("categorical", categorical, there)
+        for name in categorical:
+            require(name in features, f"dataset.categorical: column {name!r} is no feature")
+        return cls(roles["label"], roles["client"], roles.get("split"), features, categorical)
+
+    def roles(self) -> dict[str, str]:
+        """Which columns are the label and the client."""
+        return {"label": self.label, "client": self.client}
+
+    def used(self) -> list[str]:
+        """All of them."""
+        return [self.label, self.client, *([] if self.split is None else [self.split]), *self.features]
+
+
+def _known(key: str, name: Any, there: list[str]) -> str:
+    """The name of a column that the file has."""
+    listed = ", ".join(there[:20]) + ", ..." * (len(there) > 20)
+    require(name is not None, f"dataset.{key}: expected the name of a column; there are {listed}")
+    if str(name) not in there:
+        near = difflib.get_close_matches(str(name), there, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {listed}"
+        raise UserError(f"dataset.{key}: no column {name!r}; {hint}")
+    return str(name)
+
+
+def _listed(key: str, given: Any, there: list[str]) -> list[str]:
+    listed = isinstance(given, Sequence) and not isinstance(given, str)
+    require(listed, f"dataset.{key}: expected a list of columns such as [a,b], got {given!r}")
+    found = [_known(key, name, there) for name in given]
+    twice = [name for name, n in Counter(found).items() if n > 1]
+    require(not twice, f"dataset.{key}: it names {', '.join(twice)} twice")
+    return found
+
+
+def _codes(column: pd.Series) -> np.ndarray:
+    """Strings or whole numbers as an array [n]; 1.0 is 1."""
+    if pd.api.types.is_float_dtype(column.dtype) and bool((column == np.trunc(column)).all()):
+        return np.asarray(column).astype(np.int64)
+    return as_array(f"column {column.name!r}", np.asarray(column))
+
+
+class _Labels(NamedTuple):
+    """y [n], and what it is."""
+
+    y: np.ndarray
+    task: str
+    n_classes: int
+    notes: dict[str, Any]
+
+
+def _labels(column: pd.Series, task: str | None, n_classes: int | None) -> _Labels:
+    """The labels of a task, which is found by the rule of `TableDataModule` if it is None."""
+    known = task in (None, "classification", "binary", "regression")
+    require(known, f"dataset.task: expected classification, binary or regression, got {task}")
+    if task == "regression":
+        return _Labels(check_targets(numbers(column), len(column)), task, 0, {})
+    kind = kind_of(column, as_category=task is not None, label=True)
+    numeric = pd.api.types.infer_dtype(np.asarray(column)) not in ("string", "boolean")
+    values = numbers(column) if numeric else np.empty(0)
+    whole = bool((values == np.trunc(values)).all())
+    notes: dict[str, Any] = {}
+    if task is None:
+        n_distinct = column.nunique()
+        task = "classification" if kind == "category" or (whole and n_distinct <= FEW) else "regression"
+        what = "words" if not numeric else "whole numbers" if whole else "numbers"
+        notes["task"] = f"{task}, because {column.name} has {n_distinct} different {what}"
+        if task == "regression":
+            return _Labels(check_targets(values, len(column)), task, 0, notes)
+    require(whole, f"dataset.task: a {task} needs words or whole numbers; column {column.name!r} holds others")
+    codes, distinct = words(column)
+    require(len(distinct) > 1, f"dataset.label: column {column.name!r} holds one class only, {distinct[0]}")
+    if n_classes is not None:
+        require_whole("dataset.n_classes", n_classes, at_least=2)
+    limit = len(distinct) if n_classes is None else n_classes
+    if not numeric or values.min() < 0 or values.max() >= limit:
+        values, notes["classes"] = codes, distinct
+    y, n_classes = check_labels(values, limit, len(column), f"column {column.name!r}")
+    return _Labels(y, task, n_classes, notes)

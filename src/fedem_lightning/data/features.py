@@ -1,0 +1,180 @@
+"""Features of a table: how its columns become the x of a model, in training and on new rows alike."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedem_lightning.data.columns import check_values, kind_of, numbers, words
+from fedem_lightning.errors import UserError, require
+
+MAX_CATEGORIES = 1000
+"""Of one column; one with more, such as a number of the row, would make the samples very large and teach nothing."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers, which becomes one feature, (value - mean) / deviation."""
+
+    name: str
+    mean: float
+    deviation: float
+
+    @property
+    def features(self) -> list[str]:
+        """The feature's name: the column's."""
+        return [self.name]
+
+    def write(self, column: pd.Series, x: np.ndarray) -> None:
+        """Sets x float32 [n, 1], which holds zeros."""
+        with np.errstate(over="ignore"):  # seen below
+            x[:, 0] = (numbers(column) - self.mean) / self.deviation
+        far = int((~np.isfinite(x)).sum())
+        require(far == 0, f"column {self.name!r}: {far} of {len(x)} rows are too far from the others, or infinite")
+
+
+@dataclass(frozen=True)
+class Categories:
+    """A column of categories, which becomes a feature a value: 1 where the column has it. Other values get zeros."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def features(self) -> list[str]:
+        """The features' names, such as "sex=f"."""
+        return [f"{self.name}={value}" for value in self.values]
+
+    def write(self, column: pd.Series, x: np.ndarray) -> None:
+        """Sets x float32 [n, values], which holds zeros."""
+        codes, found = words(column)
+        place = {value: i for i, value in enumerate(self.values)}
+        where = np.array([place.get(word, -1) for word in found], dtype=np.int64)[codes]  # [n]
+        known = np.flatnonzero(where >= 0)
+        x[known, where[known]] = 1.0
+
+
+@dataclass(frozen=True)
+class TableFeatures:
+    """How the columns of a table become features: numbers are standardised, categories one-hot.
+
+    Args:
+        columns: the columns in the order of their features.
+
+    Example:
+        >>> frame = pd.DataFrame({"age": [30, 50, 90], "sex": ["m", "f", "x"]})
+        >>> features = TableFeatures.fit(frame, rows=np.array([0, 1]), columns=["age", "sex"])
+        >>> features.names
+        ['age', 'sex=f', 'sex=m']
+        >>> features.transform(frame).tolist()
+        [[-1.0, 0.0, 1.0], [1.0, 1.0, 0.0], [5.0, 0.0, 0.0]]
+
+    """
+
+    columns: tuple[Number | Categories, ...]
+
+    @classmethod
+    def fit(
+        cls, frame: pd.DataFrame, rows: np.ndarray, columns: Sequence[str], categorical: Collection[str] = ()
+    ) -> "TableFeatures":
+        """Takes means, deviations and categories from some rows; it looks at the others for wrong values alone.
+
+        Args:
+            frame: the table.
+            rows: bool [n], or the positions of the rows to learn from: the training samples of clients that train.
+            columns: the columns that become features, in their order.
+            categorical: those of them that are categories although they hold numbers.
+
+        Raises:
+            UserError: a column is missing, or cannot be a feature; a value is missing or infinite.
+
+        """
+        check_values(frame, columns)
+        part = frame.loc[:, list(columns)].iloc[rows]
+        require(len(part) > 0, "features: expected at least one row to learn from")
+        found: list[Number | Categories] = []
+        for name in columns:
+            kind = kind_of(frame[name], name in categorical)
+            found.append(_number(part[name]) if kind == "number" else _categories(part[name]))
+        return cls(tuple(found))
+
+    def transform(self, frame: pd.DataFrame) -> np.ndarray:
+        """The features of a table's rows, float32 [n, d]; columns that are no features may be there, or not.
+
+        Raises:
+            UserError: a column is missing, a value is missing or infinite, or a column of numbers holds something else.
+
+        """
+        check_values(frame, [column.name for column in self.columns])
+        x, start = np.zeros((len(frame), len(self.names)), dtype=np.float32), 0
+        for column in self.columns:
+            stop = start + len(column.features)
+            column.write(frame[column.name], x[:, start:stop])
+            start = stop
+        return x
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the d features, such as "age" and "sex=f"."""
+        return [name for column in self.columns for name in column.features]
+
+    def summary(self) -> str:
+        """One line: "12 features: 3 numbers standardised, 2 columns one-hot (9)"."""
+        widths = [len(column.values) for column in self.columns if isinstance(column, Categories)]
+        n = len(self.columns) - len(widths)
+        parts = [f"{_counted(n, 'number')} standardised"] * (n > 0)
+        parts += [f"{_counted(len(widths), 'column')} one-hot ({sum(widths)})"] * (len(widths) > 0)
+        return f"{_counted(len(self.names), 'feature')}: {', '.join(parts)}"
+
+    def state(self) -> dict[str, Any]:
+        """All of it as numbers, strings, lists and dictionaries, for JSON and checkpoints; see `from_state`."""
+        return {"columns": [_state_of(column) for column in self.columns]}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "TableFeatures":
+        """The transformation of which this is the `state`; the two give the same features to the last bit.
+
+        Raises:
+            UserError: it is no such state.
+
+        """
+        try:
+            return cls(tuple(_column_from(dict(column)) for column in state["columns"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"features: not the state of a TableFeatures ({error!r})") from error
+
+
+def _number(part: pd.Series) -> Number:
+    values = numbers(part)
+    if values.min() == values.max():  # rounding would make a small deviation of none
+        return Number(str(part.name), float(values[0]), 1.0)
+    with np.errstate(over="ignore"):
+        mean, deviation = float(values.mean()), float(values.std())
+    fits = np.isfinite(mean) and np.isfinite(deviation) and deviation > 0
+    require(fits, f"column {part.name!r}: numbers of up to {np.abs(values).max():g} are too large or small to scale")
+    return Number(str(part.name), mean, deviation)
+
+
+def _categories(part: pd.Series) -> Categories:
+    _, found = words(part)
+    many = f"column {part.name!r}: {len(found)} categories, more than {MAX_CATEGORIES}"
+    require(len(found) <= MAX_CATEGORIES, f"{many}; leave it out with dataset.features, or make fewer of them")
+    return Categories(str(part.name), tuple(dict.fromkeys(found)))
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def _state_of(column: Number | Categories) -> dict[str, Any]:
+    kind = "number" if isinstance(column, Number) else "category"
+    return {"kind": kind, **{key: list(v) if isinstance(v, tuple) else v for key, v in asdict(column).items()}}
+
+
+def _column_from(state: dict[str, Any]) -> Number | Categories:
+    if state["kind"] == "number":
+        return Number(str(state["name"]), float(state["mean"]), float(state["deviation"]))
+    require(state["kind"] == "category", f"features: unknown kind {state['kind']!r} of column {state['name']!r}")
+    return Categories(str(state["name"]), tuple(str(value) for value in state["values"]))

@@ -1,0 +1,80 @@
+"""Tables with a row a sample: .csv, .tsv, .parquet."""
+
+import csv
+import re
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+
+from fedem_lightning.errors import UserError, require
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+INDEX = re.compile(r"__index_level_\d+__")  # an index without a name, which pandas writes to .parquet
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """The table, with the types that its values or the file say.
+
+    Text is UTF-8, with or without a byte order mark, and its first line has the columns' names. In .csv and .tsv an
+    empty field, NA, NaN, null and None are missing values.
+
+    Raises:
+        UserError: the file is missing, empty, broken, of another kind or separated by something else; two columns have
+            the same name, or one has none.
+
+    """
+    require(path.is_file(), f"dataset.path: no file {path}")
+    suffix = path.suffix.lower()
+    require(
+        suffix in (*SEPARATORS, ".parquet"), f"dataset.path: expected a .csv, .tsv or .parquet file, got {path.name}"
+    )
+    try:
+        frame = _read_parquet(path) if suffix == ".parquet" else _read_text(path, SEPARATORS[suffix])
+    except UserError:
+        raise
+    except UnicodeDecodeError as error:
+        raise UserError(f"dataset.path: {path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
+    except (ValueError, OSError, csv.Error, pa.ArrowException, pd.errors.ParserWarning) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"dataset.path: cannot read {path} as {suffix} ({reason})") from error
+    require(len(frame) > 0, f"dataset.path: {path} has no rows")
+    return frame
+
+
+def _read_text(path: Path, separator: str) -> pd.DataFrame:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        header = next(filter(None, csv.reader(file, delimiter=separator, skipinitialspace=True)), [])
+    require(bool(header), f"dataset.path: {path} is empty")
+    if len(header) == 1:
+        other = next((s for s in (";", "\t", ",", "|") if s != separator and s in header[0]), None)
+        name = {"\t": "tabs"}.get(other or "", repr(other))
+        how = f"save it with {'tabs' if separator == chr(9) else 'commas'}"
+        require(other is None, f"dataset.path: {path} seems to be separated by {name}; {how}, and decimal points")
+    _check_names(path, header)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more values than there are columns
+        return pd.read_csv(
+            path, sep=separator, encoding="utf-8-sig", skipinitialspace=True, index_col=False, low_memory=False
+        )
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    file = pa.parquet.ParquetFile(path)
+    names = [name for name in file.schema_arrow.names if not INDEX.fullmatch(name)]
+    _check_names(path, names)
+    frame = file.read(columns=names).to_pandas(ignore_metadata=True)  # else a named index would be no column
+    said = (file.schema_arrow.pandas_metadata or {}).get("columns", [])
+    categories = {column["field_name"] for column in said if column["pandas_type"] == "categorical"} & set(names)
+    return frame.astype(dict.fromkeys(categories, "category")) if categories else frame  # slow for many columns
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    twice = [name for name, n in Counter(names).items() if n > 1 and name]
+    require(not twice, f"dataset.path: {path} has several columns of the name {', '.join(twice)}")
+    unnamed = [i for i, name in enumerate(names, 1) if not name]
+    hint = "pandas writes its index so, unless told index=False"
+    require(not unnamed, f"dataset.path: {path}: column {', '.join(map(str, unnamed))} has no name; {hint}")

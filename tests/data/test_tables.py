@@ -1,0 +1,370 @@
+"""`dataset=table`: federations from .csv, .tsv and .parquet files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedem_lightning import TableDataModule, UserError
+from fedem_lightning.data import TableFeatures
+from fedem_lightning.data.formats.table import read_table
+from fedem_lightning.tasks import BinaryClassification, Classification, Regression
+from helpers.commands import call
+from helpers.federations import split_of, stored
+from helpers.runs import run_small
+
+N = 60
+RNG = np.random.default_rng(0)
+FRAME = pd.DataFrame(
+    {
+        "hospital": np.array(["north", "south", "west"])[np.arange(N) % 3],
+        "age": RNG.integers(20, 90, N),
+        "pressure": RNG.normal(130, 20, N).round(2),
+        "sex": RNG.choice(["f", "m"], N),
+        "ward": RNG.integers(1, 4, N),
+        "y": RNG.choice(["ill", "well"], N),
+    }
+)
+
+
+def saved(folder: Path, frame: pd.DataFrame = FRAME, name: str = "mine.csv") -> Path:
+    path = folder / name
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    return path
+
+
+def table(folder: Path, frame: pd.DataFrame = FRAME, name: str = "mine.csv", **options: Any) -> TableDataModule:
+    return TableDataModule(saved(folder, frame, name), **{"label": "y", "client": "hospital", **options})
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.CSV", "mine.tsv", "mine.parquet"])
+def test_all_kinds_of_files_give_the_same_federation(name: str, tmp_path: Path) -> None:
+    data, csv = table(tmp_path, name=name), table(tmp_path, name="other.csv")
+    assert data.federation.features == csv.federation.features
+    assert torch.equal(stored(data.federation).x, stored(csv.federation).x)
+    assert data.federation.digest() == csv.federation.digest()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.csv", None, "no file .*none.csv"),
+        ("mine.xlsx", b"PK", "expected a .csv, .tsv or .parquet file, got mine.xlsx"),
+        ("mine", b"a,b", "expected a .csv, .tsv or .parquet file, got mine"),
+        ("mine.csv", b"", "mine.csv is empty"),
+        ("mine.csv", b"\n\n", "mine.csv is empty"),
+        ("mine.csv", b"a,b\n", "mine.csv has no rows"),
+        ("mine.csv", b"a,b\n\xff\xfe,1\n", "mine.csv is no UTF-8 text"),
+        ("mine.csv", b"a;b\n1,5;2\n", "mine.csv seems to be separated by ';'; save it with commas, and decimal points"),
+        ("mine.csv", b"a\tb\n1\t2\n", "mine.csv seems to be separated by tabs; save it with commas"),
+        ("mine.tsv", b"a,b\n1,2\n", "mine.tsv seems to be separated by ','; save it with tabs"),
+        ("mine.csv", b"a,b,a\n1,2,3\n", "mine.csv has several columns of the name a"),
+        (
+            "mine.csv",
+            b",a\n0,1\n",
+            "mine.csv: column 1 has no name; pandas writes its index so, unless told index=False",
+        ),
+        ("mine.csv", b"a,b\n1,2\n1,2,3\n", "cannot read .*mine.csv as .csv .*Expected 2 fields in line 3, saw 3"),
+        ("mine.csv", b"a,b\n1,2,3\n1,2,3\n", "cannot read .*mine.csv as .csv .*Length of header"),
+        ("mine.csv", b'a,b\n1,"2\n', "cannot read .*mine.csv as .csv"),
+        ("mine.parquet", b"hello", "cannot read .*mine.parquet as .parquet"),
+        ("mine.parquet", b"", "cannot read .*mine.parquet as .parquet"),
+    ],
+)
+def test_unreadable_files_are_one_line(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"^dataset\.path: .*{message}") as caught:
+        read_table(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no file"):
+        read_table(tmp_path)
+    with pytest.raises(UserError, match=r"dataset.path: expected a \.csv, \.tsv or \.parquet file, e\.g"):
+        TableDataModule(None, "y", "hospital")
+
+
+def test_what_other_programs_write(tmp_path: Path) -> None:
+    """A byte order mark, quotes, spaces after commas, Windows' line ends, an empty line at the end."""
+    (tmp_path / "mine.csv").write_bytes('\ufeff"a, b", c\r\n1, x\r\n"2",y\r\n\r\n'.encode())
+    frame = read_table(tmp_path / "mine.csv")
+    assert frame.to_dict("list") == {"a, b": [1, 2], "c": ["x", "y"]}
+
+
+def test_an_index_of_pandas_is_a_column_if_it_has_a_name(tmp_path: Path) -> None:
+    FRAME.set_index("hospital").to_parquet(tmp_path / "named.parquet")
+    assert sorted(map(str, read_table(tmp_path / "named.parquet"))) == sorted(map(str, FRAME))
+    FRAME.set_index(pd.Index(RNG.permutation(N))).to_parquet(tmp_path / "unnamed.parquet")
+    assert list(read_table(tmp_path / "unnamed.parquet")) == list(FRAME)
+
+
+def test_categories_of_a_parquet_stay_categories(tmp_path: Path) -> None:
+    data = table(tmp_path, FRAME.astype({"ward": "category", "sex": "category"}), "mine.parquet")
+    expected = ["age", "pressure", "sex=f", "sex=m", "ward=1", "ward=2", "ward=3"]
+    assert data.federation.features.names == expected
+
+
+# --- features ---------------------------------------------------------------------------------------------------------
+
+
+def test_features_by_hand(tmp_path: Path) -> None:
+    federation = table(tmp_path, categorical=["ward"], unseen=["west"]).federation
+    rows = federation.block(federation.clients(), "train").index.numpy()
+    assert set(FRAME.hospital[rows]) == {"north", "south"}
+    expected = [(FRAME[c] - FRAME[c][rows].mean()) / FRAME[c][rows].std(ddof=0) for c in ("age", "pressure")]
+    expected += [FRAME.sex == "f", FRAME.sex == "m", *(FRAME.ward == w for w in (1, 2, 3))]
+    np.testing.assert_allclose(stored(federation).x.numpy(), np.stack(expected, axis=1), rtol=1e-5, atol=1e-6)
+    assert stored(federation).x.dtype == torch.float32
+    assert federation.notes["features"] == "7 features: 2 numbers standardised, 2 columns one-hot (5)"
+
+
+@pytest.mark.parametrize("where", ["val", "test", "unseen", "train"])
+def test_only_training_samples_of_seen_clients_set_the_features(where: str, tmp_path: Path) -> None:
+    """Other rows change their own features, and those alone; the last case shows that the test can see a difference."""
+    before = table(tmp_path, unseen=["west"]).federation
+    clients = before.clients(seen=where != "unseen")
+    rows = before.block(clients, "train" if where == "unseen" else where).index.numpy()
+    changed = FRAME.copy()
+    changed.loc[rows, "age"] += 1000
+    changed.loc[rows[0], "sex"] = "other"
+    after = table(tmp_path, changed, unseen=["west"]).federation
+    others = np.setdiff1d(np.arange(N), rows)
+    same = before.features == after.features
+    assert same == (where != "train")
+    if same:
+        assert torch.equal(stored(before).x[others], stored(after).x[others])
+        assert not torch.equal(stored(before).x[rows], stored(after).x[rows])
+        assert stored(after).x[rows[0], 2:4].tolist() == [0.0, 0.0]
+
+
+def test_the_federation_keeps_the_features(tmp_path: Path) -> None:
+    federation = table(tmp_path).federation
+    assert isinstance(federation.features, TableFeatures)
+    x = federation.features.transform(FRAME)
+    assert x.tobytes() == stored(federation).x.numpy().tobytes()
+    part = federation.with_part(torch.tensor([0]), 0.5, seed=0)
+    for other in (federation.to("meta"), part, federation.with_samples(federation.samples)):
+        assert other.features is federation.features
+
+
+def test_a_choice_of_features(tmp_path: Path) -> None:
+    data = table(tmp_path, features=["ward", "age"])
+    assert (data.federation.features.names, data.in_shape) == (["ward", "age"], (2,))
+    wrong = FRAME.assign(day="2024-01-01", empty=np.nan)
+    assert table(tmp_path, wrong, features=["age"]).in_shape == (1,)  # the others may hold anything
+
+
+# --- labels, clients, splits ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "y", "classes"),
+    [
+        (["b", "a", "c"], Classification, [1, 0, 2], ["a", "b", "c"]),
+        ([True, False, True], Classification, [1, 0, 1], ["False", "True"]),
+        ([0, 1, 2], Classification, [0, 1, 2], None),
+        ([0.0, 1.0, 1.0], Classification, [0, 1, 1], None),
+        ([-1, 1, 1], Classification, [0, 1, 1], ["-1", "1"]),
+        ([10, 2, 10], Classification, [1, 0, 1], ["2", "10"]),
+        ([0.5, 1.0, 2.0], Regression, [0.5, 1.0, 2.0], None),
+    ],
+)
+def test_the_task_is_found(labels: list[Any], kind: type, y: list[Any], classes: Any, tmp_path: Path) -> None:
+    federation = table(tmp_path, FRAME.assign(y=labels * (N // 3))).federation
+    assert isinstance(federation.task, kind)
+    assert stored(federation).y[:3].tolist() == y
+    assert federation.notes.get("classes") == classes
+    n, what = len(set(labels)), {"b": "words", True: "words"}.get(labels[0], "")
+    assert federation.notes["task"].startswith(f"{kind.__name__.lower()}, because y has {n} different {what}")
+
+
+def test_many_whole_numbers_are_a_regression(tmp_path: Path) -> None:
+    for n, kind in ((20, Classification), (21, Regression)):
+        assert isinstance(table(tmp_path, FRAME.assign(y=np.arange(N) % n)).federation.task, kind)
+    said = table(tmp_path, FRAME.assign(y=np.arange(N) % 21), task="classification").federation
+    assert said.task == Classification(21)
+    assert "task" not in said.notes
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "task"),
+    [
+        (np.arange(N) % 2, {"task": "binary"}, BinaryClassification()),
+        (np.arange(N) % 2, {"task": "regression", "noise_scale": 0.5}, Regression(1, 0.5)),
+        (np.arange(N) % 2, {"n_classes": 4, "label_smoothing": 0.1}, Classification(4, label_smoothing=0.1)),
+        (np.array(["1", "2", "x"])[np.arange(N) % 3], {"task": "classification"}, Classification(3)),
+    ],
+)
+def test_the_task_is_said(labels: np.ndarray, options: dict[str, Any], task: Any, tmp_path: Path) -> None:
+    assert table(tmp_path, FRAME.assign(y=labels), **options).federation.task == task
+
+
+def test_targets_of_a_regression_stay_as_they_are(tmp_path: Path) -> None:
+    y = RNG.normal(1e4, 300, N)
+    data = table(tmp_path, FRAME.assign(y=y), "mine.parquet")
+    assert stored(data.federation).y.numpy().tolist() == y.tolist()
+
+
+@pytest.mark.parametrize(
+    ("column", "names"),
+    [
+        (np.array([10, 9, 2])[np.arange(N) % 3], ("2", "9", "10")),
+        (np.array([10.0, 9.0, 2.0])[np.arange(N) % 3], ("2", "9", "10")),
+        (np.array(["1", "a", "B"])[np.arange(N) % 3], ("1", "B", "a")),
+        (pd.Categorical(np.array(["x", "y", "z"])[np.arange(N) % 3]), ("x", "y", "z")),
+    ],
+)
+def test_clients_are_named_by_their_column(column: Any, names: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("mine.csv", "mine.parquet"):
+        assert table(tmp_path, FRAME.assign(hospital=column), name).federation.names == names
+
+
+@pytest.mark.parametrize("words", [("train", "val", "test"), (0, 1, 2), (0.0, 1.0, 2.0)])
+def test_a_column_may_say_the_split(words: tuple[Any, ...], tmp_path: Path) -> None:
+    part = np.arange(N) // 20
+    federation = table(tmp_path, FRAME.assign(part=[words[i] for i in part]), split="part").federation
+    for code, name in enumerate(("train", "val", "test")):
+        assert sorted(split_of(federation, name).index.tolist()) == np.flatnonzero(part == code).tolist()
+    assert "part" not in str(federation.features.names)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+EMPTY = [np.nan, *range(1, N)]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (
+            {},
+            {"label": None},
+            "dataset.label: expected the name of a column; there are hospital, age, pressure, sex, ward, y",
+        ),
+        ({}, {"client": None}, "dataset.client: expected the name of a column"),
+        ({}, {"client": "hopsital"}, "dataset.client: no column 'hopsital'; did you mean hospital?"),
+        ({}, {"label": "qqqq"}, "dataset.label: no column 'qqqq'; there are hospital, age"),
+        ({}, {"split": "part"}, "dataset.split: no column 'part'"),
+        ({}, {"features": ["agee"]}, "dataset.features: no column 'agee'; did you mean age?"),
+        ({}, {"categorical": ["wards"]}, "dataset.categorical: no column 'wards'; did you mean ward?"),
+        ({}, {"categorical": ["y"]}, "dataset.categorical: column 'y' is no feature"),
+        ({}, {"features": ["age"], "categorical": ["ward"]}, "dataset.categorical: column 'ward' is no feature"),
+        ({}, {"features": "age"}, r"dataset.features: expected a list of columns such as \[a,b\], got 'age'"),
+        ({}, {"features": []}, "dataset.features: no column is left beside label, client"),
+        ({}, {"features": ["age", "age"]}, "dataset.features: it names age twice"),
+        ({}, {"label": "hospital"}, "dataset.client: column 'hospital' is the label already"),
+        ({}, {"split": "y"}, "dataset.split: column 'y' is the label already"),
+        ({}, {"features": ["age", "y"]}, "dataset.features: column 'y' is the label"),
+        ({}, {"features": ["hospital"]}, "dataset.features: column 'hospital' is the client"),
+        ({"y": EMPTY}, {}, "missing values: column 'y' in 1 of 60 rows"),
+        ({"hospital": EMPTY}, {}, "missing values: column 'hospital' in 1 of 60 rows"),
+        ({"age": EMPTY, "ward": EMPTY}, {}, "missing values: column 'age' in 1 of 60 rows, 'ward' in 1 of 60 rows;"),
+        ({"age": [np.inf, *range(1, N)]}, {}, "column 'age': 1 of 60 rows are infinite"),
+        ({"sex": ["1", "?"] * (N // 2)}, {}, "column 'sex' holds numbers and other words, such as '?'"),
+        ({"sex": ["2024-01-01"] * N}, {}, "column 'sex' holds dates, such as 2024-01-01"),
+        ({"y": "a"}, {}, "dataset.label: column 'y' holds one class only, a"),
+        (
+            {"y": ["1", "?"] * (N // 2)},
+            {},
+            "column 'y' holds numbers and other words, .*say dataset.task=classification",
+        ),
+        ({"y": "2024-01-01"}, {}, "column 'y' holds dates"),
+        ({"y": ["a", "b", "c"] * (N // 3)}, {"task": "binary"}, "dataset.task: binary needs the labels 0 and 1"),
+        ({}, {"task": "regression"}, "column 'y': expected numbers, got"),
+        ({}, {"task": "sorting"}, "dataset.task: expected classification, binary or regression, got sorting"),
+        (
+            {"y": [*EMPTY[1:], 0.5]},
+            {"task": "classification"},
+            "dataset.task: a classification needs words or whole numb",
+        ),
+        (
+            {"y": ["a", "b", "c"] * (N // 3)},
+            {"n_classes": 2},
+            "column 'y': label 2 at sample 2 is outside the 2 classes",
+        ),
+        ({}, {"n_classes": "two"}, "dataset.n_classes: expected a whole number of at least 2, got 'two'"),
+        ({"hospital": np.arange(N) / 2}, {}, "client: expected whole numbers or strings"),
+        ({"part": ["train", "test"] * (N // 2)}, {"split": "part", "unseen": ["south"]}, None),
+        (
+            {"part": ["train", "a"] * (N // 2)},
+            {"split": "part"},
+            "dataset.split: column 'part': expected the words train",
+        ),
+        ({"part": [1, 2] * (N // 2)}, {"split": "part"}, "dataset.split: no client that trains has a training sample"),
+        ({"part": [0, 1, 2] * (N // 3)}, {"split": "part"}, "client south, west has no training sample"),
+        ({"part": [0, 1, 3] * (N // 3)}, {"split": "part"}, "dataset.split: column 'part': expected 0 train, 1 val"),
+        ({}, {"unseen": ["nort"]}, "dataset.unseen: no client is named nort; did you mean north?"),
+    ],
+)
+def test_wrong_tables_are_one_line(
+    change: dict[str, Any], options: dict[str, Any], message: str | None, tmp_path: Path
+) -> None:
+    if message is None:
+        table(tmp_path, FRAME.assign(**change), **options)
+        return
+    with pytest.raises(UserError, match=message.replace("?", r"\?")) as caught:
+        table(tmp_path, FRAME.assign(**change), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_dates_and_lists_of_a_parquet_are_one_line(tmp_path: Path) -> None:
+    columns: list[tuple[Any, str]] = [
+        (pd.date_range("2024-01-01", periods=N), "holds dates"),
+        (pd.date_range("2024-01-01", periods=N).date, "holds dates"),
+        ([[1, 2]] * N, "holds values of the type ndarray"),
+    ]
+    for column, message in columns:
+        with pytest.raises(UserError, match=f"column 'new' {message}; .* leave it out with dataset.features"):
+            table(tmp_path, FRAME.assign(new=column), "mine.parquet")
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_says_what_became_of_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path)
+    options = [f"dataset.path={path}", "dataset.label=y", "dataset.client=hospital", "dataset.unseen=[south]"]
+    results = run_small(tmp_path / "run", tmp_path, "dataset=table", *options)
+    facts = "5 features: 3 numbers standardised, 1 column one-hot (2)"
+    assert results["data"] == {
+        "source": str(path),
+        "columns": {"label": "y", "client": "hospital"},
+        "features": facts,
+        "task": "classification, because y has 2 different words",
+        "classes": ["ill", "well"],
+    }
+    assert results["n_unseen_clients"] == 1
+    printed = capsys.readouterr().out
+    assert facts in printed
+    assert "dataset.task: classification, because y has 2 different words" in printed
+
+
+def test_a_regression_runs(tmp_path: Path) -> None:
+    saved(tmp_path, FRAME.assign(y=FRAME.pressure + 0.123))
+    options = [f"dataset.path={tmp_path}/mine.csv", "dataset.label=y", "dataset.client=hospital"]
+    results = run_small(tmp_path / "run", tmp_path, "dataset=table", *options)
+    assert results["test"]["mse"]["weighted"] > 0
+
+
+@pytest.mark.parametrize("arguments", [["dataset.label=age", "dataset.client=age"], ["dataset.label=y"]])
+def test_a_mistake_ends_the_command_with_2_and_makes_no_folder(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(tmp_path)
+    given = ["dataset=table", "dataset.path=mine.csv", *arguments, "run_dir=run"]
+    assert call(tmp_path, monkeypatch, *given) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: dataset.client: ")
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]

@@ -1,0 +1,130 @@
+"""Clients that are held out of training by name."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from fedem_lightning import (
+    DensityDataModule,
+    Digits,
+    FederatedDataModule,
+    ImageDataModule,
+    MixturePopulation,
+    NpzDataModule,
+    SyntheticMixture,
+    TextDataModule,
+    UserError,
+)
+from fedem_lightning.data.splits import SPLITS, hold_out_clients, seen_clients
+from helpers.commands import CONFIG_DIR
+from helpers.federations import make_data
+from helpers.runs import figures, run_small
+
+NAMES = ("hospital_1", "hospital_2", "clinic", "true")
+
+
+def unseen_names(data: FederatedDataModule) -> list[str]:
+    return [data.federation.names[t] for t in data.federation.clients(seen=False)]
+
+
+@pytest.mark.parametrize("unseen", [["clinic", "hospital_1"], ("hospital_1", "clinic", "clinic")])
+def test_clients_are_held_out_by_name(unseen: Any) -> None:
+    forms: list[Any] = [unseen, OmegaConf.create(list(unseen)), np.array(unseen)]
+    for given in forms:
+        assert seen_clients(NAMES, 0.0, given, seed=0).tolist() == [False, True, False, True]
+
+
+def test_without_names_the_share_is_drawn() -> None:
+    assert seen_clients(NAMES, 0.5, [], seed=3).tolist() == hold_out_clients(4, 0.5, seed=3).tolist()
+
+
+@pytest.mark.parametrize(
+    ("unseen", "fraction", "message"),
+    [
+        (["hospital_3"], 0.0, "dataset.unseen: no client is named hospital_3; did you mean hospital_2?"),
+        (["zzz"], 0.0, "no client is named zzz; there are hospital_1, hospital_2, clinic, ...$"),
+        ([7], 0.0, "no client is named 7"),
+        (["clinic"], 0.25, "it names clients, and unseen_fraction=0.25 draws some; give one of them"),
+        (list(NAMES), 0.0, "it names all 4 clients, which leaves nobody to train"),
+        ("clinic", 0.0, r"expected a list of clients' names such as \[a,b\], got 'clinic'"),
+        (None, 0.0, "expected a list of clients' names"),
+        ([True], 0.0, "expected names of clients, got True; such a name needs quotes"),
+        ([1.5], 0.0, "expected names of clients, got 1.5"),
+    ],
+)
+def test_wrong_names_are_one_line(unseen: Any, fraction: float, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        seen_clients(NAMES, fraction, unseen, seed=0)
+    assert "\n" not in str(caught.value)
+
+
+def text(folder: Path, **options: Any) -> FederatedDataModule:
+    spoken = {"HAMLET": "To be. Or not to be? " * 9, "GHOST": "Swear. By his sword. " * 7}
+    (folder / "play.txt").write_text("\n".join(f"{role}. {lines}" for role, lines in spoken.items()))
+    return TextDataModule(folder, window=6, **options)
+
+
+def npz(folder: Path, **options: Any) -> FederatedDataModule:
+    client = np.arange(30) % 3
+    np.savez(folder / "mine.npz", x=np.zeros((30, 2)), y=np.arange(30) % 2, client=client, names=["a", "b", "c"])
+    return NpzDataModule(folder / "mine.npz", **options)
+
+
+def images(folder: Path, **options: Any) -> FederatedDataModule:
+    labels: dict[str, Any] = {"y": np.arange(30) % 4, "client": np.arange(30) % 3}
+    np.savez(folder / "mine.npz", x=np.zeros((30, 28, 28), np.uint8), names=["f1_2", "f3_4", "f5_6"], **labels)
+    return ImageDataModule("femnist", path=folder / "mine.npz", **options)
+
+
+SETS = {
+    "text": (text, "play/GHOST"),
+    "npz": (npz, "b"),
+    "images": (images, "f3_4"),
+    "arrays": (lambda folder, **options: make_data(**options), "2"),
+    "digits": (lambda folder, **options: Digits(n_clients=4, **options), "3"),
+    "density": (lambda folder, **options: DensityDataModule(n_clients=4, n_symbols=9, **options), "1"),
+    "synthetic": (lambda folder, **o: SyntheticMixture(n_clients=3, dimension=2, test_size=5, **o), "0"),
+    "population": (lambda folder, **options: MixturePopulation(n_clients=50, dimension=2, **options), "47"),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_data_set_holds_out_by_name_and_keeps_the_splits(name: str, tmp_path: Path) -> None:
+    make, client = SETS[name]
+    everyone, some = make(tmp_path), make(tmp_path, unseen=[client])
+    assert (unseen_names(everyone), unseen_names(some)) == ([], [client])
+    everybody = torch.arange(everyone.n_clients)
+    for split in SPLITS:
+        before, after = (data.federation.splits[split].positions(everybody) for data in (everyone, some))
+        assert torch.equal(before[0], after[0])
+        assert torch.equal(before[1], after[1])
+    with pytest.raises(UserError, match=r"dataset\.unseen: no client is named nobody"):
+        make(tmp_path, unseen=["nobody"])
+
+
+def test_every_configuration_has_the_key() -> None:
+    for path in (CONFIG_DIR / "dataset").glob("*.yaml"):
+        config = OmegaConf.load(path)
+        assert (config.unseen, config.unseen_fraction) == ([], 0.0), path.name
+
+
+def test_the_bits_of_a_run_are_those_of_the_share(tmp_path: Path) -> None:
+    """Numbers in the list count as names."""
+    drawn = run_small(tmp_path / "drawn", tmp_path, "dataset=synthetic", "dataset.unseen_fraction=0.5")
+    data = SyntheticMixture(n_clients=4, dimension=5, test_size=9, unseen_fraction=0.5)
+    named = run_small(
+        tmp_path / "named", tmp_path, "dataset=synthetic", f"dataset.unseen=[{','.join(unseen_names(data))}]"
+    )
+    assert drawn["n_unseen_clients"] == named["n_unseen_clients"] == 2
+    assert figures(tmp_path / "drawn") == figures(tmp_path / "named")
+    tables = [(tmp_path / folder / "clients.parquet").read_bytes() for folder in ("drawn", "named")]
+    assert tables[0] == tables[1]
+
+
+def test_a_name_in_a_population_is_looked_for_among_its_first() -> None:
+    with pytest.raises(UserError, match=r"no client is named none; there are 0, 1, 2, \.\.\.$"):
+        MixturePopulation(n_clients=100_000, dimension=2, unseen=["none"])
