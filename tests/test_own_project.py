@@ -54,6 +54,8 @@ def test_the_sweep_of_a_method_from_outside(
     digests = {(r["algorithm"], r["seed"]): r["federation_digest"] for r in found}
     assert sorted(digests) == [("ditto", 0), ("ditto", 1), ("fedavg", 0), ("fedavg", 1)]
     assert digests["ditto", 0] == digests["fedavg", 0] != digests["ditto", 1]
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("clients' learning rate")]
+    assert said == ["clients' learning rate: 0.3, ditto's own: learning_rates has none for it"] * 2
 
 
 def test_the_rate_of_a_method_from_outside(
