@@ -131,7 +131,7 @@ def test_draws_are_nested_and_belong_to_the_client(place: Path) -> None:
     other = only_shots(rows, codes, 5, seed=1) == 0
     assert (other != drawn[5]).any()
     alone = rows.client == 1
-    one = Rows(rows.samples, np.zeros(alone.sum(), dtype=np.int64), rows.names[1:2], codes[alone], True)
+    one = Rows(rows.samples, np.zeros(alone.sum(), dtype=np.int64), rows.names[1:2], codes[alone])
     assert ((only_shots(one, codes[alone], 5, seed=0) == 0) == drawn[5][alone]).all()
     assert (only_shots(rows, codes, 1, 0)[codes == 2] == 2).all()
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedem_lightning import FederatedDataModule, UserError, load
+from fedem_lightning import FederatedDataModule, TableDataModule, UserError, load
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.schema import Schema
@@ -38,7 +38,7 @@ def test_a_table_has_the_rows_of_the_array(kind: str, place: Path, schema: Schem
         "parquet": lambda: table.astype({"client": "category"}).to_parquet(path),
     }
     write[kind]()
-    rows, wanted = read_rows(path, schema), read_rows(place / "unseen.npz", schema)
+    rows, wanted = (read_rows(p, schema, labelled=True) for p in (path, place / "unseen.npz"))
     assert torch.equal(x_of(rows), x_of(wanted))
     assert isinstance(rows.samples, Arrays)
     assert isinstance(wanted.samples, Arrays)
@@ -56,32 +56,36 @@ def test_clients_without_rows_are_left_out_and_rows_keep_their_order(schema: Sch
     assert [rows.names[k] for k in rows.client] == names[client].tolist()
     assert rows.names[0] == "clinic 3"  # the run's client comes first
     assert rows.split is None
-    assert not rows.labelled
     assert torch.equal(x_of(rows)[:, 0], torch.tensor([0.0, 4.0, 8.0, 12.0, 16.0]))
 
 
 def test_columns_have_other_names(schema: Schema, place: Path, tmp_path: Path) -> None:
     table = pd.read_csv(place / "unseen.csv").rename(columns={"client": "hospital", "y": "ill"})
     table.to_csv(tmp_path / "t.csv", index=False)
-    rows = read_rows(tmp_path / "t.csv", schema, Columns(client_column="hospital", label_column="ill"))
+    rows = read_rows(tmp_path / "t.csv", schema, Columns(client_column="hospital", label_column="ill"), labelled=True)
     assert rows.names == read_rows(place / "unseen.csv", schema).names
-    assert rows.labelled
+    assert rows.samples.labels(torch.arange(len(rows))).sum() > 0
 
 
-def test_a_table_of_training_is_transformed(schema: Schema, tmp_path: Path) -> None:
-    """By its own features and with its own columns; others may be there."""
-
-    class Doubled:
-        def transform(self, frame: pd.DataFrame) -> np.ndarray:
-            return np.array(frame[["b", "a", "a", "b"]], dtype=np.float32) * 2
-
-    changed = {"features": Doubled(), "columns": {"label": "ill", "client": "site"}}
-    trained = Schema(**{**{name: getattr(schema, name) for name in schema.__dataclass_fields__}, **changed})
-    frame = pd.DataFrame({"a": [1, 2], "site": ["p", "q"], "note": ["-", "-"], "b": [3, 4], "ill": [0, 2]})
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    rows = read_rows(tmp_path / "t.csv", trained, labelled=True)
-    assert x_of(rows).tolist() == [[6, 2, 2, 6], [8, 4, 4, 8]]
+def test_a_table_of_training_is_transformed(tmp_path: Path) -> None:
+    """By its own features, columns and classes; other columns may be there, and `split` is a feature here."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"site": rng.choice(["p", "q"], 40), "ill": rng.random(40) < 0.5, "split": rng.random(40)})
+    table["sex"] = rng.choice(["f", "m"], 40)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    data = TableDataModule(tmp_path / "t.csv", label="ill", client="site", split=None)
+    trained = Schema.of(data.federation)
+    new = table[["sex", "site", "split", "ill"]].iloc[::-1].assign(note="-")
+    new.to_parquet(tmp_path / "new.parquet", index=False)
+    rows = read_rows(tmp_path / "new.parquet", trained, labelled=True)
+    everything = torch.arange(40)
+    wanted = data.federation.samples
+    assert torch.equal(x_of(rows), wanted.features(everything.flip(0), torch.float32))
+    assert torch.equal(rows.samples.labels(everything), wanted.labels(everything.flip(0)))
     assert rows.names == ("p", "q")
+    assert rows.split is None
+    new.assign(ill=None).to_parquet(tmp_path / "new.parquet", index=False)
+    assert len(read_rows(tmp_path / "new.parquet", trained)) == 40  # labels may be unknown where nobody asks
 
 
 def test_bytes_are_numbers_unless_training_had_images(schema: Schema, tmp_path: Path) -> None:
@@ -95,11 +99,11 @@ def test_labels_are_classes_by_name(tmp_path: Path) -> None:
     trained = Schema.of(data.federation)
     frame = pd.DataFrame({**dict.fromkeys("abcd", 1.0), "client": 7, "y": ["well", "ill"]})
     frame.to_csv(tmp_path / "t.csv", index=False)
-    rows = read_rows(tmp_path / "t.csv", trained)
+    rows = read_rows(tmp_path / "t.csv", trained, labelled=True)
     assert rows.samples.labels(torch.arange(2)).tolist() == [1, 0]
     frame.assign(y="dead").to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(UserError, match=r"'dead'. is none of the classes ill, well"):
-        read_rows(tmp_path / "t.csv", trained)
+        read_rows(tmp_path / "t.csv", trained, labelled=True)
 
 
 def test_targets_of_a_regression(tmp_path: Path) -> None:
@@ -107,10 +111,10 @@ def test_targets_of_a_regression(tmp_path: Path) -> None:
     trained = Schema.of(data.federation)
     frame = pd.DataFrame({**dict.fromkeys("abcd", 1.0), "client": 7, "y": [0.5, 2.25]})
     frame.to_csv(tmp_path / "t.csv", index=False)
-    assert read_rows(tmp_path / "t.csv", trained).samples.labels(torch.arange(2)).tolist() == [0.5, 2.25]
+    assert read_rows(tmp_path / "t.csv", trained, labelled=True).samples.labels(torch.arange(2)).tolist() == [0.5, 2.25]
     frame.assign(y=["a", "b"]).to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(UserError, match="y: expected 1 number for each of 2 rows"):
-        read_rows(tmp_path / "t.csv", trained)
+    with pytest.raises(UserError, match="column 'y': expected numbers, got 'a'"):
+        read_rows(tmp_path / "t.csv", trained, labelled=True)
 
 
 GOOD = {**dict.fromkeys(FEATURES, 1.0), "client": "x", "y": 1}
@@ -121,14 +125,14 @@ GOOD = {**dict.fromkeys(FEATURES, 1.0), "client": "x", "y": 1}
     [
         ({name: GOOD[name] for name in (*FEATURES, "y")}, "no clients (a column client); or --client NAME"),
         ({**GOOD, "more": 2.0}, "expected 4 columns of features as in training, got 5: f0, f1, f2, f3, more"),
-        ({**GOOD, "f2": "red"}, "expected numbers in the columns of features, not in f2"),
-        ({**GOOD, "f2": np.nan}, "x: NaN or infinity in 2 samples"),
-        ({**GOOD, "f2": np.inf}, "x: NaN or infinity in 2 samples"),
-        ({**GOOD, "client": [None, "x"]}, "1 of 2 rows have no value in the column client"),
+        ({**GOOD, "f2": "red"}, "column 'f2': expected numbers, got 'red'"),
+        ({**GOOD, "f2": np.nan}, "missing values: column 'f2' in 2 of 2 rows"),
+        ({**GOOD, "f2": np.inf}, "column 'f2': 2 of 2 rows are infinite"),
+        ({**GOOD, "client": [None, "x"]}, "missing values: column 'client' in 1 of 2 rows"),
         ({**GOOD, "client": [0.5, 1.5]}, "client: expected whole numbers or strings"),
-        ({**GOOD, "y": [1, np.nan]}, "1 of 2 rows have no value in the column y"),
+        ({**GOOD, "y": [1, np.nan]}, "missing values: column 'y' in 1 of 2 rows"),
         ({**GOOD, "y": 9}, "y: label 9 at sample 0 is outside the 3 classes"),
-        ({**GOOD, "y": "red"}, "y: expected whole numbers"),
+        ({**GOOD, "y": "red"}, "column 'y': expected numbers, got 'red'"),
         ({**GOOD, "split": "holdout"}, "split: expected the words train, val, test"),
         ({**GOOD, "split": 7}, "split: expected 0 train, 1 val, 2 test"),
     ],
@@ -187,13 +191,13 @@ def test_options_that_do_not_fit(columns: Columns, line: str, schema: Schema, pl
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        ("t.csv", b"", "cannot read"),
+        ("t.csv", b"", "is empty"),
         ("t.csv", b"client,y\n", "has no rows"),
-        ("t.csv", b"\xff\xfe\x00\x01", "cannot read"),
+        ("t.csv", b"\xff\xfe\x00\x01", "is no UTF-8 text"),
         ("t.csv", b'a,b\n"1,2\n', "cannot read"),
         ("t.parquet", b"PAR1 not", "cannot read"),
         ("t.npz", b"PK", "is no .npz file"),
-        ("t.xlsx", b"PK", "expected a file that ends in .npz, .csv, .tsv, .parquet"),
+        ("t.xlsx", b"PK", "expected a .csv, .tsv or .parquet file"),
     ],
 )
 def test_files_that_are_broken(name: str, content: bytes, line: str, schema: Schema, tmp_path: Path) -> None:
@@ -221,4 +225,4 @@ def test_images_stay_bytes(tmp_path: Path) -> None:
         read_rows(tmp_path / "d.npz", trained)
     pd.DataFrame({"client": client, "a": 1.0}).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(UserError, match=re.escape("samples of shape [3, 3] are in no table")):
-        read_rows(tmp_path / "t.csv", trained)
+        read_rows(tmp_path / "t.csv", trained, labelled=True)

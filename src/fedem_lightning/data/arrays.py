@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from fedem_lightning.data.federation import Domains, Federation
@@ -72,6 +73,18 @@ def as_array(name: str, values: Any) -> np.ndarray:
         wrong = int(right.argmin())
         require(not right.any(), f"{name}: expected {what} everywhere, number {wrong} is {array[wrong]!r}")
     return array
+
+
+def strings_or_whole(column: pd.Series) -> np.ndarray:
+    """A table's column of strings or whole numbers as an array [n]; 1.0 is 1.
+
+    Raises:
+        UserError: it holds something else.
+
+    """
+    if pd.api.types.is_float_dtype(column.dtype) and bool((column == np.trunc(column)).all()):
+        return np.asarray(column).astype(np.int64)
+    return as_array(f"column {column.name!r}", np.asarray(column))
 
 
 def _numbered(y: np.ndarray, notes: dict[str, Any] | None) -> tuple[np.ndarray, dict[str, Any] | None]:

@@ -1,22 +1,22 @@
 """DATA of the commands: rows of samples and their clients, in the form that a trained model takes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
-from fedem_lightning.data.arrays import as_array, check_clients
+from fedem_lightning.data.arrays import check_clients, check_split, strings_or_whole
+from fedem_lightning.data.columns import check_values, numbers, words
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.npz import read_npz
+from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.serving.options import TABLES
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,10 @@ class Rows:
     """n samples of K clients.
 
     Args:
-        samples: in the form of training; without labels, labels are zeros.
+        samples: in the form of training; labels that were not asked for are zeros.
         client: the client of each row, int64 [n] in 0..K-1.
         names: of the clients that have rows, [K].
         split: 0 train, 1 val, 2 test, int8 [n]; None: DATA has none.
-        labelled: whether DATA has labels.
 
     """
 
@@ -36,7 +35,6 @@ class Rows:
     client: np.ndarray
     names: tuple[str, ...]
     split: np.ndarray | None
-    labelled: bool
 
     def __len__(self) -> int:
         return len(self.client)
@@ -73,75 +71,72 @@ def read_rows(path: Path, schema: Schema, columns: Columns = Columns(), labelled
         path: an .npz with x, client and optional y, split, names, or a table.
         schema: of the model.
         columns: where DATA has what.
-        labelled: whether labels must be there.
+        labelled: whether labels are needed; otherwise they are not looked at.
 
     Raises:
         UserError: the file is missing or broken, or has another form than the samples of training.
 
     """
     require(schema.vocabulary is None, "DATA: the model is one of texts; the commands take arrays and tables only")
-    found = _from_npz(path, columns) if path.suffix.lower() == ".npz" else _from_table(path, schema, columns)
+    from_file = _from_npz if path.suffix.lower() == ".npz" else _from_table
+    with _named("DATA"):
+        found = from_file(path, schema, columns, labelled)
     x, y = found["x"], found.get("y")
     require(x.ndim > 0 and len(x) > 0, f"DATA: {path} has no rows")
     require(y is not None or not labelled, f"DATA: {path} has no labels ({found['label']})")
     client, names = _clients(found, columns, schema, len(x))
-    split = None if found.get("split") is None else _split(found["split"], len(x))
+    split = None if found.get("split") is None else check_split(found["split"], len(x))
     labels = None if y is None else _labels(y, schema, len(x))
-    return Rows(schema.samples_of(_in_form(x, schema), labels), client, names, split, y is not None)
+    return Rows(schema.samples_of(_in_form(x, schema), labels), client, names, split)
 
 
-def _from_npz(path: Path, columns: Columns) -> dict[str, Any]:
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Errors of the readers, which name the key `dataset.path`, name `what` in its place."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).replace("dataset.path:", f"{what}:")) from error
+
+
+def _from_npz(path: Path, schema: Schema, columns: Columns, labelled: bool) -> dict[str, Any]:
     for option, given in (("--client-column", columns.client_column), ("--label-column", columns.label_column)):
         require(given is None, f"{option}: only a table has columns; an .npz has x, y, client")
-    try:
-        arrays = read_npz(path)
-    except UserError as error:
-        raise UserError(str(error).replace("dataset.path:", "DATA:")) from error
+    arrays = read_npz(path)
     require("x" in arrays, f"DATA: {path} lacks x; expected x, client, optional y, split, names")
-    wanted: dict[str, Any] = {name: arrays[name] for name in ("x", "y", "client", "split") if name in arrays}
     names = arrays.get("client_names", arrays.get("names"))
-    return {**wanted, "names": names, "label": "an array y", "missing": "an array client"}
+    wanted = ("x", "client", "split", *["y"] * labelled)
+    found: dict[str, Any] = {name: arrays[name] for name in wanted if name in arrays}
+    return {**found, "names": names, "label": "an array y", "missing": "an array client"}
 
 
-def _from_table(path: Path, schema: Schema, columns: Columns) -> dict[str, Any]:
-    frame = _read_table(path)
+def _from_table(path: Path, schema: Schema, columns: Columns, labelled: bool) -> dict[str, Any]:
+    frame = read_table(path)
+    frame.columns = frame.columns.astype(str)
     client = columns.client_column or schema.columns.get("client", "client")
     label = columns.label_column or schema.columns.get("label", "y")
     for option, given in (("--client-column", columns.client_column), ("--label-column", columns.label_column)):
         there = f"{option}: {path} has no column {given}, only {_some(list(frame.columns))}"
         require(given is None or given in frame.columns, there)
     require(client != label, f"--client-column: the column {client} holds the labels")
+    features = [] if schema.features is None else [column.name for column in schema.features.columns]
     known = {"client": client, "y": label, "split": schema.columns.get("split", "split")}
-    found = {what: as_array(name, _plain(frame[name])) for what, name in known.items() if name in frame.columns}
-    x = _features(frame.drop(columns=[name for name in known.values() if name in frame.columns]), schema, frame)
+    known = {what: name for what, name in known.items() if name in frame.columns and name not in features}
+    read = {what: name for what, name in known.items() if what != "y" or labelled}
+    check_values(frame, list(read.values()))
+    found: dict[str, Any] = {what: strings_or_whole(frame[name]) for what, name in read.items() if what != "y"}
+    if "y" in read:
+        found["y"] = _label_values(frame[label], schema)
+    x = _features(frame.drop(columns=list(known.values())), schema, frame)
     return {**found, "x": x, "names": None, "label": f"a column {label}", "missing": f"a column {client}"}
 
 
-def _read_table(path: Path) -> pd.DataFrame:
-    kind = path.suffix.lower()
-    require(kind in TABLES, f"DATA: expected a file that ends in .npz, {', '.join(TABLES)}, got {path.name}")
-    require(path.is_file(), f"DATA: no file {path}")
-    try:
-        if kind == ".parquet":
-            frame = pd.read_parquet(path)
-        else:
-            frame = pd.read_csv(path, sep="," if kind == ".csv" else "\t", encoding="utf-8-sig", index_col=False)
-    except (ValueError, OSError, pa.ArrowException) as error:
-        raise UserError(f"DATA: cannot read {path} as {kind} ({error})") from error
-    frame.columns = frame.columns.astype(str)
-    twice = frame.columns[frame.columns.duplicated()].tolist()
-    require(not twice, f"DATA: {path} has several columns of the name {', '.join(twice[:3])}")
-    require(len(frame) > 0, f"DATA: {path} has no rows")
-    return frame
-
-
-def _plain(column: pd.Series) -> Any:
-    """A column as an array; strings and categories are objects."""
-    missing = int(column.isna().sum())
-    require(missing == 0, f"DATA: {missing} of {len(column)} rows have no value in the column {column.name}")
-    if pd.api.types.is_numeric_dtype(column):
-        return np.array(column)  # a copy: pandas' own arrays are read-only, which torch warns of
-    return column.to_numpy(dtype=object)
+def _label_values(column: pd.Series, schema: Schema) -> np.ndarray:
+    """Names of classes where training had names; else numbers."""
+    if schema.classes is None:
+        return numbers(column)
+    codes, found = words(column)
+    return np.array(found)[codes]
 
 
 def _features(others: pd.DataFrame, schema: Schema, frame: pd.DataFrame) -> np.ndarray:
@@ -150,11 +145,10 @@ def _features(others: pd.DataFrame, schema: Schema, frame: pd.DataFrame) -> np.n
         return schema.features.transform(frame)
     shape = ", ".join(map(str, schema.raw_shape))
     require(len(schema.raw_shape) == 1, f"DATA: samples of shape [{shape}] are in no table; expected an .npz")
-    n, names = schema.raw_shape[0], [str(name) for name in others.columns]
+    n, names = schema.raw_shape[0], list(others.columns)
     require(len(names) == n, f"DATA: expected {n} columns of features as in training, got {len(names)}: {_some(names)}")
-    words = [name for name in names if not pd.api.types.is_numeric_dtype(others[name])]
-    require(not words, f"DATA: expected numbers in the columns of features, not in {_some(words)}")
-    return np.array(others.to_numpy(dtype=np.float64, na_value=np.nan))  # a copy, see `_plain`
+    check_values(others, names)
+    return np.stack([numbers(others[name]) for name in names], axis=1)
 
 
 def _in_form(x: np.ndarray, schema: Schema) -> np.ndarray:
@@ -186,17 +180,6 @@ def _clients(found: Mapping[str, Any], columns: Columns, schema: Schema, n: int)
     position = np.zeros(len(names), dtype=np.int64)
     position[present] = np.arange(len(present))
     return position[codes], own
-
-
-def _split(split: np.ndarray, n: int) -> np.ndarray:
-    require(split.shape == (n,), f"split: expected shape ({n},) as x has, got {split.shape}")
-    if split.dtype.kind in "SUO":
-        words = split.astype(str)
-        require(bool(np.isin(words, SPLITS).all()), f"split: expected the words {', '.join(SPLITS)}")
-        return np.select([words == name for name in SPLITS], range(3)).astype(np.int8)
-    right = split.dtype.kind in "iu" and bool(np.isin(split, (0, 1, 2)).all())
-    require(right, "split: expected 0 train, 1 val, 2 test, or these words")
-    return split.astype(np.int8)
 
 
 def _labels(y: np.ndarray, schema: Schema, n: int) -> np.ndarray:

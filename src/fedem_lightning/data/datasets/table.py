@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.data.arrays import as_array, check_clients, check_labels, check_split, check_targets
+from fedem_lightning.data.arrays import check_clients, check_labels, check_split, check_targets, strings_or_whole
 from fedem_lightning.data.columns import check_values, kind_of, numbers, words
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.features import TableFeatures
@@ -73,12 +73,13 @@ class TableDataModule(FederatedDataModule):
         frame = read_table(Path(str(path)).expanduser())
         columns = _Columns.of(frame, label, client, split, features, categorical)
         check_values(frame, columns.used())
-        owner, names = check_clients(_codes(frame[columns.client]), None, len(frame))
+        owner, names = check_clients(strings_or_whole(frame[columns.client]), None, len(frame))
         labels = _labels(frame[columns.label], task, n_classes)
         if columns.split is None:
             codes = split_samples(owner, seed, fractions)
         else:
-            codes = check_split(_codes(frame[columns.split]), len(frame), f"dataset.split: column {columns.split!r}")
+            given = strings_or_whole(frame[columns.split])
+            codes = check_split(given, len(frame), f"dataset.split: column {columns.split!r}")
         seen = seen_clients(names, unseen_fraction, unseen, seed)
         train = (codes == 0) & seen[owner]
         require(bool(train.any()), "dataset.split: no client that trains has a training sample")
@@ -157,13 +158,6 @@ def _listed(key: str, given: Any, there: list[str]) -> list[str]:
     twice = [name for name, n in Counter(found).items() if n > 1]
     require(not twice, f"dataset.{key}: it names {', '.join(twice)} twice")
     return found
-
-
-def _codes(column: pd.Series) -> np.ndarray:
-    """Strings or whole numbers as an array [n]; 1.0 is 1."""
-    if pd.api.types.is_float_dtype(column.dtype) and bool((column == np.trunc(column)).all()):
-        return np.asarray(column).astype(np.int64)
-    return as_array(f"column {column.name!r}", np.asarray(column))
 
 
 class _Labels(NamedTuple):
