@@ -30,8 +30,10 @@ import fedem_lightning.data
 import fedem_lightning.report
 from fedem_lightning import FederatedDataModule, SyntheticMixture
 from fedem_lightning.data.__main__ import main as data_command
+from fedem_lightning.export import main as export_command
 from fedem_lightning.report.__main__ import main as report_command
 from fedem_lightning.run import cli
+from fedem_lightning.serving import exporting
 from helpers import runs
 
 ROOT = Path(__file__).parents[1]
@@ -178,6 +180,12 @@ def run_block(block: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile(block.text, str(block), "exec"), names)
 
 
+def with_files(block: Found, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes the file of clients' models that a block reads."""
+    if '"exported/clients.safetensors"' in block.text:
+        run_export(request.getfixturevalue("files"), monkeypatch, ["--all", "--format", "safetensors"])
+
+
 def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainers of one round, few clients."""
     quick = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}
@@ -187,8 +195,11 @@ def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=str)
-def test_python_runs(block: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs(
+    block: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.chdir(tmp_path)
+    with_files(block, request, monkeypatch)
     shortened(monkeypatch)
     run_block(block, monkeypatch)
 
@@ -196,10 +207,15 @@ def test_python_runs(block: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 @pytest.mark.parametrize("block", PYTHON, ids=str)
 def test_python_prints_what_it_says(
-    block: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    block: Found,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As long as it stands there. `print(...)  # 0.656` promises the number, to the digits given."""
     monkeypatch.chdir(tmp_path)
+    with_files(block, request, monkeypatch)
     run_block(block, monkeypatch)
     printed = capsys.readouterr().out.splitlines()
     for value in re.findall(r"^print\(.*\)  # (-?\d+\.\d+)$", block.text, re.M):
@@ -322,6 +338,12 @@ def write_own(block: Found, group: str, name: str, folder: Path) -> None:
     (folder / f"{name}.py").write_text(ast.unparse(ast.Module(parts, [])))
 
 
+def run_export(files: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    """Exports the models of a finished run; nothing is uploaded."""
+    monkeypatch.setattr(exporting, "push", lambda *given: "")
+    export_command([str(next((files / "finished").glob("*/checkpoints")).parent), *arguments])
+
+
 def check_options(words: list[str]) -> None:
     """A benchmark takes hours or a GPU: its file is there, and knows the options."""
     script = ROOT / words[0]
@@ -361,6 +383,10 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
             return train(here, monkeypatch, arguments)
         case ["python", "-m", "fedem_lightning.report", *arguments]:
             return report_command([str(here / "finished") if re.match(r"DIR\b|runs/", a) else a for a in arguments])
+        case ["python", "-m", "fedem_lightning.export", "RUN", *_]:
+            return None  # the form of the command; what stands below it runs
+        case ["python", "-m", "fedem_lightning.export", _, *arguments]:
+            return run_export(here, monkeypatch, arguments)
         case ["python", "-m", "fedem_lightning.data", "convert", name, _, out]:
             return data_command(["convert", name, "mine.npz", out])
         case ["python", "-m", "fedem_lightning.data", "describe", "cifar10", *arguments]:

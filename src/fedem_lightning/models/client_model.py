@@ -49,7 +49,7 @@ class ClientModel(nn.Module):
         predictions = [task.predict(network(x)) for network in self.networks]  # M x [n, ...]
         if len(predictions) == 1:
             return task.answer(predictions[0])
-        return task.answer(task.mix(torch.stack(predictions), self.weights.expand(len(x), -1)))
+        return task.answer(task.mix(torch.stack(predictions), self.weights.expand(x.shape[0], -1)))
 
     @torch.no_grad()
     def predict(self, x: Any) -> np.ndarray:

@@ -22,6 +22,7 @@ python -m fedem_lightning +trainer.benchmark=true               an option of Lig
 python -m fedem_lightning run_dir=runs/a                        choose the run's folder
 python -m fedem_lightning run_dir=runs/a ckpt_path=auto         continue it after Ctrl-C or a crash
 python -m fedem_lightning.report runs                           runs side by side, and beside the papers' numbers
+python -m fedem_lightning.export runs/a --all --format onnx     trained models as files for other programs
 python -m fedem_lightning.data list                             known data sets; also download, convert, describe"""
 
 _TEXT = """\

@@ -1,0 +1,226 @@
+"""The formats in which one client's model leaves the package: an ONNX graph, or a program of torch.export.
+
+Both files hold the mixture of Eq. 5 of the FedEM paper: input `x` with a free batch axis, output `probabilities` or
+`mean`. They compute in float32, whatever the precision of the training was.
+"""
+
+import contextlib
+import copy
+import io
+import time
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.backbones.lstm import LSTM
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.models.client_model import ClientModel
+from fedem_lightning.tasks import Regression
+
+TOLERANCE = 1e-5
+"""The largest difference from the library that an export may have."""
+OPSET = 18
+"""Version of ONNX's operators: the one for which torch's exporter is written."""
+BATCHES = (1, 7)
+"""Batch sizes with which a file is compared with the library."""
+RUNS = 20
+"""Calls whose median is the latency."""
+
+Run = Callable[[Tensor], Tensor]
+"""A model of a file: x -> predictions."""
+
+
+class Format(NamedTuple):
+    """How a format is called, what it needs, and how it is written and read.
+
+    Args:
+        suffix: of a file.
+        packages: that must be installed, with the extra `export`.
+        described: a few words for the user.
+        write: writes one client's model to a path; None: the format has one file for all clients.
+        read: the model in a file.
+
+    """
+
+    suffix: str
+    packages: tuple[str, ...]
+    described: str
+    write: Callable[[ClientModel, Path], None] | None = None
+    read: Callable[[Path], Run] | None = None
+
+    def check_installed(self) -> None:
+        """Refuses the format if a package is missing, before anything is loaded or written."""
+        for package in self.packages:
+            try:
+                import_module(package)
+            except ImportError as error:
+                raise UserError(
+                    f'--format: {package} is not installed; pip install "fedem-lightning[export]"'
+                ) from error
+
+
+class Measured(NamedTuple):
+    """What a file turned out to be."""
+
+    difference: float  # largest difference from the library
+    latency: float  # median time of one sample, in milliseconds
+
+
+def output_name(schema: Schema) -> str:
+    """What the model returns."""
+    return "mean" if isinstance(schema.task, Regression) else "probabilities"
+
+
+def random_inputs(schema: Schema, n: int) -> Tensor:
+    """Samples as the networks take them, from a fixed seed: codes of characters int64 [n, L], else float32 [n, ...]."""
+    generator = torch.Generator().manual_seed(n)
+    if schema.vocabulary is not None:
+        return torch.randint(len(schema.vocabulary), (n, *schema.in_shape), generator=generator)
+    return torch.randn(n, *schema.in_shape, generator=generator)
+
+
+def for_export(model: ClientModel) -> ClientModel:
+    """A copy in float32 that an exporter can read: networks that count, torch's own LSTM layers, usual strides."""
+    counted = torch.nonzero(model.weights).flatten()  # a network with weight 0 changes nothing
+    networks = [_with_fused_lstm(copy.deepcopy(model.networks[m])) for m in counted.tolist()]
+    own = ClientModel(networks, model.weights[counted], model.schema, model.name).float()
+    for tensor in (*own.parameters(), *own.buffers()):
+        tensor.data = tensor.data.contiguous()
+    return own
+
+
+def _with_fused_lstm(network: nn.Module) -> nn.Module:
+    """Ours is written out step by step: as a graph it would be L times as large, and slow to export."""
+    for parent in list(network.modules()):
+        for name, layer in parent.named_children():
+            if type(layer) is LSTM:
+                sizes = (layer.input_size, layer.hidden_size, layer.num_layers)
+                fused = nn.LSTM(*sizes, bias=layer.bias, batch_first=layer.batch_first).requires_grad_(False).eval()
+                fused.load_state_dict(layer.state_dict())
+                setattr(parent, name, fused)
+    return network
+
+
+def _program(model: ClientModel) -> torch.export.ExportedProgram:
+    """The model as a program with a free batch axis, without the paths of this machine."""
+    module = for_export(model)
+    batch = {"x": {0: torch.export.Dim("batch")}}
+    program = torch.export.export(module, (random_inputs(model.schema, 2),), dynamic_shapes=batch)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
+
+
+@contextlib.contextmanager
+def _refused(model: ClientModel) -> Any:
+    """Turns whatever an exporter says of a network into one line; it fails in many ways."""
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")  # of torch's own code
+            yield
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        raise UserError(
+            f"--format: torch cannot export the network of client {model.name} ({reason}); --format safetensors takes "
+            "any network"
+        ) from error
+
+
+def _write_torch(model: ClientModel, path: Path) -> None:
+    with _refused(model):
+        torch.export.save(_program(model), path)
+
+
+def _read_torch(path: Path) -> Run:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.export.load(path).module()
+
+
+def _write_onnx(model: ClientModel, path: Path) -> None:
+    with _refused(model):
+        written = torch.onnx.export(
+            _program(model),
+            dynamo=True,
+            input_names=["x"],
+            output_names=[output_name(model.schema)],
+            opset_version=OPSET,
+            verbose=False,
+        )
+        assert written is not None
+        content = written.model_proto
+        _tidy(content)
+        path.write_bytes(content.SerializeToString())
+
+
+def _tidy(content: Any) -> None:
+    """Names the batch axis, and removes what the exporter notes of its work: half of a small file, with paths."""
+    graph = content.graph
+    free = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param == free:
+                axis.dim_param = "batch"
+    for part in (content, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    graph.ClearField("value_info")
+
+
+def _read_onnx(path: Path) -> Run:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+
+
+FORMATS = {
+    "safetensors": Format(".safetensors", (), "safetensors"),
+    "onnx": Format(".onnx", ("onnx", "onnxscript", "onnxruntime"), f"ONNX, opset {OPSET}", _write_onnx, _read_onnx),
+    "torch": Format(".pt2", (), "torch.export", _write_torch, _read_torch),
+}
+
+
+@torch.no_grad()
+def measured(run: Run, model: ClientModel) -> Measured:
+    """Compares the model of a file with the library's, and times it.
+
+    The difference is that of probabilities. Means of a regression may be large: theirs counts in units of the largest
+    mean where that is above 1.
+
+    Raises:
+        UserError: the models differ by more than `TOLERANCE`.
+
+    """
+    differences = []
+    for n in BATCHES:
+        x = random_inputs(model.schema, n)
+        expected = model(x if not x.is_floating_point() else x.to(model.weights.dtype)).double()
+        found = run(x).double()
+        same_shape = found.shape == expected.shape
+        apart = float((found - expected).abs().max()) if same_shape else float("inf")
+        differences.append(apart / max(1.0, float(expected.abs().max())))
+    worst = max(differences)
+    require(
+        all(difference <= TOLERANCE for difference in differences),  # False for NaN, too
+        f"--format: the exported model of client {model.name} differs from the library's by {worst:.1e}, more than "
+        f"{TOLERANCE:g}; nothing was written",
+    )
+    return Measured(worst, latency(run, random_inputs(model.schema, 1)))
+
+
+def latency(run: Run, x: Tensor) -> float:
+    """The median time of a call, in milliseconds, after three calls that are not timed."""
+    seconds = []
+    for _ in range(3 + RUNS):
+        start = time.perf_counter()
+        run(x)
+        seconds.append(time.perf_counter() - start)
+    return 1000 * median(seconds[3:])

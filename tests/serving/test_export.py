@@ -1,0 +1,477 @@
+"""`python -m fedem_lightning.export`: what it writes gives the library's predictions without the library."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from fedem_lightning import (
+    MLP,
+    CharLSTM,
+    FedAvg,
+    FedEM,
+    FederatedDataModule,
+    Finetune,
+    Linear,
+    Local,
+    MobileNetV2,
+    ResNet18,
+    TextDataModule,
+    load_clients,
+)
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.export import main
+from fedem_lightning.models.client_model import ClientModel, ClientModels
+from fedem_lightning.models.components import make_components
+from fedem_lightning.models.personal_models import SharedModels
+from fedem_lightning.serving import export_formats, exporting
+from fedem_lightning.serving.export_formats import FORMATS, for_export, random_inputs
+from fedem_lightning.tasks import BinaryClassification, Classification
+from helpers import runs
+from helpers.federations import make_trainer
+from helpers.networks import SmallCNN
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of torch and onnx
+
+PLAY = """HAMLET. To be, or not to be: that is the question. Whether it is nobler in the mind to suffer.
+GHOST. I am thy father's spirit, doomed for a certain term to walk the night. List, list, O list!"""
+
+
+class Case(NamedTuple):
+    """A method with a network on data, and a client whose model is exported."""
+
+    kind: Any
+    network: Any
+    options: dict[str, Any] = {}
+    data: dict[str, Any] = {}
+    client: str = "b/ö"
+
+
+CASES = {
+    "linear": Case(FedEM, Linear, {"n_components": 3}),
+    "binary": Case(FedEM, Linear, {"n_components": 2}, {"n_classes": 2, "task": "binary"}),
+    "mlp": Case(FedAvg, MLP),
+    "own": Case(Local, Linear),
+    "regression": Case(FedEM, MLP, {"n_components": 2}, {"task": "regression"}),
+    "cnn": Case(FedEM, SmallCNN, {"n_components": 2}, {"images": True}),
+    "text": Case(FedEM, CharLSTM, {"n_components": 2}, {"text": True}, "hamlet/GHOST"),
+}
+
+
+def federation(folder: Path, n_classes: int = 3, images: bool = False, text: bool = False, **options: Any) -> Any:
+    """Three clients with odd names; features, small colour images, a play, or real targets."""
+    rng, client = np.random.default_rng(0), np.arange(36) % 3
+    if text:
+        (folder / "hamlet.txt").write_text(PLAY)
+        return TextDataModule(folder / "hamlet.txt", window=6, min_sentences=0)
+    x = rng.integers(256, size=(36, 8, 8, 3)).astype(np.uint8) if images else rng.normal(size=(36, 4))
+    names = np.array(["a", "b/ö", "B?ö"])
+    if options.get("task") == "regression":
+        return FederatedDataModule.from_arrays(x, 1000 * x[:, :2], client, names=names, **options)
+    return FederatedDataModule.from_arrays(x, rng.integers(n_classes, size=36), client, names=names, **options)
+
+
+def checkpoint(folder: Path, case: Case, **options: Any) -> Path:
+    """A checkpoint of a model after one round."""
+    folder.mkdir(exist_ok=True, parents=True)
+    data = federation(folder, **case.data)
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden": 8} if case.network is CharLSTM else {}
+    network = case.network(in_shape=data.in_shape, n_outputs=data.n_outputs, **sizes)
+    model = case.kind(network, n_clients=data.n_clients, batch_size=4, **case.options, **options)
+    trainer = make_trainer(1, precision="32-true")
+    trainer.fit(model, data)
+    if "n_components" in case.options:
+        model.pi[:] = torch.tensor([0.7, 0.3, 0.0][: case.options["n_components"]])
+        model.pi[1] = model.pi[1].flip(0)
+    trainer.save_checkpoint(folder / "model.ckpt")
+    return folder / "model.ckpt"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A checkpoint of each case."""
+    return {name: checkpoint(tmp_path_factory.mktemp(name), case) for name, case in CASES.items()}
+
+
+def export(*arguments: Any, code: int = 0) -> None:
+    """Calls the command in this process."""
+    ended: Any = 0
+    try:
+        main([*map(str, arguments)])
+    except SystemExit as stop:
+        ended = stop.code
+    assert ended == code
+
+
+WITHOUT = """\
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent}:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Absent())
+for name in {absent}:
+    try:
+        __import__(name)
+    except ImportError:
+        pass
+    else:
+        raise SystemExit(f"{{name}} is there")
+"""
+LIBRARY = ("fedem_lightning", "pytorch_lightning", "lightning", "hydra")
+READ = {
+    "onnx": """
+import glob
+import numpy as np
+import onnxruntime
+for path in glob.glob("*.onnx"):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (x,), (y,) = session.get_inputs(), session.get_outputs()
+    given = np.load(path + ".x.npz")
+    found = {n: session.run(None, {"x": given[n]})[0] for n in given}
+    np.savez(path + ".y.npz", shape=str([x.name, *x.shape, y.name]), **found)
+""",
+    "torch": """
+import glob
+import numpy as np
+import torch
+for path in glob.glob("*.pt2"):
+    model, given = torch.export.load(path).module(), np.load(path + ".x.npz")
+    np.savez(path + ".y.npz", **{n: model(torch.from_numpy(given[n])).numpy() for n in given})
+""",
+}
+
+
+def in_another_process(folder: Path, code: str, absent: tuple[str, ...]) -> None:
+    """Runs code in a fresh process in which some packages cannot be imported."""
+    script = folder / "script.py"
+    script.write_text(WITHOUT.format(absent=absent) + code)
+    variables = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run([sys.executable, "script.py"], cwd=folder, env=variables, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.fixture(scope="module", params=["onnx", "torch"])
+def read_elsewhere(
+    request: pytest.FixtureRequest, saved: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
+    """The folder with all cases in a format, and what a process without the library made of them."""
+    folder, suffix = tmp_path_factory.mktemp("elsewhere"), FORMATS[request.param].suffix
+    for name, case in CASES.items():
+        out = folder / f"{name}{suffix}"
+        export(saved[name], "--client", case.client, "--format", request.param, "--out", out, "--trust", "helpers")
+        schema = load_clients(saved[name], "helpers").schema
+        np.savez(f"{out}.x.npz", **{str(n): random_inputs(schema, n).numpy() for n in (1, 2, 9)})
+    absent = (*LIBRARY, "torch", "onnx") if request.param == "onnx" else LIBRARY
+    in_another_process(folder, READ[request.param], absent)
+    return request.param, folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_predicts_as_the_library_without_it(
+    name: str, read_elsewhere: tuple[str, Path], saved: dict[str, Path]
+) -> None:
+    format, folder = read_elsewhere
+    path = folder / f"{name}{FORMATS[format].suffix}"
+    model = load_clients(saved[name], "helpers").model(CASES[name].client)
+    with np.load(f"{path}.x.npz") as given, np.load(f"{path}.y.npz") as found:
+        x, y = dict(given), dict(found)
+    assert sorted(x) == ["1", "2", "9"]
+    for n in x:
+        expected = model(torch.from_numpy(x[n])).numpy()
+        assert y[n].dtype == np.float32
+        np.testing.assert_allclose(y[n], expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
+        if name != "regression":
+            np.testing.assert_allclose(y[n].sum(axis=-1), 1, atol=1e-5)
+    if format == "onnx":
+        answer = "mean" if name == "regression" else "probabilities"
+        assert str(y["shape"]) == str(["x", "batch", *model.schema.in_shape, answer])
+
+
+def snippet() -> str:
+    page = (ROOT / "docs" / "serving_export.md").read_text()
+    return next(code for code in re.findall(r"```python\n(.*?)```", page, re.S) if "safe_open" in code)
+
+
+@pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="docs/ is only in a checkout")
+@pytest.mark.parametrize("name", ["linear", "binary"])
+def test_the_documented_lines_predict_as_the_library(name: str, saved: dict[str, Path], tmp_path: Path) -> None:
+    export(saved[name], "--all", "--format", "safetensors", "--out", tmp_path / "exported")
+    x, client = torch.randn(5, 4), CASES[name].client
+    np.save(tmp_path / "x.npy", x.numpy())
+    use = f'\nimport numpy\nx = torch.from_numpy(numpy.load("x.npy"))\nnumpy.save("y.npy", predict({client!r}, x))\n'
+    assert len(snippet().splitlines()) <= 15
+    in_another_process(tmp_path, snippet() + use, LIBRARY)
+    expected = load_clients(saved[name]).model(client)(x)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, atol=1e-5)
+
+
+def test_all_clients_have_a_file_and_an_index(
+    saved: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export(saved["own"], "--all", "--format", "torch", "--out", tmp_path / "out")
+    index = json.loads((tmp_path / "out" / "index.json").read_text())
+    assert index == {"format": "torch", "clients": {"a": "a.pt2", "b/ö": "b_ö.pt2", "B?ö": "B_ö-2.pt2"}}
+    models, x = load_clients(saved["own"]), torch.randn(3, 4)
+    for client, file in index["clients"].items():
+        found = torch.export.load(tmp_path / "out" / file).module()(x)
+        torch.testing.assert_close(found, models.model(client)(x), atol=1e-5, rtol=0)
+    said = capsys.readouterr().out
+    size = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.pt2"))
+    assert said.startswith(f"{tmp_path / 'out'}: 3 clients, torch.export\n  size        {size:,} bytes\n")
+    assert re.search(r"latency +\d+\.\d{3} ms a sample .*\n  difference +\d\.\de[+-]\d\d from the library", said)
+
+
+def test_clients_with_the_same_model_share_a_file(saved: dict[str, Path], tmp_path: Path) -> None:
+    export(saved["mlp"], "--all", "--format", "torch", "--out", tmp_path / "mlp")
+    assert len({path.stat().st_ino for path in (tmp_path / "mlp").glob("*.pt2")}) == 1
+    export(saved["linear"], "--all", "--format", "torch", "--out", tmp_path / "linear")  # the second one differs
+    files = {path.stem: path.stat().st_ino for path in (tmp_path / "linear").glob("*.pt2")}
+    assert files["a"] == files["B_ö-2"] != files["b_ö"]
+
+
+def test_a_safetensors_file_of_one_client_says_nothing_of_the_others(saved: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "one.safetensors"
+    export(saved["own"], "--client", "b/ö", "--format", "safetensors", "--out", path)
+    one, every, x = load_clients(path), load_clients(saved["own"]), torch.randn(3, 4)
+    assert one.names == ("b/ö",)
+    assert one.schema.names == ("b/ö",)
+    assert one.schema.n_train.tolist() == every.schema.n_train[1:2].tolist()
+    torch.testing.assert_close(one.model("b/ö")(x), every.model("b/ö")(x))
+    assert b"B?" not in path.read_bytes()
+    export(path, "--client", "b/ö", "--format", "torch", "--out", tmp_path / "again.pt2")
+    assert (tmp_path / "again.pt2").is_file()
+
+
+def test_a_file_holds_no_paths_of_this_machine(saved: dict[str, Path], tmp_path: Path) -> None:
+    for format in ("onnx", "torch"):
+        export(saved["linear"], "--client", "a", "--format", format, "--out", tmp_path / format)
+    contents = [(tmp_path / "onnx" / "a.onnx").read_bytes()]
+    with zipfile.ZipFile(tmp_path / "torch" / "a.pt2") as archive:
+        contents += [archive.read(name) for name in archive.namelist()]
+    assert not [content for content in contents if b".py" in content or b"/work" in content]
+
+
+def test_weights_of_zero_and_our_layers_are_left_out() -> None:
+    schema = Schema(Classification(3), (4,), (4,), torch.ones(1, dtype=torch.bool), torch.ones(1, dtype=torch.int64))
+    networks = make_components(lambda: Linear((4,), 3), 3, 0)
+    model = ClientModel(list(networks), torch.tensor([0.0, 1.0, 0.0]), schema, "a")
+    plain, x = for_export(model), torch.randn(2, 4)
+    assert len(plain.networks) == 1
+    torch.testing.assert_close(plain(x), model(x))
+    lstm = ClientModel([make_components(lambda: CharLSTM(5, hidden=4), 1, 0)[0]], torch.ones(1), schema, "a")
+    assert {type(layer) for layer in for_export(lstm).modules() if isinstance(layer, nn.LSTM)} == {nn.LSTM}
+
+
+# The words beside the models
+
+
+def test_a_card_tells_what_a_run_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = runs.make_run(tmp_path / "run", config={"algorithm.n_components": 3, "dataset.path": "/secret/place"})
+    (run / "checkpoints").mkdir()
+    checkpoint(tmp_path / "made", CASES["linear"]).rename(run / "checkpoints" / "last.ckpt")
+    results = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps({**results, "rounds": 1}))
+    export(run, "--client", "a", "--format", "onnx", "--out", tmp_path / "a.onnx")
+    card = (tmp_path / "a.md").read_text()
+    head = yaml.safe_load(card.split("---")[1])
+    assert head["tags"] == ["federated-learning", "personalization", "fedem-lightning", "fedem"]
+    assert (head["license"], head["metrics"], head["library_name"]) == ("other", ["accuracy"], "onnx")
+    for told in ("FedEM, 1 communication rounds", "| `algorithm.n_components` | 3 |", "0.7000", "to be filled in"):
+        assert told in card
+    assert "secret" not in card
+    code = re.search(r"```python\n(.*?)```", card, re.S)[1]
+    in_another_process(tmp_path, f"{code}\nassert probabilities.shape == (1, 3)\n", (*LIBRARY, "torch"))
+    (run / "results.json").write_text(json.dumps({**results, "rounds": 7}))  # of another model
+    export(run, "--client", "a", "--format", "onnx", "--out", tmp_path / "a.onnx", "--force")
+    assert "0.7000" not in (tmp_path / "a.md").read_text()
+
+
+def test_preprocessing_says_how_inputs_are_made(saved: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("cnn", "text"):
+        arguments = ("--client", CASES[name].client, "--format", "torch", "--trust", "helpers")
+        export(saved[name], *arguments, "--out", tmp_path / name)
+    told = {name: json.loads((tmp_path / name / "preprocessing.json").read_text()) for name in ("cnn", "text")}
+    assert told["cnn"]["input"] == {"name": "x", "shape": ["batch", 3, 8, 8], "dtype": "float32"}
+    assert told["cnn"]["output"] == {"name": "probabilities", "shape": ["batch", 3]}
+    assert told["cnn"]["pixels"] == {"mean": None, "std": None, "invert": False}
+    assert "divide by 255, move the channels" in told["cnn"]["sentence"]
+    assert told["cnn"]["sentence"] in (tmp_path / "cnn" / "README.md").read_text()
+    vocabulary = load_clients(saved["text"]).schema.vocabulary
+    assert vocabulary is not None
+    assert told["text"]["vocabulary"] == vocabulary
+    assert told["text"]["input"] == {"name": "x", "shape": ["batch", 6], "dtype": "int64"}
+    assert told["text"]["output"]["shape"] == ["batch", 6, len(vocabulary)]
+
+
+# Refusals
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
+    """The one line that the command prints."""
+    capsys.readouterr()
+    export(*arguments, code=2)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+MISTAKES = {
+    "--client nobody --format torch": "--client: nobody is none of the 3 clients with a model; e.g. a, b/ö, B?ö",
+    "--client bö --format torch": "--client: bö is none of the 3 clients with a model; the closest: b/ö",
+    "--format torch": "one of the arguments --client --all is required",
+    "--client a --all --format torch": "argument --all: not allowed with argument --client",
+    "--client a --format torch --out full": "--out: full exists; choose another folder, or add --force",
+    "--client a --format torch --out full/a.pt2": "--out: full/a.md exists; choose another, or add --force",
+    "--client a --format torch --out file": "--out: file is a file, expected a folder",
+    "--client a --format torch --out a.onnx": "--out: a.onnx, but --format torch writes .pt2 files",
+    "--all --format onnx --out a.onnx": "--out: with --all there is a .onnx file for each client",
+    "--all --format onnx --private": "--private: only with --push-to-hub",
+    "--all --format onnx --push-to-hub me": "--push-to-hub: expected NAME/REPO, got me",
+    "--all --format jpeg": "argument --format: invalid choice: 'jpeg'",
+}
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_mistake_is_one_line_and_writes_nothing(
+    typed: str,
+    saved: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.md").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    before = runs.snapshot(tmp_path)
+    assert refused(capsys, saved["linear"], *typed.split()).startswith(f"error: {MISTAKES[typed]}")
+    assert runs.snapshot(tmp_path) == before
+
+
+def test_runs_without_models_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--all", "--format", "torch", "--out", tmp_path / "out")
+    assert "no such run or file" in refused(capsys, tmp_path / "nowhere", *arguments)
+    tuned = checkpoint(tmp_path / "tuned", CASES["mlp"], adaptation=Finetune())
+    said = refused(capsys, tuned, *arguments)
+    assert "adaptation=finetune" in said
+    assert "first personalize them, which writes a .safetensors file" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
+def test_a_missing_package_is_one_line(
+    package: str, saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    said = refused(capsys, saved["linear"], "--all", "--format", "onnx", "--out", tmp_path / "out")
+    assert said == f'error: --format: {package} is not installed; pip install "fedem-lightning[export]"\n'
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_differs_is_refused_and_leaves_nothing(
+    saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def wrong(model: ClientModel) -> ClientModel:
+        made = for_export(model)
+        made.weights += 2e-5 * torch.tensor([1.0, -1.0])
+        return made
+
+    monkeypatch.setattr(export_formats, "for_export", wrong)
+    out = tmp_path / "new" / "out"
+    said = refused(capsys, saved["regression"], "--client", "a", "--format", "torch", "--out", out)
+    assert "the exported model of client a differs from the library's by" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+class Stubborn(Linear):
+    """Its forward depends on values, which no graph can hold."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if float(x.sum()) > 0 else super().forward(-x)
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_a_network_that_cannot_be_exported_is_one_line(format: str, tmp_path: Path) -> None:
+    schema = Schema(Classification(3), (4,), (4,), torch.ones(1, dtype=torch.bool), torch.ones(1, dtype=torch.int64))
+    models = ClientModels(("0",), SharedModels(nn.ModuleList([Stubborn((4,), 3)]), torch.ones(1, 1)), schema)
+    with pytest.raises(exporting.UserError, match=r"cannot export the network of client 0 .*; --format safetensors"):
+        exporting.write_models(models, format, tmp_path)
+
+
+def test_force_replaces_an_earlier_export_and_nothing_else(saved: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export(saved["mlp"], "--all", "--format", "torch", "--out", out)
+    (out / "mine.txt").write_text("mine")
+    export(saved["mlp"], "--client", "a", "--format", "safetensors", "--out", out, "--force")
+    beside = {"README.md", "index.json", "preprocessing.json", "mine.txt"}
+    assert {path.name for path in out.iterdir()} == {"a.safetensors", *beside}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+# The Hub
+
+
+def test_the_export_alone_is_uploaded(
+    saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    calls: list[tuple[str, Any]] = []
+
+    class Hub:
+        def create_repo(self, name: str, **options: Any) -> str:
+            calls.append((name, options))
+            if name == "me/taken":
+                raise OSError("409 Conflict:\n it exists")
+            return f"https://huggingface.co/{name}"
+
+        def upload_folder(self, **options: Any) -> None:
+            calls.append(("upload", options))
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    arguments = ("--all", "--format", "safetensors", "--out", tmp_path / "out")
+    export(saved["linear"], *arguments, "--push-to-hub", "me/models", "--private")
+    files = ["clients.safetensors", "README.md", "preprocessing.json", "index.json"]
+    assert calls[0] == ("me/models", {"private": True, "exist_ok": False})
+    assert calls[1] == ("upload", {"repo_id": "me/models", "folder_path": tmp_path / "out", "allow_patterns": files})
+    assert "uploaded    https://huggingface.co/me/models" in capsys.readouterr().out
+    export(saved["linear"], *arguments, "--force", "--push-to-hub", "me/taken", code=2)
+    expected = f"error: --push-to-hub: 409 Conflict: it exists; the export itself is in {tmp_path / 'out'}\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_the_hub_needs_its_package_and_a_folder(
+    saved: dict[str, Path], tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    hub = ("--push-to-hub", "me/models")
+    said = refused(capsys, saved["mlp"], "--client", "a", "--format", "torch", "--out", tmp_path / "a.pt2", *hub)
+    assert "uploads a folder" in said
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    said = refused(capsys, saved["mlp"], "--client", "a", "--format", "torch", "--out", tmp_path / "out", *hub)
+    assert said == 'error: --push-to-hub: huggingface_hub is not installed; pip install "fedem-lightning[hub]"\n'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+@pytest.mark.parametrize("network", [MobileNetV2, ResNet18], ids=["mobilenet", "resnet"])
+def test_large_networks_agree(network: Any, format: str, tmp_path: Path) -> None:
+    seen, one = torch.ones(1, dtype=torch.bool), torch.ones(1, dtype=torch.int64)
+    schema = Schema(BinaryClassification(), (3, 32, 32), (32, 32, 3), seen, one)
+    components = make_components(lambda: network(1), 2, 0)
+    models = ClientModels(("0",), SharedModels(components.eval(), torch.tensor([[0.4, 0.6]])), schema)
+    _, (found,) = exporting.write_models(models, format, tmp_path)
+    assert found.difference <= 1e-5
