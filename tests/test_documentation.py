@@ -43,9 +43,9 @@ pytestmark = [
 ]
 
 OWN_PROJECT = "docs/adding_an_algorithm.md"
-TUTORIAL = "docs/tutorial.md"  # followed in test_tutorial.py
+FOLLOWED = {"docs/tutorial.md", "docs/serving.md"}  # from top to bottom, in test_tutorial.py and serving/test_page.py
 DOCUMENTS = [p for p in ("README.md", "CONTRIBUTING.md") if (ROOT / p).is_file()]
-DOCUMENTS += sorted({path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} - {TUTORIAL})
+DOCUMENTS += sorted({path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} - FOLLOWED)
 LANGUAGES = {"", "bash", "csv", "python", "text", "toml", "yaml"}
 STARTS = re.compile(
     r"(\.venv/bin/)?(python3?|pip|pytest|pre-commit|fedem-lightning|mkdocs|nox)\s|(make|srun|git clone) |\S+\.sh "

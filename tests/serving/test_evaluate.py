@@ -121,6 +121,7 @@ def test_calibration_and_confusion_are_those_worked_out_by_hand(place: Path, tmp
     confusion = pd.read_csv(tmp_path / "confusion.csv", index_col=0)
     assert confusion.to_numpy().tolist() == confusion_matrix(y, guess, labels=range(3)).tolist()
     assert confusion.columns.tolist() == ["0", "1", "2"]
+    assert confusion.index.tolist() == [0, 1, 2]
     files = ["clients.csv", "clients.png", "confusion.csv", "confusion.png", "evaluation.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == files
 

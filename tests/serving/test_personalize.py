@@ -128,6 +128,8 @@ def test_draws_are_nested_and_belong_to_the_client(place: Path) -> None:
     for less, more in zip((0, 1, 2, 5), (1, 2, 5, 10), strict=True):
         assert not (drawn[less] & ~drawn[more]).any()
         assert (np.bincount(rows.client[drawn[more]]) == more).all()
+    places = {tuple(np.flatnonzero(drawn[5][rows.client == k])) for k in range(len(rows.names))}
+    assert len(places) > 1  # clients draw apart
     other = only_shots(rows, codes, 5, seed=1) == 0
     assert (other != drawn[5]).any()
     alone = rows.client == 1

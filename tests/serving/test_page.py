@@ -1,0 +1,60 @@
+"""docs/serving.md is followed from top to bottom, in one folder."""
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from fedem_lightning.run.usage import CONFIG_DIR, usage
+from helpers import serving
+from helpers.paths import ROOT
+
+PAGE = ROOT / "docs" / "serving.md"
+COMMANDS = ("personalize", "predict", "evaluate")
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is only in a checkout")
+def test_the_page_works(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: path.write(b"png"))
+    full = serving.arrays()
+    for run, algorithm in (("a", "fedem"), ("b", "fedavg_plus")):
+        serving.finished_run(tmp_path / "runs" / run, place / "all.npz", algorithm)
+    schema = import_module("fedem_lightning").load("runs/a").schema
+    names = [schema.name(t) for t in range(schema.n_clients)]
+    new = [name for name, seen in zip(names, schema.seen.tolist(), strict=True) if not seen]
+    for file, chosen in (("new", new), ("rows", [name for name in names if name not in new])):
+        serving.as_table(serving.of_clients(full, chosen)).to_csv(f"{file}.csv", index=False)
+    own = {"clinic 0": new[0], "clinic 1": next(name for name in names if name not in new)}
+    text = re.sub("clinic [01]", lambda found: own[found[0]], PAGE.read_text())
+    ran: list[str] = []
+    for language, block in re.findall(r"^```(python|bash)\n(.*?)^```", text, re.S | re.M):
+        if language == "python":
+            found: dict[str, Any] = {"__name__": "__main__"}
+            exec(compile(block, str(PAGE), "exec"), found)
+            continue
+        for command in block.splitlines():
+            _, _, module, *arguments = shlex.split(command)
+            import_module(module).main(arguments)
+            ran.append(module.rpartition(".")[2])
+    assert set(ran) == set(COMMANDS)
+    assert len(pd.read_parquet("predictions.parquet")) == 3 * 24
+    assert "equal to results.json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_there_is(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        import_module(f"fedem_lightning.{command}").main(["--help"])
+    out = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert "DATA" in out
+    assert "--client-column" in out
+    assert f"python -m fedem_lightning.{command} " in usage(CONFIG_DIR)
