@@ -27,6 +27,7 @@ from fedem_lightning import (
     MobileNetV2,
     ResNet18,
     TextDataModule,
+    UserError,
     load_clients,
 )
 from fedem_lightning.data.schema import Schema
@@ -175,7 +176,8 @@ def read_elsewhere(
         out = folder / f"{name}{suffix}"
         export(saved[name], "--client", case.client, "--format", request.param, "--out", out, "--trust", "helpers")
         schema = load_clients(saved[name], "helpers").schema
-        np.savez(f"{out}.x.npz", **{str(n): random_inputs(schema, n).numpy() for n in (1, 2, 9)})
+        given: Any = {str(n): random_inputs(schema, n).numpy() for n in (1, 2, 9)}
+        np.savez(f"{out}.x.npz", **given)
     absent = (*LIBRARY, "torch", "onnx") if request.param == "onnx" else LIBRARY
     in_another_process(folder, READ[request.param], absent)
     return request.param, folder
@@ -280,7 +282,7 @@ def test_weights_of_zero_and_our_layers_are_left_out() -> None:
 # The words beside the models
 
 
-def test_a_card_tells_what_a_run_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_tells_what_a_run_knows(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "run", config={"algorithm.n_components": 3, "dataset.path": "/secret/place"})
     (run / "checkpoints").mkdir()
     checkpoint(tmp_path / "made", CASES["linear"]).rename(run / "checkpoints" / "last.ckpt")
@@ -294,7 +296,7 @@ def test_a_card_tells_what_a_run_knows(tmp_path: Path, monkeypatch: pytest.Monke
     for told in ("FedEM, 1 communication rounds", "| `algorithm.n_components` | 3 |", "0.7000", "to be filled in"):
         assert told in card
     assert "secret" not in card
-    code = re.search(r"```python\n(.*?)```", card, re.S)[1]
+    code = re.findall(r"```python\n(.*?)```", card, re.S)[0]
     in_another_process(tmp_path, f"{code}\nassert probabilities.shape == (1, 3)\n", (*LIBRARY, "torch"))
     (run / "results.json").write_text(json.dumps({**results, "rounds": 7}))  # of another model
     export(run, "--client", "a", "--format", "onnx", "--out", tmp_path / "a.onnx", "--force")
@@ -410,7 +412,7 @@ class Stubborn(Linear):
 def test_a_network_that_cannot_be_exported_is_one_line(format: str, tmp_path: Path) -> None:
     schema = Schema(Classification(3), (4,), (4,), torch.ones(1, dtype=torch.bool), torch.ones(1, dtype=torch.int64))
     models = ClientModels(("0",), SharedModels(nn.ModuleList([Stubborn((4,), 3)]), torch.ones(1, 1)), schema)
-    with pytest.raises(exporting.UserError, match=r"cannot export the network of client 0 .*; --format safetensors"):
+    with pytest.raises(UserError, match=r"cannot export the network of client 0 .*; --format safetensors"):
         exporting.write_models(models, format, tmp_path)
 
 
