@@ -82,6 +82,8 @@ def test_another_split(place: Path, tmp_path: Path) -> None:
     found = evaluation(tmp_path, place / "fedem", "--split", "train")
     assert found["scores"] == {"9 seen": saved["train"], "3 unseen": saved["unseen"]["train"]}
     assert found["n_samples"] == 12 * 15
+    found = evaluation(tmp_path / "rows", place / "fedem", place / "seen.npz", "--split", "train")
+    assert found["scores"] == {"9": saved["train"]}
 
 
 def test_rows_of_the_run_have_its_scores(place: Path, tmp_path: Path) -> None:

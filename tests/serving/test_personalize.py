@@ -17,6 +17,7 @@ from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.personalize import main
 from fedem_lightning.serving.few_shot import only_shots
+from fedem_lightning.serving.output import print_table
 from fedem_lightning.serving.rows import Rows, read_rows
 from helpers.serving import refused
 
@@ -44,6 +45,15 @@ def test_scores_are_printed(place: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "FedEM: 3 clients personalised on 45 training rows" in out
     assert all(f"{100 * sums[kind]:.2f}" in out for kind in ("weighted", "mean", "bottom_decile"))
     assert max(map(len, out.splitlines()[1:])) <= 80
+
+
+def test_a_long_name_cuts_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is broken instead, within 80 columns."""
+    numbers = [f"{i}12.3456789" for i in range(1, 6)]
+    print_table("title", ["run", *(f"column {i}" for i in range(5))], [["a long name of a run, " * 6, *numbers]])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(all(number in line for number in numbers) for line in lines)
 
 
 def test_rows_without_a_split_are_all_for_training(place: Path, tmp_path: Path) -> None:
