@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedem_lightning.errors import require
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.serving.options import add_data_options, check_data, check_folder
+from fedem_lightning.serving.options import add_data_options, check_data, check_folder, check_run
 from fedem_lightning.startup.loading import loading
 
 FILES = ("evaluation.json", "clients.csv", "confusion.csv", "confusion.png", "clients.png")
@@ -49,13 +49,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(chosen: argparse.Namespace) -> None:
+    check_run(chosen.run)
     if chosen.data is not None:
         check_data(chosen.data)
     else:
         options = {name: getattr(chosen, name) for name in ("client", "client_column", "label_column")}
         wrong = [f"--{name.replace('_', '-')}" for name, given in options.items() if given is not None]
         require(not wrong, f"{', '.join(wrong)}: only with DATA")
-        require(chosen.run.suffix != ".safetensors", f"DATA: expected, because {chosen.run.name} knows no data set")
+        require(
+            chosen.run.suffix != ".safetensors",
+            f"DATA: give a file to score; {chosen.run.name} has no data set of its own",
+        )
     if chosen.out is not None:
         check_folder("--out", chosen.out, FILES, chosen.force)
 

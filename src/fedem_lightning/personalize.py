@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedem_lightning.errors import require
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.serving.options import add_data_options, check_data, check_folder, check_out
+from fedem_lightning.serving.options import add_data_options, check_data, check_folder, check_out, check_run
 from fedem_lightning.startup.loading import loading
 
 FEW_SHOT_FILES = ("few_shot.csv", "few_shot.png")
@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(chosen: argparse.Namespace) -> None:
+    check_run(chosen.run)
     check_data(chosen.data)
     require(0 <= chosen.seed < 2**32, f"--seed: expected a whole number of at least 0, got {chosen.seed}")
     if chosen.few_shot is None:

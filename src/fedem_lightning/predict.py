@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.serving.options import add_data_options, check_data, check_out
+from fedem_lightning.serving.options import add_data_options, check_data, check_out, check_run
 from fedem_lightning.startup.loading import loading
 
 
@@ -12,6 +12,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry point of the command; a user's mistake ends it with one line and exit code 2."""
     with one_line_for_mistakes():
         chosen = _parser().parse_args(arguments)
+        check_run(chosen.run)
         check_data(chosen.data)
         check_out(chosen.out, (".parquet", ".csv"), chosen.force, (chosen.run, chosen.data))
         with loading():

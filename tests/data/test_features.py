@@ -206,3 +206,21 @@ def test_missing_values_of_several_columns_are_one_line() -> None:
 def test_the_summary_counts() -> None:
     assert TableFeatures((Number("a", 0.0, 1.0),)).summary() == "1 feature: 1 number standardised"
     assert TableFeatures((Categories("a", ("x", "y")),)).summary() == "2 features: 1 column one-hot (2)"
+
+
+def test_values_that_training_did_not_know_are_named() -> None:
+    features = TableFeatures.fit(FRAME, np.arange(len(FRAME)), ["age", "sex"])
+    assert features.unknown(FRAME) == []
+    frame = FRAME.assign(sex=["m", "d", "f", "e"])
+    (line,) = features.unknown(frame)
+    known = "have values that training did not know (d, e; it knew f, m, x), and count as none of them"
+    assert line == f"column 'sex': 2 of 4 rows {known}"
+
+
+@pytest.mark.parametrize("form", [[1, 0, 1, 0], ["true", "false", "true", "false"], [True, False, True, False]])
+def test_true_and_false_are_read_as_other_programs_write_them(form: list[Any]) -> None:
+    frame = pd.DataFrame({"promo": [True, False, False, True]})
+    features = TableFeatures.fit(frame, np.arange(4), ["promo"])
+    new = pd.DataFrame({"promo": form})
+    assert features.unknown(new) == []
+    assert features.transform(new).tolist() == [[0.0, 1.0], [1.0, 0.0]] * 2

@@ -212,8 +212,20 @@ def test_the_task_is_said(labels: np.ndarray, options: dict[str, Any], task: Any
 
 def test_targets_of_a_regression_stay_as_they_are(tmp_path: Path) -> None:
     y = RNG.normal(1e4, 300, N)
-    data = table(tmp_path, FRAME.assign(y=y), "mine.parquet")
+    with pytest.warns(
+        UserWarning, match="dataset.noise_scale: the target's deviation is [23].., sigma is 1; learning rates"
+    ):
+        data = table(tmp_path, FRAME.assign(y=y), "mine.parquet")
     assert stored(data.federation).y.numpy().tolist() == y.tolist()
+    table(tmp_path, FRAME.assign(y=y / 300), "scaled.parquet")  # no warning
+
+
+def test_words_that_are_hardly_classes_are_refused(tmp_path: Path) -> None:
+    frame = FRAME.assign(y=[f"about {i}" for i in range(N)])
+    expected = f"dataset.label: column 'y' has {N} different words in {N} rows, such as 'about 0'; make numbers of them"
+    with pytest.raises(UserError, match=expected):
+        table(tmp_path, frame)
+    assert table(tmp_path, frame, task="classification").n_outputs == N
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_a_regression_has_its_errors(n_targets: int, tmp_path: Path) -> None:
         (["fedem", "--out", "text.txt"], "--out: text.txt is no folder"),
         (["fedem", "--client-column", "a"], "--client-column: only with DATA"),
         (["fedem", "--split", "rest"], "invalid choice: 'rest'"),
-        (["c.safetensors"], "DATA: expected, because c.safetensors knows no data set"),
+        (["c.safetensors"], "DATA: give a file to score; c.safetensors has no data set of its own"),
         (["bare"], "config.yaml: no such file, so the run's data set cannot be built again; give DATA"),
         (["moved"], "dataset.path: no file"),
         (["other"], "trained on another federation"),

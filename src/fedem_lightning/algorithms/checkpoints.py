@@ -21,8 +21,12 @@ def recipe_of(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
     return {"_target_": f"{kind.__module__}.{kind.__qualname__}", "backbone": recipe(algorithm.components[0]), **made}
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
     """Reads a checkpoint without executing code from it (weights_only).
+
+    Args:
+        path: the file.
+        key: what the user calls it, for messages.
 
     Raises:
         UserError: the file is not an intact checkpoint of this package.
@@ -31,9 +35,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a broken file fails in many ways: zip, pickle, end of file, ...
-        raise UserError(f"ckpt_path: {path} is no intact checkpoint ({type(error).__name__})") from error
+        raise UserError(f"{key}: {path} is no intact checkpoint ({type(error).__name__})") from error
     known = isinstance(checkpoint, dict) and {"state_dict", "statistics", "federation"} <= checkpoint.keys()
-    require(known, f"ckpt_path: {path} is no checkpoint of fedem-lightning")
+    require(known, f"{key}: {path} is no checkpoint of fedem-lightning")
     return checkpoint
 
 

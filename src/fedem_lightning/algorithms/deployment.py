@@ -73,8 +73,7 @@ class Deployment:
 
         """
         _, schema = self._trained()
-        x = schema.features.transform(x) if schema.features is not None and hasattr(x, "columns") else np.asarray(x)
-        labels = schema.labels(y)
+        x, labels = schema.x_of(x), schema.labels(y)
         require(len(x) == len(labels), f"y: expected {len(x)} labels, one for each sample, got {len(labels)}")
         everything = np.zeros(len(x), dtype=np.int64)
         models = self.personalize_many(schema.samples_of(x, labels), everything, everything, (name,))

@@ -3,6 +3,7 @@
 A word is a category's value as text: a string itself, a number without needless decimals ("3", "0.5"), or True, False.
 """
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -32,7 +33,10 @@ def check_values(frame: pd.DataFrame, names: Sequence[str]) -> None:
     """
     there = Counter(frame.columns)
     for name in names:
-        require(there[name] > 0, f"column {name!r}: the table has none of this name")
+        if not there[name]:
+            near = difflib.get_close_matches(str(name), [str(column) for column in there], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UserError(f"column {name!r}: the table has none of this name{hint}")
         require(there[name] == 1, f"column {name!r}: the table has {there[name]} of this name")
     part = frame[list(names)]
     missing = part.isna().sum()

@@ -49,11 +49,18 @@ class Categories:
 
     def write(self, column: pd.Series, x: np.ndarray) -> None:
         """Sets x float32 [n, values], which holds zeros."""
-        codes, found = words(column)
-        place = {value: i for i, value in enumerate(self.values)}
-        where = np.array([place.get(word, -1) for word in found], dtype=np.int64)[codes]  # [n]
+        where, _ = self.places(column)
         known = np.flatnonzero(where >= 0)
         x[known, where[known]] = 1.0
+
+    def places(self, column: pd.Series) -> tuple[np.ndarray, list[str]]:
+        """The index of each row's value among `values`, int64 [n], -1: none of them; and the values that are none."""
+        codes, found = words(column)
+        place = {value: i for i, value in enumerate(self.values)}
+        if set(self.values) <= {"False", "True"}:  # also as other programs write them
+            place |= {word: i for value, i in place.items() for word in (value.lower(), str(int(value == "True")))}
+        where = np.array([place.get(word, -1) for word in found], dtype=np.int64)
+        return where[codes], [word for word, i in zip(found, where, strict=True) if i < 0]
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,18 @@ class TableFeatures:
             column.write(frame[column.name], x[:, start:stop])
             start = stop
         return x
+
+    def unknown(self, frame: pd.DataFrame) -> list[str]:
+        """A line for each column with categories that training did not know; their rows get zeros there."""
+        lines = []
+        for column in self.columns:
+            if isinstance(column, Categories):
+                where, odd = column.places(frame[column.name])
+                some = ", ".join(odd[:3]) + ", ..." * (len(odd) > 3)
+                n, known = int((where < 0).sum()), ", ".join(column.values[:5]) + ", ..." * (len(column.values) > 5)
+                said = f"column {column.name!r}: {n} of {len(frame)} rows have values that training did not know"
+                lines += [f"{said} ({some}; it knew {known}), and count as none of them"] * (n > 0)
+        return lines
 
     @property
     def names(self) -> list[str]:

@@ -1,11 +1,13 @@
 """What a model knows of the federation it was trained on: its clients' names and the form of a sample, without data."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -119,6 +121,20 @@ class Schema:
         require(bool(self.seen[t]), f"client: {name} took no part in training; personalize(x, y) makes it a model")
         return t
 
+    def x_of(self, rows: Any) -> np.ndarray:
+        """The x of a table's rows (a DataFrame), or an array as it is; warns of categories that training did not know.
+
+        Raises:
+            UserError: the table lacks a column, or has a wrong value.
+
+        """
+        if self.features is None or not isinstance(rows, pd.DataFrame):
+            return np.asarray(rows)
+        x = self.features.transform(rows)
+        for line in self.features.unknown(rows):
+            warnings.warn(line, stacklevel=3)
+        return x
+
     def labels(self, y: Any) -> np.ndarray:
         """Labels as the task has them: whole numbers [n], or real targets.
 
@@ -147,7 +163,7 @@ class Schema:
             UserError: the arrays have another form.
 
         """
-        x = np.asarray(x)
+        x = np.require(x, requirements="W")  # torch takes no read-only arrays
         require(
             tuple(x.shape[1:]) == self.raw_shape and x.ndim == len(self.raw_shape) + 1,
             f"x: expected shape [n, {', '.join(map(str, self.raw_shape))}] as in training, got {list(x.shape)}",
@@ -155,7 +171,9 @@ class Schema:
         if self.vocabulary is not None:
             codes = torch.from_numpy(x.astype(np.int64))
             return Codes(codes, codes if y is None else torch.from_numpy(np.asarray(y, dtype=np.int64)))
-        labels = torch.zeros(len(x), dtype=torch.int64) if y is None else torch.from_numpy(np.asarray(y))
+        labels = (
+            torch.zeros(len(x), dtype=torch.int64) if y is None else torch.from_numpy(np.require(y, requirements="W"))
+        )
         if self.pixels is None:
             return Arrays(torch.from_numpy(check_features(x)), labels)
         require(x.dtype == np.uint8, f"x: expected uint8 images as in training, got {x.dtype}")

@@ -59,8 +59,8 @@ class ClientModel(nn.Module):
             UserError: the samples have another form.
 
         """
-        x = self.schema.features.transform(x) if self.schema.features is not None and hasattr(x, "columns") else x
-        samples = self.schema.samples_of(np.asarray(x))
+        x = self.schema.x_of(x)
+        samples = self.schema.samples_of(x)
         features = samples.features(torch.arange(len(x)), self.weights.dtype)
         return self(features.to(self.weights.device)).cpu().numpy()
 

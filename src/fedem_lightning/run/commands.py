@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -19,7 +20,11 @@ class Parser(argparse.ArgumentParser):
 
 @contextmanager
 def one_line_for_mistakes() -> Iterator[None]:
-    """Exits with one line: with code 2 for a user's mistake, with code 1 after Ctrl-C; other errors pass."""
+    """Exits with one line: with code 2 for a user's mistake, with code 1 after Ctrl-C; other errors pass.
+
+    A warning is one line, too.
+    """
+    before, warnings.formatwarning = warnings.formatwarning, lambda message, *_, **__: f"warning: {message}\n"
     try:
         yield
     except KeyboardInterrupt:
@@ -33,3 +38,5 @@ def one_line_for_mistakes() -> Iterator[None]:
             raise
         print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
+    finally:
+        warnings.formatwarning = before

@@ -119,6 +119,8 @@ def only(models: ClientModels, name: str) -> ClientModels:
     """
     row = models.place(name)
     if row is None:
+        known = models.schema.place(name) is not None
+        require(not known, f"--client: {name} took no part in training; personalize it first, and export that file")
         close = difflib.get_close_matches(name, models.names, n=3)
         some = f"the closest: {', '.join(close)}" if close else f"e.g. {', '.join(models.names[:3])}"
         raise UserError(f"--client: {name} is none of the {len(models.names)} clients with a model; {some}")

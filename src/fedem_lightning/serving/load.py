@@ -25,7 +25,8 @@ def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) ->
         UserError: there is no intact checkpoint, or it does not say how to make the model.
 
     """
-    checkpoint = read_checkpoint(checkpoint_of(Path(path).expanduser()))
+    require(Path(path).suffix != ".safetensors", f"{path}: clients' models; expected a run's folder or a .ckpt file")
+    checkpoint = read_checkpoint(checkpoint_of(Path(path).expanduser()), "RUN")
     given = {"engine": "auto", "networks": None, **arguments}  # no simulated time, and any machine
     model: FederatedAlgorithm = model_of(checkpoint, None, [trust] if isinstance(trust, str) else trust, given)
     require(model.schema is not None, f"{path}: written by an older version, which did not save the clients' names")

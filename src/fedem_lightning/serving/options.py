@@ -21,6 +21,11 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_run(path: Path) -> None:
+    """Raises UserError if there is no such run or file."""
+    require(path.exists(), f"{path}: no such run or file")
+
+
 def check_data(path: Path) -> None:
     """Raises UserError unless DATA is a file of a known kind."""
     require(path.is_file(), f"DATA: no file {path}")

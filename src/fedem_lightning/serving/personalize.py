@@ -33,8 +33,12 @@ def run(chosen: argparse.Namespace) -> None:
     table = client_scores(models, rows, codes) if bool((codes == 2).any()) else None
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     write_clients(chosen.out, models)
-    n = f"{len(rows.names)} clients personalised on {int(n_train.sum())} training rows in {seconds:.2f} s"
-    print(f"{type(model).__name__}: {n}; written: {chosen.out}")
+    places = {name: schema.place(name) for name in rows.names}
+    held_out = [name for name, place in places.items() if place is not None and not schema.seen[place]]
+    if held_out and rows.split is None:
+        print(f"note: {held_out[0]} was held out of the run; without a column `split` its test rows are used, too")
+    n = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)} personalised on {int(n_train.sum())} training rows"
+    print(f"{type(model).__name__}: {n} in {seconds:.2f} s; written: {chosen.out}")
     idle = int((n_train == 0).sum())
     if idle:
         print(f"{idle} of the clients have no training row; they have what the method gives a client without samples")

@@ -25,7 +25,8 @@ def run(chosen: argparse.Namespace) -> None:
     rows = read_rows(chosen.data, models.schema, columns_of(chosen))
     table = predictions(models, rows)
     write_table(chosen.out, table)
-    print(f"{len(table)} rows of {len(rows.names)} clients predicted; written: {chosen.out}")
+    clients = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)}"
+    print(f"{len(table)} rows of {clients} predicted; written: {chosen.out}")
 
 
 def predictions(models: ClientModels, rows: Rows) -> pd.DataFrame:

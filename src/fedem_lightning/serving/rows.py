@@ -142,7 +142,7 @@ def _label_values(column: pd.Series, schema: Schema) -> np.ndarray:
 def _features(others: pd.DataFrame, schema: Schema, frame: pd.DataFrame) -> np.ndarray:
     """x [n, d] of a table: the model's own features of it, or its other columns in their order."""
     if schema.features is not None:
-        return schema.features.transform(frame)
+        return schema.x_of(frame)
     shape = ", ".join(map(str, schema.raw_shape))
     require(len(schema.raw_shape) == 1, f"DATA: samples of shape [{shape}] are in no table; expected an .npz")
     n, names = schema.raw_shape[0], list(others.columns)

@@ -1,6 +1,7 @@
 """`dataset=table dataset.path=FILE`: anyone's federation from a .csv, .tsv or .parquet file with a row a sample."""
 
 import difflib
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,6 +84,8 @@ class TableDataModule(FederatedDataModule):
         seen = seen_clients(names, unseen_fraction, unseen, seed)
         train = (codes == 0) & seen[owner]
         require(bool(train.any()), "dataset.split: no client that trains has a training sample")
+        if labels.task == "regression":
+            _advise_on_noise(labels.y[train], noise_scale)
         made = TableFeatures.fit(frame, train, columns.features, columns.categorical)
         super().__init__(
             Federation.from_arrays(
@@ -96,6 +99,17 @@ class TableDataModule(FederatedDataModule):
                 notes={"source": str(path), "features": made.summary(), "columns": columns.roles(), **labels.notes},
                 features=made,
             )
+        )
+
+
+def _advise_on_noise(y: np.ndarray, noise_scale: float) -> None:
+    """Warns of targets so far apart, in units of sigma, that an E-step is a hard assignment and steps are too long."""
+    spread = float(np.std(y))
+    if spread > 20 * noise_scale:
+        warnings.warn(
+            f"dataset.noise_scale: the target's deviation is {spread:.3g}, sigma is {noise_scale:g}; learning rates "
+            "and sigma=1 suit a target that is shifted by its mean and divided by its deviation",
+            stacklevel=3,
         )
 
 
@@ -187,6 +201,9 @@ def _labels(column: pd.Series, task: str | None, n_classes: int | None) -> _Labe
         notes["task"] = f"{task}, because {column.name} has {n_distinct} different {what}"
         if task == "regression":
             return _Labels(check_targets(values, len(column)), task, 0, notes)
+        many = n_distinct > max(FEW, len(column) // 5)
+        odd = f"dataset.label: column {column.name!r} has {n_distinct} different words in {len(column)} rows, such as"
+        require(not many, f"{odd} {column.iloc[0]!r}; make numbers of them, or say dataset.task=classification")
     require(whole, f"dataset.task: a {task} needs words or whole numbers; column {column.name!r} holds others")
     codes, distinct = words(column)
     require(len(distinct) > 1, f"dataset.label: column {column.name!r} holds one class only, {distinct[0]}")
