@@ -1,7 +1,6 @@
 """Fixtures, and how many threads each process has."""
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,14 +15,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes with several thread
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _no_sweep_of_another_test() -> None:
-    """Hydra's singleton forgets a sweep that ran in this process."""
-    hydra = sys.modules.get("hydra.core.hydra_config")
-    if hydra is not None:
-        hydra.HydraConfig.instance().cfg = None
 
 
 @pytest.fixture(scope="session")

@@ -37,8 +37,9 @@ class JobFolders(Callback):
             raise_at_a_stop()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """After a sweep, when nothing is left to stop."""
+        """After a sweep, when nothing is left to stop or to continue."""
         say_at_a_stop(None)
+        leave_sweep()
 
 
 def remove_if_empty(folder: Path) -> None:
