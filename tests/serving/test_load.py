@@ -11,6 +11,7 @@ from torch import nn
 from fedem_lightning import (
     MOCHA,
     ClientSGD,
+    Clustered,
     FedAvg,
     FedEM,
     Finetune,
@@ -148,6 +149,19 @@ def test_predictions_of_the_trainer_are_the_clients(row: Row, tmp_path: Path) ->
     expected = client_model(scored, model.schema, "expected")(torch.from_numpy(x))
     np.testing.assert_allclose(found.prediction[rows], expected.numpy(), rtol=1e-12)
     assert len(found.client) == len(data.federation.splits["test"])
+
+
+def test_a_tree_with_fewer_nodes_than_clients_serves_a_new_client(tmp_path: Path) -> None:
+    data = make_data(sizes=(9, 8, 7, 9, 8))
+    options = {"eps1": 1e9, "eps2": 0.0, "min_rounds": 1, "max_depth": 1}  # three nodes
+    model = make_model(Clustered, data, client_optimizer=SGD, **options)
+    train(model, data, 3).trainer.save_checkpoint(tmp_path / "a.ckpt")
+    again = load(tmp_path / "a.ckpt")
+    x = stored(data.federation).x[:4]
+    served = {round(float(again.client(name)(x).sum(dim=0)[0]), 9) for name in data.federation.names}
+    assert len(served) == 2
+    found = again.personalize(*samples_of(data, 2, "train"))
+    assert round(float(found(x).sum(dim=0)[0]), 9) in served
 
 
 def test_fedem_takes_the_e_step_of_the_equations(tmp_path: Path) -> None:

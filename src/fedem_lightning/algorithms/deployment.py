@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.algorithms.growth import federation_of, grown
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
@@ -152,21 +152,18 @@ def _personalized(algorithm: "FederatedAlgorithm", federation: Federation, clien
     algorithm.prepare(federation)
     if algorithm.adaptation is not None:
         algorithm.adaptation.prepare(federation)
-    for store in algorithm.client_stores().values():
-        store.written[clients[~federation.seen[clients]]] &= not store.momentum
     unseen = clients[~federation.seen[clients]]
+    for store in algorithm.client_stores().values():
+        if store.momentum:
+            store.written[unseen] = False  # momentum of the client before
     if len(unseen):
         algorithm.personalize_clients(federation, unseen)
     if not algorithm.is_adapted and algorithm.shares_models():
         return algorithm.personal_models(clients)
     parts: list[OwnModels] = []
-    for block in _blocks(algorithm, federation, clients):
+    for block in algorithm.blocks(federation, clients):
         models = algorithm.scored_models(block)
         assert not isinstance(models, SharedModels)
         parts.append(models)
     joined = {name: torch.cat([part.models[name] for part in parts]) for name in parts[0].models}
     return OwnModels(parts[0].backbone, joined, torch.cat([part.mixture for part in parts]))
-
-
-def _blocks(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> "list[Block]":
-    return list(algorithm.blocks(federation, clients))
