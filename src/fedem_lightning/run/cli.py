@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
 from fedem_lightning.run.job_folders import Refused, remove_if_empty
-from fedem_lightning.run.resuming import sweep_command
+from fedem_lightning.run.resuming import leave_sweep, sweep_command
 from fedem_lightning.run.usage import CONFIG_DIR, usage
 from fedem_lightning.startup.loading import clean_up_at_a_stop, listening, loading
 from fedem_lightning.startup.rank import in_another_process
@@ -111,6 +111,8 @@ def _compose_and_run() -> None:
     except Exception as error:
         _exit_with_one_line(error)
         raise
+    finally:
+        leave_sweep()  # this process may call `main` again
 
 
 def _meant(error: ConfigCompositionException) -> UserError | None:

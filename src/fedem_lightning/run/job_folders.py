@@ -37,9 +37,8 @@ class JobFolders(Callback):
             raise_at_a_stop()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """After a sweep, when nothing is left to stop or to continue."""
+        """After a sweep, when nothing is left to stop."""
         say_at_a_stop(None)
-        leave_sweep()
 
 
 def remove_if_empty(folder: Path) -> None:
