@@ -119,7 +119,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, rounds: int, engine: 
     return screen.getvalue()
 
 
-@pytest.mark.parametrize("engine", ["loop", "vmap"])
+@pytest.mark.parametrize("engine", ["loop", pytest.param("vmap", marks=pytest.mark.slow)])
 def test_a_long_first_round_is_extrapolated(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "cores", lambda: 2)
     monkeypatch.setattr(progress, "LINE_SECONDS", progress.ESTIMATE_SECONDS + 5)
