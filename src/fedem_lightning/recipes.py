@@ -96,6 +96,11 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
     return functools.partial(target, **arguments) if made_of.get("_partial_") else target(**arguments)
 
 
+def without_download(made_of: Any) -> Any:
+    """The recipe of a network whose weights a file brings: it asks for no pretrained ones."""
+    return {**made_of, "pretrained": False} if isinstance(made_of, dict) and "pretrained" in made_of else made_of
+
+
 _MARKS = ("_target_", "_partial_")
 
 

@@ -164,6 +164,22 @@ def test_a_tree_with_fewer_nodes_than_clients_serves_a_new_client(tmp_path: Path
     assert round(float(found(x).sum(dim=0)[0]), 9) in served
 
 
+def test_predictions_are_for_whom_the_test_scores_from_the_share_that_it_uses() -> None:
+    data = make_data(sizes=(20, 25, 30, 28, 24), unseen_fraction=0.4)
+    model = make_model(FedEM, data, client_optimizer=SGD, personalize_fraction=0.3, scored_clients=2)
+    trainer = train(model, data, 2).trainer
+    trainer.test(model, data, verbose=False)
+    batches: Any = trainer.predict(model, data)
+    (found,) = batches
+    assert set(found.client) == set(model.clients["id"])
+    right = found.prediction.argmax(axis=1) == found.y
+    for name, accuracy in zip(model.clients["id"], model.clients["test_accuracy"], strict=True):
+        rows = found.client == name
+        assert right[rows].mean() == pytest.approx(accuracy)
+        loss = -np.log(found.prediction[rows, found.y[rows]]).mean()
+        assert loss == pytest.approx(model.clients.set_index("id").loc[name, "test_loss"], rel=1e-9)
+
+
 def test_fedem_takes_the_e_step_of_the_equations(tmp_path: Path) -> None:
     """pi by Eq. 8 and 9 from uniform weights, and the probabilities by Eq. 5, in NumPy."""
     data = make_data(sizes=(20, 25, 30))

@@ -8,7 +8,7 @@ import torch
 
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.recipes import make, recipe
+from fedem_lightning.recipes import make, recipe, without_download
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -56,8 +56,8 @@ def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given:
     """
     saved = dict(checkpoint.get("recipe") or {})
     arguments = {name: value for name, value in saved.items() if name != "_target_" and name not in given}
-    if isinstance(arguments.get("backbone"), dict) and "pretrained" in arguments["backbone"]:
-        arguments["backbone"] = {**arguments["backbone"], "pretrained": False}  # the file has all weights
+    if "backbone" in arguments:
+        arguments["backbone"] = without_download(arguments["backbone"])
     made = make(arguments, trust) | given
     if kind is None:
         require(bool(saved), "the checkpoint was written by an older version, and does not say what it holds")

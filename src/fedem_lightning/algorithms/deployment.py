@@ -10,6 +10,7 @@ from fedem_lightning.algorithms.growth import federation_of, grown
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
 from fedem_lightning.processes import Processes
@@ -125,15 +126,16 @@ class Deployment:
         return cast("FederatedAlgorithm", self), self.schema
 
     def predict_step(self, batch: Federation, batch_idx: int) -> ClientPredictions:
-        """Predictions for the test samples of all clients, of this process's clients if there are several."""
+        """Predictions for the test samples of the scored clients, of this process's share if there are several."""
         algorithm = cast("FederatedAlgorithm", self)
         algorithm.prepare_for(batch)
-        algorithm.personalize_before_scores(batch, batch)
+        own_data = algorithm.own_data(batch)
+        algorithm.personalize_before_scores(batch, own_data)
         processes = Processes.of(algorithm.trainer)
-        everybody = torch.arange(batch.n_clients, device=algorithm.device)[processes.rank :: processes.size]
+        mine = all_scored_clients(algorithm, batch)[processes.rank :: processes.size]
         names, labels, predictions = [], [], []
         with torch.inference_mode(False), torch.no_grad():
-            for block in algorithm.blocks(batch, everybody):
+            for block in algorithm.blocks(own_data, mine):
                 personal, test = algorithm.scored_models(block), batch.block(block.clients, "test")
                 for piece in test.pieces() if len(test.index) else ():
                     names += [batch.names[t] for t in block.clients[piece.owner].tolist()]

@@ -48,6 +48,7 @@ class Trained(Algorithm, Protocol):
     def to(self) -> Callable[..., Any]: ...
     @property
     def log_dict(self) -> Callable[..., None]: ...
+    def own_data(self, batch: Federation) -> Federation: ...
     def personalize_before_scores(self, batch: Federation, own_data: Federation) -> None: ...
     def _begin(self, federation: Federation) -> None: ...
     def _personalize(self, federation: Federation, clients: Tensor) -> None: ...
@@ -101,11 +102,15 @@ class LightningHooks:
     def test_step(self: Trained, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores all clients on every split, and fills `clients`."""
         self.prepare_for(batch)
-        part = self.personalize_fraction
-        own_data = batch if part == 1 else batch.with_part(batch.clients(seen=False), part, self.seed)
+        own_data = self.own_data(batch)
         self.personalize_before_scores(batch, own_data)
         self.clients = client_table(self, batch, own_data)
         self._log(final_metrics(self.clients))
+
+    def own_data(self: Trained, batch: Federation) -> Federation:
+        """The federation in which unseen clients have the share of their training samples that they may use."""
+        part = self.personalize_fraction
+        return batch if part == 1 else batch.with_part(batch.clients(seen=False), part, self.seed)
 
     def personalize_before_scores(self: Trained, batch: Federation, own_data: Federation) -> None:
         """Personalises the unseen clients on the samples of `own_data`, and seen clients where the method does so."""

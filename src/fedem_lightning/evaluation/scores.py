@@ -123,6 +123,11 @@ def scored_clients(algorithm: Algorithm, federation: Federation, seen: bool = Tr
     return draw_clients(clients, number, generator(algorithm.seed, Purpose.SCORED, int(seen)))
 
 
+def all_scored_clients(algorithm: Algorithm, federation: Federation) -> Tensor:
+    """The scored clients, seen and unseen, ascending."""
+    return torch.cat([scored_clients(algorithm, federation, seen) for seen in (True, False)]).sort().values
+
+
 def summarize(
     values: np.ndarray, n_train: np.ndarray, n_scored: np.ndarray, higher_is_better: bool
 ) -> dict[str, float]:
@@ -171,7 +176,7 @@ def curve_metrics(algorithm: Algorithm, federation: Federation, splits: Sequence
 
 def client_table(algorithm: Algorithm, federation: Federation, own_data: Federation | None = None) -> pd.DataFrame:
     """The table of scored clients: id, population, sizes, every measure on each split, client state; see `score`."""
-    clients = torch.cat([scored_clients(algorithm, federation, seen) for seen in (True, False)]).sort().values
+    clients = all_scored_clients(algorithm, federation)
     rows = clients.cpu().numpy()
     table = pd.DataFrame(
         {

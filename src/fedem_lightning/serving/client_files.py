@@ -22,7 +22,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
-from fedem_lightning.recipes import make, recipe
+from fedem_lightning.recipes import make, recipe, without_download
 
 FORMAT = "fedem-lightning clients 1"
 _TENSORS = ("seen", "n_train")  # of the schema
@@ -71,9 +71,7 @@ def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | No
     require(metadata.get("format") == FORMAT, f"{path}: no file of clients' models of this version")
     names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
     schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
-    if isinstance(made_of, dict) and "pretrained" in made_of:
-        made_of["pretrained"] = False  # the file has all weights
-    network = copy.deepcopy(backbone) if backbone is not None else make(made_of, trust, "backbone")
+    network = copy.deepcopy(backbone) if backbone is not None else make(without_download(made_of), trust, "backbone")
     network.load_state_dict(_under("network.", tensors), strict=False)
     network = network.to(tensors["weights"].dtype).eval()
     return ClientModels(tuple(names), _personal(network, tensors), schema)

@@ -17,7 +17,7 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.evaluation.scores import scored_clients, summarize_table
+from fedem_lightning.evaluation.scores import all_scored_clients, summarize_table
 from fedem_lightning.run import cli  # noqa: F401 - the configurations need its resolvers
 from fedem_lightning.run.execute import build_model, quieten_lightning
 from fedem_lightning.run.run_folder import check_checkpoint, rounds_of
@@ -117,9 +117,7 @@ def _quality(model: FederatedAlgorithm, federation: Federation, split: str) -> Q
     assert model.schema is not None
     quality = Quality(model.schema)
     federation = federation.to(model.device)
-    unseen, part = federation.clients(seen=False), model.personalize_fraction
-    own_data = federation if part == 1 else federation.with_part(unseen, part, model.seed)
-    clients = torch.cat([scored_clients(model, federation, seen) for seen in (True, False)]).sort().values
+    own_data, clients = model.own_data(federation), all_scored_clients(model, federation)
     with progress("predictions of clients", len(clients)) as advance:
         for block in model.blocks(own_data, clients):
             personal, scored = model.scored_models(block), federation.block(block.clients, split)
