@@ -118,7 +118,7 @@ class Schema:
         if t is None:
             some = ", ".join(self.name(i) for i in torch.nonzero(self.seen)[:3, 0].tolist())
             raise UserError(f"client: {name} is none of the {int(self.seen.sum())} clients that trained ({some}, ...)")
-        require(bool(self.seen[t]), f"client: {name} took no part in training; personalize(x, y) makes it a model")
+        require(bool(self.seen[t]), f"client: {name} took no part in training; personalize(x, y) gives it a model")
         return t
 
     def x_of(self, rows: Any) -> np.ndarray:

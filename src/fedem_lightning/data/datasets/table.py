@@ -107,8 +107,8 @@ def _advise_on_noise(y: np.ndarray, noise_scale: float) -> None:
     spread = float(np.std(y))
     if spread > 20 * noise_scale:
         warnings.warn(
-            f"dataset.noise_scale: the target's deviation is {spread:.3g}, sigma is {noise_scale:g}; shift the target by "
-            "its mean and divide it by its deviation: sigma=1 and the usual learning rates suit it then",
+            f"dataset.noise_scale: the target's deviation is {spread:.3g}, sigma is {noise_scale:g}; shift the target "
+            "by its mean and divide it by its deviation: sigma=1 and the usual learning rates suit it then",
             stacklevel=3,
         )
 
