@@ -213,7 +213,7 @@ def test_the_task_is_said(labels: np.ndarray, options: dict[str, Any], task: Any
 def test_targets_of_a_regression_stay_as_they_are(tmp_path: Path) -> None:
     y = RNG.normal(1e4, 300, N)
     with pytest.warns(
-        UserWarning, match="dataset.noise_scale: the target's deviation is [23].., sigma is 1; shift rates"
+        UserWarning, match="dataset.noise_scale: the target's deviation is [23].., sigma is 1; shift the target"
     ):
         data = table(tmp_path, FRAME.assign(y=y), "mine.parquet")
     assert stored(data.federation).y.numpy().tolist() == y.tolist()

@@ -112,7 +112,7 @@ class Deployment:
         return ClientModels(names, personal, schema)
 
     def _with_room(self, n_more: int) -> "FederatedAlgorithm":
-        """A copy with room for new clients. The copy for a single client is kept: making it takes longer than using it."""
+        """A copy with room for new clients. The copy for one client is kept: making it takes longer than using it."""
         algorithm = cast("FederatedAlgorithm", self)
         if n_more != 1:
             return grown(algorithm, n_more)
