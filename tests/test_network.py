@@ -26,10 +26,9 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.network import Clocks
+from fedem_lightning.network import Clocks, Traffic
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.results import run_results
-from fedem_lightning.traffic import Traffic
 from helpers.conformance import own_rows
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 from helpers.paths import ROOT

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.network import Traffic
 from fedem_lightning.processes import Processes
-from fedem_lightning.traffic import Traffic
 
 
 @dataclass

@@ -4,6 +4,7 @@ A local step is written for ONE learner (one model on one client's data); the en
 """
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,6 @@ from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require, require_number
 from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.randomness import Purpose, fold
-from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import Task
 
 Learner = dict[str, Models]
@@ -26,6 +26,25 @@ An algorithm's own step may have more entries, e.g. "anchor" for a proximal term
 
 Gradient = Callable[[Learner], list[Tensor]]
 """The gradient of the step's loss at a learner's params, in their order; it updates the learner's buffers in place."""
+
+
+def constant(done: float) -> float:
+    """The factor 1 in all rounds; `done` is the finished share of the rounds, in [0, 1)."""
+    return 1.0
+
+
+def multistep(done: float) -> float:
+    """The factor 1, then 0.1 from half of the rounds on, then 0.01 from three quarters on."""
+    return 0.1 ** ((done >= 0.5) + (done >= 0.75))
+
+
+def cosine(done: float) -> float:
+    """Half a period of a cosine, from 1 to 0."""
+    return 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {"constant": constant, "multistep": multistep, "cosine": cosine}
+"""Learning-rate schedules over rounds, as functions of the finished share, so that a resumed run agrees."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from fedem_lightning.history import Round, RoundMetrics, RoundObserver, Statisti
 from fedem_lightning.local_solver import ClientSGD, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
-from fedem_lightning.network import Network
-from fedem_lightning.traffic import Transmission
+from fedem_lightning.network import Network, Transmission
 
 
 class Algorithm(Protocol):

@@ -12,10 +12,9 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError
 from fedem_lightning.history import Round, RoundMetrics
 from fedem_lightning.models.frozen import frozen_bytes
-from fedem_lightning.network import Clocks
+from fedem_lightning.network import Clocks, Traffic, Transmission
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm
-from fedem_lightning.traffic import Traffic, Transmission
 
 
 def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:

@@ -40,7 +40,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.algorithms.trainer_options import check_trainer
-from fedem_lightning.hyperparameters import plain
+from fedem_lightning.records.hyperparameters import plain
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, make_model, make_trainer, stored, train

@@ -22,7 +22,7 @@ from fedem_lightning import (
     load_clients,
 )
 from fedem_lightning.models.client_model import client_model
-from fedem_lightning.recipes import make, recipe
+from fedem_lightning.records.recipes import make, recipe
 from fedem_lightning.serving.client_files import write_clients
 from helpers.conformance import ROWS, Row, each
 from helpers.federations import make_data, make_model, make_trainer, stored, train

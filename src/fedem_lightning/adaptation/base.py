@@ -10,7 +10,7 @@ from fedem_lightning.errors import require_whole
 from fedem_lightning.local_solver import ClientSGD, LocalStep
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
-from fedem_lightning.recipes import Recorded
+from fedem_lightning.records.recipes import Recorded
 
 
 class Adaptation(Recorded, ABC):

@@ -24,14 +24,14 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.history import RoundMetrics, RoundObserver, Statistics
-from fedem_lightning.hyperparameters import constructor_arguments, is_plain, plain
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone, make_components, model_state
 from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
 from fedem_lightning.models.personal_models import PersonalModels
 from fedem_lightning.network import Network, check_networks
-from fedem_lightning.recipes import Recorded
+from fedem_lightning.records.hyperparameters import constructor_arguments, is_plain, plain
+from fedem_lightning.records.recipes import Recorded
 
 ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""

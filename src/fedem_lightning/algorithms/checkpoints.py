@@ -8,7 +8,7 @@ import torch
 
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.recipes import make, recipe, without_download
+from fedem_lightning.records.recipes import make, recipe, without_download
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm

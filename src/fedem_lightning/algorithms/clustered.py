@@ -21,7 +21,7 @@ from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.traffic import Transmission
+from fedem_lightning.network import Transmission
 
 CHUNK = 2**22
 """Elements of the updates that are compared at a time."""

@@ -14,8 +14,8 @@ from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.history import Round
 from fedem_lightning.models.personal_models import PersonalModels, SharedModels
+from fedem_lightning.network import Transmission
 from fedem_lightning.protocol import Algorithm
-from fedem_lightning.traffic import Transmission
 
 
 class Contract:

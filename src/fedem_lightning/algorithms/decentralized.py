@@ -17,8 +17,8 @@ from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.network import Transmission
 from fedem_lightning.topology import Topology, spectral_gap
-from fedem_lightning.traffic import Transmission
 
 
 class DecentralizedSurrogateOptimization(FederatedAlgorithm):

@@ -20,8 +20,8 @@ from fedem_lightning.errors import require, require_number, require_whole
 from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SharedModels, broadcast, component_losses
+from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.traffic import Transmission
 
 
 class FedEM(FederatedAlgorithm):

@@ -19,8 +19,8 @@ from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
+from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.traffic import Transmission
 
 
 class FedFOMO(FederatedAlgorithm):

@@ -16,7 +16,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
-from fedem_lightning.traffic import Transmission
+from fedem_lightning.network import Transmission
 
 
 class HypCluster(FederatedAlgorithm):

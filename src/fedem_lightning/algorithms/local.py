@@ -10,7 +10,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.traffic import Transmission
+from fedem_lightning.network import Transmission
 
 
 class Local(FederatedAlgorithm):

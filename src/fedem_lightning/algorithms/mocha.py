@@ -29,9 +29,9 @@ from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.tasks import BinaryClassification
-from fedem_lightning.traffic import Transmission
 
 
 class Loss(NamedTuple):

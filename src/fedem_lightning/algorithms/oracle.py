@@ -17,7 +17,7 @@ from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.traffic import Transmission
+from fedem_lightning.network import Transmission
 
 
 class Oracle(FederatedAlgorithm):

@@ -22,7 +22,7 @@ from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.protocol import Algorithm
-from fedem_lightning.recipes import Recorded
+from fedem_lightning.records.recipes import Recorded
 
 
 class Majorizer(NamedTuple):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.errors import require
-from fedem_lightning.recipes import Recorded
+from fedem_lightning.records.recipes import Recorded
 
 
 class Categorical(Recorded, nn.Module):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.backbones.shapes import image_shape
-from fedem_lightning.recipes import Recorded
+from fedem_lightning.records.recipes import Recorded
 
 
 class CNN(Recorded, nn.Module):

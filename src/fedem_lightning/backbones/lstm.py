@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedem_lightning.recipes import Recorded
+from fedem_lightning.records.recipes import Recorded
 
 
 class LSTM(nn.LSTM):

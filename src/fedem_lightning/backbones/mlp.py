@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from fedem_lightning.recipes import Recorded
+from fedem_lightning.records.recipes import Recorded
 
 
 class MLP(Recorded, nn.Module):

@@ -6,7 +6,7 @@ import torchvision
 from torch import nn
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.recipes import recorded
+from fedem_lightning.records.recipes import recorded
 
 
 @recorded

@@ -9,7 +9,7 @@ import torch
 
 from fedem_lightning.data.arrays import checked_federation
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.hyperparameters import constructor_arguments, plain
+from fedem_lightning.records.hyperparameters import constructor_arguments, plain
 
 
 class OneBatch:

@@ -10,7 +10,7 @@ from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.engine.base import Engine
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.vmap import VmapEngine
-from fedem_lightning.recipes import Recorded
+from fedem_lightning.records.recipes import Recorded
 
 STACKED_LIMIT_CPU = 200_000
 """Number of parameters up to which stacking is faster on a CPU; above, the arithmetic itself dominates."""

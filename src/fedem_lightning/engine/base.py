@@ -14,7 +14,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
-from fedem_lightning.recipes import Recorded
+from fedem_lightning.records.recipes import Recorded
 
 
 class Engine(Recorded, ABC):

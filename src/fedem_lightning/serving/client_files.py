@@ -22,7 +22,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
-from fedem_lightning.recipes import make, recipe, without_download
+from fedem_lightning.records.recipes import make, recipe, without_download
 
 FORMAT = "fedem-lightning clients 1"
 _TENSORS = ("seen", "n_train")  # of the schema

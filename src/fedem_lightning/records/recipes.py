@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.hyperparameters import is_plain
+from fedem_lightning.records.hyperparameters import is_plain
 
 _ROOMS = ("adaptation", "algorithms", "backbones", "engine", "local_solver", "network", "tasks", "topology")
 TRUSTED = ("torch.optim", *(f"fedem_lightning.{room}" for room in _ROOMS))

@@ -1,0 +1,71 @@
+"""Shifted exponential computing times, and a ratio of up- to downlink.
+
+Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2021, arXiv 2110.09869, Section IV-C.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.errors import require, require_number
+from fedem_lightning.network.base import DRAW, Network, uniform
+from fedem_lightning.network.traffic import Traffic
+
+
+class ShiftedExponentialNetwork(Network):
+    """Computing times with P[T_i > t] = exp(-mu (t - T_min)) for t >= T_min, else 1.
+
+    A round takes max_i T_i + rho T_dl up + T_dl streams. Networks of one run draw the same uniform numbers, so that
+    they differ in their constants only.
+
+    Args:
+        rho: T_ul / T_dl, time of a model up relative to down, 0 or more.
+        t_min: least computing time, 0 or more.
+        mu: 1 / mean delay beyond t_min; None or infinity: no delay.
+        t_dl: time of one model down; 1 makes it the unit.
+        shared_uplink: whether clients send one after the other, so that C clients take C times as long; else all at
+            once.
+        deadline: see `Network`; `t_min` at least.
+
+    Raises:
+        UserError: a value is out of its range.
+
+    """
+
+    def __init__(
+        self,
+        rho: float,
+        t_min: float,
+        mu: float | None,
+        t_dl: float = 1.0,
+        shared_uplink: bool = False,
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(deadline)
+        require_number("network.rho", rho, at_least=0)
+        require_number("network.t_min", t_min, at_least=0)
+        require_number("network.t_dl", t_dl, at_least=0)
+        if mu is not None and mu != float("inf"):
+            require_number("network.mu", mu, above=0)
+        late = f"network.deadline: nobody computes in less than t_min={t_min:g}, got {deadline}"
+        require(deadline is None or deadline >= t_min, late)
+        self.rho, self.t_min, self.t_dl, self.shared_uplink = rho, t_min, t_dl, shared_uplink
+        self.mean_delay = 0.0 if mu is None else 1 / mu
+
+    def compute_times(self, clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
+        """Computing times, drawn in each round, float64 [C]; the amount of work does not matter unless it is 0."""
+        times = self.t_min - self.mean_delay * uniform(seed, DRAW, round_, clients).log()
+        return torch.where(work > 0, times, 0.0)
+
+    def upload_times(self, clients: Tensor, traffic: Traffic, seed: int) -> Tensor:
+        """rho T_dl for each model, or C times that: [C]."""
+        turns = len(clients) if self.shared_uplink else 1
+        return torch.full((len(clients),), turns * self.rho * self.t_dl * traffic.uploads, dtype=torch.float64)
+
+    def download_time(self, clients: Tensor, traffic: Traffic, seed: int) -> float:
+        """T_dl for each stream."""
+        return self.t_dl * traffic.streams
+
+    def expected_slowest(self, n_clients: int) -> float:
+        """E[max of T_1..T_n] = T_min + H_n / mu, H_n the harmonic number."""
+        return self.t_min + self.mean_delay * float((1 / np.arange(1, n_clients + 1)).sum())

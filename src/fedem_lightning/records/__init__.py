@@ -1,0 +1,1 @@
+"""Objects as plain values: the hyper-parameters that loggers record, the recipes in checkpoints."""
