@@ -36,8 +36,8 @@ def draw_figures(
         f"{measure}_by_round": _by_round(folder / "metrics.csv", results, measure, factor, unit),
         "mixture_weights": _mixture_weights(clients),
         f"{measure}_over_clients": _over_clients(clients, measure, factor, unit),
-        "coefficients": _coefficients(artifacts.get("coefficients", {})),
-        "embedding": _embedding(clients),
+        "coefficients": coefficients_figure(artifacts.get("coefficients", {})),
+        "embedding": embedding_figure(clients),
     }
     paths = []
     for name, figure in figures.items():
@@ -101,7 +101,7 @@ def _over_clients(clients: pd.DataFrame, measure: str, factor: float, unit: str)
     return figure
 
 
-def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
+def coefficients_figure(found: Mapping[str, np.ndarray]) -> Figure | None:
     """Draws W as a heat map, with clients ordered by group."""
     if not found:
         return None
@@ -123,7 +123,7 @@ def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
     return figure
 
 
-def _embedding(clients: pd.DataFrame) -> Figure | None:
+def embedding_figure(clients: pd.DataFrame) -> Figure | None:
     """Draws clients as points in the plane, which are near one another if their gradients are similar."""
     placed = clients.dropna(subset=["embedding_0"]) if "embedding_0" in clients else pd.DataFrame()
     if placed.empty:

@@ -1,0 +1,147 @@
+"""What all figures share: a drawn figure with its words, axes, units, legends, and text that is never markup."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.looks import CHROME, GRID, MAIN_WIDTH, Look
+
+WIDTH, HEIGHT = 4.9, 3.3
+"""Inches of a figure without its legend: at 390 pixels its text is still readable."""
+LEGEND_LETTERS = 30
+"""Letters of a line in the legend."""
+BANDS = 5
+"""Largest number of rows with bands for all of them."""
+SENDS_NOTHING = ", 0 MB"
+"""Added to the name of a method that sends nothing, whose score is a level in figures by megabytes."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure, and what the page says about it.
+
+    Args:
+        name: of the file, without its ending.
+        section: part of the page, a key of `fedem_lightning.report.page.SECTIONS`.
+        caption: a sentence or two for readers.
+        figure: the figure.
+        names: what a reader sees above each group of artists, by its gid.
+        points: what a reader sees above each point of a scatter plot, by its gid.
+
+    """
+
+    name: str
+    section: str
+    caption: str
+    figure: Figure
+    names: dict[str, str] = field(default_factory=dict)
+    points: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a setting as figures show them.
+
+    Args:
+        setting: the setting.
+        names: short names by label.
+        looks: looks by label.
+
+    """
+
+    setting: Setting
+    names: dict[str, str]
+    looks: dict[str, Look]
+
+    def gid(self, group: Group) -> str:
+        """The id of a row's artists in a figure."""
+        return f"row-{self.setting.groups.index(group)}"
+
+    def tips(self) -> dict[str, str]:
+        """The names of all rows, by gid."""
+        return {self.gid(group): self.names[group.label] for group in self.setting.groups}
+
+
+def axes_of(title: str, height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Axes]:
+    """A figure with a title and one panel."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.suptitle(plain(title), fontsize=10, color=CHROME)
+    axes = figure.subplots()
+    style(axes)
+    return figure, axes
+
+
+def style(axes: Axes) -> None:
+    """Gives a panel its grid, and the colours that the page replaces."""
+    axes.grid(color=GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=CHROME, labelsize=8.5)
+    for part in (axes.xaxis.label, axes.yaxis.label):
+        part.set_color(CHROME)
+        part.set_fontsize(9)
+    for name, spine in axes.spines.items():
+        spine.set_color(CHROME)
+        spine.set_linewidth(0.6)
+        spine.set_visible(name in ("left", "bottom"))
+
+
+def banded(rows: Rows, group: Group) -> bool:
+    """Whether a row gets a band over seeds: among many rows only the main method does, because bands hide lines."""
+    few = len(rows.setting.groups) <= BANDS
+    return len(group.runs) > 1 and (few or rows.looks[group.label].width > MAIN_WIDTH - 1)
+
+
+def bands(rows: Rows) -> str:
+    """The part of a caption that explains the bands."""
+    drawn = [group for group in rows.setting.groups if banded(rows, group)]
+    of_one = f" (only {rows.names[drawn[0].label]} has one)" if len(drawn) == 1 < len(rows.setting.groups) else ""
+    return f"; a band reaches from the least to the largest value over seeds{of_one}" if drawn else ""
+
+
+def legend(figure: Figure, axes: Axes, columns: int = 3, order: Sequence[str] = ()) -> None:
+    """Draws the legend below the panel, where it hides nothing; the figure grows by its height.
+
+    Args:
+        figure, axes: figure, and panel with the artists.
+        columns: number of columns, fewer if names are long.
+        order: names of the rows in their order; other labels follow.
+
+    """
+    handles, labels = axes.get_legend_handles_labels()
+    if not handles:
+        return
+    place = {label: i for i, label in enumerate(order)}
+    ranked = sorted(range(len(labels)), key=lambda i: place.get(labels[i].removesuffix(SENDS_NOTHING), len(place)))
+    handles, labels = [handles[i] for i in ranked], [labels[i] for i in ranked]
+    wrapped = [textwrap.fill(label, LEGEND_LETTERS, subsequent_indent="  ") for label in labels]
+    columns = min(columns if max(map(len, labels)) <= LEGEND_LETTERS else 2, len(labels))
+    rows = -(-len(labels) // columns)
+    lines = max(sum(text.count("\n") + 1 for text in wrapped[i * rows : (i + 1) * rows]) for i in range(columns))
+    figure.set_figheight(figure.get_figheight() + 0.19 * lines + 0.1)
+    figure.legend(
+        handles, wrapped, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, labelcolor=CHROME
+    )
+
+
+def plain(text: Any, limit: int = 80) -> str:
+    """Text that Matplotlib shows as it is: no control characters, no formulas, at most `limit` letters."""
+    shown = "".join(c if c.isprintable() else " " for c in str(text))
+    shown = shown if len(shown) <= limit else f"{shown[: limit - 3]}..."
+    return shown.replace("$", r"\$")
+
+
+def unit(setting: Setting) -> str:
+    """The unit of the score that tables show, for an axis."""
+    return {"accuracy": "accuracy, %", "mse": "squared error", "loss": "loss, nats"}[setting.measure[0]]
+
+
+def seeds(groups: Sequence[Group]) -> str:
+    """The number of seeds of the rows, in words."""
+    counts = sorted({len(group.runs) for group in groups})
+    several = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seeds"
+    return "one seed" if counts == [1] else several
