@@ -33,11 +33,12 @@ def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
     statistics.count(traffic, clocks.times(traffic))
     statistics.stragglers += len(drawn) - len(cohort)
     statistics.round_seconds.append(time.perf_counter() - start)
+    statistics.tick()
     return {
         "round": round_ + 1,
         "lr": algorithm.lr_at(round_),
         "cohort": len(cohort),
-        "seconds": statistics.round_seconds[-1],
+        "round_seconds": statistics.round_seconds[-1],
         **statistics.totals(),
         **algorithm.round_metrics.means(),
     }

@@ -4,7 +4,7 @@ import functools
 import logging
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run.devices import pick_devices
 from fedem_lightning.run.figures import draw_figures
 from fedem_lightning.run.loggers import RoundCSVLogger, finish_wandb, wandb_loggers
-from fedem_lightning.run.results import run_results, save_results
-from fedem_lightning.run.resuming import resume_command
+from fedem_lightning.run.mixture_weights import MixtureWeights
+from fedem_lightning.run.results import SCHEMA_VERSION, run_results, save_results
+from fedem_lightning.run.resuming import resume_command, run_command
 from fedem_lightning.run.run_folder import (
     check_checkpoint,
     check_run_folder,
@@ -39,14 +40,14 @@ from fedem_lightning.startup.rank import in_another_process
 
 
 def run(
-    config: DictConfig, folder: Path, choices: dict[str, str], overrides: list[str], flags: Sequence[str] = ()
+    config: DictConfig, folder: Path, choices: Mapping[str, str], overrides: list[str], flags: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Trains, evaluates and reports.
 
     Args:
         config: the composed configuration.
         folder: the run's folder; it may exist, but must not hold another run.
-        choices: choices of the groups algorithm, adaptation, dataset and backbone, by name.
+        choices: choices of the groups algorithm, adaptation, dataset and backbone, by name; and the experiment, if any.
         overrides: overrides that the user typed.
         flags: options of Hydra that the user typed.
 
@@ -89,7 +90,8 @@ def run(
             _train_and_test(trainer, model, data, checkpoint, stop)
             if not trainer.is_global_zero:
                 return {}
-            names = {**choices, "seed": config.seed, "fidelity": config.fidelity}
+            names = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
+            names |= {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
             return _report(folder, model, data, trainer, names)
         except (UserError, Interrupted):
             stop.end_other_processes()
@@ -167,11 +169,12 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
 
 
 def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
-    """Builds the configured callbacks; checkpoints are saved in the run's folder."""
+    """Builds the configured callbacks, and the one that every run has; they save in the run's folder."""
     callbacks = [instantiate(c) for c in (config.callbacks or {}).values() if c is not None]
     for callback in callbacks:
         if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
             callback.dirpath = folder / "checkpoints"
+    callbacks.append(MixtureWeights(folder / "mixture_weights.npz"))
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
     return callbacks
@@ -204,9 +207,11 @@ def _report(
     trainer: pl.Trainer,
     names: dict[str, Any],
 ) -> dict[str, Any]:
-    results = {**names, **run_results(model, data.federation)}
+    results = {"schema_version": SCHEMA_VERSION, **names, **run_results(model, data.federation)}
     artifacts = model.artifacts(data.federation)
-    figures = draw_figures(folder, results, model.clients, artifacts)
+    if model.test_samples is not None:
+        artifacts["test_samples"] = model.test_samples.arrays()
+    figures = draw_figures(folder, results, model.clients, artifacts, type(model).__name__)
     results["seconds"]["total"] = model.statistics.total_seconds()
     save_results(folder, results, model.clients, artifacts)
     for logger in wandb_loggers(trainer):

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from fedem_lightning.run.plain_text import plain
 from fedem_lightning.tasks import HIGHER_IS_BETTER, headline
 
 SPLIT_STYLES = {"train": ("tab:gray", "--"), "val": ("tab:blue", "-"), "test": ("tab:orange", "-")}
@@ -16,7 +18,11 @@ GROUPS_SHOWN = 20
 
 
 def draw_figures(
-    folder: Path, results: dict[str, Any], clients: pd.DataFrame, artifacts: Mapping[str, Mapping[str, np.ndarray]]
+    folder: Path,
+    results: dict[str, Any],
+    clients: pd.DataFrame,
+    artifacts: Mapping[str, Mapping[str, np.ndarray]],
+    method: str,
 ) -> list[Path]:
     """Draws the figures for which the run has data: scores, mixture weights, collaboration weights.
 
@@ -25,13 +31,14 @@ def draw_figures(
         results: results of the run, see docs/results.md.
         clients: the clients' table.
         artifacts: arrays by file and name; "coefficients" is drawn.
+        method: the name of the algorithm's class.
 
     Returns:
         Paths of the files.
 
     """
     measure, factor, unit = headline(results["train"])
-    title = f"{results['algorithm']} on {results['dataset']}, seed {results['seed']}"
+    title = plain(f"{_name(results['algorithm'], method)} on {results['dataset']}, seed {results['seed']}")
     figures = {
         f"{measure}_by_round": _by_round(folder / "metrics.csv", results, measure, factor, unit),
         "mixture_weights": _mixture_weights(clients),
@@ -48,6 +55,12 @@ def draw_figures(
     return paths
 
 
+def _name(algorithm: str, method: str) -> str:
+    """The method's name; that of the configuration stands before it if it is another one."""
+    same = algorithm.replace("_", "").lower() == method.lower()
+    return method if same else f"{algorithm} ({method})"
+
+
 def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, unit: str) -> Figure | None:
     curves = pd.read_csv(path) if path.exists() else pd.DataFrame()
     if f"val/{measure}" not in curves and f"test/{measure}" not in curves:
@@ -62,6 +75,7 @@ def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, 
         ceiling = 100 * results["reference"]["bayes_accuracy"]
         axes.axhline(ceiling, color="black", linewidth=0.8, linestyle=":", label=f"Bayes ceiling {ceiling:.1f} %")
     axes.set(xlabel="communication round", ylabel=f"{unit}, seen clients, weighted")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
@@ -77,7 +91,8 @@ def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
     figure = Figure(figsize=(8, 1.6 + 0.35 * len(names)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
-    axes.set(xlabel="clients, sorted by their largest component", ylabel="component", yticks=range(len(names)))
+    axes.set(xlabel="clients, sorted by their largest component", ylabel="component")
+    axes.locator_params(integer=True)
     figure.colorbar(image, label="mixture weight")
     return figure
 
