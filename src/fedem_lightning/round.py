@@ -38,7 +38,7 @@ def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
         "round": round_ + 1,
         "lr": algorithm.lr_at(round_),
         "cohort": len(cohort),
-        "round_seconds": statistics.round_seconds[-1],
+        "seconds": statistics.round_seconds[-1],
         **statistics.totals(),
         **algorithm.round_metrics.means(),
     }
