@@ -9,7 +9,7 @@ import ast
 import re
 from pathlib import Path
 
-from fedem_lightning.report.names import Method, described
+from fedem_lightning.run.method_names import Method, described
 
 ROOT = Path(__file__).parents[1]
 ARXIV = re.compile(r"arXiv ([\d.]*\d)")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.colors import to_hex, to_rgb
 
@@ -37,6 +38,10 @@ class Look:
     marker: str
     width: float = WIDTH
 
+    def lined(self, gid: str = "") -> dict[str, Any]:
+        """Matplotlib's arguments for a line; `gid` names it in an SVG file."""
+        return {"color": self.colour, "linestyle": self.line, "linewidth": self.width, "gid": gid or None}
+
 
 def looks(settings: Sequence[Setting], main: str = FIRST[0]) -> dict[str, Look]:
     """The look of every row, by its label.
@@ -71,4 +76,5 @@ def _slots(algorithms: Iterable[str]) -> dict[int, str]:
 
 def _shade(colour: str, share: float) -> str:
     """The colour, mixed with up to 55 % of white."""
-    return to_hex([c + 0.55 * share * (1 - c) for c in to_rgb(colour)])
+    red, green, blue = (c + 0.55 * share * (1 - c) for c in to_rgb(colour))
+    return to_hex((red, green, blue))

@@ -211,7 +211,7 @@ def _report(
     artifacts = model.artifacts(data.federation)
     if model.test_samples is not None:
         artifacts["test_samples"] = model.test_samples.arrays()
-    figures = draw_figures(folder, results, model.clients, artifacts, type(model).__name__)
+    figures = draw_figures(folder, results, model.clients, artifacts)
     results["seconds"]["total"] = model.statistics.total_seconds()
     save_results(folder, results, model.clients, artifacts)
     for logger in wandb_loggers(trainer):

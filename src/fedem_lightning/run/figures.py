@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedem_lightning.run.method_names import title as title_of
 from fedem_lightning.run.plain_text import plain
 from fedem_lightning.tasks import HIGHER_IS_BETTER, headline
 
@@ -22,7 +23,6 @@ def draw_figures(
     results: dict[str, Any],
     clients: pd.DataFrame,
     artifacts: Mapping[str, Mapping[str, np.ndarray]],
-    method: str,
 ) -> list[Path]:
     """Draws the figures for which the run has data: scores, mixture weights, collaboration weights.
 
@@ -31,14 +31,13 @@ def draw_figures(
         results: results of the run, see docs/results.md.
         clients: the clients' table.
         artifacts: arrays by file and name; "coefficients" is drawn.
-        method: the name of the algorithm's class.
 
     Returns:
         Paths of the files.
 
     """
     measure, factor, unit = headline(results["train"])
-    title = plain(f"{_name(results['algorithm'], method)} on {results['dataset']}, seed {results['seed']}")
+    title = plain(f"{title_of(results['algorithm'])} on {results['dataset']}, seed {results['seed']}")
     figures = {
         f"{measure}_by_round": _by_round(folder / "metrics.csv", results, measure, factor, unit),
         "mixture_weights": _mixture_weights(clients),
@@ -53,12 +52,6 @@ def draw_figures(
             paths.append(folder / f"{name}.png")
             figure.savefig(paths[-1], dpi=120)
     return paths
-
-
-def _name(algorithm: str, method: str) -> str:
-    """The method's name; that of the configuration stands before it if it is another one."""
-    same = algorithm.replace("_", "").lower() == method.lower()
-    return method if same else f"{algorithm} ({method})"
 
 
 def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, unit: str) -> Figure | None:
@@ -83,12 +76,13 @@ def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, 
 
 def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
     names = [name for name in clients if str(name).startswith("pi_")]
-    if not names:
-        return None
-    pi = clients[names].to_numpy()  # [T, M]
-    main = pi.argmax(axis=1)
-    order = np.lexsort((-pi.max(axis=1), main))  # by largest component, the purest clients first
-    figure = Figure(figsize=(8, 1.6 + 0.35 * len(names)), layout="constrained")
+    return weights_figure(clients[names].to_numpy(dtype=float)) if names else None
+
+
+def weights_figure(pi: np.ndarray, width: float = 8.0) -> Figure:
+    """Draws mixture weights pi [T, M]: a column for each client, by its largest component, the purest clients first."""
+    order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))
+    figure = Figure(figsize=(width, 1.6 + 0.35 * pi.shape[1]), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
     axes.set(xlabel="clients, sorted by their largest component", ylabel="component")
@@ -153,7 +147,7 @@ def embedding_figure(clients: pd.DataFrame) -> Figure | None:
             marker = "o" if i < 10 else "^"  # there are only ten colours
             label = f"{kind.replace('_', ' ')} {name}"
             axes.scatter(group.embedding_0, group.embedding_1, s=16, color=f"C{i % 10}", marker=marker, label=label)
-        figure.legend(loc="outside right center")
+        figure.legend(loc="outside lower center", ncols=4)  # beside the panel it would hide the axis' label
     axes.set(xlabel="gradients, first direction", ylabel="gradients, second direction", aspect="equal")
     axes.grid(alpha=0.3)
     return figure

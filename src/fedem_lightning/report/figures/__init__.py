@@ -1,6 +1,6 @@
 """Figures over several runs: each is a file, and part of the page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fedem_lightning.report.figures.base import Drawn, Rows
 from fedem_lightning.report.figures.clients import percentiles, scatter
@@ -8,7 +8,7 @@ from fedem_lightning.report.figures.curves import all_curves
 from fedem_lightning.report.figures.mixture import entropies, mixture_figures
 from fedem_lightning.report.figures.structure import structure_figures
 from fedem_lightning.report.figures.sweeps import families, sweep, varied_numbers
-from fedem_lightning.report.groups import Setting
+from fedem_lightning.report.groups import Setting, file_name
 from fedem_lightning.report.looks import looks
 from fedem_lightning.report.names import row_names
 from fedem_lightning.report.paired import compare_clients
@@ -17,7 +17,7 @@ from fedem_lightning.report.papers import Papers
 ROWS_SHOWN = 8
 """Rows of a table whose own figures are drawn: mixture weights, clusters, collaboration weights."""
 
-__all__ = ["Drawn", "Rows", "report_figures"]
+__all__ = ["Drawn", "Rows", "by_file_name", "report_figures"]
 
 
 def report_figures(settings: Sequence[Setting], papers: Papers) -> dict[int, list[Drawn]]:
@@ -33,6 +33,17 @@ def report_figures(settings: Sequence[Setting], papers: Papers) -> dict[int, lis
     return figures | {-1: [drawn for drawn in over if drawn is not None]}
 
 
+def by_file_name(figures: Iterable[Drawn]) -> dict[str, Drawn]:
+    """The figures by the names of their files, without endings; names that differ only in odd characters stay apart."""
+    found: dict[str, Drawn] = {}
+    for drawn in figures:
+        name = file_name(drawn.name)
+        while name in found:
+            name += "-"
+        found[name] = drawn
+    return found
+
+
 def _of_setting(rows: Rows, papers: Papers) -> list[Drawn]:
     setting = rows.setting
     drawn = [*all_curves(rows, papers), percentiles(rows), _main_pair(rows), entropies(rows)]
@@ -43,9 +54,7 @@ def _of_setting(rows: Rows, papers: Papers) -> list[Drawn]:
 
 
 def _main_pair(rows: Rows) -> Drawn | None:
-    """The two methods of the table's main comparison client by client: the widest line against its first rival."""
-    groups = rows.setting.groups
-    main = max(groups, key=lambda g: rows.looks[g.label].width)
-    rivals = [g for g in groups if g.algorithm == "fedavg"] or [g for g in groups if g is not main]
-    pairs = compare_clients(main, rivals[0]) if rivals and rivals[0] is not main else None
-    return None if pairs is None or pairs.empty else scatter(rows, main, rivals[0], pairs)
+    """The main method and its rival client by client."""
+    first, second = rows.main_pair()
+    pairs = compare_clients(first, second) if first is not second else None
+    return None if pairs is None or pairs.empty else scatter(rows, first, second, pairs)

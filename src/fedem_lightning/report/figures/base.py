@@ -3,18 +3,19 @@
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from fedem_lightning.report.groups import Group, Setting
-from fedem_lightning.report.looks import CHROME, GRID, MAIN_WIDTH, Look
+from fedem_lightning.report.looks import CHROME, FIRST, GRID, MAIN_WIDTH, Look
+from fedem_lightning.run.plain_text import plain
 
 WIDTH, HEIGHT = 4.9, 3.3
 """Inches of a figure without its legend: at 390 pixels its text is still readable."""
-LEGEND_LETTERS = 30
-"""Letters of a line in the legend."""
+LEGEND_LETTERS, LEGEND_WIDTH = 32, 74
+"""Letters of a name's line in the legend, and of all its columns together."""
 BANDS = 5
 """Largest number of rows with bands for all of them."""
 SENDS_NOTHING = ", 0 MB"
@@ -62,6 +63,14 @@ class Rows:
         """The id of a row's artists in a figure."""
         return f"row-{self.setting.groups.index(group)}"
 
+    def main_pair(self) -> tuple[Group, Group]:
+        """The row of the main method, else the first; and its rival: a baseline, else another row, else itself."""
+        groups = self.setting.groups
+        main = max(groups, key=lambda group: self.looks[group.label].width)
+        others = [group for group in groups if group is not main] or [main]
+        known = sorted((g for g in others if g.algorithm in FIRST), key=lambda g: FIRST.index(g.algorithm))
+        return main, (known or others)[0]
+
     def tips(self) -> dict[str, str]:
         """The names of all rows, by gid."""
         return {self.gid(group): self.names[group.label] for group in self.setting.groups}
@@ -69,11 +78,16 @@ class Rows:
 
 def axes_of(title: str, height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Axes]:
     """A figure with a title and one panel."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(plain(title), fontsize=10, color=CHROME)
+    figure = titled(Figure(figsize=(width, height), layout="constrained"), title)
     axes = figure.subplots()
     style(axes)
     return figure, axes
+
+
+def titled(figure: Figure, title: str) -> Figure:
+    """The figure with a title, which is text and no formula."""
+    figure.suptitle(plain(title), fontsize=10, color=CHROME)
+    return figure
 
 
 def style(axes: Axes) -> None:
@@ -90,6 +104,22 @@ def style(axes: Axes) -> None:
         spine.set_visible(name in ("left", "bottom"))
 
 
+def whole_numbers(axes: Axes) -> None:
+    """Marks whole numbers only on the x-axis, e.g. of rounds."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def logarithmic(axes: Axes) -> None:
+    """Makes the x-axis logarithmic, with plain numbers; over less than two decades also between the powers of ten."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    plain_numbers = FuncFormatter(lambda value, place: f"{value:g}")
+    axes.xaxis.set_major_formatter(plain_numbers)
+    narrow = high / low < 10
+    axes.xaxis.set_minor_formatter(plain_numbers if narrow else NullFormatter())
+    axes.tick_params(axis="x", which="minor", colors=CHROME, labelsize=7.5)
+
+
 def banded(rows: Rows, group: Group) -> bool:
     """Whether a row gets a band over seeds: among many rows only the main method does, because bands hide lines."""
     few = len(rows.setting.groups) <= BANDS
@@ -103,36 +133,29 @@ def bands(rows: Rows) -> str:
     return f"; a band reaches from the least to the largest value over seeds{of_one}" if drawn else ""
 
 
-def legend(figure: Figure, axes: Axes, columns: int = 3, order: Sequence[str] = ()) -> None:
+def legend(figure: Figure, axes: Axes, order: Sequence[str] = ()) -> None:
     """Draws the legend below the panel, where it hides nothing; the figure grows by its height.
 
     Args:
         figure, axes: figure, and panel with the artists.
-        columns: number of columns, fewer if names are long.
         order: names of the rows in their order; other labels follow.
 
     """
     handles, labels = axes.get_legend_handles_labels()
-    if not handles:
+    if len(handles) < 2:  # the title or the caption says which it is
         return
     place = {label: i for i, label in enumerate(order)}
     ranked = sorted(range(len(labels)), key=lambda i: place.get(labels[i].removesuffix(SENDS_NOTHING), len(place)))
     handles, labels = [handles[i] for i in ranked], [labels[i] for i in ranked]
     wrapped = [textwrap.fill(label, LEGEND_LETTERS, subsequent_indent="  ") for label in labels]
-    columns = min(columns if max(map(len, labels)) <= LEGEND_LETTERS else 2, len(labels))
+    widest = max(len(line) for text in wrapped for line in text.splitlines())
+    columns = max(1, min(len(labels), LEGEND_WIDTH // (widest + 5)))
     rows = -(-len(labels) // columns)
     lines = max(sum(text.count("\n") + 1 for text in wrapped[i * rows : (i + 1) * rows]) for i in range(columns))
     figure.set_figheight(figure.get_figheight() + 0.19 * lines + 0.1)
     figure.legend(
         handles, wrapped, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, labelcolor=CHROME
     )
-
-
-def plain(text: Any, limit: int = 80) -> str:
-    """Text that Matplotlib shows as it is: no control characters, no formulas, at most `limit` letters."""
-    shown = "".join(c if c.isprintable() else " " for c in str(text))
-    shown = shown if len(shown) <= limit else f"{shown[: limit - 3]}..."
-    return shown.replace("$", r"\$")
 
 
 def unit(setting: Setting) -> str:

@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 
 from fedem_lightning.report.collect import Run
-from fedem_lightning.report.figures.base import Drawn, Rows, axes_of, banded, bands, legend, plain, seeds, unit
+from fedem_lightning.report.figures.base import Drawn, Rows, axes_of, banded, bands, legend, seeds, unit
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.looks import CHROME
+from fedem_lightning.run.plain_text import plain
 
 PERCENTILES = np.arange(1, 101)
 
@@ -21,8 +22,7 @@ def percentiles(rows: Rows) -> Drawn | None:
         if not quantiles:
             continue
         values, look, gid = factor * np.stack(quantiles), rows.looks[group.label], rows.gid(group)
-        style = {"color": look.colour, "linestyle": look.line, "linewidth": look.width, "gid": gid}
-        axes.plot(PERCENTILES, values.mean(axis=0), label=plain(rows.names[group.label]), **style)
+        axes.plot(PERCENTILES, values.mean(axis=0), label=plain(rows.names[group.label]), **look.lined(gid))
         if banded(rows, group):
             low, high = values.min(axis=0), values.max(axis=0)
             axes.fill_between(PERCENTILES, low, high, color=look.colour, alpha=0.13, lw=0, gid=f"{gid}-band")

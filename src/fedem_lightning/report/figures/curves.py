@@ -13,13 +13,15 @@ from fedem_lightning.report.figures.base import (
     banded,
     bands,
     legend,
-    plain,
+    logarithmic,
     seeds,
     unit,
+    whole_numbers,
 )
 from fedem_lightning.report.looks import CHROME, MAIN_WIDTH
-from fedem_lightning.report.names import title
 from fedem_lightning.report.papers import Papers, tables_for
+from fedem_lightning.run.method_names import title
+from fedem_lightning.run.plain_text import plain
 
 AXES = {
     "round": ("by_round", "communication round"),
@@ -62,19 +64,20 @@ def curves(rows: Rows, x: str, xlabel: str, split: str, name: str, papers: Paper
         if points is None:
             continue
         label, gid = plain(rows.names[group.label]), rows.gid(group)
-        style = {"color": look.colour, "linestyle": look.line, "gid": gid}
         if x.endswith("megabytes") and not points["x"].any():  # sends nothing: its last score is a level
             level = factor * points["mean"].iloc[-1]
-            axes.axhline(level, label=f"{label}{SENDS_NOTHING}", linewidth=look.width, **style)
+            axes.axhline(level, label=f"{label}{SENDS_NOTHING}", **look.lined(gid))
             continue
-        axes.plot(points["x"], factor * points["mean"], label=label, linewidth=look.width, **style)
+        axes.plot(points["x"], factor * points["mean"], label=label, **look.lined(gid))
         if banded(rows, group):
             low, high = factor * points["min"], factor * points["max"]
             axes.fill_between(points["x"], low, high, color=look.colour, alpha=0.13, lw=0, gid=f"{gid}-band")
     _levels(axes, rows, split, papers)
     axes.set(xlabel=xlabel, ylabel=f"{split} {unit(setting)}, weighted")
+    if x == "round":
+        whole_numbers(axes)
     if x.endswith("megabytes"):
-        axes.set_xscale("log")  # a graph of clients sends a hundred times as much as a server
+        logarithmic(axes)  # a graph of clients sends a hundred times as much as a server
     legend(figure, axes, order=[plain(rows.names[group.label]) for group in setting.groups])
     caption = (
         f"Mean of the clients that train, weighted by their training samples; {seeds(setting.groups)}{bands(rows)}."
@@ -86,16 +89,17 @@ def _levels(axes: Axes, rows: Rows, split: str, papers: Papers | None) -> None:
     """Draws the best possible score and the paper's number as thin lines."""
     setting = rows.setting
     _, factor = setting.measure
-    best = [(r.results.get("reference") or {}).get("bayes_accuracy") for g in setting.groups for r in g.runs]
-    known = [factor * value for value in best if isinstance(value, (int, float))]
+    found = [(r.results.get("reference") or {}).get("bayes_accuracy") for g in setting.groups for r in g.runs]
+    known = [factor * value for value in found if isinstance(value, (int, float))]
     if known and split == "test":
-        axes.axhline(np.mean(known), color=CHROME, linewidth=0.9, linestyle=":", label=f"Bayes {np.mean(known):.1f}")
+        best = float(np.mean(known))
+        axes.axhline(best, color=CHROME, linewidth=0.9, linestyle=":", label=f"Bayes {best:.1f}")
     for group in setting.groups if papers is not None and split == "test" else ():
         look = rows.looks[group.label]
-        found = papers.find(group.runs[0], "average", tables_for(group.runs[0])) if papers else None
-        if found is not None and look.width == MAIN_WIDTH:
-            label = f"paper, {title(group.algorithm)}: {found.value:g}"
-            axes.axhline(found.value, color=look.colour, linewidth=0.9, linestyle=(0, (1, 2)), label=label)
+        number = papers.find(group.runs[0], "average", tables_for(group.runs[0])) if papers else None
+        if number is not None and look.width == MAIN_WIDTH:
+            label = f"paper, {title(group.algorithm)}: {number.value:g}"
+            axes.axhline(number.value, color=look.colour, linewidth=0.9, linestyle=(0, (1, 2)), label=label)
             return
 
 

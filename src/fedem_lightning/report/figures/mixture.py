@@ -1,14 +1,19 @@
 """Figures of mixture weights: heat map, simplex, by round; and how often components agree."""
 
+import math
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 
 from fedem_lightning.report.arrays import arrays
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.components import mixture_weights
-from fedem_lightning.report.figures.base import Drawn, Rows, axes_of, legend, plain
+from fedem_lightning.report.figures.base import WIDTH, Drawn, Rows, axes_of, legend, titled, whole_numbers
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.looks import CHROME, MARKERS, PALETTE
+from fedem_lightning.run.figures import weights_figure
+from fedem_lightning.run.plain_text import plain
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])  # of the simplex in the plane
 PATHS = 24
@@ -23,7 +28,7 @@ def mixture_figures(rows: Rows, group: Group) -> list[Drawn]:
         return []
     name = f"{rows.setting.title}_{rows.names[group.label]}"
     head = f"{rows.names[group.label]}, seed {run.seed}"
-    found = [Drawn(f"{name}_weights", "mixture", _MAP, heat_map(weights.seen, head))]
+    found = [Drawn(f"{name}_weights", "mixture", _MAP, titled(weights_figure(weights.seen, WIDTH), head))]
     history = arrays(run, "mixture_weights")
     if weights.seen.shape[1] == 3:
         found.append(_simplex(run, weights.seen, history, name, head))
@@ -39,26 +44,14 @@ _MAP = "Mixture weights after the last round: one column a client, sorted by its
 _AGREE = "Share of the test samples on which two components predict the same class."
 
 
-def heat_map(pi: np.ndarray, head: str) -> Figure:
-    """Draws mixture weights pi [T, M]; clients are sorted by their largest component, the purest first."""
-    order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))
-    figure, axes = axes_of(f"{head}: mixture weights", height=1.7 + 0.3 * pi.shape[1])
-    axes.grid(visible=False)
-    image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
-    axes.set(xlabel="clients, sorted by their largest component", ylabel="component", yticks=range(pi.shape[1]))
-    bar = figure.colorbar(image, label="weight")
-    bar.ax.tick_params(colors=CHROME, labelsize=8)
-    bar.ax.yaxis.label.set_color(CHROME)
-    return figure
-
-
 def _simplex(run: Run, pi: np.ndarray, history: dict[str, np.ndarray], name: str, head: str) -> Drawn:
     """Three components: every client is a point in a triangle, near the corner of its largest component."""
     figure, axes = axes_of(f"{head}: clients in the simplex", height=4.2, width=4.6)
     axes.set_axis_off()
     axes.plot(*np.vstack([CORNERS, CORNERS[:1]]).T, color=CHROME, linewidth=0.8)
     for m, (corner, away) in enumerate(zip(CORNERS, ((-0.04, -0.05), (0.04, -0.05), (0, 0.04)), strict=True)):
-        axes.text(*(corner + away), f"component {m}", ha="center", va="center", fontsize=8.5, color=CHROME)
+        x, y = corner + away
+        axes.text(x, y, f"component {m}", ha="center", va="center", fontsize=8.5, color=CHROME)
     if "pi" in history and len(history["round"]) > 1:
         clients = np.linspace(0, history["pi"].shape[1] - 1, min(PATHS, history["pi"].shape[1])).astype(int)
         for path in (history["pi"][:, np.unique(clients)] @ CORNERS).swapaxes(0, 1):
@@ -69,8 +62,9 @@ def _simplex(run: Run, pi: np.ndarray, history: dict[str, np.ndarray], name: str
     tips = {}
     for i, value in enumerate(np.unique(groups)):
         mine = groups == value
-        look = {"color": PALETTE[i % len(PALETTE)], "marker": MARKERS[i % len(MARKERS)]}
-        axes.scatter(*(pi[mine] @ CORNERS).T, s=14, linewidths=0, alpha=0.8, gid=f"corner-{i}", zorder=3, **look)
+        look: dict[str, Any] = {"color": PALETTE[i % len(PALETTE)], "marker": MARKERS[i % len(MARKERS)]}
+        x, y = (pi[mine] @ CORNERS).T
+        axes.scatter(x, y, s=14, linewidths=0, alpha=0.8, gid=f"corner-{i}", zorder=3, **look)
         tips[f"corner-{i}"] = [
             f"{client}: {', '.join(f'{w:.2f}' for w in row)}"
             for client, row in zip(seen["id"][mine], pi[mine], strict=True)
@@ -88,13 +82,15 @@ def _by_round(history: dict[str, np.ndarray], name: str, head: str) -> Drawn:
     figure, axes = axes_of(f"{head}: mixture weights by round")
     n_components = history["mean"].shape[1]
     for m in range(n_components):
-        look = {"color": PALETTE[m % len(PALETTE)], "marker": MARKERS[m % len(MARKERS)], "markersize": 3}
+        colour, marker = PALETTE[m % len(PALETTE)], MARKERS[m % len(MARKERS)]
+        look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 3}
         axes.plot(history["round"], history["mean"][:, m], linewidth=1.4, label=f"component {m}", gid=f"c-{m}", **look)
     entropy = history["entropy"] / np.log(n_components)
     axes.plot(
         history["round"], entropy, color=CHROME, linestyle=":", linewidth=1.2, label="entropy / ln M", gid="entropy"
     )
     axes.set(xlabel="communication round", ylabel="mean over clients", ylim=(0, 1.02))
+    whole_numbers(axes)
     legend(figure, axes)
     names = {f"c-{m}": f"component {m}" for m in range(n_components)} | {"entropy": "entropy / ln M"}
     caption = "Mean weight of each component, and the clients' mean entropy relative to that of equal weights."
@@ -117,18 +113,25 @@ def agreement_map(shares: np.ndarray, head: str) -> Figure:
 def entropies(rows: Rows) -> Drawn | None:
     """Draws the clients' entropies of all rows with mixture weights, from the lowest to the highest."""
     figure, axes = axes_of(f"{rows.setting.title}: entropy of the mixture weights")
+    largest = 0.0
     for group in rows.setting.groups:
         weights = mixture_weights(group.runs[0])
         if weights is None or not len(weights.seen):
             continue
         pi = weights.seen
+        largest = max(largest, math.log(pi.shape[1]))
         each = np.sort(-(pi * np.log(pi, out=np.zeros_like(pi), where=pi > 0)).sum(axis=1))
         look = rows.looks[group.label]
-        style = {"color": look.colour, "linestyle": look.line, "linewidth": look.width, "gid": rows.gid(group)}
-        axes.plot(100 * np.arange(1, len(each) + 1) / len(each), each, label=plain(rows.names[group.label]), **style)
+        axes.plot(
+            100 * np.arange(1, len(each) + 1) / len(each),
+            each,
+            label=plain(rows.names[group.label]),
+            **look.lined(rows.gid(group)),
+        )
     if not axes.lines:
         return None
     axes.set(xlabel="percentile of clients, lowest entropy first", ylabel="entropy of a client's weights, nats")
+    axes.set_ylim(-0.02 * largest, 1.04 * largest)
     legend(figure, axes)
     caption = "Zero: the client uses one component; ln M: it uses all alike. First seed of each row."
     return Drawn(f"{rows.setting.title}_entropy", "mixture", caption, figure, rows.tips())

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from fedem_lightning.report.arrays import arrays
-from fedem_lightning.report.figures.base import Drawn, Rows, axes_of, plain
+from fedem_lightning.report.figures.base import Drawn, Rows, axes_of, titled
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.looks import CHROME, PALETTE
 from fedem_lightning.run.figures import coefficients_figure, embedding_figure
@@ -24,14 +24,11 @@ def structure_figures(rows: Rows, group: Group) -> list[Drawn]:
     coefficients = coefficients_figure(arrays(run, "coefficients"))
     if coefficients is not None:
         caption = "Collaboration weights: the row's client receives this share of the column's model."
-        found.append(Drawn(f"{name}_coefficients", "structure", caption, coefficients))
+        found.append(Drawn(f"{name}_coefficients", "structure", caption, titled(coefficients, head)))
     places = embedding_figure(run.clients) if run.clients is not None else None
     if places is not None:
         caption = "Clients whose gradients are similar lie near one another."
-        found.append(Drawn(f"{name}_embedding", "structure", caption, places))
-    for drawn in found[-2:]:
-        if drawn.figure.get_suptitle() == "":
-            drawn.figure.suptitle(plain(head), fontsize=10, color=CHROME)
+        found.append(Drawn(f"{name}_embedding", "structure", caption, titled(places, head)))
     return found
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from fedem_lightning.report.collect import Run
-from fedem_lightning.report.figures.base import Drawn, axes_of, legend, plain, seeds, unit
+from fedem_lightning.report.figures.base import Drawn, axes_of, legend, logarithmic, seeds, unit, whole_numbers
 from fedem_lightning.report.groups import Group, Setting, short, show
 from fedem_lightning.report.looks import Look
-from fedem_lightning.report.names import title
 from fedem_lightning.report.tables import scores_of
+from fedem_lightning.run.method_names import title
+from fedem_lightning.run.plain_text import plain
 
 LOG_FROM = 20
 """Ratio of largest to least value of a varied key from which its axis is logarithmic."""
@@ -62,14 +63,15 @@ def sweep(setting: Setting, key: str, found: dict[str, Look]) -> Drawn | None:
             alike = [r for a, r in lines if a == algorithm and len(_values(lines[a, r], key)) > 1]
             x, y, spread = np.array(sorted(points)).T
             label, look = _line_label(algorithm, rest, alike), found[groups[0].label]
-            style = {"color": look.colour, "linestyle": look.line, "marker": look.marker, "linewidth": look.width}
-            axes.errorbar(x, y, spread, capsize=3, markersize=4, label=plain(label), **style)
+            axes.errorbar(x, y, spread, capsize=3, marker=look.marker, markersize=4, label=plain(label), **look.lined())
             if 0 < x[0] <= x[-1] / LOG_FROM:
-                axes.set_xscale("log")
+                logarithmic(axes)
+            elif (x == x.round()).all():
+                whole_numbers(axes)
     if not axes.containers:
         return None
     axes.set(xlabel=plain(key), ylabel=f"test {unit(setting)}, {where} clients, weighted")
-    legend(figure, axes, columns=2)
+    legend(figure, axes)
     name = f"{setting.title}_by_{short(key, setting.groups[0].config)}"
     return Drawn(name, "sweeps", f"Mean over seeds, with standard deviations; {seeds(setting.groups)}.", figure)
 

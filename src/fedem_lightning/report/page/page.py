@@ -13,7 +13,7 @@ from fedem_lightning.report.figures import Drawn, Rows
 from fedem_lightning.report.groups import Setting
 from fedem_lightning.report.looks import Look, looks
 from fedem_lightning.report.names import row_names
-from fedem_lightning.report.page.pairs import baseline_names, baselines, pairs_data
+from fedem_lightning.report.page.pairs import baselines, pairs_data
 from fedem_lightning.report.page.svg import inline_svg
 from fedem_lightning.report.paired import leaders
 from fedem_lightning.report.writing import CAVEAT, Report
@@ -71,16 +71,13 @@ def _section(key: str, name: str, rows: Rows, drawn: Sequence[Drawn]) -> dict[st
     figures = [d for d in drawn if d.section == key and data is None]  # the page draws any pair itself
     section: dict[str, Any] = {"title": name, "figures": _figures(figures)}
     if data is not None:
-        groups = rows.setting.groups
-        widths = [rows.looks[group.label].width for group in groups]
-        first = widths.index(max(widths))
-        rivals = [i for i, g in enumerate(groups) if g.algorithm == "fedavg" and i != first]
+        first, second = (rows.setting.groups.index(group) for group in rows.main_pair())
         section |= {
-            "words": f"Every client has two models, one of each method. Below, {baseline_names()} are the baselines.",
+            "words": "Two methods give every client two models; its own test samples say which is better.",
             "pairs": Markup(json.dumps(data, allow_nan=False).replace("<", "\\u003c")),
             "names": [row["name"] for row in data["rows"]],
             "first": first,
-            "second": (rivals or [i for i in range(len(groups)) if i != first])[0],
+            "second": second,
             "left_out": data["left_out"],
             "baselines": baselines(rows),
         }

@@ -8,7 +8,6 @@ import pandas as pd
 
 from fedem_lightning.report.figures.base import Rows, unit
 from fedem_lightning.report.looks import FIRST
-from fedem_lightning.report.names import title
 from fedem_lightning.report.paired import Shares, compare_clients, gains_and_losses, per_client
 
 MARKS_SHOWN = 400_000
@@ -40,7 +39,7 @@ def pairs_data(rows: Rows) -> dict[str, Any] | None:
             by_client = pd.Series(marks, index=pd.MultiIndex.from_frame(found[["seed", "id"]]))
             aligned = by_client.reindex(shown.index).fillna(0).astype(int)
             pairs[f"{i},{j}"] = {
-                "shares": list(gains_and_losses(found)),
+                "shares": _known(gains_and_losses(found)),
                 "marks": "".join("-.+"[mark + 1] for mark in aligned),
             }
     return {
@@ -65,23 +64,23 @@ def _scores(rows: Rows) -> pd.DataFrame:
     return pd.DataFrame(unique, columns=[g.label for g in rows.setting.groups], dtype=float)
 
 
+def _known(shares: Shares) -> list[float | None]:
+    """The shares, None where no client could be tested."""
+    return [None if np.isnan(share) else float(share) for share in shares]
+
+
 def baselines(rows: Rows) -> list[dict[str, Any]]:
     """For every row the shares of clients that are worse with it than with each baseline, as lines of a table."""
     groups = rows.setting.groups
     bases = [g for name in FIRST[1:] for g in groups if g.algorithm == name][:4]
     lines = []
     for group in groups:
-        against: list[tuple[str, Shares | None]] = []
+        against: list[tuple[str, list[float | None]]] = []
         for base in bases:
             pairs = compare_clients(group, base) if base is not group else None
-            against.append(
-                (rows.names[base.label], gains_and_losses(pairs) if pairs is not None and len(pairs) else None)
-            )
-        if any(shares is not None for _, shares in against):
+            found = None if pairs is None or pairs.empty else gains_and_losses(pairs)
+            shown = () if found is None else (found.worse, found.loses, found.better, found.gains)
+            against.append((rows.names[base.label], [None if np.isnan(x) else x for x in shown] or [None] * 4))
+        if any(share is not None for _, shares in against for share in shares):
             lines.append({"name": rows.names[group.label], "against": against})
     return lines
-
-
-def baseline_names() -> str:
-    """The baselines, in words."""
-    return " and ".join(title(name) for name in reversed(FIRST[1:]))

@@ -125,9 +125,11 @@ document.querySelectorAll(".pairs").forEach((place) => {
     let [better, worse, equal, gains, loses, chance, n] = pair.shares;
     if (sign < 0) [better, worse, gains, loses] = [worse, better, loses, gains];
     const name = data.rows[i].name;
-    words.textContent = `${name} is better for ${percent(better)} of ${n} clients (over all seeds), worse for ${percent(worse)}, ` +
-      `equal for ${percent(equal)}. Beyond chance (p < 0.05 on the client's own test samples) ${percent(gains)} gain and ` +
-      `${percent(loses)} lose; if the two models were alike, about ${percent(chance)} would do so by chance.`;
+    const chances = gains === null ? "No client's own test samples are known, so nothing is said about chance." :
+      `Beyond chance (p < 0.05 on the client's own test samples) ${percent(gains)} gain and ${percent(loses)} lose; ` +
+      `if the two models were alike, at most ${percent(chance)} each would do so by chance.`;
+    words.textContent = `${name} is better for ${percent(better)} of ${n} clients (counted once for each seed), ` +
+      `worse for ${percent(worse)}, equal for ${percent(equal)}. ${chances}`;
     const lower = data.unit.startsWith("accuracy") ? 1 : -1; // for a loss, more is worse
     kept.map((k) => [k, lower * (data.scores[i][k] - data.scores[j][k])]).sort((p, q) => p[1] - q[1]).slice(0, 8)
       .filter(([, gain]) => gain < 0).forEach(([k]) => {

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -13,7 +14,7 @@ from fedem_lightning.report.looks import CHROME, GRID
 SVG = "http://www.w3.org/2000/svg"
 ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
-_OPTIONS = {"svg.fonttype": "none", "path.simplify": False, "font.family": ["sans-serif"]}
+_OPTIONS: dict[Any, Any] = {"svg.fonttype": "none", "path.simplify": False, "font.family": ["sans-serif"]}
 
 
 def svg_file(drawn: Drawn) -> bytes:
@@ -43,7 +44,7 @@ def inline_svg(drawn: Drawn) -> str:
             _title(point, words)
         group.attrib.pop("id", None)  # several figures would share it
     text = ElementTree.tostring(root, encoding="unicode")
-    return text.replace(CHROME, "currentColor").replace(GRID, "var(--grid)")
+    return text.replace(CHROME, "currentColor").replace("#000000", "currentColor").replace(GRID, "var(--grid)")
 
 
 def _svg(drawn: Drawn, transparent: bool) -> bytes:
