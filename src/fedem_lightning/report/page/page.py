@@ -9,8 +9,9 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from fedem_lightning.report.cells import Cell, Column, Table
+from fedem_lightning.report.collect import Run
 from fedem_lightning.report.figures import Drawn, Rows
-from fedem_lightning.report.groups import Setting
+from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.looks import Look, looks
 from fedem_lightning.report.names import row_names
 from fedem_lightning.report.page.pairs import baselines, pairs_data
@@ -40,7 +41,8 @@ def page(report: Report, settings: Sequence[Setting], figures: dict[int, list[Dr
 
     """
     folder = files("fedem_lightning.report.page")
-    template = Environment(autoescape=True, trim_blocks=True).from_string((folder / "page.html").read_text())
+    environment = Environment(autoescape=True, finalize=_text, trim_blocks=True)
+    template = environment.from_string((folder / "page.html").read_text())
     found = looks(settings)
     return template.render(
         title=title or "Federated learning: runs compared",
@@ -50,7 +52,7 @@ def page(report: Report, settings: Sequence[Setting], figures: dict[int, list[Dr
         script=Markup((folder / "script.js").read_text()),
         settings=[_setting(report, s, figures.get(i, []), found) for i, s in enumerate(settings)],
         figures=_figures(figures.get(-1, [])),
-        left_out=[_text(line) for line in report.left_out],
+        left_out=report.left_out,
     )
 
 
@@ -58,7 +60,7 @@ def _setting(report: Report, setting: Setting, drawn: Sequence[Drawn], found: di
     rows = Rows(setting, row_names(setting), found)
     tables = [table for table in report.tables if table.setting is setting]
     return {
-        "title": _text(setting.title),
+        "title": setting.title,
         "tables": [_table(table, rows) for table in tables],
         "sections": [s for key, name in SECTIONS.items() if (s := _section(key, name, rows, drawn)) is not None],
         "runs": [_run(rows, group, run) for group in setting.groups for run in group.runs],
@@ -88,13 +90,13 @@ def _table(table: Table, rows: Rows) -> dict[str, Any]:
     columns = table.filled()
     bold = leaders(rows.setting, list(columns)) if table.name == "scores" else {}
     return {
-        "title": _text(table.title),
+        "title": table.title,
         "headers": ["method", *(column.header for column in columns.values())],
-        "notes": [_text(note) for note in table.notes],
+        "notes": table.notes,
         "rows": [
             {
-                "name": _text(rows.names.get(group.label, group.label)),
-                "label": _text(group.label),
+                "name": rows.names.get(group.label, group.label),
+                "label": group.label,
                 "colour": rows.looks[group.label].colour if group.label in rows.looks else "transparent",
                 "cells": [
                     _cell(column, cells.get(key), group.label in bold.get(key, ())) for key, column in columns.items()
@@ -111,10 +113,10 @@ def _cell(column: Column, cell: Cell | None, bold: bool) -> dict[str, Any]:
 
 
 def _figures(drawn: Sequence[Drawn]) -> list[dict[str, Any]]:
-    return [{"svg": Markup(inline_svg(d)), "caption": _text(d.caption)} for d in drawn]
+    return [{"svg": Markup(inline_svg(d)), "caption": d.caption} for d in drawn]
 
 
-def _run(rows: Rows, group: Any, run: Any) -> list[str]:
+def _run(rows: Rows, group: Group, run: Run) -> list[object]:
     environment = run.results.get("environment")
     known = environment if isinstance(environment, dict) else {}
     digest = str(run.results.get("federation_digest") or "")[:12]
@@ -128,10 +130,12 @@ def _run(rows: Rows, group: Any, run: Any) -> list[str]:
         digest,
         command,
     ]
-    return [_text(value) for value in (*values, run.folder)]
+    return [*values, run.folder]
 
 
-def _text(value: Any) -> str:
-    """A value as printable text of at most 400 letters; the template escapes it."""
+def _text(value: Any) -> Any:
+    """A value as printable text of at most 400 letters, which the template then escapes; markup stays as it is."""
+    if isinstance(value, Markup):
+        return value
     shown = "".join(c if c.isprintable() else " " for c in str(value))
     return shown if len(shown) <= 400 else f"{shown[:397]}..."
