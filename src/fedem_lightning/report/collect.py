@@ -60,8 +60,8 @@ class Run:
         if adaptation == "interpolate" and self.config.get("adaptation.objective") == "mixture":
             adaptation = "mapper"
         if adaptation in ("", "none", "noadaptation") or (name, adaptation) in _INCLUDED:
-            return name
-        return f"{name}+{adaptation}"
+            return plain(name)
+        return plain(f"{name}+{adaptation}")
 
     @property
     def seed(self) -> int:
@@ -132,10 +132,16 @@ class Skipped:
     reason: str
 
 
-def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[Skipped]]:
+def find_runs(
+    folders: Sequence[str | Path], known: dict[Path, tuple[float, Run]] | None = None
+) -> tuple[list[Run], list[Skipped]]:
     """All runs at any depth below `folders`, complete and skipped ones, each once and sorted by path.
 
     A folder without a run is among the skipped ones. Links to folders are not followed.
+
+    Args:
+        folders: any folders.
+        known: runs by folder that an earlier call has read, with the time of their results; new ones are added.
 
     Raises:
         UserError: a folder is missing, or there is no run in any of them.
@@ -153,7 +159,7 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[Skipped]]:
     require(bool(places), "; ".join(f"{plain(s.folder)}: {s.reason}" for s in skipped))
     for place in places.values():
         try:
-            runs.append(read_run(place))
+            runs.append(_read_once(place, {} if known is None else known))
         except UserError as error:
             skipped.append(Skipped(place, str(error)))
     return runs, skipped
@@ -165,6 +171,14 @@ def _places(folder: Path) -> Iterator[Path]:
         if ".hydra" in below and (Path(place) / ".hydra" / "config.yaml").is_file():
             yield Path(place)
         below[:] = [name for name in below if name not in (".hydra", "checkpoints")]
+
+
+def _read_once(folder: Path, known: dict[Path, tuple[float, Run]]) -> Run:
+    path = folder / "results.json"
+    written = path.stat().st_mtime if path.is_file() else math.nan
+    if folder not in known or known[folder][0] != written:
+        known[folder] = written, read_run(folder)
+    return known[folder][1]
 
 
 def read_run(folder: Path) -> Run:

@@ -18,6 +18,9 @@ _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
 }
 
 
+_LATEX_LETTERS = "ÄÖÜäöüßÀÁÂÃÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕØÙÚÛÝàáâãåæçèéêëìíîïñòóôõøùúûýÿ"
+
+
 def plain(text: Any) -> str:
     """A name on one line, without control characters; bytes that are no text (of a folder's name) become "?"."""
     letters = ("?" if "\ud800" <= c <= "\udfff" else " " if _is_control(c) else c for c in str(text))
@@ -38,13 +41,14 @@ def shorten(text: str, longest: int = LONGEST) -> str:
 
 def markdown_text(text: str) -> str:
     """A text in Markdown that shows as it is, on one line, also in a table."""
-    return re.sub(r"([\\`*_{}\[\]<>|$#!&~])", r"\\\1", plain(text))
+    text = re.sub(r"([\\`*\[\]<>|$~])", r"\\\1", plain(text)).replace("&", "&amp;")
+    text = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)  # within a word it has no meaning
+    return re.sub(r"^([#+-])", r"\\\1", text)
 
 
 def latex_text(text: str) -> str:
-    """A text in LaTeX that shows as it is; letters that the default fonts lack become "?"."""
-    letters = (_LATEX.get(c, c if c.isascii() else _ascii(c)) for c in plain(text))
-    return "".join(letters)
+    """A text in LaTeX that shows as it is; letters that the default fonts lack lose their accents, or become "?"."""
+    return "".join(_LATEX.get(c) or (c if c.isascii() or c in _LATEX_LETTERS else _ascii(c)) for c in plain(text))
 
 
 def _ascii(letter: str) -> str:
