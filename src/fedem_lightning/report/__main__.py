@@ -24,7 +24,9 @@ def main(arguments: list[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m fedem_lightning.report", description=__doc__)
     parser.add_argument("folders", nargs="+", metavar="DIR", help="a run's folder, or any folder above runs")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="also write report.md, report.csv and figures there")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="also write the tables as Markdown, CSV and LaTeX, and figures there"
+    )
     parser.add_argument("--force", action="store_true", help="with --out: write over an earlier report")
     parser.add_argument(
         "--table", metavar="NAME", help="the paper's table to compare with, e.g. fedem-table-7; default: what fits"
@@ -44,6 +46,14 @@ def _parser() -> argparse.ArgumentParser:
         help="adds rows in which every client takes the value of KEY with its lowest validation loss, "
         "e.g. algorithm.n_components",
     )
+    parser.add_argument(
+        "--compare", nargs=2, metavar=("A", "B"), help="also compare two rows client by client; labels, or algorithms"
+    )
+    parser.add_argument(
+        "--recommend", action="store_true", help="also say which method and which M to take, by validation scores"
+    )
+    parser.add_argument("--watch", action="store_true", help="draw the table again and again while a sweep runs")
+    parser.add_argument("--every", type=float, default=10.0, metavar="SECONDS", help="with --watch: how often (10)")
     return parser
 
 

@@ -39,12 +39,14 @@ class Column:
         header: header of the column.
         form: format of the mean.
         std_form: format of the standard deviation; empty: not shown (report.csv has it).
+        is_detail: whether the column is in report.csv and on the page alone.
 
     """
 
     header: str
     form: str = ".3g"
     std_form: str = ""
+    is_detail: bool = False
 
     def show(self, cell: Cell | None) -> str:
         """A cell as text; "-" for None and for a value that is not finite."""
@@ -66,6 +68,7 @@ class Table:
         columns: columns by key, in their order.
         rows: pairs of a group and its cells by key of the column.
         notes: lines below the table.
+        leaders: labels of the rows that are best beyond chance, by key of the column; they are printed in bold.
 
     """
 
@@ -75,10 +78,12 @@ class Table:
     columns: dict[str, Column]
     rows: list[tuple[Group, dict[str, Cell]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    leaders: dict[str, set[str]] = field(default_factory=dict)
 
-    def filled(self) -> dict[str, Column]:
-        """The columns in which any row has a cell."""
-        return {key: column for key, column in self.columns.items() if any(key in cells for _, cells in self.rows)}
+    def filled(self, details: bool = False) -> dict[str, Column]:
+        """The columns in which any row has a cell; those that are details only if `details`."""
+        shown = {key: column for key, column in self.columns.items() if details or not column.is_detail}
+        return {key: column for key, column in shown.items() if any(key in cells for _, cells in self.rows)}
 
     def add_sources(self) -> None:
         """Adds notes with the sources of the papers' numbers."""

@@ -1,22 +1,25 @@
 """Search for runs, and reading of their files."""
 
 import json
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf, open_dict
 
-import fedem_lightning.run.cli  # noqa: F401  registers the resolvers that configurations use
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.report.configs import read_config
 from fedem_lightning.report.samples import Samples, Scored, read_samples, scored_clients
-from fedem_lightning.run.run_folder import flatten
+from fedem_lightning.report.text import plain
 from fedem_lightning.tasks import headline
 
 SUMS = ("weighted", "pooled", "mean", "bottom_decile", "worst")
+_OPTIONAL = ("environment", "val", "unseen", "reference", "recovery", "components", "bounds", "data")
+"""Keys of results.json with further keys; anything else there counts as nothing."""
 _REQUIRED: dict[str, type] = {
     "algorithm": str,
     "dataset": str,
@@ -31,8 +34,6 @@ _REQUIRED: dict[str, type] = {
 }
 _INCLUDED = (("fedavg_plus", "finetune"), ("mapper", "mapper"))
 """Adaptations that the algorithm's name implies."""
-_NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}
-"""Values set in a configuration before it is resolved, so that values derived from them (dataset.seed) agree too."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Run:
         if adaptation == "interpolate" and self.config.get("adaptation.objective") == "mixture":
             adaptation = "mapper"
         if adaptation in ("", "none", "noadaptation") or (name, adaptation) in _INCLUDED:
-            return name
-        return f"{name}+{adaptation}"
+            return plain(name)
+        return plain(f"{name}+{adaptation}")
 
     @property
     def seed(self) -> int:
@@ -85,24 +86,25 @@ class Run:
     @property
     def date(self) -> tuple[str, float]:
         """The date when the run ended, for sorting; runs without a date in results.json count as older."""
-        date = self.results.get("environment", {}).get("date") or ""
-        return str(date), (self.folder / "results.json").stat().st_mtime
+        date = self.results["environment"].get("date") if self.results.get("environment") else ""
+        return str(date or ""), (self.folder / "results.json").stat().st_mtime
 
     @cached_property
     def metrics(self) -> pd.DataFrame | None:
         """The content of metrics.csv, numbers or NaN; None if it is missing or unreadable."""
         try:
             return pd.read_csv(self.folder / "metrics.csv").apply(pd.to_numeric, errors="coerce")
-        except (OSError, ValueError):  # pandas' own errors are ValueErrors
+        except Exception:  # whatever pandas meets in a damaged file
             return None
 
     @cached_property
     def clients(self) -> pd.DataFrame | None:
         """The content of clients.parquet; None if it is missing or unreadable."""
         try:
-            return pd.read_parquet(self.folder / "clients.parquet")
-        except (OSError, ValueError):
+            table = pd.read_parquet(self.folder / "clients.parquet")
+        except Exception:  # whatever pyarrow meets in a damaged file
             return None
+        return table if "population" in table and table.columns.is_unique else None
 
     def scored(self, split: str = "test", population: str = "seen") -> Scored | None:
         """The clients with samples in a split, and their scores; None if clients.parquet does not give them."""
@@ -130,27 +132,53 @@ class Skipped:
     reason: str
 
 
-def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[Skipped]]:
+def find_runs(
+    folders: Sequence[str | Path], known: dict[Path, tuple[float, Run]] | None = None
+) -> tuple[list[Run], list[Skipped]]:
     """All runs at any depth below `folders`, complete and skipped ones, each once and sorted by path.
 
+    A folder without a run is among the skipped ones. Links to folders are not followed.
+
+    Args:
+        folders: any folders.
+        known: runs by folder that an earlier call has read, with the time of their results; new ones are added.
+
     Raises:
-        UserError: a folder is missing, or there is no run in it.
+        UserError: a folder is missing, or there is no run in any of them.
 
     """
     places: dict[Path, Path] = {}
+    runs, skipped = [], []
     for folder in map(Path, folders):
-        require(folder.is_dir(), f"{folder}: no such folder")
-        found = sorted(p.parent.parent for p in folder.rglob("config.yaml") if p.parent.name == ".hydra")
-        require(bool(found), f"{folder}: no run in it or below (a run is a folder with .hydra/config.yaml)")
+        require(folder.is_dir(), f"{plain(folder)}: no such folder")
+        found = sorted(_places(folder))
+        if not found:
+            skipped.append(Skipped(folder, "no run in it or below (a run is a folder with .hydra/config.yaml)"))
         for place in found:
             places.setdefault(place.resolve(), place)
-    runs, skipped = [], []
+    require(bool(places), "; ".join(f"{plain(s.folder)}: {s.reason}" for s in skipped))
     for place in places.values():
         try:
-            runs.append(read_run(place))
+            runs.append(_read_once(place, {} if known is None else known))
         except UserError as error:
             skipped.append(Skipped(place, str(error)))
     return runs, skipped
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """The folders with .hydra/config.yaml."""
+    for place, below, _ in os.walk(folder):
+        if ".hydra" in below and (Path(place) / ".hydra" / "config.yaml").is_file():
+            yield Path(place)
+        below[:] = [name for name in below if name not in (".hydra", "checkpoints")]
+
+
+def _read_once(folder: Path, known: dict[Path, tuple[float, Run]]) -> Run:
+    path = folder / "results.json"
+    written = path.stat().st_mtime if path.is_file() else math.nan
+    if folder not in known or known[folder][0] != written:
+        known[folder] = written, read_run(folder)
+    return known[folder][1]
 
 
 def read_run(folder: Path) -> Run:
@@ -161,33 +189,25 @@ def read_run(folder: Path) -> Run:
 
     """
     path = folder / "results.json"
-    require(path.is_file(), "unfinished: no results.json")
+    require(path.is_file(), f"unfinished: no results.json{_last_round(folder)}")
     try:
         results = json.loads(path.read_text())
         missing = _first_missing(results)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError("broken: results.json is unreadable") from error
     except (AttributeError, TypeError) as error:
         raise UserError("broken: results.json holds something else than scores") from error
     require(missing is None, f"broken: results.json has no {missing}")
+    results |= {key: {} for key in _OPTIONAL if not isinstance(results.get(key), dict)}
     return Run(folder, results, read_config(folder / ".hydra" / "config.yaml"))
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """A run's configuration, resolved as if its seed were 0, with dotted keys.
-
-    Raises:
-        UserError: the configuration is unreadable.
-
-    """
-    try:
-        config = OmegaConf.load(path)
-        assert isinstance(config, DictConfig)
-        with open_dict(config):
-            config.update(_NEUTRAL)
-        return flatten(OmegaConf.to_container(config, resolve=True))
-    except Exception as error:  # YAML, interpolations, a list instead of keys, ...
-        raise UserError(f"broken: .hydra/config.yaml is unreadable ({type(error).__name__})") from error
+def _last_round(folder: Path) -> str:
+    """What an unfinished run says of its last round."""
+    metrics = Run(folder, {}, {}).metrics
+    if metrics is None or "round" not in metrics or not math.isfinite(last := metrics["round"].max()):
+        return ""
+    return f"; the last round in metrics.csv is {last:.0f}"
 
 
 def _first_missing(results: Any) -> str | None:
@@ -198,7 +218,7 @@ def _first_missing(results: Any) -> str | None:
         if not isinstance(results.get(key), kind):
             return key
     for key in ("up_bytes", "down_bytes"):
-        if key not in results["communication"]:
+        if not isinstance(results["communication"].get(key), (int, float)):
             return f"communication.{key}"
     unseen = (results.get("unseen") or {}).get("test") or {}
     for place, scores in (("train", results["train"]), ("test", results["test"]), ("unseen.test", unseen)):
@@ -206,4 +226,6 @@ def _first_missing(results: Any) -> str | None:
             for name in SUMS:
                 if name not in sums:
                     return f"{place}.{measure}.{name}"
+                if not isinstance(sums[name], (int, float, type(None))):
+                    raise TypeError(name)
     return None

@@ -2,56 +2,127 @@
 
 import argparse
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from rich.console import Console
+from rich.text import Text
 
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.report.baselines import add_baselines
 from fedem_lightning.report.bounds import bounds_table
 from fedem_lightning.report.cells import Table
 from fedem_lightning.report.choice import Chosen, choose
-from fedem_lightning.report.collect import Skipped, find_runs
+from fedem_lightning.report.collect import Run, Skipped, find_runs
+from fedem_lightning.report.compare import client_rows, compared, comparison_parts
 from fedem_lightning.report.components import components_table
 from fedem_lightning.report.equal_cost import check_timed, equal_cost_table
 from fedem_lightning.report.figures import report_figures
 from fedem_lightning.report.groups import Setting, group_runs
+from fedem_lightning.report.paired import leaders
 from fedem_lightning.report.papers import Papers
-from fedem_lightning.report.tables import scores_table
-from fedem_lightning.report.writing import Report, check_free, print_report, write_report
+from fedem_lightning.report.recommend import recommendation
+from fedem_lightning.report.tables import SCORES, scores_table
+from fedem_lightning.report.terminal import print_parts, print_report
+from fedem_lightning.report.text import plain
+from fedem_lightning.report.watch import Watch, watch
+from fedem_lightning.report.writing import FILES, Report, check_free, write_report
+
+MainTable = Callable[[Setting, Papers], Table]
+
+
+class Content(NamedTuple):
+    """The settings of a report, and the report without figures."""
+
+    settings: list[Setting]
+    report: Report
 
 
 def compare(chosen: argparse.Namespace) -> None:
     """Prints the report that the command's options select, and with `--out` writes it."""
+    _check_options(chosen)
+    papers = Papers(chosen.table)
+    if chosen.watch:
+        watch(Watch(chosen.folders, functools.partial(_quick_report, papers=papers)), chosen.every)
+        return
+    if chosen.out is not None:  # before any work; the figures' names are checked once they are known
+        check_free(chosen.out, [*FILES, *(["compare.csv"] if chosen.compare else [])], chosen.force)
+    runs, skipped = find_runs(chosen.folders)
+    runs, skipped = usable(runs, skipped, papers)
+    if not runs:
+        print_report(Report([], 0, skipped), Console())
+        folders = ", ".join(map(plain, chosen.folders))
+        raise UserError(f"{folders}: no complete run, {len(skipped)} unfinished or broken")
+    if chosen.choose is not None:
+        runs += choose(runs, chosen.choose)
+    settings, report = assemble(runs, skipped, papers, chosen)
+    pairs = compared(settings, chosen.compare) if chosen.compare else []
+    report.more = {"compare.csv": client_rows(pairs)} if pairs else {}
+    report.figures = report_figures(settings) if chosen.out is not None else {}
+    print_report(report)
+    for setting, a, b in pairs:
+        print_parts(comparison_parts(setting, a, b))
+    if chosen.recommend:
+        _recommend(settings)
+    if chosen.out is not None:
+        # the page is made from `settings` and `report` here
+        paths = write_report(report, chosen.out, chosen.force)
+        print(f"written: {plain(chosen.out)} ({', '.join(path.name for path in paths)})")
+
+
+def _quick_report(runs: list[Run], skipped: list[Skipped], papers: Papers) -> Report:
+    return assemble(*usable(runs, skipped, papers), papers).report
+
+
+def _check_options(chosen: argparse.Namespace) -> None:
     require(not chosen.force or chosen.out is not None, "--force: expected --out DIR with it")
     equal = "--equal-communication" if chosen.equal_communication else "--equal-time" if chosen.equal_time else ""
     require(not (chosen.choose and equal), f"--choose: chosen rows have no curve, so leave out {equal}")
-    papers = Papers(chosen.table)
-    if chosen.out is not None:  # before any work; the figures' names are checked once they are known
-        check_free(chosen.out, ["report.md", "report.csv"], chosen.force)
-    runs, skipped = find_runs(chosen.folders)
-    if not runs:
-        _print_skipped(skipped)
-        raise UserError(f"{', '.join(chosen.folders)}: no complete run, {len(skipped)} unfinished or broken")
-    if chosen.choose is not None:
-        runs += choose(runs, chosen.choose)
+    others = ("out", "choose", "compare", "recommend")
+    given = [f"--{name}" for name in others if getattr(chosen, name)] + [equal] * bool(equal)
+    require(not (chosen.watch and given), f"--watch: draws the table alone, so leave out {', '.join(given)}")
+    require(chosen.every > 0, f"--every: expected a number of seconds above 0, got {chosen.every:g}")
+
+
+def usable(runs: Sequence[Run], skipped: Sequence[Skipped], papers: Papers) -> tuple[list[Run], list[Skipped]]:
+    """Takes out the runs of which no tables can be made, because a file of theirs holds something unexpected."""
+    good, bad = [], list(skipped)
+    for run in runs:
+        try:
+            assemble([run], [], papers)
+        except Exception as error:  # whatever a damaged file leads to: it must not end the report of the others
+            bad.append(Skipped(run.folder, f"broken: its files hold something unexpected ({type(error).__name__})"))
+        else:
+            good.append(run)
+    return good, bad
+
+
+def assemble(
+    runs: Sequence[Run],
+    skipped: Sequence[Skipped],
+    papers: Papers,
+    chosen: argparse.Namespace | None = None,
+) -> Content:
+    """All tables of some runs.
+
+    Args:
+        runs: complete runs.
+        skipped: runs that are named only.
+        papers: published numbers to compare with.
+        chosen: the command's options about costs; None: scores after the last round.
+
+    """
     settings, notes = group_runs(runs)
-    main_table = scores_table
-    if chosen.equal_time:
+    main_table: MainTable = scores_table
+    if chosen is not None and chosen.equal_time:
         check_timed(settings, chosen.equal_time)
-    if equal:
+    if chosen is not None and (chosen.equal_time or chosen.equal_communication):
         main_table = functools.partial(equal_cost_table, network=chosen.equal_time)
     tables, n_runs = _tables(settings, papers, main_table)
-    figures = report_figures(settings) if chosen.out is not None else {}
-    report = Report(tables, n_runs, skipped, notes, figures)
-    print_report(report)
-    if chosen.out is not None:
-        paths = write_report(report, chosen.out, chosen.force)
-        print(f"written: {chosen.out} ({', '.join(path.name for path in paths)})")
+    return Content(settings, Report(tables, n_runs, list(skipped), notes))
 
 
-def _tables(
-    settings: list[Setting], papers: Papers, main_table: Callable[[Setting, Papers], Table]
-) -> tuple[list[Table], int]:
+def _tables(settings: list[Setting], papers: Papers, main_table: MainTable) -> tuple[list[Table], int]:
     """All tables, and the number of runs in them."""
     tables, n_runs = [], 0
     for setting in settings:
@@ -59,11 +130,16 @@ def _tables(
         chosen = [run for run in shown if isinstance(run, Chosen)]
         n_runs += len(shown) - len(chosen)
         scores = main_table(setting, papers)
+        if main_table is scores_table:  # clients.parquet has the scores after the last round only
+            add_baselines(scores)
+            scores.leaders = leaders(setting, [score.key for score in SCORES])
         scores.notes += [run.note for run in chosen]
         others = (components_table(setting, papers), bounds_table(setting))
         tables += [scores, *(table for table in others if table is not None)]
     return tables, n_runs
 
 
-def _print_skipped(skipped: list[Skipped]) -> None:
-    print_report(Report([], 0, skipped), Console())
+def _recommend(settings: Sequence[Setting]) -> None:
+    for setting in settings:
+        title = Text(f"\n{setting.title}: recommended by validation scores", style="bold")
+        print_parts([title, *(Text(f"  {line}") for line in recommendation(setting))])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedem_lightning.report.collect import Run
+from fedem_lightning.report.text import plain
 
 ALGORITHMS = [
     "local",
@@ -40,7 +41,7 @@ WITHOUT_EFFECT_KEYS += ["trainer.strategy", "trainer.deterministic", "trainer.be
 WITHOUT_EFFECT_KEYS += ["trainer.check_val_every_n_epoch", "trainer.log_every_n_steps", "trainer.num_sanity_val_steps"]
 WITHOUT_EFFECT_KEYS += ["trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.enable_checkpointing"]
 WITHOUT_EFFECT_KEYS += ["trainer.inference_mode", "trainer.use_distributed_sampler", "trainer.default_root_dir"]
-COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs", "algorithm.batch_size")
+COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs")
 """Keys shown if a row differs from most of its table; other keys are shown if they distinguish groups."""
 
 
@@ -140,7 +141,9 @@ def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
     for run in sorted(runs, key=lambda r: r.date):
         if run.seed in newest:
             older = newest[run.seed].folder
-            notes.append(f"{older}: left out, {run.folder} repeats {run.algorithm}, seed {run.seed}, and is newer")
+            notes.append(
+                f"{plain(older)}: left out, {plain(run.folder)} repeats {run.algorithm}, seed {run.seed}, and is newer"
+            )
         newest[run.seed] = run
     return [newest[seed] for seed in sorted(newest)]
 
@@ -149,14 +152,18 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
     """Groups with labels, in the order of FedEM's tables."""
     configs = [relevant(runs[0].config) for runs in groups]
     usual = {key: _usual([c[key] for c in configs if key in c]) for key in COMMON_KEYS}
-    labelled = []
+    shown = []
     for runs, config in zip(groups, configs, strict=True):
-        name = runs[0].algorithm
-        rivals = [c for c, others in zip(configs, groups, strict=True) if others[0].algorithm == name]
+        rivals = [c for c, others in zip(configs, groups, strict=True) if others[0].algorithm == runs[0].algorithm]
         keys = [key for key, value in usual.items() if key in config and config[key] != value]
-        keys += [key for key in differing_keys(rivals) if key not in keys]
-        details = ", ".join(f"{short(key, config)}={show(config.get(key))}" for key in keys)
-        labelled.append((Group(name, f"{name} ({details})" if details else name, runs), [config.get(k) for k in keys]))
+        shown.append(keys + [key for key in differing_keys(rivals) if key not in keys])
+    rivals_in_name = dict.fromkeys(key for keys in shown for key in keys)
+    labelled = []
+    for runs, config, keys in zip(groups, configs, shown, strict=True):
+        details = ", ".join(f"{short(key, rivals_in_name)}={show(config.get(key))}" for key in keys)
+        name = runs[0].algorithm
+        label = plain(f"{name} ({details})" if details else name)
+        labelled.append((Group(name, label, runs), [config.get(k) for k in keys]))
     ordered = sorted(labelled, key=lambda pair: (_rank(pair[0].algorithm, ALGORITHMS), [_sortable(v) for v in pair[1]]))
     return [group for group, _ in ordered]
 
@@ -201,7 +208,7 @@ def _setting_title(run: Run, rivals: list[Run]) -> str:
     config = _setting_part(run)
     keys = differing_keys([_setting_part(r) for r in rivals if r.results["backbone"] == backbone])
     details += [f"{short(key, config)}={show(config.get(key))}" for key in keys]
-    return ", ".join([run.results["dataset"], *details])
+    return plain(", ".join([run.results["dataset"], *details]))
 
 
 def _setting_part(run: Run) -> dict[str, Any]:

@@ -124,3 +124,20 @@ def _deciles(counts: np.ndarray, scores: np.ndarray, sign: int) -> np.ndarray:
     order = np.argsort(sign * scores)
     reached = np.cumsum(counts[:, order], axis=1) >= math.ceil(len(scores) / 10)
     return scores[order][reached.argmax(axis=1)]
+
+
+def mean_interval(values: np.ndarray) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of a mean over clients; by the normal distribution for more than 3,000.
+
+    Args:
+        values: a value for each client, float64 [T]; those that are not finite do not count.
+
+    """
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return math.nan, math.nan
+    if len(values) > MOST_CLIENTS:
+        away = 1.96 * values.std(ddof=1) / math.sqrt(len(values))
+        return float(values.mean() - away), float(values.mean() + away)
+    low, high = np.quantile(_counts(len(values)) @ values / len(values), [0.025, 0.975])
+    return float(low), float(high)

@@ -38,6 +38,7 @@ SCORES = (
     Score("bottom_decile", "bottom decile", "bottom_decile"),
     Score("worst", "worst", "worst", difference=True, only_beside=True),
     Score("train", "train", "train"),
+    Score("val", "val"),
     Score("unseen", "unseen test", "unseen_average", difference=True),
     Score("unseen_mean", "unseen mean", "unseen_mean", difference=True, only_beside=True),
     Score("unseen_train", "unseen train", "unseen_train"),
@@ -52,6 +53,7 @@ def scores_of(run: Run) -> dict[str, float | None]:
     unseen = results.get("unseen") or {}
     found = {key: _sum(results["test"], measure, key) for key in _SEEN_TEST}
     found["train"] = _sum(results["train"], measure, "weighted")
+    found["val"] = _sum(results.get("val"), measure, "weighted")
     found["unseen"] = _sum(unseen.get("test"), measure, "weighted")
     found["unseen_mean"] = _sum(unseen.get("test"), measure, "mean")
     found["unseen_train"] = _sum(unseen.get("train"), measure, "weighted")
@@ -106,6 +108,11 @@ def scores_table(setting: Setting, papers: Papers) -> Table:
     return build(setting, papers, "scores after the last round", scores_of)
 
 
+def unit_of(setting: Setting) -> str:
+    """The score of a setting's tables with its unit, in words."""
+    return {"accuracy": "accuracy in %", "mse": "squared error", "loss": "loss in nats"}[setting.measure[0]]
+
+
 def build(
     setting: Setting,
     papers: Papers,
@@ -124,8 +131,7 @@ def build(
 
     """
     measure, factor = setting.measure
-    unit = {"accuracy": "accuracy in %", "mse": "squared error", "loss": "loss in nats"}[measure]
-    table = Table("scores", f"{setting.title}: {what}, {unit}", setting, columns_of(factor == 100))
+    table = Table("scores", f"{setting.title}: {what}, {unit_of(setting)}", setting, columns_of(factor == 100))
     for group in setting.groups:
         cells = _measured([scores(run) for run in group.runs])
         minimum = minimum_cell(group.runs) if measure == "loss" else None

@@ -1,4 +1,4 @@
-"""Output of the report: on the terminal, as Markdown, as tidy CSV, and figures."""
+"""Files of the report: Markdown, CSV in long and in wide form, LaTeX, and figures."""
 
 import io
 from collections.abc import Sequence
@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.report.cells import Table
+from fedem_lightning.report.cells import Cell, Table
 from fedem_lightning.report.collect import Skipped
+from fedem_lightning.report.groups import Group
+from fedem_lightning.report.latex import latex
+from fedem_lightning.report.text import cell_text, markdown_text, plain, shorten
 from fedem_lightning.run.files import write_atomically
 
+FILES = ("report.md", "report.csv", "report_wide.csv", "report.tex")
+"""What every report has; the figures' names depend on the runs."""
 CAVEAT = (
     "The papers' numbers belong to their own data, models and rounds; differences mean something where these agree."
 )
@@ -32,6 +33,7 @@ class Report:
         skipped: runs that are not in the tables.
         notes: further lines.
         figures: figures by the name of the file without ".png".
+        more: further tables by the name of their CSV file.
 
     """
 
@@ -40,47 +42,17 @@ class Report:
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
+    more: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
     def left_out(self) -> list[str]:
         """Lines about the runs that are not in the tables."""
-        return [f"{run.folder}: {run.reason}" for run in self.skipped] + self.notes
+        return [f"{plain(run.folder)}: {run.reason}" for run in self.skipped] + self.notes
 
     @property
     def compares(self) -> bool:
         """Whether any table has a paper's number."""
         return any(key.startswith("paper_") for table in self.tables for key in table.filled())
-
-
-def print_report(report: Report, console: Console | None = None) -> None:
-    """Prints tables, notes and the runs that are left out.
-
-    Args:
-        report: the report to print.
-        console: the console to print to; None: the standard output, in full width if it is no terminal.
-
-    """
-    console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=max(console.width, 500))
-    for table in report.tables:
-        console.print(Text(f"\n{table.title}", style="bold"), soft_wrap=True)
-        shown = RichTable(box=box.SIMPLE_HEAD)
-        shown.add_column("algorithm")
-        columns = table.filled()
-        for column in columns.values():
-            shown.add_column(column.header, justify="right")
-        for group, cells in table.rows:
-            shown.add_row(Text(group.label), *(column.show(cells.get(key)) for key, column in columns.items()))
-        console.print(shown)
-        for note in table.notes:
-            console.print(Text(note), soft_wrap=True)
-    if report.compares:
-        console.print(Text(f"\n{CAVEAT}"), soft_wrap=True)
-    if report.left_out:
-        console.print(Text("\nleft out of the tables:"))
-        for line in report.left_out:
-            console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def markdown(report: Report) -> str:
@@ -89,33 +61,33 @@ def markdown(report: Report) -> str:
     lines += [CAVEAT] if report.compares else []
     for table in report.tables:
         columns = table.filled()
-        lines += ["", f"## {table.title}", ""]
-        lines.append(_row(["algorithm", *(column.header for column in columns.values())]))
+        lines += ["", f"## {markdown_text(table.title)}", ""]
+        lines.append(_row(["algorithm", *(markdown_text(column.header) for column in columns.values())]))
         lines.append("|---|" + "---:|" * len(columns))
         for group, cells in table.rows:
-            lines.append(_row([group.label, *(column.show(cells.get(key)) for key, column in columns.items())]))
-        lines += ["", *(f"- {note}" for note in table.notes)] if table.notes else []
+            numbers = [_bold(table, group, key, column.show(cells.get(key))) for key, column in columns.items()]
+            lines.append(_row([markdown_text(shorten(group.label)), *numbers]))
+        lines += ["", *(f"- {markdown_text(note)}" for note in table.notes)] if table.notes else []
     if report.left_out:
-        lines += ["", "## Left out of the tables", "", *(f"- {line}" for line in report.left_out)]
+        lines += ["", "## Left out of the tables", "", *(f"- {markdown_text(line)}" for line in report.left_out)]
     if report.figures:
         lines += ["", "## Figures", "", *(f"![{name}]({name}.png)" for name in report.figures)]
     return "\n".join(lines) + "\n"
 
 
+def _bold(table: Table, group: Group, key: str, text: str) -> str:
+    return f"**{text}**" if group.label in table.leaders.get(key, ()) else text
+
+
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(cells) + " |"
 
 
 def tidy(report: Report) -> pd.DataFrame:
     """The report with one row for each cell; values are in the table's unit, a range is from value to high."""
     rows = [
         {
-            "dataset": table.setting.dataset,
-            "setting": table.setting.title,
-            "backbone": table.setting.backbone,
-            "table": table.name,
-            "algorithm": group.algorithm,
-            "row": group.label,
+            **_place(table, group),
             "column": key,
             "value": cells[key].value,
             "std": cells[key].std,
@@ -125,10 +97,43 @@ def tidy(report: Report) -> pd.DataFrame:
         }
         for table in report.tables
         for group, cells in table.rows
-        for key in table.filled()
+        for key in table.filled(details=True)
         if key in cells
     ]
     return pd.DataFrame(rows).astype({"seeds": "Int64"})
+
+
+def wide(report: Report) -> pd.DataFrame:
+    """The report with one row for each group of a table: columns KEY, and KEY_std, KEY_high if there are any."""
+    rows = [
+        {**_place(table, group), **_values(cells, list(table.filled(details=True)))}
+        for table in report.tables
+        for group, cells in table.rows
+    ]
+    return pd.DataFrame(rows)
+
+
+def _values(cells: dict[str, Cell], keys: Sequence[str]) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for key in keys:
+        if key in cells:
+            found[key] = cells[key].value
+            found |= {f"{key}_std": cells[key].std} if cells[key].std is not None else {}
+            found |= {f"{key}_high": cells[key].high} if cells[key].high is not None else {}
+    return found
+
+
+def _place(table: Table, group: Group) -> dict[str, str]:
+    """Names that say where a row is; no spreadsheet reads them as formulas."""
+    names = {
+        "dataset": table.setting.dataset,
+        "setting": table.setting.title,
+        "backbone": table.setting.backbone,
+        "table": table.name,
+        "algorithm": group.algorithm,
+        "row": group.label,
+    }
+    return {key: cell_text(name) for key, name in names.items()}
 
 
 def check_free(folder: Path, names: Sequence[str], force: bool) -> None:
@@ -151,7 +156,7 @@ def check_free(folder: Path, names: Sequence[str], force: bool) -> None:
 
 
 def write_report(report: Report, folder: Path, force: bool = False) -> list[Path]:
-    """Writes report.md, report.csv and the figures.
+    """Writes report.md, report.csv, report_wide.csv, report.tex and the figures.
 
     Args:
         report: the report to write.
@@ -165,7 +170,9 @@ def write_report(report: Report, folder: Path, force: bool = False) -> list[Path
         UserError: a file exists already; then nothing is written.
 
     """
-    contents = {"report.md": markdown(report).encode(), "report.csv": tidy(report).to_csv(index=False).encode()}
+    texts = (markdown(report), tidy(report).to_csv(index=False), wide(report).to_csv(index=False), latex(report.tables))
+    contents = {name: text.encode() for name, text in zip(FILES, texts, strict=True)}
+    contents |= {name: table.to_csv(index=False).encode() for name, table in report.more.items()}
     for name, figure in report.figures.items():
         image = io.BytesIO()
         figure.savefig(image, format="png", dpi=120)

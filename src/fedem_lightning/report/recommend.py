@@ -1,0 +1,170 @@
+"""`--recommend`: which number of components and which method, by validation scores alone; tests never count."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedem_lightning.report.compare import show_p
+from fedem_lightning.report.components import entropy, mixture_weights
+from fedem_lightning.report.groups import Group, Setting, comparable
+from fedem_lightning.report.pair_tests import t_test
+from fedem_lightning.report.paired import ENOUGH_SEEDS, LEVEL
+from fedem_lightning.report.resampling import SUMMARIES, common_clients, resampled_p
+from fedem_lightning.tasks import HIGHER_IS_BETTER
+
+KEY = "algorithm.n_components"
+
+
+class Difference(NamedTuple):
+    """A paired test of two rows' validation scores.
+
+    Args:
+        gain: mean over the common seeds, positive where the first row is better.
+        p: two-sided p-value; NaN if there is nothing to test.
+        over: what the test pairs, in words.
+
+    """
+
+    gain: float
+    p: float
+    over: str
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the first row is better beyond chance."""
+        return self.gain > 0 and self.p < LEVEL
+
+
+def recommendation(setting: Setting) -> list[str]:
+    """Lines about one setting: the number of components of each method that has several, then the method."""
+    known = [group for group in setting.groups if _seeds(group)]
+    if not known:
+        return ["no validation scores, so nothing can be recommended: the runs had no validation samples"]
+    lines, candidates = [], []
+    families: dict[str, list[Group]] = defaultdict(list)
+    for group in known:
+        rest = {k: v for k, v in group.config.items() if k != KEY}
+        families[f"{group.algorithm} {comparable(rest)}"].append(group)
+    for family in families.values():
+        best, said = _number_of_components(sorted(family, key=_m)) if len(family) > 1 else (family[0], [])
+        candidates.append(best)
+        lines += said
+    lines += _method(candidates)
+    missing = [group.label for group in setting.groups if group not in known]
+    return lines + ([f"without validation scores, so not considered: {', '.join(missing)}"] if missing else [])
+
+
+def _number_of_components(family: list[Group]) -> tuple[Group, list[str]]:
+    """The smallest M that no larger one beats beyond chance, and a line with the reasons."""
+    best = family[0]
+    for group in family[1:]:
+        if difference(group, best).is_better:
+            best = group
+    reasons = []
+    for other in family:
+        if other is not best:
+            found = difference(best, other)
+            said = f"{_score(other)} for M = {_m(other):g} ({_p(found)})"
+            if _m(other) > _m(best):
+                said = f"M = {_m(other):g} is not better beyond chance: {_score(other)} ({_p(found)}){_flaws(other)}"
+            reasons.append(said)
+    smaller = [r for r in reasons if not r.startswith("M = ")]
+    larger = [r for r in reasons if r.startswith("M = ")]
+    first = f"{best.algorithm}: M = {_m(best):g}: validation {_score(best)}"
+    first += f" against {', '.join(smaller)}" if smaller else ""
+    return best, ["; ".join([first + _mixture(best), *larger])]
+
+
+def _method(candidates: Sequence[Group]) -> Iterator[str]:
+    ordered = sorted(candidates, key=lambda group: -_sign(group) * float(np.mean(list(_seeds(group).values()))))
+    best, *others = ordered
+    if not others:
+        yield f"method: {best.label} is the only one with validation scores ({_score(best)})"
+        return
+    tested = [(other, difference(best, other)) for other in others]
+    equal = [f"{other.label} ({_score(other)}, {_p(found)})" for other, found in tested if not found.is_better]
+    second, found = tested[0]
+    yield (
+        f"method: {best.label}: validation {_score(best)} against {_score(second)} for {second.label} ({_p(found)})"
+        + (_likelihood(best, second) + _mixture(best) + _flaws(best))
+    )
+    if equal:
+        yield f"not sure: {best.label} is not better beyond chance than {', '.join(equal)}; more seeds may tell"
+    else:
+        worst_p = show_p(max(found.p for _, found in tested))
+        yield f"sure: {best.label} is better than each of {len(others)} others beyond chance (largest p = {worst_p})"
+
+
+def difference(a: Group, b: Group) -> Difference:
+    """Tests two rows' validation scores: Student's test over five or more common seeds, else a bootstrap of clients."""
+    mine, theirs, sign = _seeds(a), _seeds(b), _sign(a)
+    gains = [sign * (mine[seed] - theirs[seed]) for seed in mine if seed in theirs]
+    if not gains:
+        return Difference(sign * float(np.mean(list(mine.values())) - np.mean(list(theirs.values()))), math.nan, "")
+    gain = float(np.mean(gains))
+    if len(gains) >= ENOUGH_SEEDS:
+        return Difference(gain, t_test(gains), f"{len(gains)} seeds")
+    clients = common_clients(a, b, SUMMARIES["val"])
+    n = 0 if clients is None else len(clients.weight)
+    p = resampled_p(a, b, "val", sign) if gain > 0 else resampled_p(b, a, "val", sign)
+    return Difference(gain, p, f"{n} clients")
+
+
+def _seeds(group: Group, measure: str = "") -> dict[int, float]:
+    """The weighted validation score of each seed, in the table's unit; empty unless all seeds have one."""
+    name, factor = (measure, 1.0) if measure else group.runs[0].measure
+    found = {}
+    for run in group.runs:
+        value = ((run.results.get("val") or {}).get(name) or {}).get("weighted")
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            return {}
+        found[run.seed] = factor * value
+    return found
+
+
+def _sign(group: Group) -> int:
+    return 1 if HIGHER_IS_BETTER[group.runs[0].measure[0]] else -1
+
+
+def _m(group: Group) -> float:
+    m = group.config.get(KEY)
+    return float(m) if isinstance(m, (int, float)) else math.inf
+
+
+def _score(group: Group) -> str:
+    percent = group.runs[0].measure[1] == 100
+    return f"{np.mean(list(_seeds(group).values())):{'.1f' if percent else '.4g'}}"
+
+
+def _p(found: Difference) -> str:
+    return "no test: nothing is paired" if math.isnan(found.p) else f"p = {show_p(found.p)} over {found.over}"
+
+
+def _likelihood(best: Group, other: Group) -> str:
+    losses = [_seeds(group, "loss") for group in (best, other)]
+    if best.runs[0].measure[0] == "loss" or not all(losses):
+        return ""
+    mine, theirs = (float(np.mean(list(found.values()))) for found in losses)
+    return f"; validation loss {mine:.3g} against {theirs:.3g}"
+
+
+def _mixture(group: Group) -> str:
+    """The entropy of the mixture weights in words, if there are any."""
+    weights = [found for run in group.runs if (found := mixture_weights(run)) is not None and len(found.seen)]
+    if not weights:
+        return ""
+    mean = float(np.mean([entropy(found.seen) for found in weights]))
+    most = math.log(weights[0].seen.shape[1])
+    said = "clients mix the components" if mean > most / 2 else "most clients rely on one component"
+    return f"; entropy of pi {mean:.2f} of at most {most:.2f} nats: {said}"
+
+
+def _flaws(group: Group) -> str:
+    """Dead components in words, if a run has any."""
+    dead = [len((run.results.get("components") or {}).get("dead") or []) for run in group.runs]
+    if not any(dead):
+        return ""
+    return f", and {max(dead)} dead component{'s' * (max(dead) > 1)} in {sum(map(bool, dead))} of {len(dead)} runs"
