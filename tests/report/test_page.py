@@ -79,7 +79,7 @@ class Seen(HTMLParser):
 def written(folder: Path) -> str:
     settings, papers = settings_of(folder), Papers()
     report = Report([scores_table(s, papers) for s in settings], sum(len(s.groups) for s in settings))
-    return page(report, settings, report_figures(settings, papers))
+    return page(report, settings, report_figures(settings, papers)[0])
 
 
 def test_the_page_needs_nothing_else_and_names_methods_as_their_papers_do(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_method_has_one_colour_and_many_methods_stay_apart(tmp_path: Path) -> 
 def test_figures_have_names_above_lines_and_axes_for_the_script(tmp_path: Path) -> None:
     folder = three_methods(tmp_path, ["a", "b"])
     settings = settings_of(folder)
-    drawn = next(d for d in report_figures(settings, Papers())[0] if d.name.endswith("_by_round"))
+    drawn = next(d for d in report_figures(settings, Papers())[0][0] if d.name.endswith("_by_round"))
     root = ElementTree.fromstring(inline_svg(drawn))
     titles = {g.get("data-row"): g.findtext(f"{{{SVG}}}title") for g in root.iter(f"{{{SVG}}}g") if g.get("data-row")}
     assert titles == {"row-0": "Local", "row-1": "FedAvg", "row-2": "FedEM"}
@@ -188,7 +188,7 @@ def test_figures_have_names_above_lines_and_axes_for_the_script(tmp_path: Path) 
 
 def test_files_of_figures_keep_apart(tmp_path: Path) -> None:
     make_run(tmp_path / "a", 0.7)
-    one = report_figures(settings_of(tmp_path), Papers())[0][0]
+    one = report_figures(settings_of(tmp_path), Papers())[0][0][0]
     alike = [Drawn(name, one.section, one.caption, one.figure) for name in ("a b", "a|b", "a/b")]
     assert list(by_file_name(alike)) == ["a-b", "a-b-", "a-b--"]
 

@@ -17,8 +17,9 @@ from fedem_lightning.report.collect import Run, Skipped, find_runs
 from fedem_lightning.report.compare import client_rows, compared, comparison_parts
 from fedem_lightning.report.components import components_table
 from fedem_lightning.report.equal_cost import check_timed, equal_cost_table
-from fedem_lightning.report.figures import report_figures
+from fedem_lightning.report.figures import by_file_name, report_figures
 from fedem_lightning.report.groups import Setting, group_runs
+from fedem_lightning.report.page.page import page
 from fedem_lightning.report.paired import leaders
 from fedem_lightning.report.papers import Papers
 from fedem_lightning.report.recommend import recommendation
@@ -58,14 +59,16 @@ def compare(chosen: argparse.Namespace) -> None:
     settings, report = assemble(runs, skipped, papers, chosen)
     pairs = compared(settings, chosen.compare) if chosen.compare else []
     report.more = {"compare.csv": client_rows(pairs)} if pairs else {}
-    report.figures = report_figures(settings) if chosen.out is not None else {}
     print_report(report)
     for setting, a, b in pairs:
         print_parts(comparison_parts(setting, a, b))
     if chosen.recommend:
         _recommend(settings)
     if chosen.out is not None:
-        # the page is made from `settings` and `report` here
+        figures, notes = report_figures(settings, papers)
+        report.notes += notes
+        report.figures = by_file_name(drawn for part in figures.values() for drawn in part)
+        report.page = page(report, settings, figures)
         paths = write_report(report, chosen.out, chosen.force)
         print(f"written: {plain(chosen.out)} ({', '.join(path.name for path in paths)})")
 

@@ -4,6 +4,10 @@ import re
 import unicodedata
 from typing import Any
 
+from fedem_lightning.run.plain_text import one_line
+
+plain = one_line
+
 LONGEST = 80
 """Letters of a name that are shown; tables in CSV have it in full."""
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
@@ -19,16 +23,6 @@ _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
 
 
 _LATEX_LETTERS = "ÄÖÜäöüßÀÁÂÃÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕØÙÚÛÝàáâãåæçèéêëìíîïñòóôõøùúûýÿ"
-
-
-def plain(text: Any) -> str:
-    """A name on one line, without control characters; bytes that are no text (of a folder's name) become "?"."""
-    letters = ("?" if "\ud800" <= c <= "\udfff" else " " if _is_control(c) else c for c in str(text))
-    return " ".join("".join(letters).split())
-
-
-def _is_control(letter: str) -> bool:
-    return unicodedata.category(letter) in ("Cc", "Cf", "Zl", "Zp")  # Cf reverses the direction of writing, ...
 
 
 def shorten(text: str, longest: int = LONGEST) -> str:

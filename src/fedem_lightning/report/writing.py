@@ -1,4 +1,4 @@
-"""Files of the report: Markdown, CSV in long and in wide form, LaTeX, and figures."""
+"""Files of the report: the page, Markdown, CSV in long and in wide form, LaTeX, and figures."""
 
 import io
 from collections.abc import Sequence
@@ -6,17 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.report.cells import Cell, Table
 from fedem_lightning.report.collect import Skipped
+from fedem_lightning.report.figures.base import Drawn
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.latex import latex
+from fedem_lightning.report.page.svg import svg_file
 from fedem_lightning.report.text import cell_text, markdown_text, plain, shorten
 from fedem_lightning.run.files import write_atomically
 
-FILES = ("report.md", "report.csv", "report_wide.csv", "report.tex")
+FILES = ("report.html", "report.md", "report.csv", "report_wide.csv", "report.tex")
 """What every report has; the figures' names depend on the runs."""
 CAVEAT = (
     "The papers' numbers belong to their own data, models and rounds; differences mean something where these agree."
@@ -32,7 +33,8 @@ class Report:
         n_runs: number of runs in the tables.
         skipped: runs that are not in the tables.
         notes: further lines.
-        figures: figures by the name of the file without ".png".
+        figures: figures by the name of their files without ".png" and ".svg".
+        page: the page as HTML.
         more: further tables by the name of their CSV file.
 
     """
@@ -41,7 +43,8 @@ class Report:
     n_runs: int
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    figures: dict[str, Figure] = field(default_factory=dict)
+    figures: dict[str, Drawn] = field(default_factory=dict)
+    page: str = ""
     more: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
@@ -156,7 +159,7 @@ def check_free(folder: Path, names: Sequence[str], force: bool) -> None:
 
 
 def write_report(report: Report, folder: Path, force: bool = False) -> list[Path]:
-    """Writes report.md, report.csv, report_wide.csv, report.tex and the figures.
+    """Writes the page, the tables as Markdown, CSV and LaTeX, and the figures as PNG and SVG.
 
     Args:
         report: the report to write.
@@ -170,13 +173,19 @@ def write_report(report: Report, folder: Path, force: bool = False) -> list[Path
         UserError: a file exists already; then nothing is written.
 
     """
-    texts = (markdown(report), tidy(report).to_csv(index=False), wide(report).to_csv(index=False), latex(report.tables))
+    texts = (
+        report.page,
+        markdown(report),
+        tidy(report).to_csv(index=False),
+        wide(report).to_csv(index=False),
+        latex(report.tables),
+    )
     contents = {name: text.encode() for name, text in zip(FILES, texts, strict=True)}
     contents |= {name: table.to_csv(index=False).encode() for name, table in report.more.items()}
-    for name, figure in report.figures.items():
+    for name, drawn in report.figures.items():
         image = io.BytesIO()
-        figure.savefig(image, format="png", dpi=120)
-        contents[f"{name}.png"] = image.getvalue()
+        drawn.figure.savefig(image, format="png", dpi=120)
+        contents |= {f"{name}.png": image.getvalue(), f"{name}.svg": svg_file(drawn)}
     check_free(folder, list(contents), force)
     for name, content in contents.items():
         write_atomically(folder / name, content)

@@ -1,12 +1,14 @@
 """Figures over several runs: each is a file, and part of the page."""
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from fedem_lightning.report.components import mixture_weights
 from fedem_lightning.report.figures.base import Drawn, Rows
 from fedem_lightning.report.figures.clients import percentiles, scatter
 from fedem_lightning.report.figures.curves import all_curves
 from fedem_lightning.report.figures.mixture import entropies, mixture_figures
-from fedem_lightning.report.figures.structure import structure_figures
+from fedem_lightning.report.figures.structure import has_structure, structure_figures
 from fedem_lightning.report.figures.sweeps import families, sweep, varied_numbers
 from fedem_lightning.report.groups import Setting, file_name
 from fedem_lightning.report.looks import looks
@@ -17,20 +19,43 @@ from fedem_lightning.report.papers import Papers
 ROWS_SHOWN = 8
 """Rows of a table whose own figures are drawn: mixture weights, clusters, collaboration weights."""
 
+Maker = Callable[[], Drawn | list[Drawn] | None]
+"""Draws figures, if the runs have data for them."""
+
 __all__ = ["Drawn", "Rows", "by_file_name", "report_figures"]
 
 
-def report_figures(settings: Sequence[Setting], papers: Papers) -> dict[int, list[Drawn]]:
-    """All figures for which the runs have data, by the index of their setting; figures over settings have -1."""
-    found = looks(settings)
-    figures = {i: _of_setting(Rows(s, row_names(s), found), papers) for i, s in enumerate(settings)}
-    over = [
-        sweep(family, key, found)
+def report_figures(settings: Sequence[Setting], papers: Papers) -> tuple[dict[int, list[Drawn]], list[str]]:
+    """All figures for which the runs have data, and a line for each that could not be drawn.
+
+    Returns:
+        Figures by the index of their setting, those over several settings with -1; lines.
+
+    """
+    found, figures, notes = looks(settings), {}, []
+    for i, setting in enumerate(settings):
+        figures[i], failed = _drawn(_of_setting(Rows(setting, row_names(setting), found), papers))
+        notes += [f"{setting.title}: {line}" for line in failed]
+    figures[-1], failed = _drawn(
+        functools.partial(sweep, family, key, found)
         for family in families(settings)
         for key in varied_numbers(family)
         if key.startswith("dataset.")  # other keys are varied within a setting
-    ]
-    return figures | {-1: [drawn for drawn in over if drawn is not None]}
+    )
+    return figures, notes + failed
+
+
+def _drawn(makers: Iterable[Maker]) -> tuple[list[Drawn], list[str]]:
+    """Calls the functions that draw; a damaged file of a run costs its figure, and a line, but not the report."""
+    figures, notes = [], []
+    for make in makers:
+        try:
+            made = make()
+        except Exception as error:  # whatever a file holds
+            notes.append(f"a figure could not be drawn ({type(error).__name__}: {error})")
+            continue
+        figures += made if isinstance(made, list) else [made] if made is not None else []
+    return figures, notes
 
 
 def by_file_name(figures: Iterable[Drawn]) -> dict[str, Drawn]:
@@ -44,13 +69,19 @@ def by_file_name(figures: Iterable[Drawn]) -> dict[str, Drawn]:
     return found
 
 
-def _of_setting(rows: Rows, papers: Papers) -> list[Drawn]:
+def _of_setting(rows: Rows, papers: Papers) -> Iterator[Maker]:
+    """The functions that draw a setting's figures, in their order on the page."""
     setting = rows.setting
-    drawn = [*all_curves(rows, papers), percentiles(rows), _main_pair(rows), entropies(rows)]
-    own = [[*mixture_figures(rows, g), *structure_figures(rows, g)] for g in setting.groups]
-    drawn += [figure for figures in [o for o in own if o][:ROWS_SHOWN] for figure in figures]
-    drawn += [sweep(setting, key, rows.looks) for key in varied_numbers(setting)]
-    return [figure for figure in drawn if figure is not None]
+    yield functools.partial(all_curves, rows, papers)
+    yield functools.partial(percentiles, rows)
+    yield functools.partial(_main_pair, rows)
+    yield functools.partial(entropies, rows)
+    with_own = [g for g in setting.groups if mixture_weights(g.runs[0]) is not None or has_structure(g.runs[0])]
+    for group in with_own[:ROWS_SHOWN]:
+        yield functools.partial(mixture_figures, rows, group)
+        yield functools.partial(structure_figures, rows, group)
+    for key in varied_numbers(setting):
+        yield functools.partial(sweep, setting, key, rows.looks)
 
 
 def _main_pair(rows: Rows) -> Drawn | None:

@@ -4,12 +4,18 @@ import numpy as np
 import pandas as pd
 
 from fedem_lightning.report.arrays import arrays
+from fedem_lightning.report.collect import Run
 from fedem_lightning.report.figures.base import Drawn, Rows, axes_of, titled
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.looks import CHROME, PALETTE
 from fedem_lightning.run.figures import coefficients_figure, embedding_figure
 
 LINE = PALETTE[1]
+
+
+def has_structure(run: Run) -> bool:
+    """Whether a run left something that says who learns with whom."""
+    return any((run.folder / f"{name}.npz").exists() for name in ("clusters", "coefficients"))
 
 
 def structure_figures(rows: Rows, group: Group) -> list[Drawn]:

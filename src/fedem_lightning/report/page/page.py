@@ -16,8 +16,9 @@ from fedem_lightning.report.looks import Look, looks
 from fedem_lightning.report.names import row_names
 from fedem_lightning.report.page.pairs import baselines, pairs_data
 from fedem_lightning.report.page.svg import inline_svg
-from fedem_lightning.report.paired import leaders
+from fedem_lightning.report.text import shorten
 from fedem_lightning.report.writing import CAVEAT, Report
+from fedem_lightning.run.plain_text import one_line
 
 SECTIONS = {
     "convergence": "Scores during training",
@@ -88,7 +89,10 @@ def _section(key: str, name: str, rows: Rows, drawn: Sequence[Drawn]) -> dict[st
 
 def _table(table: Table, rows: Rows) -> dict[str, Any]:
     columns = table.filled()
-    bold = leaders(rows.setting, list(columns)) if table.name == "scores" else {}
+
+    def bold(group: Group, key: str) -> bool:
+        return group.label in table.leaders.get(key, ())
+
     return {
         "title": table.title,
         "headers": ["method", *(column.header for column in columns.values())],
@@ -98,9 +102,7 @@ def _table(table: Table, rows: Rows) -> dict[str, Any]:
                 "name": rows.names.get(group.label, group.label),
                 "label": group.label,
                 "colour": rows.looks[group.label].colour if group.label in rows.looks else "transparent",
-                "cells": [
-                    _cell(column, cells.get(key), group.label in bold.get(key, ())) for key, column in columns.items()
-                ],
+                "cells": [_cell(column, cells.get(key), bold(group, key)) for key, column in columns.items()],
             }
             for group, cells in table.rows
         ],
@@ -134,8 +136,5 @@ def _run(rows: Rows, group: Group, run: Run) -> list[object]:
 
 
 def _text(value: Any) -> Any:
-    """A value as printable text of at most 400 letters, which the template then escapes; markup stays as it is."""
-    if isinstance(value, Markup):
-        return value
-    shown = "".join(c if c.isprintable() else " " for c in str(value))
-    return shown if len(shown) <= 400 else f"{shown[:397]}..."
+    """A value as one line of at most 400 letters, which the template then escapes; markup stays as it is."""
+    return value if isinstance(value, Markup) else shorten(one_line(value), 400)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,6 +9,7 @@ import matplotlib as mpl
 
 from fedem_lightning.report.figures.base import Drawn
 from fedem_lightning.report.looks import CHROME, GRID
+from fedem_lightning.run.plain_text import one_line
 
 SVG = "http://www.w3.org/2000/svg"
 ElementTree.register_namespace("", SVG)
@@ -56,7 +56,7 @@ def _svg(drawn: Drawn, transparent: bool) -> bytes:
 
 def _title(element: ElementTree.Element, words: str) -> None:
     title = ElementTree.Element(f"{{{SVG}}}title")
-    title.text = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", " ", words)
+    title.text = one_line(words)
     element.insert(0, title)
 
 
