@@ -79,7 +79,14 @@ def test_a_missing_key_is_a_problem_and_so_is_another_spelling(runs: dict[str, P
     assert set(SCHEMA["required"]) | {"bounds"} == results.keys()
     for path in needed:
         assert problems(without(results, path)), path
-    for path in ("recovery.mach", "components.agreements", "reference.bayes", "train.acuracy", "engine.nam", "seeds"):
+    for path in (
+        "recovery.mach",
+        "components.agreements",
+        "reference.bayes",
+        "train.accuracies",
+        "engine.names",
+        "seeds",
+    ):
         changed = copy.deepcopy(results)
         *branches, leaf = path.split(".")
         (changed[branches[0]] if branches else changed)[leaf] = 1
