@@ -41,6 +41,6 @@ def test_there_is_none_without_classes_or_without_test_samples() -> None:
     x, client = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
     for options in ({"task": "regression"}, {"n_classes": 2, "split": np.zeros(20, dtype=int)}):
         y = x[:, 0] if "task" in options else (x[:, 0] > 0).astype(int)
-        data = type(make_data()).from_arrays(x, y, client, **options)  # type: ignore[arg-type]
+        data = type(make_data()).from_arrays(x, y, client, **options)
         model = make_model(FedAvg, data)
         assert agreement(model, data.federation, model.evaluation_components(data.federation)) == {}

@@ -38,11 +38,11 @@ def scores_of_test(model: Any, data: FederatedDataModule, rounds: int = 2) -> di
 
 
 def predicted(model: Any, data: FederatedDataModule) -> ClientPredictions:
-    [found] = make_trainer(0).predict(model, data)
-    return found
+    found: Any = make_trainer(0).predict(model, data)
+    return found[0]
 
 
-UNSEEN = {"unseen_fraction": 0.4}
+UNSEEN: dict[str, Any] = {"unseen_fraction": 0.4}
 CASES: dict[str, tuple[type, FederatedDataModule, dict[str, Any]]] = {
     "shared, unseen": (FedEM, make_data(SIZES, **UNSEEN), {}),
     "own models": (Local, make_data(SIZES), {}),

@@ -24,7 +24,7 @@ class Watched(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.sanity_checking:
-            self.pi.append(pl_module.pi.clone().numpy())  # type: ignore[operator,union-attr]
+            self.pi.append(pl_module.pi.clone().numpy())  # type: ignore[operator]
             self.rounds.append(read(self.path)["round"].tolist())
 
 
@@ -73,6 +73,8 @@ def test_a_resumed_run_goes_on_with_the_file(tmp_path: Path) -> None:
     fit(make_model(FedEM, data), data, path, rounds=6, ckpt_path=checkpoint)  # the file is two rounds ahead
     for name, array in read(whole).items():
         np.testing.assert_array_equal(read(path)[name], array)
+    fit(make_model(FedEM, data), data, path, rounds=4, ckpt_path=checkpoint)
+    assert read(path)["round"].tolist() == [1, 2, 3, 4]
     path.write_bytes(path.read_bytes()[:100])
     fit(make_model(FedEM, data), data, path, rounds=6, ckpt_path=checkpoint)
     assert read(path)["round"].tolist() == [4, 5, 6]
