@@ -92,7 +92,7 @@ def test_a_scale_that_holds_all_shares_has_no_arrow(tmp_path: Path, drawn: dict[
     draw(data.federation, tmp_path / "figure.png")
     sizes, shares = drawn["figure"].axes[:2]
     image = shares.images[0]
-    assert image.get_clim() == pytest.approx((0, 1 / 3))  # type: ignore[comparison-overlap]
+    assert image.get_clim() == pytest.approx((0, 1 / 3))
     assert image.colorbar is not None
     assert image.colorbar.extend == "neither"
     assert ticks(shares.yaxis) == [0, 1, 2]
