@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torchvision
@@ -15,6 +16,7 @@ from fedem_lightning import UserError
 from fedem_lightning.run.execute import build_model, run
 from helpers.commands import CONFIG_DIR
 from helpers.runs import SMALL, leave_undrawn, run_small
+from helpers.schema import problems_of_run
 
 GROUPS = (
     "adaptation",
@@ -63,6 +65,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def check_samples(folder: Path, results: dict[str, Any]) -> None:
+    """The mean of each client's scores of test samples is its test score."""
+    with np.load(folder / "test_samples.npz", allow_pickle=False) as file:
+        n, values, measure = file["n"], file["values"], str(file["measure"])
+    clients = pd.read_parquet(folder / "clients.parquet")
+    assert n.tolist() == clients.n_test.tolist()
+    assert measure == ("loss" if results["dataset"] == "density" else "accuracy")
+    assert values.dtype == (np.float32 if results["dataset"] in ("density", "shakespeare") else bool)
+    means = [part.mean() if len(part) else np.nan for part in np.split(values, n.cumsum()[:-1])]
+    np.testing.assert_allclose(means, clients[f"test_{measure}"], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("option", OPTIONS)
 def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
@@ -85,7 +99,8 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
     results = run_small(tmp_path / "run", files, *overrides)
     assert results["rounds"] == 2
     assert 0 <= results["test"]["accuracy"]["weighted"] <= 1
-    assert (tmp_path / "run" / "results.json").exists()
+    assert problems_of_run(tmp_path / "run") == []
+    check_samples(tmp_path / "run", results)
     figure3 = ["wireless", "reliable", "balanced"]
     networks = {"none": [], "figure3": figure3}.get(name, [name])
     timed = figure3 if option.startswith("experiment/user_centric") else []

@@ -45,6 +45,7 @@ def test_the_wheel_runs_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=empty, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     assert (empty / "run" / "results.json").exists()
+    assert (site / "fedem_lightning" / "run" / "results.schema.json").is_file()
 
 
 def test_the_public_api_is_what_all_lists() -> None:

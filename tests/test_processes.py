@@ -71,6 +71,7 @@ def results(devices: int) -> dict[str, dict[str, Tensor]]:
             "metrics": torch.tensor([metrics[key] for key in sorted(metrics)]),
             "test loss": torch.tensor(table.test_loss.fillna(-1).to_numpy()),
             "sent": torch.tensor([model.statistics.up_bytes, model.statistics.down_bytes]),
+            "samples": torch.from_numpy(model.test_samples.arrays()["values"]),
             "lambda": torch.tensor(table.get("lambda", table.n_test).to_numpy()),
         }
     return found

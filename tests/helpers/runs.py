@@ -149,6 +149,6 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """What is in results.json and does not depend on the machine."""
+    """What is in results.json and does not depend on the machine, or on how often the run was begun."""
     results = json.loads((folder / "results.json").read_text())
-    return {k: v for k, v in results.items() if k not in ("seconds", "environment", "peak_memory_bytes")}
+    return {k: v for k, v in results.items() if k not in ("seconds", "environment", "peak_memory_bytes", "command")}

@@ -34,13 +34,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
     folder, out = finished
-    names = {"results.json", "metrics.csv", "clients.parquet", "checkpoints", ".hydra"}
+    names = {"results.json", "metrics.csv", "clients.parquet", "checkpoints", ".hydra", "test_samples.npz"}
+    names |= {"mixture_weights.npz"}
     figures = {"accuracy_by_round.png", "mixture_weights.png", "accuracy_over_clients.png"}
     assert {p.name for p in folder.iterdir()} == names | figures
     assert {p.name for p in (folder / ".hydra").iterdir()} == {"config.yaml", "overrides.yaml"}
     results = json.loads((folder / "results.json").read_text())
     expected = {"algorithm": "fedem", "dataset": "synthetic", "backbone": "linear", "seed": 0, "rounds": 4}
     assert {key: results[key] for key in expected} == expected
+    overrides = " ".join([*TINY, "dataset.unseen_fraction=0.25", "run_dir=first"])
+    assert (results["experiment"], results["command"]) == (None, f"python -m fedem_lightning {overrides}")
     assert (results["n_clients"], results["n_unseen_clients"]) == (6, 2)
     sums = {"weighted", "pooled", "mean", "bottom_decile", "worst"}
     for scores in (results["train"], results["val"], results["test"], results["unseen"]["test"]):
@@ -76,6 +79,10 @@ def test_metrics_have_one_row_a_round_and_the_table_one_a_client(finished: tuple
     metrics = pd.read_csv(folder / "metrics.csv")
     assert metrics["round"].tolist() == [1, 2, 3, 4]
     assert metrics["objective"].notna().all()
+    seconds, own = metrics["seconds"].to_numpy(), metrics["round_seconds"].to_numpy()
+    assert (np.diff(seconds) >= own[1:]).all()  # what evaluations took counts, too
+    training = json.loads((folder / "results.json").read_text())["seconds"]["training"]
+    assert own.sum() < seconds[-1] < training
     assert metrics["val/accuracy"].notna().tolist() == [False, True, False, True]
     clients = pd.read_parquet(folder / "clients.parquet")
     assert clients.columns[:5].tolist() == ["id", "population", "n_train", "n_val", "n_test"]

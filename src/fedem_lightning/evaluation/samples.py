@@ -39,10 +39,16 @@ class SampleScores:
             scores: the task's scores of the samples, by measure [n].
 
         """
+        values = scores[self.measure].to(self.values.dtype)
         clients, counts = row.unique_consecutive(return_counts=True)  # [c], [c]
+        start, end = int(self._next[clients[0]]), int(self._next[clients[-1]] + counts[-1])
+        if end - start == len(row):  # clients one after the other, as in one process: no index is needed
+            self.values[start:end] = values
+            self._next[clients] += counts
+            return
         first = self._next[clients] - (counts.cumsum(0) - counts)  # place of a client's first sample, less its index
         places = torch.repeat_interleave(first, counts) + torch.arange(len(row), device=row.device)
-        self.values[places] = scores[self.measure].to(self.values.dtype)
+        self.values[places] = values
         self._next[clients] += counts
 
     def arrays(self) -> dict[str, np.ndarray]:

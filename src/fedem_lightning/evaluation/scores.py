@@ -59,6 +59,7 @@ class Scores(NamedTuple):
 
     measures: dict[str, dict[str, np.ndarray]]  # split -> measure -> float64 [C]; NaN without samples
     columns: dict[str, np.ndarray]  # columns that their adaptation adds, float64 [C]
+    samples: SampleScores | None = None  # of their test samples; None: not asked for, or too many
 
 
 def score(
@@ -66,14 +67,15 @@ def score(
     federation: Federation,
     clients: Tensor,
     own_data: Federation | None = None,
-    samples: SampleScores | None = None,
+    by_sample: bool = False,
 ) -> Scores:
     """Scores `clients` (int64 [C]) on every split.
 
     Each process scores its share of the clients; torchmetrics sums them up. An adaptation tunes on the training samples
-    of `own_data`. `samples` takes the scores of these clients' test samples.
+    of `own_data`. `by_sample` says whether the scores of the test samples are kept.
     """
     with torch.inference_mode(False), torch.no_grad():  # an adaptation trains
+        samples = sample_scores(federation, clients) if by_sample else None
         return _score(algorithm, federation, clients, own_data or federation, samples)
 
 
@@ -109,7 +111,7 @@ def _score(
         for split, metric in metrics.items()
     }
     processes.sum([*columns.values(), *([] if samples is None else [samples.values])])
-    return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()})
+    return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()}, samples)
 
 
 def _personal_models(
@@ -205,8 +207,7 @@ def client_table(
             **{f"n_{split}": federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS},
         }
     )
-    samples = sample_scores(federation, clients)
-    measures, columns = score(algorithm, federation, clients, own_data, samples)
+    measures, columns, samples = score(algorithm, federation, clients, own_data, by_sample=True)
     for split, found in measures.items():
         for measure, scores in found.items():
             table[f"{split}_{measure}"] = scores

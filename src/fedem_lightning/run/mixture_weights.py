@@ -77,7 +77,7 @@ def add_thinned(rows: list[Any], new: Any) -> None:
 
 def _read(path: Path) -> list[_Row]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             columns = [file[name] for name in _Row._fields]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # the run went on in another folder, or it is damaged
         return []

@@ -1,0 +1,117 @@
+"""The score of every test sample, against the predictions that the Trainer gives for the same samples."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import (
+    DensityDataModule,
+    FedAvg,
+    FedEM,
+    FederatedDataModule,
+    Finetune,
+    HypCluster,
+    Interpolate,
+    Local,
+    LoopEngine,
+)
+from fedem_lightning.algorithms.deployment import ClientPredictions
+from fedem_lightning.evaluation import samples
+from helpers.federations import make_data, make_model, make_trainer
+
+SIZES = (30, 25, 4, 17, 40)  # the third client has no test sample
+
+
+def regression(**options: Any) -> FederatedDataModule:
+    rng, client = np.random.default_rng(0), np.repeat(np.arange(5), SIZES)
+    x = rng.normal(size=(len(client), 4))
+    return FederatedDataModule.from_arrays(x, x @ rng.normal(size=(4, 2)), client, task="regression", **options)
+
+
+def scores_of_test(model: Any, data: FederatedDataModule, rounds: int = 2) -> dict[str, np.ndarray]:
+    trainer = make_trainer(rounds)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    return model.test_samples.arrays()
+
+
+def predicted(model: Any, data: FederatedDataModule) -> ClientPredictions:
+    found: Any = make_trainer(0).predict(model, data)
+    return found[0]
+
+
+UNSEEN: dict[str, Any] = {"unseen_fraction": 0.4}
+CASES: dict[str, tuple[type, FederatedDataModule, dict[str, Any]]] = {
+    "shared, unseen": (FedEM, make_data(SIZES, **UNSEEN), {}),
+    "own models": (Local, make_data(SIZES), {}),
+    "own models in blocks": (Local, make_data(SIZES), {"engine": LoopEngine(block_size=2), "scored_clients": 3}),
+    "clusters, unseen": (HypCluster, make_data(SIZES, **UNSEEN), {"initialization": "random"}),
+    "tuned, unseen": (FedAvg, make_data(SIZES, **UNSEEN), {"adaptation": Finetune(1), "personalize_fraction": 0.5}),
+    "interpolated": (FedAvg, make_data(SIZES), {"adaptation": Interpolate(lambdas=(0.2, 0.7), selection="train")}),
+    "binary": (FedAvg, make_data(SIZES, n_classes=2, task="binary"), {}),
+    "regression": (FedEM, regression(**UNSEEN), {}),
+    "density": (FedAvg, DensityDataModule(n_clients=5, n_symbols=9, n_samples=20, test_size=30), {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_sample_has_its_own_score(case: str) -> None:
+    kind, data, options = CASES[case]
+    model = make_model(kind, data, **options)
+    found, table, by_trainer = scores_of_test(model, data), model.clients, predicted(model, data)
+    assert found["n"].tolist() == table.n_test.tolist()
+    assert found["n"].dtype == np.int64
+    assert np.repeat(table.id, found["n"]).tolist() == by_trainer.client.tolist()
+    measure = str(found["measure"])
+    assert measure == {"regression": "mse", "density": "loss"}.get(case, "accuracy")
+    y, prediction = by_trainer.y, by_trainer.prediction
+    if measure == "accuracy":
+        assert found["values"].dtype == bool
+        np.testing.assert_array_equal(found["values"], prediction.argmax(axis=1) == y)
+        assert 0 < found["values"].mean() < 1
+    else:
+        assert found["values"].dtype == np.float32
+        picked = prediction[np.arange(len(y)), y if measure == "loss" else 0]
+        by_hand = -np.log(picked) if measure == "loss" else ((prediction - y.reshape(prediction.shape)) ** 2).mean(1)
+        np.testing.assert_allclose(found["values"], by_hand, rtol=1e-5)
+    means = [part.mean() if len(part) else np.nan for part in np.split(found["values"], found["n"].cumsum()[:-1])]
+    np.testing.assert_allclose(means, table[f"test_{measure}"], rtol=1e-6)
+
+
+def test_runs_on_the_same_federation_are_aligned_sample_by_sample() -> None:
+    """How often exactly one of two methods is right, by the files alone and by their predictions."""
+    first, second = make_data(SIZES, **UNSEEN), make_data(SIZES, **UNSEEN)
+    fedem, local = make_model(FedEM, first), make_model(FedAvg, second, adaptation=Finetune(3))
+    a, b = scores_of_test(fedem, first), scores_of_test(local, second)
+    assert fedem.federation_digest == local.federation_digest
+    assert a["n"].tolist() == b["n"].tolist()
+    p, q = predicted(fedem, first), predicted(local, second)
+    right, left = p.prediction.argmax(axis=1) == p.y, q.prediction.argmax(axis=1) == p.y
+    assert ((a["values"] > b["values"]).sum(), (a["values"] < b["values"]).sum()) == (
+        (right > left).sum(),
+        (right < left).sum(),
+    )
+    assert (right != left).any()
+
+
+def test_samples_come_piece_by_piece_and_client_by_client() -> None:
+    """The rows of two blocks, whose samples are scored in pieces that end within a client."""
+    data = make_data((10, 15, 20))
+    kept = samples.SampleScores(data.federation, torch.tensor([0, 2, 1]))
+    assert kept.n.tolist() == [2, 4, 3]
+    for row, right in (([0, 0, 2], [1, 0, 1]), ([2, 2], [0, 0]), ([1], [1]), ([1, 1, 1], [0, 1, 1])):
+        kept.add(torch.tensor(row), {"accuracy": torch.tensor(right, dtype=torch.float64)})
+    assert kept.arrays()["values"].astype(int).tolist() == [1, 0, 1, 0, 1, 1, 1, 0, 0]
+
+
+def test_more_samples_than_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = make_data(SIZES)
+    n_samples = int(data.federation.splits["test"].counts().sum())
+    for limit in (n_samples, n_samples - 1):
+        monkeypatch.setattr(samples, "MOST_SAMPLES", limit)
+        model, trainer = make_model(FedAvg, data), make_trainer(1)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        assert (model.test_samples is None) == (limit < n_samples)

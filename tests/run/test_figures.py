@@ -1,0 +1,99 @@
+"""The figures of a run and of a federation: titles, whole numbers, colours."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from fedem_lightning.data.describe import draw
+from fedem_lightning.run.figures import draw_figures
+from fedem_lightning.run.plain_text import plain
+from helpers.federations import make_data
+from helpers.runs import make_run
+
+BAD = "<script>alert(1)</script> $\\frac{$ \x00\x1b[31m\u202e\n" + "long" * 75
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
+    """The figures that are saved, by name; they are rendered, too."""
+    figures: dict[str, Figure] = {}
+    save = Figure.savefig
+
+    def kept(figure: Figure, path: Path, **options: Any) -> None:
+        figures[Path(path).stem] = figure
+        save(figure, path, **options)
+
+    monkeypatch.setattr(Figure, "savefig", kept)
+    return figures
+
+
+def ticks(axis: Any) -> list[float]:
+    low, high = sorted(axis.get_view_interval())
+    return [float(t) for t in axis.get_majorticklocs() if low <= t <= high]
+
+
+def test_names_are_plain_text() -> None:
+    assert plain("femnist") == "femnist"
+    assert plain(" two\nlines\tof\x00 text\u202e ") == "two lines of text"
+    assert plain("$\\frac{$") == "\\$\\frac{\\$"
+    assert plain("a" * 300) == "a" * 79 + "…"
+    assert plain("a" * 81, limit=81) == "a" * 81
+    assert plain("<b>&") == "<b>&"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "method", "title"),
+    [
+        ("fedem", "FedEM", "FedEM on"),
+        ("user_centric", "UserCentric", "UserCentric on"),
+        ("d_fedavg", "DFedEM", "d_fedavg (DFedEM) on"),
+        (BAD, "FedAvg", "<script>alert(1)</script> \\$\\frac{\\$ [31m long"),
+    ],
+)
+def test_figures_have_the_methods_name_and_whole_numbers(
+    algorithm: str, method: str, title: str, tmp_path: Path, drawn: dict[str, Figure]
+) -> None:
+    pi = [[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]
+    folder = make_run(tmp_path / "run", algorithm=algorithm, dataset="cost $5, not $6", pi=pi)
+    results = {**json.loads((folder / "results.json").read_text()), "reference": {}}
+    clients = pd.read_parquet(folder / "clients.parquet")
+    draw_figures(folder, results, clients, {}, method)
+    assert drawn.keys() == {"accuracy_by_round", "mixture_weights", "accuracy_over_clients"}
+    for figure in drawn.values():
+        assert figure.get_suptitle().startswith(title)
+    heat = drawn["mixture_weights"].axes[0]
+    assert ticks(heat.yaxis) == [0, 1, 2]
+    assert all(t == round(t) for t in ticks(heat.xaxis) + ticks(drawn["accuracy_by_round"].axes[0].xaxis))
+
+
+def test_a_tiny_client_does_not_darken_the_picture(tmp_path: Path, drawn: dict[str, Figure]) -> None:
+    """It has one class, so a share of 1; others have 40 classes, so shares of about 1/40."""
+    rng = np.random.default_rng(0)
+    client = np.repeat(np.arange(4), (2000, 2000, 2000, 3))
+    y = np.where(client == 3, 7, rng.integers(40, size=len(client)))
+    data = type(make_data()).from_arrays(rng.normal(size=(len(client), 2)), y, client)
+    draw(data.federation, tmp_path / "figure.png")
+    image = drawn["figure"].axes[1].images[0]
+    low, high = image.get_clim()
+    assert low == 0
+    assert 1 / 40 < high < 2 / 40
+    assert image.colorbar is not None
+    assert image.colorbar.extend == "max"
+
+
+def test_a_scale_that_holds_all_shares_has_no_arrow(tmp_path: Path, drawn: dict[str, Figure]) -> None:
+    y, client = np.array([0, 1, 2, 0, 1, 2] * 4), np.repeat([0, 1], 12)
+    data = type(make_data()).from_arrays(np.ones((24, 2)), y, client)
+    draw(data.federation, tmp_path / "figure.png")
+    sizes, shares = drawn["figure"].axes[:2]
+    image = shares.images[0]
+    assert image.get_clim() == pytest.approx((0, 1 / 3))
+    assert image.colorbar is not None
+    assert image.colorbar.extend == "neither"
+    assert ticks(shares.yaxis) == [0, 1, 2]
+    assert ticks(sizes.xaxis) == [0, 1]
