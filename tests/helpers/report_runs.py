@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from fedem_lightning.evaluation.scores import summarize_table
 from fedem_lightning.report import Group, Run
+from fedem_lightning.report.__main__ import main
 from fedem_lightning.report.collect import read_run
 from helpers.runs import make_run
 
@@ -63,3 +65,14 @@ def group_of(*folders: Path, label: str | None = None) -> Group:
     """A row of the runs in `folders`."""
     runs: list[Run] = [read_run(folder) for folder in folders]
     return Group(runs[0].algorithm, label or runs[0].algorithm, runs)
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[str, str, int]:
+    """What the command prints, and its exit code."""
+    code = 0
+    try:
+        main([str(a) for a in arguments])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return out, err, code

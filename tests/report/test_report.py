@@ -14,23 +14,12 @@ from matplotlib.container import ErrorbarContainer
 
 from fedem_lightning import UserError
 from fedem_lightning.report import Papers, find_runs, group_runs
-from fedem_lightning.report.__main__ import main
 from fedem_lightning.report.components import entropy
 from fedem_lightning.report.figures import curves, families, sweep, varied_numbers
 from fedem_lightning.report.tables import scores_table
 from helpers.commands import call
+from helpers.report_runs import report
 from helpers.runs import leave_undrawn, make_run, sums
-
-
-def report(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[str, str, int]:
-    """What the command prints, and its exit code."""
-    code = 0
-    try:
-        main([str(a) for a in arguments])
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return out, err, code
 
 
 def row_of(out: str, label: str) -> str:
@@ -59,9 +48,9 @@ def test_seeds_become_mean_and_deviation_beside_the_papers_numbers(
     out, err, code = report(capsys, tmp_path)
     assert (code, err) == (0, "")
     # of 68, 69, 70: mean 69, deviation 1 with ddof 1; Table 2 has 68.2 / 58.9; 2 of 4 MB for each client
-    expected = "fedavg 3 4 69.0 ± 1.00 70.0 ± 1.00 71.0 ± 1.00 59.0 ± 1.00 68.2 +0.8 58.9 90.0 ± 0.00 2 0.5"
+    expected = "fedavg 3 4 69.0 ± 1.00 70.0 ± 1.00 71.0 ± 1.00 59.0 ± 1.00 68.2 +0.8 58.9 90.0 ± 0.00 2 0.5 -"
     assert row_of(out, "fedavg") == expected
-    assert row_of(out, "fedem") == "fedem 1 4 75.0 76.0 77.0 65.0 74.7 +0.3 66.7 90.0 2 0.5"
+    assert row_of(out, "fedem") == "fedem 1 4 75.0 76.0 77.0 65.0 74.7 +0.3 66.7 90.0 2 0.5 0"
     assert "paper: FedEM, table 2, beside fedavg, fedem" in out
     assert "unseen" not in out  # nothing fills that column
 
@@ -76,7 +65,7 @@ def test_files_and_figures_are_written_once(tmp_path: Path, capsys: pytest.Captu
     assert value(cells, "fedem", "paper_weighted", "source") == "FedEM, table 2"
     names = {p.name for p in (tmp_path / "report").iterdir()}
     figures = {f"synthetic_{n}.png" for n in ("by_round", "by_megabytes", "fairness", "fedem_weights")}
-    assert names == {"report.md", "report.csv"} | figures
+    assert names == {"report.md", "report.csv", "report_wide.csv", "report.tex"} | figures
     text = (tmp_path / "report" / "report.md").read_text()
     assert "| fedem | 2 | 4 | 75.0 ± 7.07 |" in text
     assert "![synthetic_fairness](synthetic_fairness.png)" in text
@@ -106,7 +95,7 @@ def test_unfinished_and_broken_runs_are_named(tmp_path: Path, capsys: pytest.Cap
     assert value(cells, "fedavg", "seeds") == 1
     text = (tmp_path / "report" / "report.md").read_text()
     reasons = {
-        "unfinished": "unfinished: no results.json",
+        "unfinished": "unfinished: no results.json; the last round in metrics.csv is 4",
         "torn": "broken: results.json is unreadable",
         "keyless": "broken: results.json has no seconds",
         "sumless": "broken: results.json has no train.accuracy.pooled",
@@ -125,7 +114,7 @@ def test_mistakes_get_one_line_and_code_2(tmp_path: Path, capsys: pytest.Capture
     run = make_run(tmp_path / "run")
     wrong: dict[str, list[Any]] = {
         "no such folder": [tmp_path / "none"],
-        "no run in it or below": [run, tmp_path / "empty"],
+        "no run in it or below": [tmp_path / "empty"],
         "there is no fedem-table-9": [run, "--table", "fedem-table-9"],
         "--force: expected --out": [run, "--force"],
         "the following arguments are required: DIR": [],

@@ -5,6 +5,7 @@ from typing import Any
 from fedem_lightning.report.cells import Cell, Column, Table, cell
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import Setting
+from fedem_lightning.report.text import shorten
 
 _COLUMNS = {
     "seeds": Column("seeds", ".0f"),
@@ -23,7 +24,7 @@ _COLUMNS = {
 
 def bounds_table(setting: Setting) -> Table | None:
     """Skewness, discrepancies and suggestions of runs with `callbacks=bounds`; None if there is no such run."""
-    table = Table("bounds", f"{setting.title}: generalisation bounds as diagnostics", setting, dict(_COLUMNS))
+    table = Table("bounds", f"{shorten(setting.title)}: generalisation bounds as diagnostics", setting, dict(_COLUMNS))
     for group in setting.groups:
         runs = [_measures(run) for run in group.runs]
         if all(runs):

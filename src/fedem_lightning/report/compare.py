@@ -57,7 +57,7 @@ def _row(setting: Setting, name: str) -> Group | None:
 
 def comparison_parts(setting: Setting, a: Group, b: Group) -> Iterator[Text | RichTable]:
     """The comparison of two rows piece by piece, for a terminal."""
-    yield Text(f"\n{setting.title}: {a.label} against {b.label}, {unit_of(setting)}", style="bold")
+    yield Text(f"\n{shorten(setting.title)}: {a.label} against {b.label}, {unit_of(setting)}", style="bold")
     clients = compare_clients(a, b)
     if clients is None:
         yield Text("no client is in both: the runs have no common seed, or no readable clients.parquet")
@@ -89,7 +89,8 @@ def _numbers(part: pd.DataFrame) -> list[str]:
 
 def wilcoxon(gain: np.ndarray) -> float:
     """p-value of Wilcoxon's signed-rank test of the clients' gains; 1 if all are 0. Source: scipy.stats.wilcoxon."""
-    gain = gain[np.nan_to_num(gain) != 0]
+    gain = np.round(np.nan_to_num(gain), 9)  # equal gains of accuracies differ in their last bits
+    gain = gain[gain != 0]
     return float(stats.wilcoxon(gain).pvalue) if len(gain) else 1.0
 
 
@@ -101,10 +102,10 @@ def _over_all(clients: pd.DataFrame) -> Iterator[str]:
     over = f"{len(gain)} clients" + (f", means over {len(seeds)} seeds" if len(seeds) > 1 else "")
     yield (
         f"mean gain {gain.mean():+.3g}, 95 % bootstrap interval {low:+.3g} to {high:+.3g} ({over}); "
-        f"Wilcoxon over clients: p = {show_p(wilcoxon(gain))}"
+        f"Wilcoxon over clients: {said_p(wilcoxon(gain))}"
     )
     if len(seeds) > 1:
-        yield f"t-test over {len(seeds)} seeds: p = {show_p(t_test(seeds.tolist()))}"
+        yield f"t-test over {len(seeds)} seeds: {said_p(t_test(seeds.tolist()))}"
 
 
 def _in_words(shares: Shares, clients: pd.DataFrame) -> Iterator[str]:
@@ -136,6 +137,11 @@ def _table(*headers: str) -> RichTable:
 def show_p(p: float) -> str:
     """A p-value as text."""
     return "-" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def said_p(p: float) -> str:
+    """A p-value within a sentence."""
+    return f"p {show_p(p)}" if p < 1e-4 else f"p = {show_p(p)}"
 
 
 def client_rows(pairs: Sequence[tuple[Setting, Group, Group]]) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from fedem_lightning.report.cells import Cell, Column, Table, cell
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import Setting
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers
+from fedem_lightning.report.text import shorten
 
 _COLUMNS = {
     "seeds": Column("seeds", ".0f"),
@@ -76,7 +77,9 @@ def components_table(setting: Setting, papers: Papers) -> Table | None:
         papers: published numbers; FedEM's Appendix J.3 gives two entropies.
 
     """
-    table = Table("components", f"{setting.title}: components and groups after the last round", setting, dict(_COLUMNS))
+    table = Table(
+        "components", f"{shorten(setting.title)}: components and groups after the last round", setting, dict(_COLUMNS)
+    )
     for group in setting.groups:
         runs = [_measures(run, table.notes) for run in group.runs]
         if not all(runs):

@@ -11,7 +11,7 @@ from fedem_lightning.errors import UserError, require
 
 _NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}
 """Values set in a configuration before it is resolved, so that values derived from them (dataset.seed) agree too."""
-_MOST_BYTES, _MOST_STEPS = 1_000_000, 50_000
+_MOST_BYTES, _MOST_STEPS, _MOST_DEPTH, _MOST_LETTERS = 1_000_000, 50_000, 50, 10_000
 _ONE = re.compile(r"\$\{((?:[^${}]|\$(?!\{)|\$\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
 """An interpolation, with others inside it up to two deep."""
 
@@ -30,14 +30,13 @@ def read_config(path: Path) -> dict[str, Any]:
     resolved. Any other, such as `${oc.env:X}`, stays as it is written.
 
     Raises:
-        UserError: the configuration is unreadable, larger than 1 MB, or has anchors.
+        UserError: the configuration is unreadable, larger than 1 MB, nested more than 50 deep, or has aliases.
 
     """
     try:
         require(path.stat().st_size <= _MOST_BYTES, "broken: .hydra/config.yaml is larger than 1 MB")
         text = path.read_text()
-        aliased = "*" in text and any(isinstance(e, yaml.AliasEvent) for e in yaml.parse(text, Loader=_Loader))
-        require(not aliased, "broken: .hydra/config.yaml has aliases, which no run writes")
+        _check_shape(text)
         tree = yaml.load(text, Loader=_Loader)
         assert isinstance(tree, dict)
         return _Resolver(tree | _NEUTRAL).flat()
@@ -45,6 +44,15 @@ def read_config(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # no text, no YAML, a list instead of keys, ...
         raise UserError(f"broken: .hydra/config.yaml is unreadable ({type(error).__name__})") from error
+
+
+def _check_shape(text: str) -> None:
+    """Refuses what would grow or nest without limit; the parser of events does neither."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        require(not isinstance(event, yaml.AliasEvent), "broken: .hydra/config.yaml has aliases, which no run writes")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        require(depth <= _MOST_DEPTH, "broken: .hydra/config.yaml is nested too deeply")
 
 
 class _Resolver:
@@ -75,7 +83,8 @@ class _Resolver:
             return value
         whole = _ONE.fullmatch(value)
         try:
-            return self._meant(whole[1], path) if whole else _ONE.sub(lambda m: str(self._meant(m[1], path)), value)
+            found = self._meant(whole[1], path) if whole else _ONE.sub(lambda m: str(self._meant(m[1], path)), value)
+            return value if isinstance(found, str) and len(found) > _MOST_LETTERS else found
         except (LookupError, RecursionError):
             return value
 

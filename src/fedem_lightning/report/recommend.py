@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedem_lightning.report.compare import show_p
+from fedem_lightning.report.compare import said_p
 from fedem_lightning.report.components import entropy, mixture_weights
 from fedem_lightning.report.groups import Group, Setting, comparable
 from fedem_lightning.report.pair_tests import t_test
@@ -94,8 +94,8 @@ def _method(candidates: Sequence[Group]) -> Iterator[str]:
     if equal:
         yield f"not sure: {best.label} is not better beyond chance than {', '.join(equal)}; more seeds may tell"
     else:
-        worst_p = show_p(max(found.p for _, found in tested))
-        yield f"sure: {best.label} is better than each of {len(others)} others beyond chance (largest p = {worst_p})"
+        worst_p = said_p(max(found.p for _, found in tested))
+        yield f"sure: {best.label} is better than each of {len(others)} others beyond chance (at worst {worst_p})"
 
 
 def difference(a: Group, b: Group) -> Difference:
@@ -140,7 +140,7 @@ def _score(group: Group) -> str:
 
 
 def _p(found: Difference) -> str:
-    return "no test: nothing is paired" if math.isnan(found.p) else f"p = {show_p(found.p)} over {found.over}"
+    return "no test: nothing is paired" if math.isnan(found.p) else f"{said_p(found.p)} over {found.over}"
 
 
 def _likelihood(best: Group, other: Group) -> str:

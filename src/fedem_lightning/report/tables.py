@@ -9,6 +9,7 @@ from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import Setting
 from fedem_lightning.report.minimum import minimum_cell
 from fedem_lightning.report.papers import Papers, tables_for
+from fedem_lightning.report.text import shorten
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def build(
 
     """
     measure, factor = setting.measure
-    table = Table("scores", f"{setting.title}: {what}, {unit_of(setting)}", setting, columns_of(factor == 100))
+    table = Table("scores", f"{shorten(setting.title)}: {what}, {unit_of(setting)}", setting, columns_of(factor == 100))
     for group in setting.groups:
         cells = _measured([scores(run) for run in group.runs])
         minimum = minimum_cell(group.runs) if measure == "loss" else None
