@@ -15,7 +15,11 @@ from matplotlib.container import ErrorbarContainer
 from fedem_lightning import UserError
 from fedem_lightning.report import Papers, find_runs, group_runs
 from fedem_lightning.report.components import entropy
-from fedem_lightning.report.figures import curves, families, sweep, varied_numbers
+from fedem_lightning.report.figures.base import Rows
+from fedem_lightning.report.figures.curves import curves
+from fedem_lightning.report.figures.sweeps import families, sweep, varied_numbers
+from fedem_lightning.report.looks import looks
+from fedem_lightning.report.names import row_names
 from fedem_lightning.report.tables import scores_table
 from helpers.commands import call
 from helpers.report_runs import report
@@ -64,8 +68,9 @@ def test_files_and_figures_are_written_once(tmp_path: Path, capsys: pytest.Captu
     assert value(cells, "fedem", "weighted", "seeds") == 2
     assert value(cells, "fedem", "paper_weighted", "source") == "FedEM, table 2"
     names = {p.name for p in (tmp_path / "report").iterdir()}
-    figures = {f"synthetic_{n}.png" for n in ("by_round", "by_megabytes", "fairness", "fedem_weights")}
-    assert names == {"report.md", "report.csv", "report_wide.csv", "report.tex"} | figures
+    drawn = ("by_round", "by_megabytes", "fairness", "FedEM_weights", "entropy")
+    figures = {f"synthetic_{name}.{kind}" for name in drawn for kind in ("png", "svg")}
+    assert names == {"report.html", "report.md", "report.csv", "report_wide.csv", "report.tex"} | figures
     text = (tmp_path / "report" / "report.md").read_text()
     assert "| fedem | 2 | 4 | 75.0 ± 7.07 |" in text
     assert "![synthetic_fairness](synthetic_fairness.png)" in text
@@ -361,13 +366,14 @@ def test_curves_by_time_are_drawn_where_they_are_known(tmp_path: Path) -> None:
     make_run(tmp_path / "avg", 0.68, times={"wireless": 40.0})
     make_run(tmp_path / "em", 0.75, "fedem")
     (setting,), _ = group_runs(find_runs([tmp_path])[0])
-    figure = curves(setting, "time_wireless", "simulated time")
-    assert figure is not None
-    (axes,) = figure.axes
+    rows = Rows(setting, row_names(setting), looks([setting]))
+    drawn = curves(rows, "time_wireless", "simulated time", "test", "by_time_wireless")
+    assert drawn is not None
+    (axes,) = drawn.figure.axes
     (line,) = axes.lines
     np.testing.assert_allclose(np.array(line.get_data()), [[20, 40], [58, 68]])
     assert axes.get_xscale() == "linear"
-    assert curves(setting, "time_none", "simulated time") is None
+    assert curves(rows, "time_none", "simulated time", "test", "by_time_none") is None
 
 
 INTERPOLATE = {"adaptation._target_": "x.Interpolate", "adaptation.objective": "mixture"}
@@ -541,12 +547,12 @@ def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(
     settings, _ = group_runs(find_runs([tmp_path])[0])
     (family,) = families(settings)
     assert varied_numbers(family) == ["dataset.n_samples"]
-    figure = sweep(family, "dataset.n_samples")
-    assert figure is not None
-    (axes,) = figure.axes
+    drawn = sweep(family, "dataset.n_samples", looks([family]))
+    assert drawn is not None
+    (axes,) = drawn.figure.axes
     assert axes.get_ylabel() == "test loss, nats, seen clients, weighted"
     assert axes.get_xscale() == "log"
-    assert [c.get_label() for c in axes.containers] == ["fedavg", "fedavg+finetune", "mapper"]
+    assert [c.get_label() for c in axes.containers] == ["FedAvg", "FedAvg + finetune", "Mapper"]
     for container in axes.containers:
         assert isinstance(container, ErrorbarContainer)
         x, y = np.array(container.lines[0].get_data())
@@ -577,9 +583,9 @@ def test_accuracy_is_drawn_against_streams_and_unicast_is_one_for_each(
     make_run(tmp_path / "avg")
     (setting,), _ = group_runs(find_runs([tmp_path])[0])
     assert varied_numbers(setting) == ["algorithm.n_streams"]
-    figure = sweep(setting, "algorithm.n_streams")
-    assert figure is not None
-    (axes,) = figure.axes
+    drawn = sweep(setting, "algorithm.n_streams", looks([setting]))
+    assert drawn is not None
+    (axes,) = drawn.figure.axes
     (container,) = axes.containers
     assert isinstance(container, ErrorbarContainer)
     x, y = np.array(container.lines[0].get_data())

@@ -79,7 +79,7 @@ def test_metrics_have_one_row_a_round_and_the_table_one_a_client(finished: tuple
     metrics = pd.read_csv(folder / "metrics.csv")
     assert metrics["round"].tolist() == [1, 2, 3, 4]
     assert metrics["objective"].notna().all()
-    seconds, own = metrics["seconds"].to_numpy(), metrics["round_seconds"].to_numpy()
+    seconds, own = metrics["training_seconds"].to_numpy(), metrics["seconds"].to_numpy()
     assert (np.diff(seconds) >= own[1:]).all()  # what evaluations took counts, too
     training = json.loads((folder / "results.json").read_text())["seconds"]["training"]
     assert own.sum() < seconds[-1] < training

@@ -1,6 +1,5 @@
 """Files of the report: the page, Markdown, CSV in long and in wide form, LaTeX, and figures."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,6 @@ from fedem_lightning.report.collect import Skipped
 from fedem_lightning.report.figures.base import Drawn
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.latex import latex
-from fedem_lightning.report.page.svg import svg_file
 from fedem_lightning.report.text import cell_text, markdown_text, plain, shorten
 from fedem_lightning.run.files import write_atomically
 
@@ -183,9 +181,7 @@ def write_report(report: Report, folder: Path, force: bool = False) -> list[Path
     contents = {name: text.encode() for name, text in zip(FILES, texts, strict=True)}
     contents |= {name: table.to_csv(index=False).encode() for name, table in report.more.items()}
     for name, drawn in report.figures.items():
-        image = io.BytesIO()
-        drawn.figure.savefig(image, format="png", dpi=120)
-        contents |= {f"{name}.png": image.getvalue(), f"{name}.svg": svg_file(drawn)}
+        contents |= {f"{name}.png": drawn.png, f"{name}.svg": drawn.svg}
     check_free(folder, list(contents), force)
     for name, content in contents.items():
         write_atomically(folder / name, content)

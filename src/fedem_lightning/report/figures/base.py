@@ -1,28 +1,37 @@
 """What all figures share: a drawn figure with its words, axes, units, legends, and text that is never markup."""
 
+import functools
+import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.looks import CHROME, FIRST, GRID, MAIN_WIDTH, Look
+from fedem_lightning.run.method_names import title
 from fedem_lightning.run.plain_text import plain
 
+SVG_OPTIONS: dict[Any, Any] = {"svg.fonttype": "none", "path.simplify": False}
 WIDTH, HEIGHT = 4.9, 3.3
 """Inches of a figure without its legend: at 390 pixels its text is still readable."""
 LEGEND_LETTERS, LEGEND_WIDTH = 32, 74
 """Letters of a name's line in the legend, and of all its columns together."""
+ROWS_NAMED = 20
+"""Largest number of rows that a legend names one by one."""
+NO_LABEL = "_nolegend_"
 BANDS = 5
 """Largest number of rows with bands for all of them."""
 SENDS_NOTHING = ", 0 MB"
 """Added to the name of a method that sends nothing, whose score is a level in figures by megabytes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Drawn:
     """A figure, and what the page says about it.
 
@@ -42,6 +51,23 @@ class Drawn:
     figure: Figure
     names: dict[str, str] = field(default_factory=dict)
     points: dict[str, list[str]] = field(default_factory=dict)
+
+    @functools.cached_property
+    def svg(self) -> bytes:
+        """The content of an SVG file, on transparent ground, with text as text and every point of a line."""
+        return self._saved("svg", transparent=True, metadata={"Date": None})
+
+    @functools.cached_property
+    def png(self) -> bytes:
+        """The content of a PNG file."""
+        return self._saved("png", dpi=120)
+
+    def _saved(self, kind: str, **options: Any) -> bytes:
+        target = io.BytesIO()
+        with mpl.rc_context({**SVG_OPTIONS, "svg.hashsalt": self.name}):
+            self.figure.savefig(target, format=kind, **options)
+        self.figure.set_layout_engine("none")  # the layout is done, and takes as long as the drawing
+        return target.getvalue()
 
 
 @dataclass(frozen=True)
@@ -63,6 +89,13 @@ class Rows:
         """The id of a row's artists in a figure."""
         return f"row-{self.setting.groups.index(group)}"
 
+    def label(self, group: Group) -> str:
+        """A row's name in a legend; among many rows only each method's first has one, with the method's title."""
+        if len(self.setting.groups) <= ROWS_NAMED:
+            return plain(self.names[group.label])
+        first = next(g for g in self.setting.groups if g.algorithm == group.algorithm)
+        return plain(title(group.algorithm)) if group is first else NO_LABEL
+
     def main_pair(self) -> tuple[Group, Group]:
         """The row of the main method, else the first; and its rival: a baseline, else another row, else itself."""
         groups = self.setting.groups
@@ -76,17 +109,17 @@ class Rows:
         return {self.gid(group): self.names[group.label] for group in self.setting.groups}
 
 
-def axes_of(title: str, height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Axes]:
+def axes_of(words: str, height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Axes]:
     """A figure with a title and one panel."""
-    figure = titled(Figure(figsize=(width, height), layout="constrained"), title)
+    figure = titled(Figure(figsize=(width, height), layout="constrained"), words)
     axes = figure.subplots()
     style(axes)
     return figure, axes
 
 
-def titled(figure: Figure, title: str) -> Figure:
+def titled(figure: Figure, words: str) -> Figure:
     """The figure with a title, which is text and no formula."""
-    figure.suptitle(plain(title), fontsize=10, color=CHROME)
+    figure.suptitle(plain(words), fontsize=10, color=CHROME)
     return figure
 
 

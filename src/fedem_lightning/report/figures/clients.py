@@ -22,7 +22,7 @@ def percentiles(rows: Rows) -> Drawn | None:
         if not quantiles:
             continue
         values, look, gid = factor * np.stack(quantiles), rows.looks[group.label], rows.gid(group)
-        axes.plot(PERCENTILES, values.mean(axis=0), label=plain(rows.names[group.label]), **look.lined(gid))
+        axes.plot(PERCENTILES, values.mean(axis=0), label=rows.label(group), **look.lined(gid))
         if banded(rows, group):
             low, high = values.min(axis=0), values.max(axis=0)
             axes.fill_between(PERCENTILES, low, high, color=look.colour, alpha=0.13, lw=0, gid=f"{gid}-band")

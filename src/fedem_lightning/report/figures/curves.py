@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 
 from fedem_lightning.report.equal_cost import curve, networks_of
 from fedem_lightning.report.figures.base import (
+    NO_LABEL,
     SENDS_NOTHING,
     Drawn,
     Rows,
@@ -63,10 +64,10 @@ def curves(rows: Rows, x: str, xlabel: str, split: str, name: str, papers: Paper
         points = _over_seeds([c for c in drawn[group.label] if column in c], x, column)
         if points is None:
             continue
-        label, gid = plain(rows.names[group.label]), rows.gid(group)
+        label, gid = rows.label(group), rows.gid(group)
         if x.endswith("megabytes") and not points["x"].any():  # sends nothing: its last score is a level
             level = factor * points["mean"].iloc[-1]
-            axes.axhline(level, label=f"{label}{SENDS_NOTHING}", **look.lined(gid))
+            axes.axhline(level, label=label if label == NO_LABEL else f"{label}{SENDS_NOTHING}", **look.lined(gid))
             continue
         axes.plot(points["x"], factor * points["mean"], label=label, **look.lined(gid))
         if banded(rows, group):
@@ -78,7 +79,7 @@ def curves(rows: Rows, x: str, xlabel: str, split: str, name: str, papers: Paper
         whole_numbers(axes)
     if x.endswith("megabytes"):
         logarithmic(axes)  # a graph of clients sends a hundred times as much as a server
-    legend(figure, axes, order=[plain(rows.names[group.label]) for group in setting.groups])
+    legend(figure, axes, order=[rows.label(group) for group in setting.groups])
     caption = (
         f"Mean of the clients that train, weighted by their training samples; {seeds(setting.groups)}{bands(rows)}."
     )

@@ -13,7 +13,6 @@ from fedem_lightning.report.figures.base import WIDTH, Drawn, Rows, axes_of, leg
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.looks import CHROME, MARKERS, PALETTE
 from fedem_lightning.run.figures import weights_figure
-from fedem_lightning.run.plain_text import plain
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])  # of the simplex in the plane
 PATHS = 24
@@ -125,7 +124,7 @@ def entropies(rows: Rows) -> Drawn | None:
         axes.plot(
             100 * np.arange(1, len(each) + 1) / len(each),
             each,
-            label=plain(rows.names[group.label]),
+            label=rows.label(group),
             **look.lined(rows.gid(group)),
         )
     if not axes.lines:

@@ -1,11 +1,7 @@
 """Figures as inline SVG: in the reader's colours, with names and values above lines and points."""
 
-import io
 import json
-from typing import Any
 from xml.etree import ElementTree
-
-import matplotlib as mpl
 
 from fedem_lightning.report.figures.base import Drawn
 from fedem_lightning.report.looks import CHROME, GRID
@@ -14,12 +10,6 @@ from fedem_lightning.run.plain_text import one_line
 SVG = "http://www.w3.org/2000/svg"
 ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
-_OPTIONS: dict[Any, Any] = {"svg.fonttype": "none", "path.simplify": False, "font.family": ["sans-serif"]}
-
-
-def svg_file(drawn: Drawn) -> bytes:
-    """The figure as an SVG file on white ground."""
-    return _svg(drawn, transparent=False)
 
 
 def inline_svg(drawn: Drawn) -> str:
@@ -27,7 +17,7 @@ def inline_svg(drawn: Drawn) -> str:
 
     Artists with a gid become groups of the class `row`, with their name as title. Points have titles of their own.
     """
-    root = ElementTree.fromstring(_svg(drawn, transparent=True))
+    root = ElementTree.fromstring(drawn.svg)
     for name in ("width", "height"):
         root.attrib.pop(name, None)
     for part in list(root):
@@ -45,13 +35,6 @@ def inline_svg(drawn: Drawn) -> str:
         group.attrib.pop("id", None)  # several figures would share it
     text = ElementTree.tostring(root, encoding="unicode")
     return text.replace(CHROME, "currentColor").replace("#000000", "currentColor").replace(GRID, "var(--grid)")
-
-
-def _svg(drawn: Drawn, transparent: bool) -> bytes:
-    target = io.BytesIO()
-    with mpl.rc_context({**_OPTIONS, "svg.hashsalt": drawn.name}):
-        drawn.figure.savefig(target, format="svg", transparent=transparent, metadata={"Date": None})
-    return target.getvalue()
 
 
 def _title(element: ElementTree.Element, words: str) -> None:
