@@ -1,5 +1,6 @@
 """Figures of a run, as PNG."""
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedem_lightning.run.files import write_atomically
 from fedem_lightning.tasks import HIGHER_IS_BETTER, headline
 
 SPLIT_STYLES = {"train": ("tab:gray", "--"), "val": ("tab:blue", "-"), "test": ("tab:orange", "-")}
@@ -31,7 +33,7 @@ def draw_figures(
 
     """
     measure, factor, unit = headline(results["train"])
-    title = f"{results['algorithm']} on {results['dataset']}, seed {results['seed']}"
+    title = run_title(results)
     figures = {
         f"{measure}_by_round": _by_round(folder / "metrics.csv", results, measure, factor, unit),
         "mixture_weights": _mixture_weights(clients),
@@ -46,6 +48,25 @@ def draw_figures(
             paths.append(folder / f"{name}.png")
             figure.savefig(paths[-1], dpi=120)
     return paths
+
+
+def run_title(names: Mapping[str, Any]) -> str:
+    """The title of a run's figures, from its algorithm, dataset and seed."""
+    return f"{names['algorithm']} on {names['dataset']}, seed {names['seed']}"
+
+
+def draw_rounds(folder: Path, title: str) -> None:
+    """Draws the scores by round of an unfinished run, from metrics.csv; nothing before the first evaluation."""
+    path = folder / "metrics.csv"
+    columns = pd.read_csv(path, nrows=0).columns if path.exists() else pd.Index([])
+    measure, factor, unit = headline(str(name).rpartition("/")[2] for name in columns)
+    figure = _by_round(path, {"reference": {}}, measure, factor, unit)
+    if figure is None:
+        return
+    figure.suptitle(title)
+    content = io.BytesIO()
+    figure.savefig(content, dpi=120, format="png")
+    write_atomically(folder / f"{measure}_by_round.png", content.getvalue())
 
 
 def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, unit: str) -> Figure | None:
