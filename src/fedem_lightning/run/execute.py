@@ -28,9 +28,9 @@ from fedem_lightning.callbacks import (
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, UserError, require, require_whole
 from fedem_lightning.processes import launch_settings, leave_processes
+from fedem_lightning.run import trackers
 from fedem_lightning.run.devices import pick_devices
 from fedem_lightning.run.figures import draw_figures, draw_rounds, run_title
-from fedem_lightning.run import trackers
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.results import run_results, save_results
 from fedem_lightning.run.resuming import resume_command
@@ -231,9 +231,7 @@ def _report(
     return results
 
 
-def _outcome(
-    folder: Path, results: dict[str, Any], model: FederatedAlgorithm, figures: list[Path]
-) -> trackers.Outcome:
+def _outcome(folder: Path, results: dict[str, Any], model: FederatedAlgorithm, figures: list[Path]) -> trackers.Outcome:
     curves = folder / "metrics.csv"
     scores = trackers.best_and_last(pd.read_csv(curves)) if curves.exists() else {}
     files = [folder / "results.json", folder / "clients.parquet"]

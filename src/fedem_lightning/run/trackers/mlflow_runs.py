@@ -31,6 +31,7 @@ class MlflowRounds(RoundTracker, MLFlowLogger):
         if known is None:
             self._run_name = self._run_name or run.name
             self.tags = {"group": run.group, **run.tags, **(self.tags or {})}
+            self._make_experiment()
             self.log_hyperparams(run.config)
             keep_id(run.folder, "mlflow", str(self.run_id))
             return 0
@@ -65,6 +66,11 @@ class MlflowRounds(RoundTracker, MLFlowLogger):
         """Ends the MLflow run as finished, killed or failed."""
         if self._initialized:
             self.experiment.set_terminated(self.run_id, _STATUS[status])
+
+    def _make_experiment(self) -> None:
+        """Lightning would make it, too, with a warning."""
+        if self._mlflow_client.get_experiment_by_name(self._experiment_name) is None:
+            self._mlflow_client.create_experiment(self._experiment_name, self._artifact_location)
 
     def _add_artefact(self) -> None:
         if self._checkpoint is not None and self._checkpoint[1] != self._saved_rounds:

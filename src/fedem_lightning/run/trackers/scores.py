@@ -31,8 +31,9 @@ def best_and_last(curves: pd.DataFrame) -> dict[str, float]:
     found = {"last": evaluated.iloc[-1]}
     measure = headline(str(name).partition("/")[2] for name in names)[0]
     if f"val/{measure}" in evaluated and evaluated[f"val/{measure}"].notna().any():
-        column = evaluated[f"val/{measure}"]
-        found["best"] = evaluated.loc[column.idxmax() if HIGHER_IS_BETTER[measure] else column.idxmin()]
+        values = evaluated[f"val/{measure}"].to_numpy()
+        best = np.nanargmax(values) if HIGHER_IS_BETTER[measure] else np.nanargmin(values)
+        found["best"] = evaluated.iloc[int(best)]
     return {f"{kind}/{name}": float(row[name]) for kind, row in found.items() for name in ["round", *names]}
 
 

@@ -15,7 +15,7 @@ _FULL, _LAST = 1, 4
 def records(path: Path) -> Iterator[Any]:
     """The records of a file, as `wandb.proto.wandb_internal_pb2.Record`, up to where it was cut off."""
     from google.protobuf.message import DecodeError
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
     data, position, pieces = path.read_bytes(), _HEADER, b""
     while position + _HEADER <= len(data):

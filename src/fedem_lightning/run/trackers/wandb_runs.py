@@ -28,6 +28,7 @@ class WandbRounds(RoundTracker, WandbLogger):
 
     def __init__(self, log_model: bool | str = False, **options: Any) -> None:
         super().__init__(log_model=log_model, **options)  # type: ignore[arg-type]
+        self._wandb_init.pop("anonymous")  # Lightning's, of which W&B warns
         self._all_checkpoints, self._last_checkpoint = log_model == "all", bool(log_model)
         self._open_row = False
         self._checkpoint: tuple[Path, int] | None = None
@@ -122,5 +123,3 @@ def _shown(clients: pd.DataFrame) -> pd.DataFrame:
     if len(clients) <= MOST_CLIENTS:
         return clients
     return clients.iloc[np.linspace(0, len(clients) - 1, MOST_CLIENTS).astype(int)]
-
-
