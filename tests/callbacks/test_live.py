@@ -24,7 +24,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, drawing: float = 0.0) -> None:
         self.now, self.drawing, self.drawn = 0.0, drawing, list[float]()
-        monkeypatch.setattr(live.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr("fedem_lightning.callbacks.live.time.monotonic", lambda: self.now)
 
     def draw(self) -> None:
         self.drawn.append(self.now)
