@@ -36,7 +36,8 @@ COLOUR += ["dataset.sample_fraction=1.0", "algorithm=fedavg"]
 TEXT = ["dataset=shakespeare", "dataset.path={files}/text.npz", "dataset.window=9", "dataset.stride=9", "backbone=lstm"]
 SPLIT = ["algorithm.min_rounds=1", "algorithm.eps1=100", "algorithm.eps2=1e-4"]
 DATA = {"agnostic": GREY, "oracle": DENSITY}  # of algorithms that need other data than the synthetic mixture
-NOT_COMPARED = {"seconds", "peak_memory_bytes", "environment", "time", "date", "reason", "source"}
+NOT_COMPARED = {"seconds", "training_seconds", "peak_memory_bytes", "environment", "time", "date", "reason", "source"}
+NOT_COMPARED |= {"command"}
 
 
 def runs() -> dict[str, list[str]]:

@@ -8,38 +8,28 @@ stay. The API page gets the classes that `fedem_lightning.algorithms` exports.
 import ast
 import re
 from pathlib import Path
-from typing import NamedTuple
+
+from fedem_lightning.run.method_names import Method, described
 
 ROOT = Path(__file__).parents[1]
 ARXIV = re.compile(r"arXiv ([\d.]*\d)")
 
 
-class Method(NamedTuple):
-    """A method as its configuration describes it."""
-
-    name: str
-    title: str
-    paper: str
-    what: str
-
-    @property
-    def reference(self) -> str:
-        """The paper, as a link where it is on arXiv; a method without a paper says what it does."""
-        number = ARXIV.search(self.paper)
-        text = ARXIV.sub("", self.paper).rstrip(", ") or self.what
-        return f"[{text}](https://arxiv.org/abs/{number[1]})" if number else text
+def reference(method: Method) -> str:
+    """The paper, as a link where it is on arXiv; a method without a paper says what it does."""
+    number = ARXIV.search(method.paper)
+    text = ARXIV.sub("", method.paper).rstrip(", ") or method.what
+    return f"[{text}](https://arxiv.org/abs/{number[1]})" if number else text
 
 
 def methods(text: str) -> list[Method]:
     """All methods, in the order of the text's rows or headings; new ones last."""
     found = []
     for path in sorted((ROOT / "configs" / "algorithm").glob("*.yaml")):
-        lines = re.match(r"(?:# .*\n)+", path.read_text())
-        comment = " ".join(line[2:] for line in lines[0].splitlines()) if lines else ""
-        said = re.match(r"([^(:]+?)(?: \(([^()]*)\))?: (.*)$", comment)
-        if said is None:
+        method = described(path.read_text(), path.stem)
+        if method is None:
             raise SystemExit(f"{path}: expected a first comment `# METHOD (AUTHORS, arXiv NUMBER): what it does.`")
-        found.append(Method(path.stem, said[1], said[2] or "", said[3].rstrip(".")))
+        found.append(method)
     place = {m.name: re.search(rf"^(?:\| |## )[^|\n]*`{m.name}`", text, re.M) for m in found}
     return sorted(found, key=lambda m: place[m.name].end() if place[m.name] else len(text))
 
@@ -61,14 +51,14 @@ def replaced(text: str, heading: str, rows: list[str]) -> str:
 def in_readme(text: str, page: str) -> str:
     """The README with a row for each method: its name, its paper, and the result that stands there or a dash."""
     result = dict(re.findall(r"^\| \[?`(\w+)`[^|]*\|[^|]*\| (.*) \|$", text, re.M))
-    rows = [f"| {link(m.name, page)} | {m.reference} | {result.get(m.name, '-')} |" for m in methods(text)]
+    rows = [f"| {link(m.name, page)} | {reference(m)} | {result.get(m.name, '-')} |" for m in methods(text)]
     return replaced(text, "| `algorithm=` | paper | test score: here / the paper's |", rows)
 
 
 def in_algorithms(text: str) -> str:
     """The page of all algorithms with a row for each: name, method, paper, what it does."""
     sections = text[text.index("\n## `") :]
-    rows = [f"| `{m.name}` | {m.title} | {m.reference} | {linked(m.what)} |" for m in methods(sections)]
+    rows = [f"| `{m.name}` | {m.title} | {reference(m)} | {linked(m.what)} |" for m in methods(sections)]
     return replaced(text, "| name | method | paper | what it does |", rows)
 
 

@@ -69,8 +69,9 @@ class Statistics:
         self.times |= {name: self.times.get(name, 0.0) + time for name, time in times.items()}
 
     def totals(self) -> dict[str, float]:
-        """Totals so far, as columns of metrics.csv."""
+        """Totals so far, as columns of metrics.csv; `training_seconds` as of the last `tick`."""
         return {
+            "training_seconds": self.training_seconds,
             "up_megabytes": self.up_bytes / 1e6,
             "down_megabytes": self.down_bytes / 1e6,
             "air_megabytes": self.air_bytes / 1e6,

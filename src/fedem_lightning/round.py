@@ -33,6 +33,7 @@ def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
     statistics.count(traffic, clocks.times(traffic))
     statistics.stragglers += len(drawn) - len(cohort)
     statistics.round_seconds.append(time.perf_counter() - start)
+    statistics.tick()
     return {
         "round": round_ + 1,
         "lr": algorithm.lr_at(round_),

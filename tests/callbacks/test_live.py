@@ -111,7 +111,7 @@ def test_the_command_line_draws_in_the_runs_folder(tmp_path: Path, monkeypatch: 
     drawn: list[tuple[Path, str]] = []
     monkeypatch.setattr("fedem_lightning.run.execute.draw_rounds", lambda folder, title: drawn.append((folder, title)))
     assert call(tmp_path, monkeypatch, *TINY, "callbacks.live.every_seconds=0", "run_dir=a") == 0
-    assert drawn[0] == (tmp_path / "a", "fedem on synthetic, seed 0")
+    assert drawn[0] == (tmp_path / "a", "FedEM on synthetic, seed 0")
 
 
 def test_it_can_be_switched_off(tmp_path: Path) -> None:

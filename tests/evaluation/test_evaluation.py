@@ -39,10 +39,11 @@ def test_bottom_decile_is_the_right_client(n_clients: int, place: int) -> None:
 def test_client_metrics_count_by_client_and_add_up() -> None:
     log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]).log()
     y, client = torch.tensor([0, 0, 1]), torch.tensor([2, 2, 0])
-    whole, parts = ClientMetrics(4, Classification(2)), ClientMetrics(4, Classification(2))
-    whole.update(log_probs, y, client)
+    task = Classification(2)
+    whole, parts = ClientMetrics(4, task), ClientMetrics(4, task)
+    whole.update(task.scores(log_probs, y), client)
     for i in range(3):
-        parts.update(log_probs[i : i + 1], y[i : i + 1], client[i : i + 1])
+        parts.update(task.scores(log_probs[i : i + 1], y[i : i + 1]), client[i : i + 1])
     for metric in (whole, parts):
         accuracy, loss = metric.compute().values()
         assert accuracy[[0, 2]].tolist() == [0.0, 0.5]

@@ -291,9 +291,12 @@ def named(*overrides: str, **choices: str) -> trackers.Tracked:
     return trackers.tracked(Path("run"), composed(*overrides), chosen, list(overrides))
 
 
+DIGITS = {"dataset": "digits", "experiment": "digits"}
+
+
 def test_runs_share_their_group_if_they_differ_in_seed_and_machine_alone() -> None:
-    one = named("+experiment=digits", "seed=1", "run_dir=a", "logger=wandb", "trainer.devices=2", dataset="digits")
-    two = named("+experiment=digits", "seed=2", "engine=loop", "data_dir=b", dataset="digits")
+    one = named("+experiment=digits", "seed=1", "run_dir=a", "logger=wandb", "trainer.devices=2", **DIGITS)
+    two = named("+experiment=digits", "seed=2", "engine=loop", "data_dir=b", **DIGITS)
     assert one.group == two.group == "digits, fedem, digits"
     assert (one.name, two.name) == ("digits, fedem, digits, seed=1", "digits, fedem, digits, seed=2")
     assert list(one.tags.items()) == [

@@ -23,6 +23,7 @@ from fedem_lightning.algorithms.server_step import ServerStep
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
+from fedem_lightning.evaluation.samples import SampleScores
 from fedem_lightning.history import RoundMetrics, RoundObserver, Statistics
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.models.client_store import ClientStore
@@ -136,6 +137,7 @@ class FederatedAlgorithm(
         self._guest = None
         self.observer = RoundObserver()  # a progress bar replaces it
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
+        self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
         self.kept_momentum: ClientStore | None = None  # momentum of local training where clients keep it
         if self.client_optimizer.momentum and self.client_optimizer.state == "keep":

@@ -201,6 +201,14 @@ class Clustered(FederatedAlgorithm):
         """The nodes that are clusters, ascending."""
         return self.cluster[federation.clients()].unique()
 
+    def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
+        """The tree, if any cluster was split: its nodes, and the parent of each (-1 for the root), int64 [N] each."""
+        split = self.split.nonzero()[:, 0].cpu().numpy()
+        if not len(split):
+            return {}
+        node = np.sort(np.concatenate([[0], 2 * split + 1, 2 * split + 2]))
+        return {"clusters": {"node": node, "parent": np.where(node > 0, (node - 1) // 2, -1)}}
+
     def personal_models(self, clients: Tensor) -> OwnModels:
         """The model of each client's cluster."""
         return self.own_models(self.nodes.read(self.cluster[clients]))

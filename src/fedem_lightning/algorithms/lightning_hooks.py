@@ -17,6 +17,7 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.engine import Engine
 from fedem_lightning.errors import require
+from fedem_lightning.evaluation.samples import SampleScores
 from fedem_lightning.evaluation.scores import client_table, curve_metrics, final_metrics, scored_clients
 from fedem_lightning.models.components import channels_last
 from fedem_lightning.processes import Processes
@@ -29,6 +30,7 @@ class Trained(Algorithm, Protocol):
 
     adaptation: Adaptation | None
     clients: pd.DataFrame
+    test_samples: SampleScores | None
     federation_digest: str | None
     personalizes_seen: bool
     personalize_fraction: float
@@ -117,11 +119,11 @@ class LightningHooks:
         self._log(metrics | mixture_metrics(self, batch) if training else metrics)
 
     def test_step(self: Trained, batch: Federation, batch_idx: int) -> None:
-        """Personalises the unseen clients, scores all clients on every split, and fills `clients`."""
+        """Personalises the unseen clients, scores all clients on every split; fills `clients` and `test_samples`."""
         self.prepare_for(batch)
         own_data = self.own_data(batch)
         self.personalize_before_scores(batch, own_data)
-        self.clients = client_table(self, batch, own_data)
+        self.clients, self.test_samples = client_table(self, batch, own_data)
         self._log(final_metrics(self.clients))
 
     def own_data(self: Trained, batch: Federation) -> Federation:

@@ -73,6 +73,21 @@ def print_description(federation: Federation, console: Console | None = None) ->
     (console or Console()).print(table)
 
 
+def _colour_limit(shares: np.ndarray, counts: np.ndarray) -> float:
+    """The share that the colour scale ends with: 99 % of all samples are of no larger share of their client's samples.
+
+    Small clients have few classes, so large shares. They hold few samples, and do not stretch the scale.
+
+    Args:
+        shares: of each class in a client's samples [T, Y].
+        counts: numbers of samples [T, Y].
+
+    """
+    order = np.argsort(shares, axis=None)
+    below = counts.flatten()[order].cumsum()
+    return float(shares.flatten()[order][np.searchsorted(below, 0.99 * below[-1])]) or 1.0
+
+
 def draw(federation: Federation, path: Path) -> None:
     """Draws each client's samples by split (above) and shares of classes (below); clients are sorted by size."""
     sizes = np.stack([federation.splits[split].counts().numpy() for split in SPLITS])
@@ -88,9 +103,12 @@ def draw(federation: Federation, path: Path) -> None:
     panels[0].legend()
     if counts is not None:
         shares = counts[order] / np.maximum(1, counts[order].sum(axis=1, keepdims=True))
-        image = panels[1].imshow(shares.T, aspect="auto", cmap="viridis", interpolation="nearest", vmin=0)
+        limit = _colour_limit(shares, counts[order])
+        image = panels[1].imshow(shares.T, aspect="auto", cmap="viridis", interpolation="nearest", vmin=0, vmax=limit)
         panels[1].set(ylabel="class")
-        figure.colorbar(image, ax=panels[1], label="share of a client's samples")
+        extend = "max" if shares.max() > limit else "neither"
+        figure.colorbar(image, ax=panels[1], label="share of a client's samples", extend=extend)
     panels[-1].set(xlabel="clients, largest first")
+    panels[-1].locator_params(integer=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

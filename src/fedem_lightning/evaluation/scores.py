@@ -1,7 +1,7 @@
 """Scores of every client's personal model on its own samples, and their summaries over clients (FedEM, Sec. 4)."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from torchmetrics import Metric
 from fedem_lightning.cohort import draw_clients, share_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.evaluation.samples import SampleScores, sample_scores
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm
@@ -28,7 +29,7 @@ class ClientMetrics(Metric):
 
     Args:
         n_clients: T.
-        task: names and computes the scores.
+        task: names the scores.
 
     """
 
@@ -42,9 +43,8 @@ class ClientMetrics(Metric):
         self.add_state("totals", torch.zeros(len(task.measures), n_clients, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros(n_clients, dtype=torch.float64), dist_reduce_fx="sum")
 
-    def update(self, prediction: Tensor, y: Tensor, client: Tensor) -> None:
-        """Adds predictions and labels in the form of the task, [n, ...], of the clients int64 [n]."""
-        scores = self.task.scores(prediction, y)
+    def update(self, scores: Mapping[str, Tensor], client: Tensor) -> None:
+        """Adds the task's scores of n samples, by measure [n], of the clients int64 [n]."""
         for total, measure in zip(self.totals, self.task.measures, strict=True):
             total.index_add_(0, client, scores[measure].double())
         self.count.index_add_(0, client, torch.ones_like(client, dtype=torch.float64))
@@ -61,17 +61,25 @@ class Scores(NamedTuple):
     columns: dict[str, np.ndarray]  # columns that their adaptation adds, float64 [C]
 
 
-def score(algorithm: Algorithm, federation: Federation, clients: Tensor, own_data: Federation | None = None) -> Scores:
+def score(
+    algorithm: Algorithm,
+    federation: Federation,
+    clients: Tensor,
+    own_data: Federation | None = None,
+    samples: SampleScores | None = None,
+) -> Scores:
     """Scores `clients` (int64 [C]) on every split.
 
     Each process scores its share of the clients; torchmetrics sums them up. An adaptation tunes on the training samples
-    of `own_data`.
+    of `own_data`. `samples` takes the scores of these clients' test samples.
     """
     with torch.inference_mode(False), torch.no_grad():  # an adaptation trains
-        return _score(algorithm, federation, clients, own_data or federation)
+        return _score(algorithm, federation, clients, own_data or federation, samples)
 
 
-def _score(algorithm: Algorithm, federation: Federation, clients: Tensor, own_data: Federation) -> Scores:
+def _score(
+    algorithm: Algorithm, federation: Federation, clients: Tensor, own_data: Federation, samples: SampleScores | None
+) -> Scores:
     processes = Processes.of(algorithm.trainer)
     metrics = {split: ClientMetrics(len(clients), federation.task).to(clients.device) for split in SPLITS}
     zeros = torch.zeros(len(clients), dtype=torch.float64, device=clients.device)
@@ -84,8 +92,12 @@ def _score(algorithm: Algorithm, federation: Federation, clients: Tensor, own_da
             column[rows] = personal.columns[name].double()
         for split, metric in metrics.items():
             block = federation.block(clients[rows], split)
+            kept = samples if split == "test" else None
             for piece in block.pieces() if len(block.index) else ():
-                metric.update(personal.predict(piece), piece.y(), rows[piece.owner])
+                scores = federation.task.scores(personal.predict(piece), piece.y())
+                metric.update(scores, rows[piece.owner])
+                if kept is not None:
+                    kept.add(rows[piece.owner], scores)
                 algorithm.observer.advance(len(piece.index))
     for metric in metrics.values():
         metric._update_count = max(1, metric._update_count)  # otherwise torchmetrics warns of compute before update
@@ -96,7 +108,7 @@ def _score(algorithm: Algorithm, federation: Federation, clients: Tensor, own_da
         }
         for split, metric in metrics.items()
     }
-    processes.sum(columns.values())
+    processes.sum([*columns.values(), *([] if samples is None else [samples.values])])
     return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()})
 
 
@@ -174,8 +186,16 @@ def curve_metrics(algorithm: Algorithm, federation: Federation, splits: Sequence
     return metrics
 
 
-def client_table(algorithm: Algorithm, federation: Federation, own_data: Federation | None = None) -> pd.DataFrame:
-    """The table of scored clients: id, population, sizes, every measure on each split, client state; see `score`."""
+def client_table(
+    algorithm: Algorithm, federation: Federation, own_data: Federation | None = None
+) -> tuple[pd.DataFrame, SampleScores | None]:
+    """Scores all clients that are to be scored; see `score`.
+
+    Returns:
+        Their table: id, population, sizes, every measure on each split, client state; and the scores of their test
+        samples (None: there are too many).
+
+    """
     clients = all_scored_clients(algorithm, federation)
     rows = clients.cpu().numpy()
     table = pd.DataFrame(
@@ -185,7 +205,8 @@ def client_table(algorithm: Algorithm, federation: Federation, own_data: Federat
             **{f"n_{split}": federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS},
         }
     )
-    measures, columns = score(algorithm, federation, clients, own_data)
+    samples = sample_scores(federation, clients)
+    measures, columns = score(algorithm, federation, clients, own_data, samples)
     for split, found in measures.items():
         for measure, scores in found.items():
             table[f"{split}_{measure}"] = scores
@@ -194,7 +215,7 @@ def client_table(algorithm: Algorithm, federation: Federation, own_data: Federat
         table[f"adaptation_{name}" if name in own else name] = column
     for name, values in {**own, **_truth_columns(federation)}.items():
         table[name] = values[rows]
-    return table
+    return table, samples
 
 
 def _truth_columns(federation: Federation) -> dict[str, np.ndarray]:

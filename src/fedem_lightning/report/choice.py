@@ -44,6 +44,10 @@ class Chosen(Run):
         """The chosen rows."""
         return self.table
 
+    @property
+    def samples(self) -> None:
+        """None: the samples' scores are not chosen with the rows."""
+
 
 def choose(runs: Iterable[Run], key: str) -> list[Chosen]:
     """Combines runs that differ in `key` alone to one run: every client chooses the run with its lowest loss.

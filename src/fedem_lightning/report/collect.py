@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 import fedem_lightning.run.cli  # noqa: F401  registers the resolvers that configurations use
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.report.samples import Samples, Scored, read_samples, scored_clients
 from fedem_lightning.run.run_folder import flatten
 from fedem_lightning.tasks import headline
 
@@ -102,6 +103,23 @@ class Run:
             return pd.read_parquet(self.folder / "clients.parquet")
         except (OSError, ValueError):
             return None
+
+    def scored(self, split: str = "test", population: str = "seen") -> Scored | None:
+        """The clients with samples in a split, and their scores; None if clients.parquet does not give them."""
+        key = (split, population)
+        if key not in self._scored:
+            table = self.clients
+            self._scored[key] = None if table is None else scored_clients(table, population, split, self.measure)
+        return self._scored[key]
+
+    @cached_property
+    def _scored(self) -> dict[tuple[str, str], Scored | None]:
+        return {}
+
+    @cached_property
+    def samples(self) -> Samples | None:
+        """The content of test_samples.npz; None if it is missing, unreadable, or does not fit clients.parquet."""
+        return None if self.clients is None else read_samples(self.folder, len(self.clients))
 
 
 @dataclass(frozen=True)

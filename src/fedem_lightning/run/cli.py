@@ -62,7 +62,8 @@ def _hydra_main(config: DictConfig) -> float | None:
     try:
         check_shadowed(_users_config_dirs())
         check_added(config, list(hydra_config.overrides.task))
-        choices = {group: hydra_config.runtime.choices[group] for group in GROUPS}
+        chosen = hydra_config.runtime.choices
+        choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if group in chosen}
         results = run(config, folder, choices, list(hydra_config.overrides.task), _config_flags(sys.argv[1:]))
     except Interrupted as stop:
         _exit_with_one_line(stop)  # a sweep ends, too

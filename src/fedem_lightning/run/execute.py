@@ -5,7 +5,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,9 @@ from fedem_lightning.run import trackers
 from fedem_lightning.run.devices import pick_devices
 from fedem_lightning.run.figures import draw_figures, draw_rounds, run_title
 from fedem_lightning.run.loggers import RoundCSVLogger
-from fedem_lightning.run.results import run_results, save_results
-from fedem_lightning.run.resuming import resume_command
+from fedem_lightning.run.mixture_weights import MixtureWeights
+from fedem_lightning.run.results import SCHEMA_VERSION, run_results, save_results
+from fedem_lightning.run.resuming import resume_command, run_command
 from fedem_lightning.run.run_folder import (
     check_checkpoint,
     check_run_folder,
@@ -48,14 +49,14 @@ from fedem_lightning.startup.rank import in_another_process
 
 
 def run(
-    config: DictConfig, folder: Path, choices: dict[str, str], overrides: list[str], flags: Sequence[str] = ()
+    config: DictConfig, folder: Path, choices: Mapping[str, str], overrides: list[str], flags: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Trains, evaluates and reports.
 
     Args:
         config: the composed configuration.
         folder: the run's folder; it may exist, but must not hold another run.
-        choices: choices of the groups algorithm, adaptation, dataset and backbone, by name.
+        choices: choices of the groups algorithm, adaptation, dataset and backbone, by name; and the experiment, if any.
         overrides: overrides that the user typed.
         flags: options of Hydra that the user typed.
 
@@ -103,7 +104,8 @@ def run(
             _train_and_test(trainer, model, data, checkpoint, stop)
             if not trainer.is_global_zero:
                 return {}
-            names = {**choices, "seed": config.seed, "fidelity": config.fidelity}
+            names = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
+            names |= {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
             return _report(folder, model, data, loggers, names)
         except (UserError, Interrupted):
             stop.end_other_processes()
@@ -182,13 +184,21 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
 
 
 def build_callbacks(config: DictConfig, folder: Path, title: str = "") -> list[pl.Callback]:
-    """Builds the configured callbacks; checkpoints and figures, which have `title`, are saved in the run's folder."""
+    """Builds the configured callbacks, and the one that every run has; they save in the run's folder.
+
+    Args:
+        config: the composed configuration.
+        folder: the run's folder.
+        title: of the figures of the unfinished run.
+
+    """
     callbacks = [instantiate(c) for c in (config.callbacks or {}).values() if c is not None]
     for callback in callbacks:
         if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
             callback.dirpath = folder / "checkpoints"
         if isinstance(callback, LiveFigures) and callback.draw is None:
             callback.draw = functools.partial(draw_rounds, folder, title)
+    callbacks.append(MixtureWeights(folder / "mixture_weights.npz"))
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
     return callbacks
@@ -220,8 +230,10 @@ def _report(
     loggers: Sequence[Logger],
     names: dict[str, Any],
 ) -> dict[str, Any]:
-    results = {**names, **run_results(model, data.federation)}
+    results = {"schema_version": SCHEMA_VERSION, **names, **run_results(model, data.federation)}
     artifacts = model.artifacts(data.federation)
+    if model.test_samples is not None:
+        artifacts["test_samples"] = model.test_samples.arrays()
     figures = draw_figures(folder, results, model.clients, artifacts)
     results["seconds"]["total"] = model.statistics.total_seconds()
     save_results(folder, results, model.clients, artifacts)

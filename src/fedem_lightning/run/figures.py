@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedem_lightning.run.files import write_atomically
+from fedem_lightning.run.method_names import title as title_of
+from fedem_lightning.run.plain_text import plain
 from fedem_lightning.tasks import HIGHER_IS_BETTER, headline
 
 SPLIT_STYLES = {"train": ("tab:gray", "--"), "val": ("tab:blue", "-"), "test": ("tab:orange", "-")}
@@ -18,7 +21,10 @@ GROUPS_SHOWN = 20
 
 
 def draw_figures(
-    folder: Path, results: dict[str, Any], clients: pd.DataFrame, artifacts: Mapping[str, Mapping[str, np.ndarray]]
+    folder: Path,
+    results: dict[str, Any],
+    clients: pd.DataFrame,
+    artifacts: Mapping[str, Mapping[str, np.ndarray]],
 ) -> list[Path]:
     """Draws the figures for which the run has data: scores, mixture weights, collaboration weights.
 
@@ -38,8 +44,8 @@ def draw_figures(
         f"{measure}_by_round": _by_round(folder / "metrics.csv", results, measure, factor, unit),
         "mixture_weights": _mixture_weights(clients),
         f"{measure}_over_clients": _over_clients(clients, measure, factor, unit),
-        "coefficients": _coefficients(artifacts.get("coefficients", {})),
-        "embedding": _embedding(clients),
+        "coefficients": coefficients_figure(artifacts.get("coefficients", {})),
+        "embedding": embedding_figure(clients),
     }
     paths = []
     for name, figure in figures.items():
@@ -52,7 +58,7 @@ def draw_figures(
 
 def run_title(names: Mapping[str, Any]) -> str:
     """The title of a run's figures, from its algorithm, dataset and seed."""
-    return f"{names['algorithm']} on {names['dataset']}, seed {names['seed']}"
+    return plain(f"{title_of(names['algorithm'])} on {names['dataset']}, seed {names['seed']}")
 
 
 def draw_rounds(folder: Path, title: str) -> None:
@@ -83,6 +89,7 @@ def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, 
         ceiling = 100 * results["reference"]["bayes_accuracy"]
         axes.axhline(ceiling, color="black", linewidth=0.8, linestyle=":", label=f"Bayes ceiling {ceiling:.1f} %")
     axes.set(xlabel="communication round", ylabel=f"{unit}, seen clients, weighted")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
@@ -90,15 +97,17 @@ def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, 
 
 def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
     names = [name for name in clients if str(name).startswith("pi_")]
-    if not names:
-        return None
-    pi = clients[names].to_numpy()  # [T, M]
-    main = pi.argmax(axis=1)
-    order = np.lexsort((-pi.max(axis=1), main))  # by largest component, the purest clients first
-    figure = Figure(figsize=(8, 1.6 + 0.35 * len(names)), layout="constrained")
+    return weights_figure(clients[names].to_numpy(dtype=float)) if names else None
+
+
+def weights_figure(pi: np.ndarray, width: float = 8.0) -> Figure:
+    """Draws mixture weights pi [T, M]: a column for each client, by its largest component, the purest clients first."""
+    order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))
+    figure = Figure(figsize=(width, 1.6 + 0.35 * pi.shape[1]), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
-    axes.set(xlabel="clients, sorted by their largest component", ylabel="component", yticks=range(len(names)))
+    axes.set(xlabel="clients, sorted by their largest component", ylabel="component")
+    axes.locator_params(integer=True)
     figure.colorbar(image, label="mixture weight")
     return figure
 
@@ -122,7 +131,7 @@ def _over_clients(clients: pd.DataFrame, measure: str, factor: float, unit: str)
     return figure
 
 
-def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
+def coefficients_figure(found: Mapping[str, np.ndarray]) -> Figure | None:
     """Draws W as a heat map, with clients ordered by group."""
     if not found:
         return None
@@ -144,7 +153,7 @@ def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
     return figure
 
 
-def _embedding(clients: pd.DataFrame) -> Figure | None:
+def embedding_figure(clients: pd.DataFrame) -> Figure | None:
     """Draws clients as points in the plane, which are near one another if their gradients are similar."""
     placed = clients.dropna(subset=["embedding_0"]) if "embedding_0" in clients else pd.DataFrame()
     if placed.empty:
@@ -159,7 +168,7 @@ def _embedding(clients: pd.DataFrame) -> Figure | None:
             marker = "o" if i < 10 else "^"  # there are only ten colours
             label = f"{kind.replace('_', ' ')} {name}"
             axes.scatter(group.embedding_0, group.embedding_1, s=16, color=f"C{i % 10}", marker=marker, label=label)
-        figure.legend(loc="outside right center")
+        figure.legend(loc="outside lower center", ncols=4)  # beside the panel it would hide the axis' label
     axes.set(xlabel="gradients, first direction", ylabel="gradients, second direction", aspect="equal")
     axes.grid(alpha=0.3)
     return figure

@@ -1,6 +1,5 @@
 """Files of a run: results.json with everything that a later comparison needs, and files for larger arrays."""
 
-import io
 import json
 import math
 import platform
@@ -22,12 +21,16 @@ from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.backbones import Linear
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.evaluation.agreement import agreement
 from fedem_lightning.evaluation.recovery import component_health, group_scores, recovery_scores
 from fedem_lightning.evaluation.scores import REFERENCES, summarize, summarize_table
-from fedem_lightning.run.files import write_atomically
+from fedem_lightning.run.files import write_arrays, write_atomically
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
 """Arrays by file and name, see `Contract.artifacts`."""
+
+SCHEMA_VERSION = 1
+"""Of results.json, as results.schema.json describes it; docs/results.md says when it goes up."""
 
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
@@ -103,18 +106,19 @@ def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
 
 
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
-    """Component diagnostics: recovery of the ground truth, dead components and twins."""
+    """Component diagnostics: recovery of the ground truth, dead components, twins and agreement."""
     pi = getattr(algorithm, "pi", None)
     if pi is None:
         return {"recovery": {}, "components": {}}
     weights, seen = pi.cpu().numpy(), federation.seen.cpu().numpy()
-    models = algorithm.params_of(algorithm.evaluation_components(federation))  # [M, ...]
-    parameters = np.concatenate([p.flatten(1).double().cpu().numpy() for p in models.values()], axis=1)  # [M, D]
+    models = algorithm.evaluation_components(federation)  # [M, ...]
+    trained = algorithm.params_of(models).values()
+    parameters = np.concatenate([p.flatten(1).double().cpu().numpy() for p in trained], axis=1)  # [M, D]
     linear = models.get("linear.weight") if isinstance(algorithm.components[0], Linear) else None
     theta = linear[:, 0].cpu().numpy() if linear is not None and linear.shape[1] == 1 else None  # [M, d]
     return {
         "recovery": recovery_scores(weights, theta, federation.truth, seen),
-        "components": component_health(weights[seen], parameters),
+        "components": component_health(weights[seen], parameters) | agreement(algorithm, federation, models),
     }
 
 
@@ -157,9 +161,7 @@ def save_results(folder: Path, results: dict[str, Any], clients: pd.DataFrame, a
     Numbers that are not finite become null in results.json.
     """
     for name, arrays in artifacts.items():
-        content = io.BytesIO()
-        np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-        write_atomically(folder / f"{name}.npz", content.getvalue())
+        write_arrays(folder / f"{name}.npz", arrays)
     temporary = folder / ".clients.parquet.tmp"
     clients.to_parquet(temporary, index=False)
     temporary.replace(folder / "clients.parquet")

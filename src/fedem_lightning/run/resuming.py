@@ -31,6 +31,17 @@ def resume_command(folder: Path, overrides: Sequence[str], flags: Sequence[str] 
     return shlex.join([_python(), "-m", "fedem_lightning", *flags, *kept, *checkpoint, run_dir])
 
 
+def run_command(overrides: Sequence[str], flags: Sequence[str] = ()) -> str:
+    """The command line of a run, quoted for a shell; of a job of a sweep, the one that makes this job alone.
+
+    Args:
+        overrides: as the user typed them.
+        flags: of Hydra, such as --config-dir.
+
+    """
+    return shlex.join(["python", "-m", "fedem_lightning", *flags, *overrides])
+
+
 def begin_sweep(folder: Path, words: Sequence[str]) -> None:
     """Notes what continues the sweep that begins in `folder` by these words of the command line.
 

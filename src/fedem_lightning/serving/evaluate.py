@@ -48,7 +48,7 @@ def on_rows(chosen: argparse.Namespace) -> Evaluation:
     metric, quality = ClientMetrics(len(rows.names), schema.task), Quality(schema)
     for owner, index, prediction in predicted(models, federation, where, "scoring rows"):
         y = federation.samples.labels(index)
-        metric.update(prediction, y, owner)
+        metric.update(schema.task.scores(prediction, y), owner)
         quality.add(prediction, y)
     weights, meaning = _weights(rows, models.schema)
     n_scored = np.bincount(rows.client[scored], minlength=len(rows.names))

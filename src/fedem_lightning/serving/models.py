@@ -113,7 +113,7 @@ def client_scores(models: ClientModels, rows: Rows, codes: np.ndarray) -> pd.Dat
     metric = ClientMetrics(len(rows.names), models.schema.task)
     metric._update_count = 1  # otherwise torchmetrics warns where there is nothing to score
     for owner, index, prediction in predicted(models, federation, places(models, rows.names), "scoring rows"):
-        metric.update(prediction, federation.samples.labels(index), owner)
+        metric.update(metric.task.scores(prediction, federation.samples.labels(index)), owner)
     table = pd.DataFrame({"id": rows.names, "n_test": federation.splits["test"].counts().numpy()})
     for measure, values in metric.compute().items():
         table[f"test_{measure}"] = values.reshape(-1).numpy()  # torchmetrics squeezes a single client

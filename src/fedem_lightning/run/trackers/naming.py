@@ -27,13 +27,13 @@ def tracked(
     Args:
         folder: of the run.
         config: the composed configuration.
-        choices: choices of the groups algorithm, adaptation and dataset, by name.
+        choices: choices of the groups algorithm, adaptation, dataset and, if there is one, experiment, by name.
         overrides: what the user typed.
         resumed_rounds: rounds of the checkpoint from which the run continues.
 
     """
     typed = [override.lstrip("+").partition("=")[::2] for override in overrides]
-    experiment = next((value for key, value in typed if key == "experiment"), None)
+    experiment = choices.get("experiment")
     adapted = choices.get("adaptation", "none") not in ("none", choices["algorithm"])
     algorithm = f"{choices['algorithm']}+{choices['adaptation']}" if adapted else choices["algorithm"]
     changed = [f"{key}={value}" for key, value in typed if not _leaves_scores_alone(key)]

@@ -1,0 +1,62 @@
+"""The score of every test sample, so that two runs on one federation can be compared sample by sample."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.data.federation import Federation
+
+MOST_SAMPLES = 50_000_000
+"""With more test samples than this, none of their scores is kept."""
+
+
+class SampleScores:
+    """One score of each test sample, in the order of the scored clients and, within a client, of its samples.
+
+    Args:
+        federation: of the clients.
+        clients: the scored clients, int64 [C].
+
+    """
+
+    def __init__(self, federation: Federation, clients: Tensor) -> None:
+        task = federation.task
+        self.measure = sample_measure(federation)
+        self.n = federation.splits["test"].counts(clients)  # int64 [C]
+        self._next = self.n.cumsum(0) - self.n  # where the next sample of each client belongs
+        # a process writes the samples of its clients, and the processes add up their bytes or floats
+        self._right_or_wrong = self.measure == "accuracy" and task.n_targets == 1
+        dtype = torch.uint8 if self._right_or_wrong else torch.float32
+        self.values = torch.zeros(int(self.n.sum()), dtype=dtype, device=clients.device)
+
+    def add(self, row: Tensor, scores: Mapping[str, Tensor]) -> None:
+        """Adds the next samples of some clients.
+
+        Args:
+            row: index of each sample's client among the scored ones, int64 [n], client after client.
+            scores: the task's scores of the samples, by measure [n].
+
+        """
+        clients, counts = row.unique_consecutive(return_counts=True)  # [c], [c]
+        first = self._next[clients] - (counts.cumsum(0) - counts)  # place of a client's first sample, less its index
+        places = torch.repeat_interleave(first, counts) + torch.arange(len(row), device=row.device)
+        self.values[places] = scores[self.measure].to(self.values.dtype)
+        self._next[clients] += counts
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The content of test_samples.npz: n int64 [C], values bool or float32 [sum n], measure (a str)."""
+        values = self.values.bool() if self._right_or_wrong else self.values
+        return {"n": self.n.cpu().numpy(), "values": values.cpu().numpy(), "measure": np.array(self.measure)}
+
+
+def sample_measure(federation: Federation) -> str:
+    """The measure that is kept of each sample: the task's first, or the loss if the data know the smallest loss."""
+    return "loss" if "minimum_loss" in federation.truth else federation.task.measures[0]
+
+
+def sample_scores(federation: Federation, clients: Tensor) -> SampleScores | None:
+    """Room for the scores of the test samples of `clients`; None if there are more than `MOST_SAMPLES`."""
+    n_samples = int(federation.splits["test"].counts(clients).sum())
+    return SampleScores(federation, clients) if n_samples <= MOST_SAMPLES else None

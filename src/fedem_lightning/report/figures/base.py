@@ -1,0 +1,170 @@
+"""What all figures share: a drawn figure with its words, axes, units, legends, and text that is never markup."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.looks import CHROME, FIRST, GRID, MAIN_WIDTH, Look
+from fedem_lightning.run.plain_text import plain
+
+WIDTH, HEIGHT = 4.9, 3.3
+"""Inches of a figure without its legend: at 390 pixels its text is still readable."""
+LEGEND_LETTERS, LEGEND_WIDTH = 32, 74
+"""Letters of a name's line in the legend, and of all its columns together."""
+BANDS = 5
+"""Largest number of rows with bands for all of them."""
+SENDS_NOTHING = ", 0 MB"
+"""Added to the name of a method that sends nothing, whose score is a level in figures by megabytes."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure, and what the page says about it.
+
+    Args:
+        name: of the file, without its ending.
+        section: part of the page, a key of `fedem_lightning.report.page.SECTIONS`.
+        caption: a sentence or two for readers.
+        figure: the figure.
+        names: what a reader sees above each group of artists, by its gid.
+        points: what a reader sees above each point of a scatter plot, by its gid.
+
+    """
+
+    name: str
+    section: str
+    caption: str
+    figure: Figure
+    names: dict[str, str] = field(default_factory=dict)
+    points: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a setting as figures show them.
+
+    Args:
+        setting: the setting.
+        names: short names by label.
+        looks: looks by label.
+
+    """
+
+    setting: Setting
+    names: dict[str, str]
+    looks: dict[str, Look]
+
+    def gid(self, group: Group) -> str:
+        """The id of a row's artists in a figure."""
+        return f"row-{self.setting.groups.index(group)}"
+
+    def main_pair(self) -> tuple[Group, Group]:
+        """The row of the main method, else the first; and its rival: a baseline, else another row, else itself."""
+        groups = self.setting.groups
+        main = max(groups, key=lambda group: self.looks[group.label].width)
+        others = [group for group in groups if group is not main] or [main]
+        known = sorted((g for g in others if g.algorithm in FIRST), key=lambda g: FIRST.index(g.algorithm))
+        return main, (known or others)[0]
+
+    def tips(self) -> dict[str, str]:
+        """The names of all rows, by gid."""
+        return {self.gid(group): self.names[group.label] for group in self.setting.groups}
+
+
+def axes_of(title: str, height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Axes]:
+    """A figure with a title and one panel."""
+    figure = titled(Figure(figsize=(width, height), layout="constrained"), title)
+    axes = figure.subplots()
+    style(axes)
+    return figure, axes
+
+
+def titled(figure: Figure, title: str) -> Figure:
+    """The figure with a title, which is text and no formula."""
+    figure.suptitle(plain(title), fontsize=10, color=CHROME)
+    return figure
+
+
+def style(axes: Axes) -> None:
+    """Gives a panel its grid, and the colours that the page replaces."""
+    axes.grid(color=GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=CHROME, labelsize=8.5)
+    for part in (axes.xaxis.label, axes.yaxis.label):
+        part.set_color(CHROME)
+        part.set_fontsize(9)
+    for name, spine in axes.spines.items():
+        spine.set_color(CHROME)
+        spine.set_linewidth(0.6)
+        spine.set_visible(name in ("left", "bottom"))
+
+
+def whole_numbers(axes: Axes) -> None:
+    """Marks whole numbers only on the x-axis, e.g. of rounds."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def logarithmic(axes: Axes) -> None:
+    """Makes the x-axis logarithmic, with plain numbers; over less than two decades also between the powers of ten."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    plain_numbers = FuncFormatter(lambda value, place: f"{value:g}")
+    axes.xaxis.set_major_formatter(plain_numbers)
+    narrow = high / low < 10
+    axes.xaxis.set_minor_formatter(plain_numbers if narrow else NullFormatter())
+    axes.tick_params(axis="x", which="minor", colors=CHROME, labelsize=7.5)
+
+
+def banded(rows: Rows, group: Group) -> bool:
+    """Whether a row gets a band over seeds: among many rows only the main method does, because bands hide lines."""
+    few = len(rows.setting.groups) <= BANDS
+    return len(group.runs) > 1 and (few or rows.looks[group.label].width > MAIN_WIDTH - 1)
+
+
+def bands(rows: Rows) -> str:
+    """The part of a caption that explains the bands."""
+    drawn = [group for group in rows.setting.groups if banded(rows, group)]
+    of_one = f" (only {rows.names[drawn[0].label]} has one)" if len(drawn) == 1 < len(rows.setting.groups) else ""
+    return f"; a band reaches from the least to the largest value over seeds{of_one}" if drawn else ""
+
+
+def legend(figure: Figure, axes: Axes, order: Sequence[str] = ()) -> None:
+    """Draws the legend below the panel, where it hides nothing; the figure grows by its height.
+
+    Args:
+        figure, axes: figure, and panel with the artists.
+        order: names of the rows in their order; other labels follow.
+
+    """
+    handles, labels = axes.get_legend_handles_labels()
+    if len(handles) < 2:  # the title or the caption says which it is
+        return
+    place = {label: i for i, label in enumerate(order)}
+    ranked = sorted(range(len(labels)), key=lambda i: place.get(labels[i].removesuffix(SENDS_NOTHING), len(place)))
+    handles, labels = [handles[i] for i in ranked], [labels[i] for i in ranked]
+    wrapped = [textwrap.fill(label, LEGEND_LETTERS, subsequent_indent="  ") for label in labels]
+    widest = max(len(line) for text in wrapped for line in text.splitlines())
+    columns = max(1, min(len(labels), LEGEND_WIDTH // (widest + 5)))
+    rows = -(-len(labels) // columns)
+    lines = max(sum(text.count("\n") + 1 for text in wrapped[i * rows : (i + 1) * rows]) for i in range(columns))
+    figure.set_figheight(figure.get_figheight() + 0.19 * lines + 0.1)
+    figure.legend(
+        handles, wrapped, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, labelcolor=CHROME
+    )
+
+
+def unit(setting: Setting) -> str:
+    """The unit of the score that tables show, for an axis."""
+    return {"accuracy": "accuracy, %", "mse": "squared error", "loss": "loss, nats"}[setting.measure[0]]
+
+
+def seeds(groups: Sequence[Group]) -> str:
+    """The number of seeds of the rows, in words."""
+    counts = sorted({len(group.runs) for group in groups})
+    several = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seeds"
+    return "one seed" if counts == [1] else several

@@ -1,0 +1,86 @@
+"""Who gains and who loses between any two rows of a table, as data for the page."""
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedem_lightning.report.figures.base import Rows, unit
+from fedem_lightning.report.looks import FIRST
+from fedem_lightning.report.paired import Shares, compare_clients, gains_and_losses, per_client
+
+MARKS_SHOWN = 400_000
+"""Largest number of marks (pairs of rows times clients) in a page; more clients are thinned out evenly."""
+SURE = 0.05
+"""A client's models differ beyond chance from this p-value down."""
+
+
+def pairs_data(rows: Rows) -> dict[str, Any] | None:
+    """Scores of every client and seed with every row, and for every pair of rows who gains and loses; None for one row.
+
+    Returns:
+        rows: names and colours; unit; clients: name and seed; scores [rows][clients], None where a row has none; pairs:
+        by "i,j" (i < j) shares of clients, and a string with one mark a client: + (i is better beyond chance), -, or .
+
+    """
+    groups = rows.setting.groups
+    scores = _scores(rows)
+    if len(groups) < 2 or scores.empty:
+        return None
+    n_pairs = len(groups) * (len(groups) - 1) // 2
+    step = max(1, -(-len(scores) * n_pairs // MARKS_SHOWN))
+    shown = scores.iloc[::step]
+    pairs = {}
+    for i, j in combinations(range(len(groups)), 2):
+        found = compare_clients(groups[i], groups[j])
+        if found is not None and not found.empty:
+            marks = np.where(found.p < SURE, np.sign(found.gain), 0)
+            by_client = pd.Series(marks, index=pd.MultiIndex.from_frame(found[["seed", "id"]]))
+            aligned = by_client.reindex(shown.index).fillna(0).astype(int)
+            pairs[f"{i},{j}"] = {
+                "shares": _known(gains_and_losses(found)),
+                "marks": "".join("-.+"[mark + 1] for mark in aligned),
+            }
+    return {
+        "rows": [{"name": rows.names[g.label], "colour": rows.looks[g.label].colour} for g in groups],
+        "unit": unit(rows.setting),
+        "clients": [[str(client), int(seed)] for seed, client in shown.index],
+        "scores": [[None if np.isnan(v) else round(float(v), 4) for v in shown[g.label]] for g in groups],
+        "left_out": len(scores) - len(shown),
+        "pairs": pairs,
+    }
+
+
+def _scores(rows: Rows) -> pd.DataFrame:
+    """The score of every client, by (seed, id) and row."""
+    columns = {}
+    for group in rows.setting.groups:
+        tables = {run.seed: per_client(run) for run in group.runs}
+        known = {seed: t.set_index("id")["score"] for seed, t in tables.items() if t is not None and len(t)}
+        if known:
+            columns[group.label] = pd.concat(known, names=["seed", "id"])
+    unique = {label: c[~c.index.duplicated()] for label, c in columns.items()}
+    return pd.DataFrame(unique, columns=[g.label for g in rows.setting.groups], dtype=float)
+
+
+def _known(shares: Shares) -> list[float | None]:
+    """The shares, None where no client could be tested."""
+    return [None if np.isnan(share) else float(share) for share in shares]
+
+
+def baselines(rows: Rows) -> list[dict[str, Any]]:
+    """For every row the shares of clients that are worse with it than with each baseline, as lines of a table."""
+    groups = rows.setting.groups
+    bases = [g for name in FIRST[1:] for g in groups if g.algorithm == name][:4]
+    lines = []
+    for group in groups:
+        against: list[tuple[str, list[float | None]]] = []
+        for base in bases:
+            pairs = compare_clients(group, base) if base is not group else None
+            found = None if pairs is None or pairs.empty else gains_and_losses(pairs)
+            shown = () if found is None else (found.worse, found.loses, found.better, found.gains)
+            against.append((rows.names[base.label], [None if np.isnan(x) else x for x in shown] or [None] * 4))
+        if any(share is not None for _, shares in against for share in shares):
+            lines.append({"name": rows.names[group.label], "against": against})
+    return lines

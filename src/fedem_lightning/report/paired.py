@@ -1,0 +1,181 @@
+"""Paired comparison of two groups of runs: the same clients, the same seeds, the same test samples."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedem_lightning.report.collect import Run
+from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.pair_tests import all_beyond_chance, fisher, mcnemar, signed_ranks, t_test
+from fedem_lightning.report.resampling import SUMMARIES, resampled_p
+from fedem_lightning.report.samples import Scored
+from fedem_lightning.report.tables import scores_of
+from fedem_lightning.tasks import HIGHER_IS_BETTER
+
+LEVEL = 0.05
+"""Level of every test: a difference with p below it is called beyond chance."""
+
+ENOUGH_SEEDS = 5
+"""Number of common seeds from which a test over seeds is made in place of one over clients."""
+
+
+class Shares(NamedTuple):
+    """How many clients have a better model.
+
+    Args:
+        better, worse, equal: shares by the sign of the gain.
+        gains, loses: shares of the clients whose gain, and loss, is beyond chance; NaN if no client could be tested.
+        chance: the share of clients that would come out as gaining (and as losing) if all models were equal, at most.
+        n: number of clients, counted once for each seed.
+
+    """
+
+    better: float
+    worse: float
+    equal: float
+    gains: float
+    loses: float
+    chance: float
+    n: int
+
+
+def per_client(run: Run) -> pd.DataFrame | None:
+    """The seen clients with test samples: id, n_train, n_test, score in the table's unit; None: unknown."""
+    scored = run.scored()
+    if scored is None:
+        return None
+    columns = {"id": scored.id, "n_train": scored.n_train, "n_test": scored.n_scored, "score": scored.score}
+    return pd.DataFrame(columns)
+
+
+def compare_clients(a: Group, b: Group) -> pd.DataFrame | None:
+    """Compares the clients of two groups, paired by seed and name; None if they have none in common.
+
+    Returns:
+        A row for each seed and client that both have: seed, id, n_test, a and b (scores in the table's unit),
+        difference (a - b), gain (positive where a is better), p (two-sided, that the client's two models differ, by its
+        test samples: McNemar's exact test for right and wrong predictions, Wilcoxon's signed-rank test for losses. For
+        runs without test_samples.npz, or of different federations, Fisher's exact test of two accuracies; NaN where
+        neither is possible).
+
+    """
+    measure = a.runs[0].measure
+    others = {run.seed: run for run in b.runs}
+    pairs = [(run, others[run.seed]) for run in a.runs if run.seed in others]
+    found = [part for one, other in pairs if one.measure == other.measure == measure and (part := _pair(one, other))]
+    if not found:
+        return None
+    table = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+    difference = table["a"] - table["b"]
+    gain = difference if HIGHER_IS_BETTER[measure[0]] else -difference
+    p = table.pop("p")
+    return pd.DataFrame({**table, "difference": difference, "gain": gain, "p": p}, copy=False)
+
+
+def _pair(a: Run, b: Run) -> dict[str, np.ndarray] | None:
+    """The columns of two runs of one seed; None if they have no client in common."""
+    mine, theirs = a.scored(), b.scored()
+    if mine is None or theirs is None:
+        return None
+    i, j = _common(mine.id, theirs.id)
+    if not len(i):
+        return None
+    p = _by_samples(a, b, mine.row[i], theirs.row[j])
+    if p is None:
+        p = _by_scores(a, mine, theirs, i, j)
+    named = {"seed": np.full(len(i), a.seed), "id": mine.id[i], "n_test": mine.n_scored[i]}
+    return {**named, "a": mine.score[i], "b": theirs.score[j], "p": p}
+
+
+def _common(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The places of the names that both have, in the order of `a`: int64 [T] each."""
+    if len(a) == len(b) and (a == b).all():
+        return np.arange(len(a)), np.arange(len(a))
+    where = pd.Index(b).get_indexer(pd.Index(a))
+    return np.flatnonzero(where >= 0), where[where >= 0]
+
+
+def _by_samples(a: Run, b: Run, rows_a: np.ndarray, rows_b: np.ndarray) -> np.ndarray | None:
+    """p-values from the scores of the same samples, [T]; None if the runs do not have these."""
+    x, y, digest = a.samples, b.samples, a.results.get("federation_digest")
+    if x is None or y is None or digest is None or digest != b.results.get("federation_digest"):
+        return None
+    n = x.n[rows_a]
+    same = x.measure == y.measure and x.values.dtype == y.values.dtype and (n == y.n[rows_b]).all()
+    if not same or not n.all():
+        return None
+    mine, theirs = x.of(rows_a), y.of(rows_b)
+    if mine.dtype != bool:
+        return signed_ranks(mine.astype(float) - theirs, np.repeat(np.arange(len(n)), n), len(n))
+    first = np.cumsum(n) - n  # every client has samples, as `reduceat` needs
+    only_a, only_b = (np.add.reduceat(d, first, dtype=np.int64) for d in (mine & ~theirs, theirs & ~mine))
+    return mcnemar(only_a, only_b)
+
+
+def _by_scores(run: Run, a: Scored, b: Scored, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+    """p-values from accuracies and numbers of samples, [T]; NaN where these do not give whole numbers of samples."""
+    name, factor = run.measure
+    p = np.full(len(i), np.nan)
+    if name != "accuracy":
+        return p
+    n_a, n_b = a.n_scored[i].astype(float), b.n_scored[j].astype(float)
+    right_a, right_b = a.score[i] / factor * n_a, b.score[j] / factor * n_b
+    whole = [np.abs(right - np.round(right)) < 0.01 for right in (right_a, right_b)]  # not for sequences
+    known = whole[0] & whole[1]  # False for NaN
+    p[known] = fisher(np.round(right_a[known]), n_a[known], np.round(right_b[known]), n_b[known])
+    return p
+
+
+def gains_and_losses(table: pd.DataFrame) -> Shares:
+    """Counts the clients of `compare_clients` that have a better and a worse model with a than with b."""
+    gain, p = table["gain"].to_numpy(), table["p"].to_numpy()
+    p = p[~np.isnan(gain)]
+    gain = gain[~np.isnan(gain)]
+    n, tested = max(1, len(gain)), not np.isnan(p).all()
+    beyond = p < LEVEL
+    gains, loses = (float((beyond & sign).sum()) / n if tested else np.nan for sign in (gain > 0, gain < 0))
+    better, worse, equal = (float(sign.sum()) / n for sign in (gain > 0, gain < 0, gain == 0))
+    return Shares(better, worse, equal, gains, loses, LEVEL / 2, len(gain))
+
+
+def leaders(setting: Setting, keys: Iterable[str]) -> dict[str, set[str]]:
+    """The rows that are best beyond chance, by score.
+
+    Args:
+        setting: the setting that the table compares.
+        keys: columns of the table of scores; others have no leaders.
+
+    Returns:
+        For each key the label of the row with the best mean over seeds, if a paired test tells it from every other row
+        at 5 % after Holm's correction; else no label. The test is Student's over the common seeds if there are at least
+        five, else a bootstrap over clients, see `resampled_p`.
+
+    """
+    return {key: _leader(setting, key) for key in keys}
+
+
+def _leader(setting: Setting, key: str) -> set[str]:
+    sign = 1 if HIGHER_IS_BETTER[setting.measure[0]] else -1
+    rows = {}
+    for group in setting.groups:
+        values = {run.seed: value for run in group.runs if (value := scores_of(run).get(key)) is not None}
+        if values and np.isfinite(list(values.values())).all():
+            rows[group.label] = (group, values)
+    if len(rows) < 2 or key not in SUMMARIES:
+        return set()
+    best = max(rows, key=lambda label: sign * float(np.mean(list(rows[label][1].values()))))
+    p = [_p_of_rows(rows[best], other, key, sign) for label, other in rows.items() if label != best]
+    return {best} if all_beyond_chance(p, LEVEL) else set()
+
+
+def _p_of_rows(
+    best: tuple[Group, dict[int, float]], other: tuple[Group, dict[int, float]], key: str, sign: int
+) -> float:
+    """p-value that the best row is better than another; 1 if it is not on their common seeds."""
+    (group, values), (rival, others) = best, other
+    gains = [sign * (values[seed] - others[seed]) for seed in values if seed in others]
+    if not gains or np.mean(gains) <= 0:
+        return 1.0
+    return t_test(gains) if len(gains) >= ENOUGH_SEEDS else resampled_p(group, rival, key, sign)

@@ -1,0 +1,65 @@
+"""Folders of runs whose clients and test samples are known one by one."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedem_lightning.evaluation.scores import summarize_table
+from fedem_lightning.report import Group, Run
+from fedem_lightning.report.collect import read_run
+from helpers.runs import make_run
+
+
+def make_sampled_run(
+    folder: Path,
+    samples: Sequence[Any],
+    algorithm: str = "fedavg",
+    seed: int = 0,
+    n_train: Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
+    keep_samples: bool = True,
+    extra: dict[str, Any] | None = None,
+    **more: Any,
+) -> Path:
+    """A run whose clients are all seen.
+
+    Args:
+        folder, algorithm, seed, more: see `make_run`.
+        samples: for each client whether each test sample is predicted well (bool), or its squared error (float).
+        n_train: training samples of each client; default: 10, 11, ...
+        names: names of the clients; default: "0", "1", ...
+        keep_samples: whether test_samples.npz is written.
+        extra: more columns of clients.parquet.
+
+    """
+    arrays = [np.asarray(client) for client in samples]
+    measure = "accuracy" if arrays[0].dtype == bool else "mse"
+    more.setdefault("federation_digest", f"digest {seed}")
+    make_run(folder, 0.7, algorithm, seed, measure=measure, **more)
+    table = pd.DataFrame({"id": list(names or map(str, range(len(arrays)))), "population": "seen"})
+    table["n_train"] = list(n_train or range(10, 10 + len(arrays)))
+    table["n_test"] = [len(client) for client in arrays]
+    table[f"test_{measure}"] = [client.mean() if len(client) else np.nan for client in arrays]
+    for name, column in (extra or {}).items():
+        table[name] = column
+    table.to_parquet(folder / "clients.parquet", index=False)
+    results = json.loads((folder / "results.json").read_text())
+    results["test"][measure] = summarize_table(table, "test")[measure]
+    if "val_accuracy" in table:
+        results["val"] = summarize_table(table, "val")
+    (folder / "results.json").write_text(json.dumps(results))
+    if keep_samples:
+        values = np.concatenate(arrays)
+        values = values if values.dtype == bool else values.astype(np.float32)
+        np.savez(folder / "test_samples.npz", n=[len(client) for client in arrays], values=values, measure=measure)
+    return folder
+
+
+def group_of(*folders: Path, label: str | None = None) -> Group:
+    """A row of the runs in `folders`."""
+    runs: list[Run] = [read_run(folder) for folder in folders]
+    return Group(runs[0].algorithm, label or runs[0].algorithm, runs)

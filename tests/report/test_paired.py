@@ -1,0 +1,210 @@
+"""The same clients with two methods, against scipy client by client and tables made by hand."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedem_lightning.report import Setting
+from fedem_lightning.report.paired import compare_clients, gains_and_losses, leaders, per_client
+from fedem_lightning.report.resampling import resampled_p
+from helpers.report_runs import group_of, make_sampled_run
+
+random = np.random.default_rng(0)
+
+
+def bools(n: int, share: float) -> np.ndarray:
+    return random.random(n) < share
+
+
+def test_every_client_is_tested_by_its_own_samples(tmp_path: Path) -> None:
+    sizes = (40, 0, 60, 1, 90)
+    a, b = [bools(n, 0.9) for n in sizes], [bools(n, 0.7) for n in sizes]
+    one = group_of(make_sampled_run(tmp_path / "a", a))
+    other = group_of(make_sampled_run(tmp_path / "b", b, "fedem"))
+    table = compare_clients(one, other)
+    assert table is not None
+    assert table["id"].tolist() == ["0", "2", "3", "4"]  # client 1 has no test samples
+    assert table["n_test"].tolist() == [40, 60, 1, 90]
+    kept = [(x, y) for x, y in zip(a, b, strict=True) if len(x)]
+    np.testing.assert_allclose(table["a"], [100 * x.mean() for x, _ in kept])
+    np.testing.assert_allclose(table["gain"], [100 * (x.mean() - y.mean()) for x, y in kept])
+    counts = [((x & ~y).sum(), (y & ~x).sum()) for x, y in kept]
+    expected = [stats.binomtest(n, n + m).pvalue if n + m else 1.0 for n, m in counts]
+    np.testing.assert_allclose(table["p"], expected)
+    back = compare_clients(other, one)
+    assert back is not None
+    np.testing.assert_allclose(back["gain"], -table["gain"])
+    np.testing.assert_allclose(back["p"], table["p"])
+
+
+def test_clients_are_paired_by_seed_and_name(tmp_path: Path) -> None:
+    rows = {name: bools(30, 0.5) for name in "abcd"}
+    names = {"a": "abc", "b": "dcb"}
+    folders: dict[str, list[Path]] = {"a": [], "b": []}
+    for row, seeds in (("a", (0, 1)), ("b", (1, 2))):
+        samples = [~rows[n] if (row, n) == ("b", "c") else rows[n] for n in names[row]]
+        for seed in seeds:
+            folders[row] += [make_sampled_run(tmp_path / f"{row}{seed}", samples, row, seed, names=list(names[row]))]
+    groups = [group_of(*found) for found in folders.values()]
+    table = compare_clients(*groups)
+    assert table is not None
+    assert table[["seed", "id"]].values.tolist() == [[1, "b"], [1, "c"]]
+    assert table["difference"].iloc[0] == 0
+    assert table["p"].iloc[0] == 1
+    right = int(rows["c"].sum())
+    assert table["difference"].iloc[1] == pytest.approx(100 * (2 * right / 30 - 1))
+    assert table["p"].iloc[1] == pytest.approx(stats.binomtest(right, 30).pvalue)
+    assert compare_clients(groups[0], group_of(tmp_path / "b2")) is None  # no common seed
+
+
+@pytest.mark.parametrize("lost", ["samples", "digest"])
+def test_without_the_same_samples_accuracies_are_compared(lost: str, tmp_path: Path) -> None:
+    a, b = [bools(n, 0.8) for n in (50, 80)], [bools(n, 0.5) for n in (50, 80)]
+    one = make_sampled_run(tmp_path / "a", a, keep_samples=lost != "samples")
+    other = make_sampled_run(tmp_path / "b", b, federation_digest="another" if lost == "digest" else "digest 0")
+    table = compare_clients(group_of(one), group_of(other))
+    assert table is not None
+    expected = [
+        stats.fisher_exact([[x.sum(), len(x) - x.sum()], [y.sum(), len(y) - y.sum()]]).pvalue
+        for x, y in zip(a, b, strict=True)
+    ]
+    np.testing.assert_allclose(table["p"], expected)
+
+
+def test_losses_are_better_when_they_are_smaller(tmp_path: Path) -> None:
+    a = [random.exponential(1.0, size=n) for n in (60, 30)]
+    b = [x + random.normal(0.2, 0.3, size=len(x)) for x in a]
+    one = make_sampled_run(tmp_path / "a", a, dataset="npz")
+    other = make_sampled_run(tmp_path / "b", b, "fedem", dataset="npz")
+    table = compare_clients(group_of(one), group_of(other))
+    assert table is not None
+    np.testing.assert_allclose(table["gain"], [y.mean() - x.mean() for x, y in zip(a, b, strict=True)])
+    np.testing.assert_allclose(table["gain"], -table["difference"])
+    differences = [x.astype(np.float32).astype(float) - y.astype(np.float32) for x, y in zip(a, b, strict=True)]
+    expected = [stats.wilcoxon(d, correction=True, method="asymptotic").pvalue for d in differences]
+    np.testing.assert_allclose(table["p"], expected, rtol=1e-6)
+    (tmp_path / "a" / "test_samples.npz").unlink()
+    untested = compare_clients(group_of(one), group_of(other))
+    assert untested is not None
+    assert untested["p"].isna().all()
+    shares = gains_and_losses(untested)
+    assert shares[:3] == (1, 0, 0)
+    assert math.isnan(shares.gains)
+
+
+def test_gains_and_losses_of_a_table_by_hand() -> None:
+    table = pd.DataFrame({"gain": [1.0, 2, 3, -1, -2, 0, 0, math.nan], "p": [0.04, 0.06, 0.01, 0.2, 0.03, 1, 1, 0.001]})
+    shares = gains_and_losses(table)
+    np.testing.assert_allclose(shares, [3 / 7, 2 / 7, 2 / 7, 2 / 7, 1 / 7, 0.025, 7])
+
+
+def test_damaged_samples_and_tables_are_as_good_as_none(tmp_path: Path) -> None:
+    a = [bools(50, 0.8)]
+    good = make_sampled_run(tmp_path / "good", a)
+    for damage in ("bytes", "counts", "keys"):
+        bad = make_sampled_run(tmp_path / damage, a)
+        path = bad / "test_samples.npz"
+        if damage == "bytes":
+            path.write_bytes(path.read_bytes()[:100])
+        else:
+            arrays: Any = {"n" if damage == "counts" else "m": [49], "values": a[0], "measure": "accuracy"}
+            np.savez(path, **arrays)
+        table = compare_clients(group_of(good), group_of(bad))
+        assert table is not None
+        assert table["p"].tolist() == [1]
+    twice = make_sampled_run(tmp_path / "twice", [*a, *a], names=["x", "x"])
+    assert per_client(group_of(twice).runs[0]) is None
+    text = make_sampled_run(tmp_path / "text", a)
+    pd.read_parquet(text / "clients.parquet").assign(test_accuracy="high").to_parquet(text / "clients.parquet")
+    found = per_client(group_of(text).runs[0])
+    assert found is not None
+    assert found["score"].isna().all()
+
+
+def setting_of(folder: Path, methods: dict[str, list[list[np.ndarray]]], **options: bool) -> Setting:
+    """A setting with a row for each method, from the samples of each seed and client."""
+    groups = [
+        group_of(*(
+            make_sampled_run(folder / name / str(seed), clients, name, seed, **options)  # type: ignore[arg-type]
+            for seed, clients in enumerate(seeds)
+        ))
+        for name, seeds in methods.items()
+    ]  # fmt: skip
+    return Setting("synthetic", "linear", "synthetic", groups)
+
+
+KEYS = ("weighted", "pooled", "mean", "bottom_decile", "worst", "unseen")
+
+
+def test_the_best_row_leads_only_beyond_chance(tmp_path: Path) -> None:
+    clients = 60
+    share = np.linspace(0.3, 0.9, clients)
+    base = [bools(100, share[t]) for t in range(clients)]
+    slightly = [x.copy() for x in base]
+    slightly[0][np.flatnonzero(~slightly[0])[:3]] = True  # one client a little better
+    much = [x | bools(100, 0.3) for x in base]
+    none = leaders(setting_of(tmp_path / "slightly", {"a": [base], "b": [slightly]}), KEYS)
+    assert none == {key: set() for key in KEYS}
+    one = leaders(setting_of(tmp_path / "much", {"a": [base], "b": [slightly], "c": [much]}), KEYS)
+    assert one == {key: {"c"} if key not in ("worst", "unseen") else set() for key in KEYS}
+    two = leaders(setting_of(tmp_path / "two", {"a": [base], "b": [much], "c": [[x.copy() for x in much]]}), KEYS)
+    assert two == {key: set() for key in KEYS}  # b and c are equal
+    assert leaders(setting_of(tmp_path / "alone", {"a": [much]}), KEYS) == {key: set() for key in KEYS}
+
+
+def test_five_seeds_are_tested_over_seeds(tmp_path: Path) -> None:
+    """Every client is better by the same, so that a bootstrap finds no chance; seeds differ in the sign of the gain."""
+    seeds = [[bools(100, 0.5) for _ in range(20)] for _ in range(5)]
+
+    def shifted(clients: list[np.ndarray], n: int) -> list[np.ndarray]:
+        moved = [x.copy() for x in clients]
+        for x in moved:
+            x[np.flatnonzero(x if n < 0 else ~x)[: abs(n)]] = n > 0
+        return moved
+
+    mixed = [shifted(clients, n) for clients, n in zip(seeds, (9, 9, -8, -8, 9), strict=True)]
+    steady = [shifted(clients, n) for clients, n in zip(seeds, (2, 3, 2, 3, 2), strict=True)]
+    assert leaders(setting_of(tmp_path / "mixed", {"a": seeds, "b": mixed}), ["mean"]) == {"mean": set()}
+    assert leaders(setting_of(tmp_path / "steady", {"a": seeds, "b": steady}), ["mean"]) == {"mean": {"b"}}
+    four = {"a": seeds[:4], "b": [shifted(clients, n) for clients, n in zip(seeds[:4], (9, 9, -8, 1), strict=True)]}
+    assert leaders(setting_of(tmp_path / "four", four), ["mean"]) == {"mean": {"b"}}  # over clients
+
+
+def test_bootstrap_agrees_with_the_t_test_of_weighted_means(tmp_path: Path) -> None:
+    base = [bools(50, 0.6) for _ in range(200)]
+    for flips in (1, 2, 4):
+        other = [x ^ (random.random(50) < 0.1) | (np.arange(50) < flips / 4) for x in base]
+        setting = setting_of(tmp_path / str(flips), {"a": [other], "b": [base]})
+        a, b = setting.groups
+        table = compare_clients(a, b)
+        assert table is not None
+        expected = stats.ttest_rel(table["a"], table["b"]).pvalue
+        sign = 1 if table["gain"].mean() > 0 else -1
+        found = resampled_p(a, b, "mean", sign)
+        assert found == pytest.approx(expected, rel=0.3, abs=0.01)
+        weights = np.arange(10, 210)
+        gain = (weights * table["gain"]).sum() / weights.sum()
+        assert resampled_p(a, b, "weighted", 1 if gain > 0 else -1) < 1.001
+
+
+@pytest.mark.slow
+def test_all_pairs_of_two_hundred_runs_take_seconds(tmp_path: Path) -> None:
+    def clients() -> list[np.ndarray]:
+        return [bools(100, 0.7) for _ in range(300)]
+
+    setting = setting_of(tmp_path, {f"m{i}": [clients() for _ in range(5)] for i in range(40)})
+    pairs = [(a, b) for i, a in enumerate(setting.groups) for b in setting.groups[:i]]
+    compare_clients(setting.groups[0], setting.groups[1])
+    start = time.perf_counter()
+    for a, b in pairs:
+        table = compare_clients(a, b)
+        assert table is not None
+        gains_and_losses(table)
+    print(f"{len(pairs)} pairs: {time.perf_counter() - start:.1f} s")
+    assert time.perf_counter() - start < 20  # about 3 on one core
