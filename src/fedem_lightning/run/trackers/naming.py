@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ _SECRET = re.compile(r"(^|_)(api_?key|token|password|secret|credentials?)$", re.
 
 
 def tracked(
-    folder: Path, config: DictConfig, choices: dict[str, str], overrides: Sequence[str], resumed_rounds: int = 0
+    folder: Path, config: DictConfig, choices: Mapping[str, str], overrides: Sequence[str], resumed_rounds: int = 0
 ) -> Tracked:
     """Names a run after its experiment, method, data and the keys that the user has changed.
 
