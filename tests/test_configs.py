@@ -42,7 +42,14 @@ FITTING = {  # a data set for an algorithm or a backbone that does not run on th
     "resnet18": "cifar10",
     "lstm": "shakespeare",
 }
-DRAWN = {"algorithm/fedem", "algorithm/user_centric", "dataset/digits", "logger/wandb"}  # every figure at least once
+DRAWN = {
+    "algorithm/fedem",
+    "algorithm/user_centric",
+    "dataset/digits",
+    "logger/wandb",
+    "logger/tensorboard",
+    "logger/mlflow",
+}  # every figure at least once
 OPTIONS = sorted(f"{group}/{path.stem}" for group in GROUPS for path in (CONFIG_DIR / group).glob("*.yaml"))
 
 
@@ -80,6 +87,7 @@ def check_samples(folder: Path, results: dict[str, Any]) -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.chdir(tmp_path)  # MLflow writes there
     group, name = option.rsplit("/", 1)
     if option not in DRAWN:
         leave_undrawn(monkeypatch)

@@ -67,6 +67,30 @@ def test_the_first_interrupt_lets_the_round_end(tmp_path: Path) -> None:
         interrupt._handle(2, None)
 
 
+def test_mixture_weights_are_logged_with_every_evaluation(tmp_path: Path) -> None:
+    """Means over the clients that train; the entropy is the mean of the clients' entropies."""
+    data = make_data(sizes=(30,) * 6, unseen_fraction=1 / 3)
+    weights: list[np.ndarray] = []
+
+    class Look(FedEM):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            super().validation_step(batch, batch_idx)
+            if not self.trainer.sanity_checking:
+                weights.append(self.pi[batch.seen].double().numpy().copy())
+
+    logger = RoundCSVLogger(tmp_path / "metrics.csv")
+    model = make_model(Look, data, n_components=2, client_optimizer=ClientSGD(lr=0.5))
+    trainer = make_trainer(4, logger=logger, check_val_every_n_epoch=2, limit_val_batches=1, log_every_n_steps=1)
+    trainer.fit(model, data)
+    table = pd.read_csv(tmp_path / "metrics.csv")
+    evaluated = table.dropna(subset=["pi/entropy"])
+    assert evaluated["round"].tolist() == [2, 4]
+    for (_, row), pi in zip(evaluated.iterrows(), weights, strict=True):
+        assert [row["pi/mean_0"], row["pi/mean_1"]] == pytest.approx(pi.mean(axis=0).tolist(), abs=1e-6)
+        assert row["pi/entropy"] == pytest.approx(float(-(pi * np.log(pi)).sum(axis=1).mean()), abs=1e-6)
+    assert not any("pi/" in name for name in trainer.validate(model, data, verbose=False)[0])
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_shows_rounds_rate_and_accuracy(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LONG_STAGE_SECONDS", -1.0)
@@ -93,7 +117,7 @@ def test_figures_and_table_of_a_run_without_scores(tmp_path: Path) -> None:
         "seconds": {"training": 0.0, "per_round": None, "total": 1.0},
         "communication": {"up_bytes": 0, "down_bytes": 0},
     }
-    assert draw_figures(tmp_path, results, clients, {}, "FedEM") == []
+    assert draw_figures(tmp_path, results, clients, {}) == []
     screen = io.StringIO()
     print_summary(results, Console(file=screen, width=200))
     assert "no round" in screen.getvalue()

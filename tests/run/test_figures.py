@@ -47,22 +47,22 @@ def test_names_are_plain_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "method", "title"),
+    ("algorithm", "title"),
     [
-        ("fedem", "FedEM", "FedEM on"),
-        ("user_centric", "UserCentric", "UserCentric on"),
-        ("d_fedavg", "DFedEM", "d_fedavg (DFedEM) on"),
-        (BAD, "FedAvg", "<script>alert(1)</script> \\$\\frac{\\$ [31m long"),
+        ("fedem", "FedEM on"),
+        ("user_centric", "User-centric aggregation on"),
+        ("d_fedavg", "Decentralised FedAvg on"),
+        (BAD, "<script>alert(1)</script> \\$\\frac{\\$ [31m long"),
     ],
 )
 def test_figures_have_the_methods_name_and_whole_numbers(
-    algorithm: str, method: str, title: str, tmp_path: Path, drawn: dict[str, Figure]
+    algorithm: str, title: str, tmp_path: Path, drawn: dict[str, Figure]
 ) -> None:
     pi = [[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]
     folder = make_run(tmp_path / "run", algorithm=algorithm, dataset="cost $5, not $6", pi=pi)
     results = {**json.loads((folder / "results.json").read_text()), "reference": {}}
     clients = pd.read_parquet(folder / "clients.parquet")
-    draw_figures(folder, results, clients, {}, method)
+    draw_figures(folder, results, clients, {})
     assert drawn.keys() == {"accuracy_by_round", "mixture_weights", "accuracy_over_clients"}
     for figure in drawn.values():
         assert figure.get_suptitle().startswith(title)

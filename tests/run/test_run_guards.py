@@ -1,7 +1,6 @@
 """Details of runs, their results and reports that other tests would let slip."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from fedem_lightning.processes import Processes
 from fedem_lightning.report import find_runs, group_runs
 from fedem_lightning.report.cells import cell
 from fedem_lightning.report.equal_cost import budget
-from fedem_lightning.run.execute import _report, run
+from fedem_lightning.run.execute import run
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.run_folder import check_run_folder, save_config
 from helpers.commands import CONFIG_DIR
@@ -49,30 +48,6 @@ def test_components_are_judged_by_the_clients_that_train() -> None:
     components = run_results(model, data.federation)["components"]
     assert components["mean_weights"] == [1.0, 0.0]
     assert components["dead"] == [1]
-
-
-class WandbLogger:
-    """Stands for W&B's logger, which a run finds by the name of its class."""
-
-    def __init__(self) -> None:
-        self.images: dict[str, Any] = {}
-        self.experiment = SimpleNamespace(summary={})
-
-    def log_image(self, key: str, images: list[str]) -> None:
-        self.images[key] = images
-
-
-def test_the_results_are_in_the_summary_of_wandb(tmp_path: Path) -> None:
-    data = make_data()
-    model, trainer, logger = make_model(FedAvg, data), make_trainer(1), WandbLogger()
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
-    names = {"algorithm": "fedavg", "dataset": "own", "backbone": "linear", "seed": 0}
-    logged: Any = SimpleNamespace(loggers=[logger])
-    results = _report(tmp_path, model, data, logged, names)
-    assert logger.experiment.summary == {"results": results}
-    assert results["test"]["accuracy"].keys() >= {"weighted", "worst"}
-    assert sorted(logger.images["figures"]) == sorted(str(path) for path in tmp_path.glob("*.png"))
 
 
 # --- resumed runs -----------------------------------------------------------------------------------------------------

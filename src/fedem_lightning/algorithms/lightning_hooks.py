@@ -57,6 +57,21 @@ class Trained(Algorithm, Protocol):
     def _log(self, metrics: dict[str, float]) -> None: ...
 
 
+def mixture_metrics(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
+    """Mixture weights of the clients that train, for methods that have `pi`, T x M; else none.
+
+    Returns:
+        pi/mean_0, pi/mean_1, ...: the mean weight of each component; pi/entropy: the mean of -sum pi ln pi, in nats.
+
+    """
+    pi = getattr(algorithm, "pi", None)
+    if pi is None:
+        return {}
+    weights = pi[federation.clients()].double()  # [C, M]
+    means = {f"pi/mean_{m}": float(mean) for m, mean in enumerate(weights.mean(dim=0))}
+    return means | {"pi/entropy": float(torch.special.entr(weights).sum(dim=1).mean())}
+
+
 class LightningHooks:
     """Rounds, scoring and checkpoints, as hooks of Lightning's loops."""
 
@@ -99,7 +114,9 @@ class LightningHooks:
         self.prepare_for(batch)
         if self.personalizes_seen:
             self._personalize(batch, scored_clients(self, batch))
-        self._log(curve_metrics(self, batch, SPLITS if self.trainer.state.fn == "fit" else ("train", "val")))
+        training = self.trainer.state.fn == "fit"
+        metrics = curve_metrics(self, batch, SPLITS if training else ("train", "val"))
+        self._log(metrics | mixture_metrics(self, batch) if training else metrics)
 
     def test_step(self: Trained, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores all clients on every split; fills `clients` and `test_samples`."""

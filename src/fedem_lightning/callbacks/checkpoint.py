@@ -45,6 +45,7 @@ class RoundCheckpoint(Checkpoint):
         require_whole("callbacks.checkpoint.keep", keep, at_least=1)
         self.every_n_rounds, self.keep, self.dirpath = every_n_rounds, keep, dirpath
         self.saved_rounds = 0  # rounds before the newest checkpoint
+        self.saved: Path | None = None  # the newest checkpoint
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Saves a checkpoint if one is due."""
@@ -52,8 +53,9 @@ class RoundCheckpoint(Checkpoint):
         if rounds % self.every_n_rounds and rounds != trainer.max_epochs and not trainer.should_stop:
             return
         folder = Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
-        trainer.save_checkpoint(folder / f"round-{rounds:06d}.ckpt")  # Lightning writes it atomically
-        self.saved_rounds = rounds
+        path = folder / f"round-{rounds:06d}.ckpt"
+        trainer.save_checkpoint(path)  # Lightning writes it atomically
+        self.saved, self.saved_rounds = path, rounds
         if not trainer.is_global_zero:
             return
         for old in sorted(folder.glob("round-*.ckpt"))[: -self.keep]:

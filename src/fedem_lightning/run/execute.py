@@ -2,12 +2,14 @@
 
 import functools
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytorch_lightning as pl
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -16,13 +18,20 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
-from fedem_lightning.callbacks import FinishRoundOnInterrupt, MappedCheckpoints, RoundCheckpoint, RoundProgress
+from fedem_lightning.callbacks import (
+    FinishRoundOnInterrupt,
+    LiveFigures,
+    MappedCheckpoints,
+    RoundCheckpoint,
+    RoundProgress,
+)
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, UserError, require, require_whole
 from fedem_lightning.processes import launch_settings, leave_processes
+from fedem_lightning.run import trackers
 from fedem_lightning.run.devices import pick_devices
-from fedem_lightning.run.figures import draw_figures
-from fedem_lightning.run.loggers import RoundCSVLogger, finish_wandb, wandb_loggers
+from fedem_lightning.run.figures import draw_figures, draw_rounds, run_title
+from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.mixture_weights import MixtureWeights
 from fedem_lightning.run.results import SCHEMA_VERSION, run_results, save_results
 from fedem_lightning.run.resuming import resume_command, run_command
@@ -77,7 +86,7 @@ def run(
         if checkpoint is not None:
             check_checkpoint(checkpoint, model, data.federation.digest())
             stop.resumed_rounds = rounds_of(checkpoint)
-        callbacks = build_callbacks(config, folder)
+        callbacks = build_callbacks(config, folder, run_title({**choices, "seed": config.seed}))
         trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))
         stop.listen_for(trainer)
         if trainer.is_global_zero:
@@ -86,20 +95,26 @@ def run(
             _announce_rate(config, choices["algorithm"])
             if checkpoint is not None:
                 print(f"resumed from round {stop.resumed_rounds}: {checkpoint}", flush=True)
+        loggers = trainer.loggers[1:]  # beside metrics.csv
+        for part in (model, data):
+            vars(part)["_log_hyperparams"] = False  # loggers get the configuration instead
         try:
+            if trainer.is_global_zero:
+                trackers.begin(loggers, trackers.tracked(folder, config, choices, overrides, stop.resumed_rounds))
             _train_and_test(trainer, model, data, checkpoint, stop)
             if not trainer.is_global_zero:
                 return {}
             names = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
             names |= {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
-            return _report(folder, model, data, trainer, names)
+            return _report(folder, model, data, loggers, names)
         except (UserError, Interrupted):
             stop.end_other_processes()
             if trainer.is_global_zero:
                 raise
             return {}  # all processes end alike and the first reports why; after a failure here Lightning would kill it
         finally:
-            finish_wandb(trainer)
+            if trainer.is_global_zero:
+                trackers.close(loggers, sys.exception())
             leave_processes(launched_before)
 
 
@@ -142,7 +157,7 @@ def _train_and_test(
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, FinishRoundOnInterrupt) and callback.interrupted:
             raise Interrupted(stop.message(callback.signal_name))
-    trainer.loggers = trainer.loggers[1:]  # metrics.csv has rounds only
+    trainer.loggers = []  # they have rounds only; the results follow
     trainer.test(model, data, verbose=False)
 
 
@@ -168,12 +183,21 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
     return model
 
 
-def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
-    """Builds the configured callbacks, and the one that every run has; they save in the run's folder."""
+def build_callbacks(config: DictConfig, folder: Path, title: str = "") -> list[pl.Callback]:
+    """Builds the configured callbacks, and the one that every run has; they save in the run's folder.
+
+    Args:
+        config: the composed configuration.
+        folder: the run's folder.
+        title: of the figures of the unfinished run.
+
+    """
     callbacks = [instantiate(c) for c in (config.callbacks or {}).values() if c is not None]
     for callback in callbacks:
         if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
             callback.dirpath = folder / "checkpoints"
+        if isinstance(callback, LiveFigures) and callback.draw is None:
+            callback.draw = functools.partial(draw_rounds, folder, title)
     callbacks.append(MixtureWeights(folder / "mixture_weights.npz"))
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
@@ -186,8 +210,7 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
     for options in (config.logger or {}).values():
         if options is not None:
             loggers.append(instantiate(options, save_dir=str(folder)))
-    for logger in loggers[1:]:
-        logger.log_hyperparams({"config": OmegaConf.to_container(config, resolve=True)})
+    callbacks = [*callbacks, trackers.SendRounds()] if len(loggers) > 1 else callbacks
     trainer: pl.Trainer = instantiate(
         config.trainer,
         devices=devices,
@@ -204,7 +227,7 @@ def _report(
     folder: Path,
     model: FederatedAlgorithm,
     data: FederatedDataModule,
-    trainer: pl.Trainer,
+    loggers: Sequence[Logger],
     names: dict[str, Any],
 ) -> dict[str, Any]:
     results = {"schema_version": SCHEMA_VERSION, **names, **run_results(model, data.federation)}
@@ -214,12 +237,18 @@ def _report(
     figures = draw_figures(folder, results, model.clients, artifacts)
     results["seconds"]["total"] = model.statistics.total_seconds()
     save_results(folder, results, model.clients, artifacts)
-    for logger in wandb_loggers(trainer):
-        logger.experiment.summary.update({"results": results})
-        logger.log_image("figures", [str(path) for path in figures])
+    trackers.report(loggers, _outcome(folder, results, model, figures))
     print_summary(results)
     print(f"results, figures and checkpoints: {folder}")
     return results
+
+
+def _outcome(folder: Path, results: dict[str, Any], model: FederatedAlgorithm, figures: list[Path]) -> trackers.Outcome:
+    curves = folder / "metrics.csv"
+    scores = trackers.best_and_last(pd.read_csv(curves)) if curves.exists() else {}
+    files = [folder / "results.json", folder / "clients.parquet"]
+    numbers = trackers.flat_numbers(results)
+    return trackers.Outcome(results["rounds"], scores, numbers, model.clients, figures, files)
 
 
 def quieten_lightning() -> None:

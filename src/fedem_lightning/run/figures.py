@@ -1,5 +1,6 @@
 """Figures of a run, as PNG."""
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedem_lightning.run.files import write_atomically
 from fedem_lightning.run.method_names import title as title_of
 from fedem_lightning.run.plain_text import plain
 from fedem_lightning.tasks import HIGHER_IS_BETTER, headline
@@ -37,7 +39,7 @@ def draw_figures(
 
     """
     measure, factor, unit = headline(results["train"])
-    title = plain(f"{title_of(results['algorithm'])} on {results['dataset']}, seed {results['seed']}")
+    title = run_title(results)
     figures = {
         f"{measure}_by_round": _by_round(folder / "metrics.csv", results, measure, factor, unit),
         "mixture_weights": _mixture_weights(clients),
@@ -52,6 +54,25 @@ def draw_figures(
             paths.append(folder / f"{name}.png")
             figure.savefig(paths[-1], dpi=120)
     return paths
+
+
+def run_title(names: Mapping[str, Any]) -> str:
+    """The title of a run's figures, from its algorithm, dataset and seed."""
+    return plain(f"{title_of(names['algorithm'])} on {names['dataset']}, seed {names['seed']}")
+
+
+def draw_rounds(folder: Path, title: str) -> None:
+    """Draws the scores by round of an unfinished run, from metrics.csv; nothing before the first evaluation."""
+    path = folder / "metrics.csv"
+    columns = pd.read_csv(path, nrows=0).columns if path.exists() else pd.Index([])
+    measure, factor, unit = headline(str(name).rpartition("/")[2] for name in columns)
+    figure = _by_round(path, {"reference": {}}, measure, factor, unit)
+    if figure is None:
+        return
+    figure.suptitle(title)
+    content = io.BytesIO()
+    figure.savefig(content, dpi=120, format="png")
+    write_atomically(folder / f"{measure}_by_round.png", content.getvalue())
 
 
 def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, unit: str) -> Figure | None:

@@ -1,13 +1,13 @@
-"""Loggers: metrics.csv for every run, and Weights & Biases on request."""
+"""Loggers: metrics.csv for every run; Weights & Biases, TensorBoard and MLflow on request."""
 
 import csv
+import importlib.util
 import io
 import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
@@ -92,17 +92,17 @@ def wandb_logger(save_dir: str | Path, mode: str | None = None, **options: Any) 
     Args:
         save_dir: parent of the `wandb` folder.
         mode: online, offline or disabled; None: the environment's WANDB_MODE, else online if there is an API key.
-        options: options of `pytorch_lightning.loggers.WandbLogger` and `wandb.init` (project, name, group, tags, ...).
+        options: options of `WandbRounds`, `WandbLogger` and `wandb.init` (project, name, group, tags, log_model, ...).
 
     Raises:
-        UserError: wandb is not installed.
+        UserError: wandb is not installed, or an option cannot be.
 
     """
-    try:
-        import wandb
-        from pytorch_lightning.loggers import WandbLogger
-    except ImportError as error:
-        raise UserError('logger=wandb: wandb is not installed; pip install "fedem-lightning[wandb]"') from error
+    _need("wandb", "wandb")
+    import wandb
+
+    from fedem_lightning.run.trackers.wandb_runs import WandbRounds
+
     mode = mode or os.environ.get("WANDB_MODE")
     if mode is None:
         mode = "online" if wandb.api.api_key else "offline"
@@ -110,18 +110,61 @@ def wandb_logger(save_dir: str | Path, mode: str | None = None, **options: Any) 
             print("W&B: no API key found, so this run is kept offline; send it later with `wandb sync`.")
     if mode not in ("online", "offline", "disabled", "shared"):
         raise UserError(f"logger.wandb.mode: expected online, offline or disabled, got {mode}")
-    return WandbLogger(save_dir=save_dir, mode=mode, **options)
+    _check_log_model("wandb", options)
+    return WandbRounds(save_dir=str(save_dir), mode=mode, **options)
 
 
-def wandb_loggers(trainer: pl.Trainer) -> list[Any]:
-    """The loggers of a Trainer that write to W&B."""
-    # compared by name: without the extra wandb the class cannot be imported
-    return [logger for logger in trainer.loggers if type(logger).__name__ == "WandbLogger"]
+def tensorboard_logger(save_dir: str | Path, **options: Any) -> Logger:
+    """A TensorBoardLogger that writes to `tensorboard` in the run's folder.
+
+    Args:
+        save_dir: the run's folder.
+        options: options of `pytorch_lightning.loggers.TensorBoardLogger`.
+
+    Raises:
+        UserError: tensorboard is not installed.
+
+    """
+    _need("tensorboard", "tensorboard")
+    from fedem_lightning.run.trackers.tensorboard_runs import TensorBoardRounds
+
+    return TensorBoardRounds(str(save_dir), **options)
 
 
-def finish_wandb(trainer: pl.Trainer) -> None:
-    """Ends W&B's run, so that the next run of a sweep starts its own."""
-    if wandb_loggers(trainer):
-        import wandb
+def mlflow_logger(save_dir: str | Path, tracking_uri: str | None = None, **options: Any) -> Logger:
+    """An MLFlowLogger.
 
-        wandb.finish()
+    Args:
+        save_dir: the run's folder; MLflow does not write there.
+        tracking_uri: server or database; None: MLFLOW_TRACKING_URI, else the one that `mlflow ui` opens in this folder.
+        options: options of `MlflowRounds` and `MLFlowLogger` (experiment_name, run_name, tags, log_model, ...).
+
+    Raises:
+        UserError: mlflow is not installed, or cannot write to `tracking_uri`.
+
+    """
+    _need("mlflow", "mlflow")
+    import mlflow
+
+    from fedem_lightning.run.trackers.mlflow_runs import MlflowRounds
+
+    _check_log_model("mlflow", options)
+    uri = tracking_uri or mlflow.get_tracking_uri()
+    if uri.startswith("sqlite:"):
+        _need("mlflow", "sqlalchemy")
+    try:
+        return MlflowRounds(tracking_uri=uri, **options)
+    except mlflow.exceptions.MlflowException as error:
+        raise UserError(f"logger.mlflow.tracking_uri: {uri}: {error}") from error
+
+
+def _need(extra: str, package: str) -> None:
+    """Raises UserError if a package of this extra is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise UserError(f'logger={extra}: {package} is not installed; pip install "fedem-lightning[{extra}]"')
+
+
+def _check_log_model(tracker: str, options: dict[str, Any]) -> None:
+    asked = options.get("log_model", False)
+    if asked not in (True, False, "all"):
+        raise UserError(f"logger.{tracker}.log_model: expected true, false or all, got {asked}")

@@ -40,6 +40,8 @@ def meant(
     """
     if isinstance(error, MissingConfigException):
         group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+        if (group, choice) == ("hydra/sweeper", "optuna"):
+            return UserError('hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"')
         return UserError(no_choice(group, choice, error.options)) if error.options else None
     found = _UNKNOWN.search(str(error))
     if found is None or "Did you mean" in str(error):

@@ -1,0 +1,78 @@
+"""MLflow: metrics by round, parameters, and at the end results, figures and the table of the clients."""
+
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning.loggers import MLFlowLogger
+
+from fedem_lightning.run.trackers.base import Outcome, RoundTracker, Tracked, keep_id, known_id
+
+_STATUS = {"success": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+
+
+class MlflowRounds(RoundTracker, MLFlowLogger):
+    """An MLFlowLogger that takes up the same MLflow run when the run is resumed.
+
+    Args:
+        log_model: whether the last checkpoint becomes an artefact when the run has finished; "all": every checkpoint.
+        options: of `MLFlowLogger`.
+
+    """
+
+    def __init__(self, log_model: bool | str = False, **options: Any) -> None:
+        super().__init__(log_model=log_model, **options)  # type: ignore[arg-type]
+        self._all_checkpoints, self._last_checkpoint = log_model == "all", bool(log_model)
+        self._checkpoint: tuple[Path, int] | None = None
+        self._saved_rounds = 0  # of the newest artefact
+
+    def open(self, run: Tracked) -> int:
+        """Begins the MLflow run with its parameters and tags, or continues it."""
+        known = known_id(run.folder, "mlflow")
+        if known is None:
+            self._run_name = self._run_name or run.name
+            self.tags = {"group": run.group, **run.tags, **(self.tags or {})}
+            self._make_experiment()
+            self.log_hyperparams(run.config)
+            keep_id(run.folder, "mlflow", str(self.run_id))
+            return 0
+        self._run_id = known
+        self.experiment.update_run(known, status="RUNNING")
+        found = self.experiment.get_run(known).data.metrics
+        histories = (self.experiment.get_metric_history(known, name) for name in found)
+        return max((point.step for history in histories for point in history), default=0)
+
+    def save_checkpoint(self, path: Path, rounds: int) -> None:
+        """Makes an artefact of the checkpoint if all are asked for."""
+        self._checkpoint = path, rounds
+        if self._all_checkpoints:
+            self._add_artefact()
+
+    def report(self, outcome: Outcome) -> None:
+        """Adds scores, results, files and figures."""
+        self.send({**outcome.scores, **outcome.results}, outcome.rounds)
+        for path in outcome.files:
+            self.experiment.log_artifact(self.run_id, str(path))
+        for path in outcome.figures:
+            self.experiment.log_artifact(self.run_id, str(path), "figures")
+        if self._last_checkpoint:
+            self._add_artefact()
+
+    def finalize(self, status: str = "success") -> None:
+        """Leaves the MLflow run open: Lightning would end it after the training, before it has results."""
+        if status == "success" and self._checkpoint_callback is not None:  # a ModelCheckpoint
+            self._scan_and_log_checkpoints(self._checkpoint_callback)
+
+    def close(self, status: str) -> None:
+        """Ends the MLflow run as finished, killed or failed."""
+        if self._initialized:
+            self.experiment.set_terminated(self.run_id, _STATUS[status])
+
+    def _make_experiment(self) -> None:
+        """Lightning would make it, too, with a warning."""
+        if self._mlflow_client.get_experiment_by_name(self._experiment_name) is None:
+            self._mlflow_client.create_experiment(self._experiment_name, self._artifact_location)
+
+    def _add_artefact(self) -> None:
+        if self._checkpoint is not None and self._checkpoint[1] != self._saved_rounds:
+            path, self._saved_rounds = self._checkpoint
+            self.experiment.log_artifact(self.run_id, str(path), "checkpoints")
