@@ -41,6 +41,8 @@ FITTING = {  # a data set for an algorithm or a backbone that does not run on th
     "lstm": "shakespeare",
 }
 DRAWN = {"algorithm/fedem", "algorithm/user_centric", "dataset/digits", "logger/wandb"}  # every figure at least once
+LONG = {"experiment/cifar100"}  # test_the_public_codes_settings_run_as_well runs it
+LONG_REFERENCES = {"cifar10", "emnist", "mnist"}  # run by test_option_runs; femnist and cifar100 have the same networks
 OPTIONS = sorted(f"{group}/{path.stem}" for group in GROUPS for path in (CONFIG_DIR / group).glob("*.yaml"))
 
 
@@ -63,7 +65,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+def slow(names: list[str], those: set[str]) -> list[Any]:
+    """Parameters for a test, of which those are slow."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in those else name for name in names]
+
+
+@pytest.mark.parametrize("option", slow(OPTIONS, LONG))
 def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     group, name = option.rsplit("/", 1)
@@ -100,7 +107,7 @@ EXPERIMENTS = sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("*.y
 WITH_REFERENCE = [e for e in EXPERIMENTS if "by_fidelity" in (CONFIG_DIR / "experiment" / f"{e}.yaml").read_text()]
 
 
-@pytest.mark.parametrize("experiment", WITH_REFERENCE)
+@pytest.mark.parametrize("experiment", slow(WITH_REFERENCE, LONG_REFERENCES))
 def test_the_public_codes_settings_run_as_well(
     experiment: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
