@@ -4,11 +4,11 @@ import functools
 import gc
 import os
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 import torch
-from lightning_fabric.utilities import registry
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # several processes with several threads each slow one another down
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -25,7 +25,7 @@ def pytest_collection_finish() -> None:
 def _installed_packages_are_read_once() -> Iterator[None]:
     """Each Trainer asks all of them for callbacks, which takes half of the time in which it is made."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(registry, "entry_points", functools.cache(registry.entry_points))
+        patched.setattr("lightning_fabric.utilities.registry.entry_points", functools.cache(entry_points))
         yield
 
 
