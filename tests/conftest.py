@@ -23,7 +23,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _installed_packages_are_read_once() -> Iterator[None]:
-    """Each Trainer asks all of them for callbacks, which takes half of the time in which it is made."""
+    """Each Trainer asks all of them for callbacks, which takes most of the time in which it is made."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("lightning_fabric.utilities.registry.entry_points", functools.cache(entry_points))
         yield
