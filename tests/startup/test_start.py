@@ -251,6 +251,6 @@ def test_the_console_script_finds_modules_in_the_working_directory(tmp_path: Pat
     work = tmp_path / "work"
     work.mkdir()
     (work / "mine.py").write_text(AT_ONCE)
-    command = [sys.executable, script, *TINY, "+hydra.callbacks.mine._target_=mine.Mine", "run_dir=run"]
+    command = [sys.executable, str(script), *TINY, "+hydra.callbacks.mine._target_=mine.Mine", "run_dir=run"]
     done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (3, "found, before PyTorch is loaded: True\n", "")
