@@ -50,6 +50,8 @@ DRAWN = {
     "logger/tensorboard",
     "logger/mlflow",
 }  # every figure at least once
+LONG = {"experiment/cifar100"}  # test_the_public_codes_settings_run_as_well runs it
+LONG_REFERENCES = {"cifar10", "emnist", "mnist"}  # run by test_option_runs; femnist and cifar100 have the same networks
 OPTIONS = sorted(f"{group}/{path.stem}" for group in GROUPS for path in (CONFIG_DIR / group).glob("*.yaml"))
 
 
@@ -84,7 +86,12 @@ def check_samples(folder: Path, results: dict[str, Any]) -> None:
     np.testing.assert_allclose(means, clients[f"test_{measure}"], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+def slow(names: list[str], those: set[str]) -> list[Any]:
+    """Parameters for a test, of which those are slow."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in those else name for name in names]
+
+
+@pytest.mark.parametrize("option", slow(OPTIONS, LONG))
 def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     monkeypatch.chdir(tmp_path)  # MLflow writes there
@@ -123,7 +130,7 @@ EXPERIMENTS = sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("*.y
 WITH_REFERENCE = [e for e in EXPERIMENTS if "by_fidelity" in (CONFIG_DIR / "experiment" / f"{e}.yaml").read_text()]
 
 
-@pytest.mark.parametrize("experiment", WITH_REFERENCE)
+@pytest.mark.parametrize("experiment", slow(WITH_REFERENCE, LONG_REFERENCES))
 def test_the_public_codes_settings_run_as_well(
     experiment: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,32 +20,43 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def test_the_wheel_runs_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
-    site, empty = tmp_path / "site", tmp_path / "empty"
-    empty.mkdir()
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        "--target",
-        str(site),
-        str(wheel),
-    ]
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    site = tmp_path_factory.mktemp("site")
+    quiet = ["--quiet", "--no-deps", "--no-index", "--target", str(site)]
+    install = [sys.executable, "-m", "pip", "install", *quiet, str(wheel)]
     subprocess.run(install, check=True, capture_output=True, timeout=120)
+    return site
+
+
+def from_the_wheel(site: Path, folder: Path, *arguments: str) -> str:
+    """What `python ARGUMENTS` prints in a folder, with the installed wheel."""
     environment = {**os.environ, "PYTHONPATH": str(site)}
-    where = [sys.executable, "-c", "import fedem_lightning; print(fedem_lightning.__file__)"]
-    found = subprocess.run(where, check=True, capture_output=True, text=True, cwd=empty, env=environment).stdout
-    assert Path(found.strip()).is_relative_to(site)
-    arguments = ["+experiment=digits", "trainer.max_epochs=2", "run_dir=run"]
-    command = [sys.executable, "-m", "fedem_lightning", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=empty, env=environment, timeout=120)
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert (empty / "run" / "results.json").exists()
-    assert (site / "fedem_lightning" / "run" / "results.schema.json").is_file()
+    return done.stdout
+
+
+def test_the_wheel_holds_the_whole_package_and_starts_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    """Every file, with the same content: what runs from here runs from the wheel."""
+    package = installed / "fedem_lightning"
+    for source, copy in ((ROOT / "src" / "fedem_lightning", package), (ROOT / "configs", package / "configs")):
+        files = [path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        assert len(files) > 50
+        for path in files:
+            assert (copy / path.relative_to(source)).read_bytes() == path.read_bytes(), path
+    where = from_the_wheel(installed, tmp_path, "-c", "import fedem_lightning; print(fedem_lightning.__file__)")
+    assert Path(where.strip()).is_relative_to(installed)
+    composed = from_the_wheel(installed, tmp_path, "-m", "fedem_lightning", "+experiment=digits", "--cfg", "job")
+    assert "_target_: fedem_lightning.Digits" in composed
+
+
+@pytest.mark.slow  # the files are those of the checkout, from which other tests run
+def test_the_wheel_runs_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    arguments = ["+experiment=digits", "trainer.max_epochs=2", "run_dir=run"]
+    from_the_wheel(installed, tmp_path, "-m", "fedem_lightning", *arguments)
+    assert (tmp_path / "run" / "results.json").exists()
 
 
 def test_the_public_api_is_what_all_lists() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -102,7 +103,7 @@ class Found(NamedTuple):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """This file, run as a script, leaves what each of two processes found; they load packages while this one works."""
+    """This file, run as a script, leaves what each of two processes found, while this one works alone."""
     folder = tmp_path_factory.mktemp("two")
     with subprocess.Popen([sys.executable, __file__, folder], env=ENVIRONMENT, cwd=folder) as script:
         try:
@@ -174,6 +175,17 @@ def test_fewer_clients_than_processes() -> None:
         Processes(0, 4).deal(torch.arange(3), torch.ones(3))
 
 
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
 if __name__ == "__main__":
-    here = everything(devices=2)
-    torch.save(here, f"{sys.argv[1]}/rank{os.environ.get('LOCAL_RANK', 0)}.pt")
+    # as Lightning's launcher would, but for the ten seconds in which its second process loads packages
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "NODE_RANK": "0"}
+    child = os.fork()
+    os.environ["LOCAL_RANK"] = "0" if child else "1"
+    torch.save(everything(devices=2), f"{sys.argv[1]}/rank{os.environ['LOCAL_RANK']}.pt")
+    if child:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -161,7 +161,7 @@ def alike(n_clients: int = 4, n_samples: int = 20) -> FederatedDataModule:
     return data
 
 
-def model_after(algorithm: DictConfig, options: dict[str, Any], rounds: int = 5) -> torch.Tensor:
+def model_after(algorithm: DictConfig, options: dict[str, Any], rounds: int = 3) -> torch.Tensor:
     """Every client's model, [T, D], trained by a shipped configuration at a common rate, everybody in each round."""
     data = alike()
     torch.manual_seed(0)
@@ -174,7 +174,7 @@ def model_after(algorithm: DictConfig, options: dict[str, Any], rounds: int = 5)
 
 
 def check_that_methods_move_alike(config: DictConfig, fidelity: str) -> None:
-    """After 5 rounds every method is where FedAvg is, or refuses the server optimiser, or is excused above."""
+    """After 3 rounds every method is where FedAvg is, or refuses the server optimiser, or is excused above."""
     fedavg = model_after(config.all.fedavg, {})
     start = model_after(config.all.fedavg, {}, rounds=0)
     assert (fedavg - start).norm() > 0.1

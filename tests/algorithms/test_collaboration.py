@@ -77,9 +77,7 @@ def test_a_run_without_a_special_round_or_with_many_clients_leaves_no_matrix(mon
     assert waiting.clients.embedding_0.isna().all()
     assert many.embedding.isfinite().all()
     results = {**run_results(waiting, data.federation), "algorithm": "user_centric", "dataset": "own", "seed": 0}
-    assert [path.name for path in draw_figures(tmp_path, results, waiting.clients, {})] == [
-        "accuracy_over_clients.png"
-    ]
+    assert [path.name for path in draw_figures(tmp_path, results, waiting.clients, {})] == ["accuracy_over_clients.png"]
 
 
 def rand_index(found: np.ndarray, true: np.ndarray) -> float:

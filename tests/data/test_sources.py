@@ -1,5 +1,6 @@
 """Every form that a data set comes in, read from tiny files; nothing here uses the network."""
 
+import functools
 import io
 import json
 import pickle
@@ -14,13 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
 from PIL import Image
 
 from fedem_lightning import ImageDataModule, UserError
 from fedem_lightning.data import sources
 from fedem_lightning.data.formats.npz import read_npz, write_npz
 from fedem_lightning.data.sources import load, read
-from helpers.commands import call
+from fedem_lightning.run.cli import user_message
+from helpers.commands import CONFIG_DIR, call
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(256, size=(12, 28, 28)).astype(np.uint8)
@@ -377,8 +383,27 @@ def parquet_without(folder: Path) -> Path:
     return folder
 
 
+@functools.cache
+def configuration(name: str) -> DictConfig:
+    """A data set's, composed once, which takes longer than everything else here."""
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        return compose("config", [f"dataset={name}"])
+
+
 @pytest.mark.parametrize("case", BROKEN)
-def test_broken_data_is_one_line_and_code_2(
+def test_broken_data_is_one_line_and_code_2(case: str, tmp_path: Path) -> None:
+    """The command line exits with code 2 if `user_message` has a line for an error."""
+    name, make, message = BROKEN[case]
+    with pytest.raises(InstantiationException) as raised:
+        instantiate(configuration(name).dataset, path=str(make(tmp_path)))
+    line = user_message(raised.value)
+    assert line is not None
+    assert message in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("case", ["truncated npz", "short roles"])
+def test_the_command_line_says_what_is_broken(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, make, message = BROKEN[case]
@@ -388,3 +413,4 @@ def test_broken_data_is_one_line_and_code_2(
     assert error.startswith("error: ")
     assert message in error
     assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()

@@ -75,7 +75,12 @@ def model_of(row: Row, network: nn.Module, data: FederatedDataModule, **options:
 
 @TRAINED_BY_SGD
 @pytest.mark.parametrize(
-    ("engine", "norm"), [("loop", True), ("vmap", True), ("vmap", False)], ids=["loop", "vmap", "stacked"]
+    ("engine", "norm"),
+    [
+        pytest.param("loop", True, id="loop"),
+        pytest.param("vmap", True, id="vmap", marks=pytest.mark.slow),  # engines agree: test_algorithms.py
+        pytest.param("vmap", False, id="stacked"),
+    ],
 )
 def test_training_is_that_of_the_head_alone_on_the_bodys_features(row: Row, engine: str, norm: bool) -> None:
     options = {"client_optimizer": SGD, "engine": engine}

@@ -201,9 +201,10 @@ def test_multirun_and_wandb_offline(
         monkeypatch.delenv(name, raising=False)
     environment = {"HOME": str(tmp_path), "WANDB_SILENT": "true"}
     arguments = ["-m", "algorithm=fedem,local", "seed=0,1", "logger=wandb", "run_dir=sweep"]
+    arguments += [*TINY, "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1"]
     wandb.teardown()  # it remembers its environment, that of other tests
     try:
-        assert call(tmp_path, monkeypatch, *arguments, *TINY, **environment) == 0
+        assert call(tmp_path, monkeypatch, *arguments, **environment) == 0
     finally:
         wandb.teardown()
     out = capfd.readouterr().out

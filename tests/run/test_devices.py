@@ -4,6 +4,7 @@ import io
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from omegaconf import OmegaConf
 from rich.console import Console
@@ -105,12 +106,19 @@ class Clock:
         return self.now
 
 
+class Enough(pl.Callback):
+    """Ends a run after its second round, however many it announces."""
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, _: pl.LightningModule) -> None:
+        trainer.should_stop = trainer.current_epoch == 1
+
+
 def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, rounds: int, engine: str, evaluate: bool = False) -> str:
     """What is printed if every step of a client takes a second."""
     monkeypatch.setattr(progress, "time", Clock())
     screen, bar, data = io.StringIO(), RoundProgress(), make_data()
     bar._console = Console(file=screen, force_terminal=terminal, width=150)
-    trainer = make_trainer(rounds, callbacks=[bar], enable_progress_bar=True, limit_val_batches=0)
+    trainer = make_trainer(rounds, callbacks=[bar, Enough()], enable_progress_bar=True, limit_val_batches=0)
     model = FedAvg(MLP((4,), 3), n_clients=4, batch_size=1, engine=engine, local_epochs=3)
     if evaluate:
         trainer.test(model, data, verbose=False)

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,20 +25,27 @@ from helpers.runs import figures
 
 GATE = '''
 import os
+import signal
 import time
 from pathlib import Path
 import pytorch_lightning as pl
 
 class Gate(pl.Callback):
-    """In round 5 or elsewhere: touches `waiting`, then waits for a file `go`; in the process of that rank."""
+    """In round 5 or elsewhere: touches `waiting`, then waits for a file `go`; in the process of that rank.
 
-    def __init__(self, where="round", rank=0):
-        self.where, self.rank = where, rank
+    With a signal, the process sends that to itself and goes on, if nobody opened the gate before.
+    """
+
+    def __init__(self, where="round", rank=0, own_signal=None):
+        self.where, self.rank, self.own_signal = where, rank, own_signal
         if where == "start":
             self.wait()
 
     def wait(self):
         Path("waiting").touch()
+        if self.own_signal is not None and not Path("go").exists():
+            Path("go").touch()
+            signal.raise_signal(getattr(signal, self.own_signal))
         while not Path("go").exists():
             time.sleep(0.02)
 
@@ -53,7 +60,7 @@ class Gate(pl.Callback):
 EXPERIMENT = """
 # @package _global_
 callbacks:
-  gate: {_target_: gate.Gate, where: round, rank: 0}
+  gate: {_target_: gate.Gate, where: round, rank: 0, own_signal: null}
   checkpoint: {every_n_rounds: 3}
 dataset: {n_clients: 8, dimension: 6, test_size: 30}
 trainer: {max_epochs: 6, check_val_every_n_epoch: 100}
@@ -128,14 +135,31 @@ def paste(place: Path, line: str) -> str:
 
 
 def paste_here(place: Path, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """The same in this process and without a shell, which spares the seconds in which packages are loaded."""
+    """The same in this process, with the words that a shell reads, which spares the seconds of loading packages."""
     (place / "go").touch()
-    words = shlex.split(continuation(line))
-    assert words[1:3] == ["-m", "fedem_lightning"]
+    split = f"printf '%s\\0' {continuation(line)}"
+    done = subprocess.run(["sh", "-c", split], cwd=place, capture_output=True, text=True, check=True)
+    python, *words = done.stdout.split("\0")[:-1]
+    assert Path(str(shutil.which(python))).parent == Path(sys.executable).parent
+    assert words[:2] == ["-m", "fedem_lightning"]
     monkeypatch.syspath_prepend(place)
     capsys.readouterr()
-    assert call(place, monkeypatch, *words[3:]) == 0, words
+    assert call(place, monkeypatch, *words[2:]) == 0, words
     return capsys.readouterr().out
+
+
+def stopped_here(
+    place: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *more: str
+) -> str:
+    """What a command says in this process that sends itself a signal at the gate, as at a terminal."""
+    monkeypatch.syspath_prepend(place)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this process inherited
+    try:
+        assert call(place, monkeypatch, *more, f"callbacks.gate.own_signal={number.name}") == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    return capsys.readouterr().err
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -158,10 +182,15 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_run_ends_its_round_and_goes_on_by_the_command_that_it_prints(
-    number: signal.Signals, place: Path, straight: Path
+    number: signal.Signals,
+    place: Path,
+    straight: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The command is copied to a new process after SIGTERM, and to this one after Ctrl-C."""
     run = place / FOLDER
     line = Started(place, *START, RUN_DIR).stop(number, go=True)
     assert line.count("\n") == 1
@@ -171,7 +200,7 @@ def test_a_run_ends_its_round_and_goes_on_by_the_command_that_it_prints(
     )
     assert checkpoints(run) == ["round-000003.ckpt", "round-000005.ckpt"]
     assert not (run / "results.json").exists()
-    out = paste(place, line)
+    out = paste(place, line) if number == signal.SIGTERM else paste_here(place, line, monkeypatch, capsys)
     assert f"resumed from round 5: {run}/checkpoints/round-000005.ckpt\n" in out
     assert figures(run) == figures(straight)
     expected, found = weights(straight), weights(run)
@@ -201,13 +230,25 @@ def test_a_stop_at_once_goes_on_from_the_last_checkpoint(
         assert figures(place / FOLDER) == figures(straight)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_run_begins(
+    number: signal.Signals, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = stopped_here(place, number, monkeypatch, capsys, *START, RUN_DIR, "callbacks.gate.where=start")
+    name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[number]
+    assert line.count("\n") == 1
+    assert line.startswith(f"stopped by {name} before the run began; nothing was written")
+    assert not (place / "a b").exists()
+
+
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
         ("start", "stopped by SIGTERM before the run began; nothing was written"),
-        pytest.param("test", "stopped by SIGTERM after round 6; continue with: ", marks=pytest.mark.slow),
+        ("test", "stopped by SIGTERM after round 6; continue with: "),
     ],
 )
+@pytest.mark.slow  # test_a_signal_before_the_run_begins needs no process of its own
 def test_before_and_after_training(where: str, expected: str, place: Path) -> None:
     line = Started(place, *START, RUN_DIR, f"callbacks.gate.where={where}").stop(signal.SIGTERM)
     assert line.count("\n") == 1
@@ -215,23 +256,33 @@ def test_before_and_after_training(where: str, expected: str, place: Path) -> No
     assert (place / "a b").exists() == (where == "test")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_stops_with_its_job(
     number: signal.Signals, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started = Started(place, "-m", *START, "seed=3", RUN_DIR)
-    line = started.stop(number, go=True)
+    sweep = place / FOLDER
+    line = stopped_here(place, number, monkeypatch, capsys, "-m", *START, "seed=3", RUN_DIR)
     assert line.count("\n") == 1
     assert "after round 5; continue with: " in line
-    sweep = place / FOLDER
     assert sorted(path.name for path in sweep.iterdir()) == ["0_algorithm=fedavg", "multirun.yaml"]
-    if number == signal.SIGINT:
-        assert "resumed from round 5" in paste_here(place, line, monkeypatch, capsys)
-    else:  # the whole sweep goes on, too
-        assert "resumed from round 5" in paste(place, line.partition("; continue the whole sweep")[2])
+    if number == signal.SIGTERM:  # the whole sweep goes on
+        whole = line.partition("; continue the whole sweep")[2]
+        assert "resumed from round 5" in paste_here(place, whole, monkeypatch, capsys)
         assert (sweep / "1_algorithm=fedem" / "results.json").exists()
+    else:
+        assert "resumed from round 5" in paste_here(place, line, monkeypatch, capsys)
     results = json.loads((sweep / "0_algorithm=fedavg" / "results.json").read_text())
     assert (results["algorithm"], results["seed"], results["rounds"]) == ("fedavg", 3, 6)
+
+
+@pytest.mark.slow  # test_a_sweep_stops_with_its_job needs no processes of its own
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_in_a_process_of_its_own_stops_with_its_job(number: signal.Signals, place: Path) -> None:
+    line = Started(place, "-m", *START, "seed=3", RUN_DIR).stop(number, go=True)
+    assert line.count("\n") == 1
+    assert "after round 5; continue with: " in line
+    assert "resumed from round 5" in paste(place, line.partition("; continue the whole sweep")[2])
+    assert (place / FOLDER / "1_algorithm=fedem" / "results.json").exists()
 
 
 TWO = ("trainer.devices=2", "trainer.accelerator=cpu")

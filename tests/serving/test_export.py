@@ -210,16 +210,19 @@ def snippet() -> str:
 
 
 @pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="docs/ is only in a checkout")
-@pytest.mark.parametrize("name", ["linear", "binary"])
-def test_the_documented_lines_predict_as_the_library(name: str, saved: dict[str, Path], tmp_path: Path) -> None:
-    export(saved[name], "--all", "--format", "safetensors", "--out", tmp_path / "exported")
-    x, client = torch.randn(5, 4), CASES[name].client
+def test_the_documented_lines_predict_as_the_library(saved: dict[str, Path], tmp_path: Path) -> None:
+    """Of one model after another, in the same process."""
+    x, code = torch.randn(5, 4), "import numpy, os\n"
     np.save(tmp_path / "x.npy", x.numpy())
-    use = f'\nimport numpy\nx = torch.from_numpy(numpy.load("x.npy"))\nnumpy.save("y.npy", predict({client!r}, x))\n'
     assert len(snippet().splitlines()) <= 15
-    in_another_process(tmp_path, snippet() + use, LIBRARY)
-    expected = load_clients(saved[name]).model(client)(x)
-    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, atol=1e-5)
+    for name in ("linear", "binary"):
+        export(saved[name], "--all", "--format", "safetensors", "--out", tmp_path / name / "exported")
+        use = f'numpy.save("y.npy", predict({CASES[name].client!r}, torch.from_numpy(numpy.load("../x.npy"))))\n'
+        code += f'os.chdir("{name}")\n{snippet()}\n{use}os.chdir("..")\n'
+    in_another_process(tmp_path, code, LIBRARY)
+    for name in ("linear", "binary"):
+        expected = load_clients(saved[name]).model(CASES[name].client)(x)
+        np.testing.assert_allclose(np.load(tmp_path / name / "y.npy"), expected, atol=1e-5)
 
 
 def test_all_clients_have_a_file_and_an_index(

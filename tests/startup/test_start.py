@@ -83,9 +83,11 @@ def test_an_old_name_stays_for_one_version(package: str) -> None:
 
 
 def test_a_part_is_found_without_an_import_of_its_own() -> None:
-    code = "import fedem_lightning, sys; fedem_lightning.network; print('fedem_lightning.network' in sys.modules)"
+    """A light one, and not in this process, which has imported all of them."""
+    look = "print('fedem_lightning.errors' in sys.modules)"
+    code = f"import fedem_lightning, sys; {look}; fedem_lightning.errors; {look}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert done.stdout == "True\n", done.stderr
+    assert done.stdout == "False\nTrue\n", done.stderr
 
 
 def test_help_says_how_to_use_this_package(
@@ -226,7 +228,20 @@ def test_ctrl_c_is_as_before_once_packages_are_loaded() -> None:
         signal.signal(signal.SIGINT, inherited)
 
 
+AT_ONCE = """
+import sys
+from hydra.experimental.callback import Callback
+
+
+class Mine(Callback):
+    def on_run_start(self, config, **options):
+        print("found, before PyTorch is loaded:", "torch" not in sys.modules)
+        sys.exit(3)
+"""
+
+
 def test_the_console_script_finds_modules_in_the_working_directory(tmp_path: Path) -> None:
+    """Such a module ends the command before packages are loaded that take seconds."""
     module, _, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][
         "fedem-lightning"
     ].partition(":")
@@ -235,9 +250,7 @@ def test_the_console_script_finds_modules_in_the_working_directory(tmp_path: Pat
     script.write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
     work = tmp_path / "work"
     work.mkdir()
-    (work / "mine.py").write_text("from fedem_lightning import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n")
-    arguments = [*TINY, "trainer.max_epochs=1", "algorithm=fedavg", "algorithm._target_=mine.Mine", "run_dir=run"]
-    done = subprocess.run([sys.executable, script, *arguments], cwd=work, capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("loading PyTorch and Lightning ...\n")
-    assert (work / "run" / "results.json").exists()
+    (work / "mine.py").write_text(AT_ONCE)
+    command = [sys.executable, str(script), *TINY, "+hydra.callbacks.mine._target_=mine.Mine", "run_dir=run"]
+    done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "found, before PyTorch is loaded: True\n", "")
