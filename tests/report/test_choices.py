@@ -37,7 +37,7 @@ def shifted(n: int) -> list[np.ndarray]:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "report_figures", lambda settings: {})  # they have tests of their own
+    monkeypatch.setattr(comparison, "report_figures", lambda settings, papers: ({}, []))  # they have tests of their own
 
 
 @pytest.mark.usefixtures("drawn")

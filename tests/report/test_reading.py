@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
-from fedem_lightning.report import comparison, find_runs
+from fedem_lightning.report import find_runs
 from fedem_lightning.report.configs import read_config
 from fedem_lightning.report.text import cell_text, latex_text, markdown_text, plain, shorten
 from fedem_lightning.run.run_folder import flatten
@@ -118,10 +118,7 @@ NAMES = {
 }
 
 
-def test_names_are_text_everywhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comparison, "report_figures", lambda settings: {})  # they have tests of their own
+def test_names_are_text_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for i, name in enumerate(NAMES.values()):
         make_run(tmp_path / str(i), 0.7, name, config={"algorithm.note": name})
         make_run(tmp_path / f"{i}b", 0.6, name, config={"algorithm.note": "b", "dataset.kind": name}, dataset=name)

@@ -622,6 +622,10 @@ def test_the_library_can_be_used_without_the_command(tmp_path: Path) -> None:
         Papers("table-2")
 
 
+CURVES = ("by_round", "by_megabytes", "by_air_megabytes", "by_seconds", "by_time_reliable", "validation_by_round")
+MIXTURE = ("weights", "weights_by_round", "simplex", "agreement")
+
+
 def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["dataset.n_clients=6", "dataset.dimension=5", "dataset.test_size=20", "dataset.unseen_fraction=0.34"]
     options += ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1", "run_dir=sweep", "network=reliable"]
@@ -647,7 +651,7 @@ def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert value(cells[cells.table == "scores"], "local", "megabytes") == 0
     assert {p.name for p in (tmp_path / "report").glob("*.png")} == {
         f"synthetic_{n}.png"
-        for n in ("by_round", "by_megabytes", "by_air_megabytes", "by_time_reliable", "fairness", "fedem_weights")
+        for n in (*CURVES, "fairness", "FedEM_and_Local", "entropy", *(f"FedEM_{name}" for name in MIXTURE))
     }
     for algorithm, per_round in (("fedem", 1 + 2 * 3 + 3), ("local", 1)):
         metrics = [pd.read_csv(p.parent / "metrics.csv") for p in tmp_path.glob(f"sweep/*{algorithm}*/results.json")]
