@@ -4,7 +4,6 @@ FedEM's Assumption 3 needs a loss that is a negative log-likelihood, l(h(x), y) 
 PROBABILITIES (Eq. 5), or for real targets the means, so a task also defines how predictions are mixed.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,13 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedem_lightning.errors import UserError, require, require_number, require_whole
-
-HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False}
-
-
-def headline(measures: Iterable[str]) -> tuple[str, float, str]:
-    """The measure to show first among `measures`, with its factor and unit."""
-    return ("mse", 1.0, "squared error") if "mse" in measures else ("accuracy", 100.0, "accuracy, %")
 
 
 class Task(Protocol):

@@ -5,7 +5,8 @@ import torch
 
 from fedem_lightning import FedAvg, FedEM, Local
 from fedem_lightning.evaluation.recovery import cosine_distance, recovery_scores
-from fedem_lightning.evaluation.scores import ClientMetrics, summarize, summarize_table
+from fedem_lightning.evaluation.scores import ClientMetrics
+from fedem_lightning.evaluation.summaries import summarize, summarize_table
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, make_model, make_trainer
 

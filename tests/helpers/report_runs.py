@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedem_lightning.evaluation.scores import summarize_table
+from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.report import Group, Run
 from fedem_lightning.report.__main__ import main
 from fedem_lightning.report.collect import read_run

@@ -23,7 +23,7 @@ from rich.text import Text
 from fedem_lightning.engine import LoopEngine, cores
 from fedem_lightning.history import RoundObserver
 from fedem_lightning.protocol import Algorithm
-from fedem_lightning.tasks import headline
+from fedem_lightning.records.measures import headline
 
 LONG_STAGE_SECONDS = 2.0
 """Seconds after which a stage gets a bar of its own."""

@@ -7,9 +7,7 @@ import numpy as np
 
 from fedem_lightning.errors import UserError, require, require_number
 from fedem_lightning.randomness import Purpose, generator
-
-SPLITS = ("train", "val", "test")
-"""Names of the splits; their positions are the codes 0, 1, 2 used in arrays."""
+from fedem_lightning.records.measures import SPLITS as SPLITS
 
 
 def split_samples(client: np.ndarray, seed: int, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> np.ndarray:

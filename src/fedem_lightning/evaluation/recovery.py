@@ -1,6 +1,4 @@
-"""Component diagnostics: recovery of the ground truth of generated data (FedEM, Appendix J.4), unused and equal
-components; and agreement of groups of clients with the true groups.
-"""
+"""Recovery of the ground truth of generated data (FedEM, Appendix J.4): components, and groups of clients."""
 
 from typing import Any
 
@@ -66,41 +64,3 @@ def group_scores(found: np.ndarray, true: np.ndarray) -> dict[str, float | int]:
     if n_found == len(found):
         return {}
     return {"adjusted_rand_index": float(adjusted_rand_score(true, found)), "groups_found": n_found}
-
-
-DEAD = 0.05
-"""A component with less than this fraction of the mean weight 1 / M is dead, in runs and reports."""
-
-TWINS = 0.05
-"""Two components nearer than this, relative to the longer one, are twins: EM can hardly make them differ again."""
-
-
-def dead_components(pi: np.ndarray) -> list[int]:
-    """Indices of the components that hardly any client uses: pi [T, M], T at least 1."""
-    return np.flatnonzero(pi.mean(axis=0) < DEAD / pi.shape[1]).tolist()
-
-
-def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, list[Any]]:
-    """Dead components, which no client uses, and twins, which are equal.
-
-    Twins are found by their parameters; networks that differ only by a permutation of units are not found.
-
-    Args:
-        pi: mixture weights of the clients [T, M]; components: their parameters [M, D].
-
-    Returns:
-        mean_weights: mean weight of each component over clients; dead: indices; twins: pairs of indices.
-
-    """
-    n_components, norms = len(components), np.linalg.norm(components, axis=1)
-    twins = [
-        [a, b]
-        for a in range(n_components)
-        for b in range(a + 1, n_components)
-        if np.linalg.norm(components[a] - components[b]) < TWINS * max(norms[a], norms[b], np.finfo(float).tiny)
-    ]
-    return {
-        "mean_weights": pi.mean(axis=0).tolist(),
-        "dead": dead_components(pi),
-        "twins": twins,
-    }

@@ -1,6 +1,5 @@
 """Scores of every client's personal model on its own samples, and their summaries over clients (FedEM, Sec. 4)."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,11 +13,13 @@ from fedem_lightning.cohort import draw_clients, share_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation.samples import SampleScores, sample_scores
+from fedem_lightning.evaluation.summaries import summarize, summarize_table
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.tasks import HIGHER_IS_BETTER, Task
+from fedem_lightning.records.measures import HIGHER_IS_BETTER
+from fedem_lightning.tasks import Task
 
 REFERENCES = {"bayes_accuracy": True, "minimum_loss": False}
 """Best possible test scores in the ground truth of generated data; whether higher is better."""
@@ -142,35 +143,6 @@ def all_scored_clients(algorithm: Algorithm, federation: Federation) -> Tensor:
     return torch.cat([scored_clients(algorithm, federation, seen) for seen in (True, False)]).sort().values
 
 
-def summarize(
-    values: np.ndarray, n_train: np.ndarray, n_scored: np.ndarray, higher_is_better: bool
-) -> dict[str, float]:
-    """Summarises one value of each client over clients; clients without samples in the split are left out.
-
-    Args:
-        values: [T]; n_train: numbers of training samples [T]; n_scored: numbers of scored samples [T].
-        higher_is_better: whether the smallest values are the worst.
-
-    Returns:
-        weighted: mean with weights n_train; pooled: with weights n_scored; mean: without weights; bottom_decile: value
-        of the ceil(T/10)-th worst client; worst. Empty if no client has samples.
-
-    """
-    has = n_scored > 0
-    if not has.any():
-        return {}
-    values, n_train, n_scored = values[has], n_train[has], n_scored[has]
-    from_worst = np.sort(values if higher_is_better else -values)
-    sign = 1.0 if higher_is_better else -1.0
-    return {
-        "weighted": float(np.average(values, weights=n_train)) if n_train.any() else math.nan,
-        "pooled": float(np.average(values, weights=n_scored)),
-        "mean": float(values.mean()),
-        "bottom_decile": float(sign * from_worst[math.ceil(len(values) / 10) - 1]),
-        "worst": float(sign * from_worst[0]),
-    }
-
-
 def curve_metrics(algorithm: Algorithm, federation: Federation, splits: Sequence[str] = SPLITS) -> dict[str, float]:
     """Metrics logged during training: scores of the seen clients on every split, weighted by training samples."""
     clients = scored_clients(algorithm, federation)
@@ -221,18 +193,6 @@ def client_table(
 
 def _truth_columns(federation: Federation) -> dict[str, np.ndarray]:
     return {f"true_{name}": federation.truth[name] for name in ("group", *REFERENCES) if name in federation.truth}
-
-
-def summarize_table(table: pd.DataFrame, split: str) -> dict[str, dict[str, float]]:
-    """Summary of every measure on `split` over the table's clients, see `summarize`; empty if no client has samples."""
-    n_train, n_scored = table["n_train"].to_numpy(), table[f"n_{split}"].to_numpy()
-    if not n_scored.any():
-        return {}
-    return {
-        measure: summarize(table[column].to_numpy(), n_train, n_scored, better)
-        for measure, better in HIGHER_IS_BETTER.items()
-        if (column := f"{split}_{measure}") in table
-    }
 
 
 def final_metrics(table: pd.DataFrame) -> dict[str, float]:

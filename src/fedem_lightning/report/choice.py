@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
-from fedem_lightning.evaluation.scores import summarize_table
+from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.records.measures import SPLITS
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import comparable, relevant, show
 

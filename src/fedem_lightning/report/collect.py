@@ -12,10 +12,10 @@ from typing import Any
 import pandas as pd
 
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.records.measures import headline
 from fedem_lightning.report.configs import read_config
 from fedem_lightning.report.samples import Samples, Scored, read_samples, scored_clients
 from fedem_lightning.report.text import plain
-from fedem_lightning.tasks import headline
 
 SUMS = ("weighted", "pooled", "mean", "bottom_decile", "worst")
 _OPTIONAL = ("environment", "val", "unseen", "reference", "recovery", "components", "bounds", "data")
@@ -93,7 +93,10 @@ class Run:
     def metrics(self) -> pd.DataFrame | None:
         """The content of metrics.csv, numbers or NaN; None if it is missing or unreadable."""
         try:
-            return pd.read_csv(self.folder / "metrics.csv").apply(pd.to_numeric, errors="coerce")
+            table = pd.read_csv(self.folder / "metrics.csv")
+            for name in table.select_dtypes(exclude="number"):  # text among the numbers of a damaged file
+                table[name] = pd.to_numeric(table[name], errors="coerce")
+            return table
         except Exception:  # whatever pandas meets in a damaged file
             return None
 

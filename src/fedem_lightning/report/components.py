@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.evaluation.recovery import DEAD, dead_components
+from fedem_lightning.evaluation.components import DEAD, dead_components
 from fedem_lightning.report.cells import Cell, Column, Table, cell
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import Setting

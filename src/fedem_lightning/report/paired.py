@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedem_lightning.records.measures import HIGHER_IS_BETTER
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.pair_tests import all_beyond_chance, fisher, mcnemar, signed_ranks, t_test
 from fedem_lightning.report.resampling import SUMMARIES, resampled_p
 from fedem_lightning.report.samples import Scored
 from fedem_lightning.report.tables import scores_of
-from fedem_lightning.tasks import HIGHER_IS_BETTER
 
 LEVEL = 0.05
 """Level of every test: a difference with p below it is called beyond chance."""

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedem_lightning.records.measures import HIGHER_IS_BETTER
 from fedem_lightning.report.compare import said_p
 from fedem_lightning.report.components import entropy, mixture_weights
 from fedem_lightning.report.groups import Group, Setting, comparable
 from fedem_lightning.report.pair_tests import t_test
 from fedem_lightning.report.paired import ENOUGH_SEEDS, LEVEL
 from fedem_lightning.report.resampling import SUMMARIES, common_clients, resampled_p
-from fedem_lightning.tasks import HIGHER_IS_BETTER
 
 KEY = "algorithm.n_components"
 

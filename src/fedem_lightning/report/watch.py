@@ -13,12 +13,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedem_lightning.errors import UserError
+from fedem_lightning.records.measures import headline
 from fedem_lightning.report.collect import Run, Skipped, find_runs
 from fedem_lightning.report.configs import read_config
 from fedem_lightning.report.terminal import parts
 from fedem_lightning.report.text import plain
 from fedem_lightning.report.writing import Report
-from fedem_lightning.tasks import headline
 
 
 @dataclass(frozen=True)

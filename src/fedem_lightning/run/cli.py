@@ -55,9 +55,9 @@ def _hydra_main(config: DictConfig) -> float | None:
         print("loading PyTorch and Lightning ...", flush=True)
     clean_up_at_a_stop(lambda: remove_if_empty(folder))
     with loading():
+        from fedem_lightning.records.measures import headline
         from fedem_lightning.run.execute import run
         from fedem_lightning.run.misspelt import check_added, check_shadowed
-        from fedem_lightning.tasks import headline
 
     try:
         check_shadowed(_users_config_dirs())

@@ -10,10 +10,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.run.files import write_atomically
 from fedem_lightning.run.method_names import title as title_of
 from fedem_lightning.run.plain_text import plain
-from fedem_lightning.tasks import HIGHER_IS_BETTER, headline
 
 SPLIT_STYLES = {"train": ("tab:gray", "--"), "val": ("tab:blue", "-"), "test": ("tab:orange", "-")}
 GROUPS_SHOWN = 20

@@ -22,8 +22,10 @@ from fedem_lightning.backbones import Linear
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation.agreement import agreement
-from fedem_lightning.evaluation.recovery import component_health, group_scores, recovery_scores
-from fedem_lightning.evaluation.scores import REFERENCES, summarize, summarize_table
+from fedem_lightning.evaluation.components import component_health
+from fedem_lightning.evaluation.recovery import group_scores, recovery_scores
+from fedem_lightning.evaluation.scores import REFERENCES
+from fedem_lightning.evaluation.summaries import summarize, summarize_table
 from fedem_lightning.run.files import write_arrays, write_atomically
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]

@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedem_lightning.tasks import headline
+from fedem_lightning.records.measures import headline
 
 
 def print_summary(results: dict[str, Any], console: Console | None = None) -> None:

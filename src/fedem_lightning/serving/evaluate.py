@@ -10,6 +10,7 @@ import pandas as pd
 
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMetrics
+from fedem_lightning.records.measures import headline
 from fedem_lightning.run.files import write_atomically
 from fedem_lightning.serving.load import load_clients
 from fedem_lightning.serving.models import places, predicted
@@ -18,7 +19,6 @@ from fedem_lightning.serving.personalize import columns_of
 from fedem_lightning.serving.quality import Evaluation, Quality, draw_clients, draw_confusion, plain
 from fedem_lightning.serving.retest import retest
 from fedem_lightning.serving.rows import Rows, read_rows
-from fedem_lightning.tasks import headline
 
 
 def run(chosen: argparse.Namespace) -> bool:

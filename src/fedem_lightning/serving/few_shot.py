@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.records.measures import headline
 from fedem_lightning.serving.models import client_scores, personalized
 from fedem_lightning.serving.output import SUMS, number, print_table, summaries, write_figure, write_table
 from fedem_lightning.serving.personalize import columns_of, load_with_steps, schema_of
 from fedem_lightning.serving.rows import Rows, read_rows
-from fedem_lightning.tasks import headline
 
 
 def run(chosen: argparse.Namespace) -> None:

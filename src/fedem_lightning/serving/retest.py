@@ -17,7 +17,8 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.evaluation.scores import all_scored_clients, summarize_table
+from fedem_lightning.evaluation.scores import all_scored_clients
+from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.run import cli  # noqa: F401 - the configurations need its resolvers
 from fedem_lightning.run.execute import build_model, quieten_lightning
 from fedem_lightning.run.run_folder import check_checkpoint, rounds_of
