@@ -21,6 +21,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Lets Python clean up at its end as usual; else some libraries print what they think has leaked."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _installed_packages_are_read_once() -> Iterator[None]:
     """Each Trainer asks all of them for callbacks, which takes most of the time in which it is made."""
