@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.looks import CHROME, FIRST, GRID, MAIN_WIDTH, Look
@@ -148,8 +148,11 @@ def logarithmic(axes: Axes) -> None:
     low, high = axes.get_xlim()
     plain_numbers = FuncFormatter(lambda value, place: f"{value:g}")
     axes.xaxis.set_major_formatter(plain_numbers)
-    narrow = high / low < 10
-    axes.xaxis.set_minor_formatter(plain_numbers if narrow else NullFormatter())
+    if high / low < 100:
+        axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.xaxis.set_minor_formatter(plain_numbers)
+    else:
+        axes.xaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(axis="x", which="minor", colors=CHROME, labelsize=7.5)
 
 

@@ -56,10 +56,10 @@ def _tree(tree: dict[str, np.ndarray], clients: pd.DataFrame, name: str, head: s
         if above in parent:
             axes.plot([x[above], x[node], x[node]], [-depth[above], -depth[above], -bottom], color=LINE, linewidth=1.3)
     seen = clients[clients["population"] == "seen"]
+    words = {leaf: _members(seen[seen["cluster"] == leaf]) for leaf in leaves}
     for leaf in leaves:
-        words = _members(seen[seen["cluster"] == leaf])
-        axes.text(x[leaf], -lowest - 0.1, words, ha="center", va="top", fontsize=8, color=CHROME)
-    axes.set(xlim=(-0.6, len(leaves) - 0.4), ylim=(-lowest - 1.2, 0.2))
+        axes.text(x[leaf], -lowest - 0.1, words[leaf], ha="center", va="top", fontsize=8, color=CHROME)
+    axes.set(xlim=(-0.6, len(leaves) - 0.4), ylim=(-lowest - 0.3 * (1 + max(map(_lines, words.values()))), 0.2))
     caption = "How clusters were split, from all clients at the top to the clusters of the last round."
     return Drawn(f"{name}_clusters", "structure", caption, figure)
 
@@ -70,6 +70,10 @@ def _members(clients: pd.DataFrame) -> str:
     if "true_group" in clients:
         lines += [f"group {group}: {n}" for group, n in clients["true_group"].value_counts().head(3).items()]
     return "\n".join(lines)
+
+
+def _lines(text: str) -> int:
+    return text.count("\n") + 1
 
 
 def _depth(node: int, parent: dict[int, int]) -> int:
