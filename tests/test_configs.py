@@ -13,7 +13,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from fedem_lightning import UserError
-from fedem_lightning.run.execute import build_model, run
+from fedem_lightning.run.building import build_model
+from fedem_lightning.run.execute import run
 from helpers.commands import CONFIG_DIR
 from helpers.runs import SMALL, leave_undrawn, run_small
 from helpers.schema import problems_of_run

@@ -7,7 +7,8 @@ import pytest
 
 pytestmark = pytest.mark.fast
 
-MODULES = ("aggregation", "data.partitions", "em", "topology")
+PARTITIONS = ("partitions", "partitions.drawn", "partitions.owners", "partitions.pachinko_allocation")
+MODULES = ("aggregation", *(f"data.{name}" for name in PARTITIONS), "em", "topology")
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -38,7 +38,7 @@ from fedem_lightning.report import find_runs, group_runs
 from fedem_lightning.report.bounds import bounds_table
 from fedem_lightning.report.minimum import minimum_cell
 from fedem_lightning.report.tables import scores_of
-from fedem_lightning.run.execute import build_model
+from fedem_lightning.run.building import build_model
 from fedem_lightning.run.results import save_results
 from fedem_lightning.tasks import Classification
 from helpers.commands import CONFIG_DIR

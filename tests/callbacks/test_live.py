@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedem_lightning import FedAvg, UserError
 from fedem_lightning.callbacks import LiveFigures, live
-from fedem_lightning.run.execute import build_callbacks
+from fedem_lightning.run.building import build_callbacks
 from fedem_lightning.run.figures import draw_rounds
 from fedem_lightning.run.loggers import RoundCSVLogger
 from helpers.commands import CONFIG_DIR, TINY, call
@@ -109,7 +109,7 @@ def test_nothing_is_drawn_before_an_evaluation(tmp_path: Path) -> None:
 
 def test_the_command_line_draws_in_the_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[Path, str]] = []
-    monkeypatch.setattr("fedem_lightning.run.execute.draw_rounds", lambda folder, title: drawn.append((folder, title)))
+    monkeypatch.setattr("fedem_lightning.run.building.draw_rounds", lambda folder, title: drawn.append((folder, title)))
     assert call(tmp_path, monkeypatch, *TINY, "callbacks.live.every_seconds=0", "run_dir=a") == 0
     assert drawn[0] == (tmp_path / "a", "FedEM on synthetic, seed 0")
 

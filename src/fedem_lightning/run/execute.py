@@ -5,34 +5,27 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytorch_lightning as pl
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.trainer_options import check_trainer
-from fedem_lightning.callbacks import (
-    FinishRoundOnInterrupt,
-    LiveFigures,
-    MappedCheckpoints,
-    RoundCheckpoint,
-    RoundProgress,
-)
+from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, UserError, require, require_whole
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
+from fedem_lightning.run.building import build_callbacks, build_model, build_trainer
 from fedem_lightning.run.devices import pick_devices
-from fedem_lightning.run.figures import draw_figures, draw_rounds, run_title
-from fedem_lightning.run.loggers import RoundCSVLogger
-from fedem_lightning.run.mixture_weights import MixtureWeights
+from fedem_lightning.run.figures import draw_figures, run_title
 from fedem_lightning.run.results import SCHEMA_VERSION, run_results, save_results
 from fedem_lightning.run.resuming import resume_command, run_command
 from fedem_lightning.run.run_folder import (
@@ -72,11 +65,8 @@ def run(
     with StopSignals(folder, functools.partial(resume_command, folder, overrides, flags)) as stop:
         quieten_lightning()
         _check_settings(config)
-        if not in_another_process():
-            check_run_folder(folder, config)
-        finished = finished_results(folder, config)
+        finished = _finished_before(folder, config)
         if finished is not None:
-            rank_zero_only(print)(f"{folder}: finished after round {finished['rounds']}, nothing is left to do")
             return finished
         checkpoint = find_checkpoint(config.ckpt_path, folder)
         pl.seed_everything(config.seed, verbose=False)
@@ -89,39 +79,49 @@ def run(
         callbacks = build_callbacks(config, folder, run_title({**choices, "seed": config.seed}))
         trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))
         stop.listen_for(trainer)
+        loggers = trainer.loggers[1:]  # beside metrics.csv
         if trainer.is_global_zero:
             save_config(folder, config, overrides)
             _announce(folder, model, data, trainer)
             _announce_rate(config, choices["algorithm"])
-            if checkpoint is not None:
-                print(f"resumed from round {stop.resumed_rounds}: {checkpoint}", flush=True)
-        loggers = trainer.loggers[1:]  # beside metrics.csv
-        for part in (model, data):
-            vars(part)["_log_hyperparams"] = False  # loggers get the configuration instead
-        try:
+            _announce_resumption(checkpoint, stop.resumed_rounds)
+        results: dict[str, Any] = {}
+        with _ended_together(trainer, loggers, stop, launched_before):
             if trainer.is_global_zero:
                 trackers.begin(loggers, trackers.tracked(folder, config, choices, overrides, stop.resumed_rounds))
             _train_and_test(trainer, model, data, checkpoint, stop)
-            if not trainer.is_global_zero:
-                return {}
-            names = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
-            names |= {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
-            return _report(folder, model, data, loggers, names)
-        except (UserError, Interrupted):
-            stop.end_other_processes()
             if trainer.is_global_zero:
-                raise
-            return {}  # all processes end alike and the first reports why; after a failure here Lightning would kill it
-        finally:
-            if trainer.is_global_zero:
-                trackers.close(loggers, sys.exception())
-            leave_processes(launched_before)
+                results = _report(folder, model, data, loggers, _names(config, choices, overrides, flags))
+        return results
+
+
+def quieten_lightning() -> None:
+    """Switches off Lightning's lines about devices and the like."""
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Lightning 2.6 uses a name that torch 2.15 has renamed
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
 
 
 def _check_settings(config: DictConfig) -> None:
     require_whole("seed", config.seed, at_least=0, below=2**32)
     require(config.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {config.fidelity}")
     require_whole("trainer.max_epochs", config.trainer.max_epochs, at_least=0)
+
+
+def _finished_before(folder: Path, config: DictConfig) -> dict[str, Any] | None:
+    """The results of the run that the folder holds, if nothing is left of it to do.
+
+    Raises:
+        UserError: the folder holds another run.
+
+    """
+    if not in_another_process():
+        check_run_folder(folder, config)
+    finished = finished_results(folder, config)
+    if finished is not None:
+        rank_zero_only(print)(f"{folder}: finished after round {finished['rounds']}, nothing is left to do")
+    return finished
 
 
 def _announce(folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer) -> None:
@@ -140,6 +140,31 @@ def _announce_rate(config: DictConfig, name: str) -> None:
         print(f"clients' learning rate: {optimizer.lr:g}, {name}'s own: learning_rates has none for it", flush=True)
 
 
+def _announce_resumption(checkpoint: Path | None, rounds: int) -> None:
+    if checkpoint is not None:
+        print(f"resumed from round {rounds}: {checkpoint}", flush=True)
+
+
+@contextmanager
+def _ended_together(
+    trainer: pl.Trainer, loggers: Sequence[Logger], stop: StopSignals, launched_before: tuple[dict[str, str], int]
+) -> Iterator[None]:
+    """Closes the trackers and leaves the group of processes, however the run ends.
+
+    After a user error or a stop only the first process raises; if another failed, Lightning would kill the first.
+    """
+    try:
+        yield
+    except (UserError, Interrupted):
+        stop.end_other_processes()
+        if trainer.is_global_zero:
+            raise
+    finally:
+        if trainer.is_global_zero:
+            trackers.close(loggers, sys.exception())
+        leave_processes(launched_before)
+
+
 def _train_and_test(
     trainer: pl.Trainer,
     model: FederatedAlgorithm,
@@ -153,6 +178,8 @@ def _train_and_test(
         Interrupted: the run was stopped by a signal, and has finished its round.
 
     """
+    for part in (model, data):
+        vars(part)["_log_hyperparams"] = False  # loggers get the configuration instead
     trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, FinishRoundOnInterrupt) and callback.interrupted:
@@ -161,66 +188,12 @@ def _train_and_test(
     trainer.test(model, data, verbose=False)
 
 
-def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgorithm:
-    """Builds the algorithm with its backbone, whose `in_shape` and `n_outputs` come from the data if they are null."""
-    backbone_config = config.backbone.copy()
-    with open_dict(backbone_config):
-        for key in ("in_shape", "n_outputs"):
-            if key in backbone_config and backbone_config[key] is None:
-                value = getattr(data, key)
-                backbone_config[key] = list(value) if isinstance(value, tuple) else value
-    backbone = functools.partial(instantiate, backbone_config)  # makes each component separately
-    model: FederatedAlgorithm = instantiate(
-        config.algorithm,
-        backbone=backbone,
-        n_clients=data.n_clients,
-        adaptation=instantiate(config.adaptation) if config.adaptation else None,
-        engine=instantiate(config.engine),
-        networks={str(name): instantiate(network) for name, network in (config.get("network") or {}).items()},
-        seed=config.seed,
-    )
-    model.prepare_for(data.federation)
-    return model
-
-
-def build_callbacks(config: DictConfig, folder: Path, title: str = "") -> list[pl.Callback]:
-    """Builds the configured callbacks, and the one that every run has; they save in the run's folder.
-
-    Args:
-        config: the composed configuration.
-        folder: the run's folder.
-        title: of the figures of the unfinished run.
-
-    """
-    callbacks = [instantiate(c) for c in (config.callbacks or {}).values() if c is not None]
-    for callback in callbacks:
-        if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
-            callback.dirpath = folder / "checkpoints"
-        if isinstance(callback, LiveFigures) and callback.draw is None:
-            callback.draw = functools.partial(draw_rounds, folder, title)
-    callbacks.append(MixtureWeights(folder / "mixture_weights.npz"))
-    if config.trainer.get("enable_progress_bar") is False:
-        callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
-    return callbacks
-
-
-def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:
-    """Builds Lightning's Trainer with the run's callbacks and loggers (always with metrics.csv)."""
-    loggers: list[Logger] = [RoundCSVLogger(folder / "metrics.csv")]
-    for options in (config.logger or {}).values():
-        if options is not None:
-            loggers.append(instantiate(options, save_dir=str(folder)))
-    callbacks = [*callbacks, trackers.SendRounds()] if len(loggers) > 1 else callbacks
-    trainer: pl.Trainer = instantiate(
-        config.trainer,
-        devices=devices,
-        callbacks=callbacks,
-        logger=loggers,
-        plugins=[MappedCheckpoints()],
-        default_root_dir=str(folder),
-    )
-    check_trainer(trainer)
-    return trainer
+def _names(
+    config: DictConfig, choices: Mapping[str, str], overrides: Sequence[str], flags: Sequence[str]
+) -> dict[str, Any]:
+    """What results.json says of the run's configuration."""
+    names = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
+    return names | {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
 
 
 def _report(
@@ -249,11 +222,3 @@ def _outcome(folder: Path, results: dict[str, Any], model: FederatedAlgorithm, f
     files = [folder / "results.json", folder / "clients.parquet"]
     numbers = trackers.flat_numbers(results)
     return trackers.Outcome(results["rounds"], scores, numbers, model.clients, figures, files)
-
-
-def quieten_lightning() -> None:
-    """Switches off Lightning's lines about devices and the like."""
-    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # Lightning 2.6 uses a name that torch 2.15 has renamed
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")

@@ -20,7 +20,8 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.run import cli  # noqa: F401 - the configurations need its resolvers
-from fedem_lightning.run.execute import build_model, quieten_lightning
+from fedem_lightning.run.building import build_model
+from fedem_lightning.run.execute import quieten_lightning
 from fedem_lightning.run.run_folder import check_checkpoint, rounds_of
 from fedem_lightning.serving.load import checkpoint_of
 from fedem_lightning.serving.models import progress

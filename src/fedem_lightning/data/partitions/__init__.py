@@ -1,0 +1,45 @@
+"""Partitions as pure functions from labels and a seed to the client of each sample. All are O(n)."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from fedem_lightning.data.partitions.base import Labels, Partition
+from fedem_lightning.data.partitions.drawn import dirichlet, iid, quantity_skew, shards
+from fedem_lightning.data.partitions.owners import choose_clients, natural
+from fedem_lightning.data.partitions.pachinko_allocation import pachinko
+from fedem_lightning.errors import require
+
+__all__ = [
+    "PARTITIONS",
+    "Labels",
+    "Partition",
+    "choose_clients",
+    "deal",
+    "dirichlet",
+    "iid",
+    "natural",
+    "pachinko",
+    "quantity_skew",
+    "shards",
+]
+
+PARTITIONS: dict[str, Callable[..., Partition]] = {
+    f.__name__: f for f in (natural, iid, dirichlet, pachinko, shards, quantity_skew)
+}
+
+
+def deal(labels: Labels, seed: int, partition: str | Callable[..., Partition], options: dict[str, Any]) -> Partition:
+    """Calls a partition, given by name or as a function, with those of `options` that it accepts.
+
+    Example:
+        >>> import numpy as np
+        >>> deal(Labels(y=np.zeros(6)), 0, "iid", {"n_clients": 2, "alpha": 0.4}).client
+        array([0, 1, 0, 1, 1, 0])
+
+    """
+    if isinstance(partition, str):
+        require(partition in PARTITIONS, f"dataset.partition: expected one of {', '.join(PARTITIONS)}, got {partition}")
+        partition = PARTITIONS[partition]
+    known = inspect.signature(partition).parameters
+    return partition(labels, seed, **{name: value for name, value in options.items() if name in known})

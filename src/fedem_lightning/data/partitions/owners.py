@@ -1,0 +1,57 @@
+"""The partition by the data's own clients, and random subsets of clients."""
+
+import numpy as np
+
+from fedem_lightning.data.partitions.base import Labels, Partition
+from fedem_lightning.errors import UserError, require, require_number
+from fedem_lightning.randomness import Purpose, generator
+
+
+def natural(labels: Labels, seed: int, n_clients: float | int | None = None) -> Partition:
+    """The data's own clients (writers, roles), or a random subset of them.
+
+    Args:
+        labels: with natural owners.
+        seed: of the random subset.
+        n_clients: up to 1: the fraction of the owners to keep; from 2 on: their number; None: all.
+
+    Raises:
+        UserError: the data has no owners, or fewer than `n_clients`.
+
+    Example:
+        >>> labels = Labels(y=np.array([0, 1, 1, 0]), client=np.array([0, 1, 1, 2]), names=("Ann", "Bob", "Cem"))
+        >>> natural(labels, seed=0).names
+        ('Ann', 'Bob', 'Cem')
+        >>> some = natural(labels, seed=0, n_clients=2)  # two of the three; -1: no client has the sample
+        >>> some.names, some.client
+        (('Bob', 'Cem'), array([-1,  0,  0,  1]))
+
+    """
+    if labels.client is None or labels.names is None:
+        raise UserError("dataset.partition: natural needs data with a client for each sample; this data has none")
+    owners = np.flatnonzero(np.bincount(labels.client, minlength=len(labels.names)))  # owners with samples
+    kept = owners[choose_clients(len(owners), n_clients, seed)]
+    new = np.full(len(labels.names), -1, dtype=np.int64)
+    new[kept] = np.arange(len(kept))
+    client = new[labels.client]
+    notes = {"left_out_clients": len(owners) - len(kept), "left_out_samples": int((client < 0).sum())}
+    why = {"why": f"dataset.n_clients={n_clients}"} if notes["left_out_clients"] else {}
+    return Partition(client, tuple(labels.names[t] for t in kept), {**notes, **why})
+
+
+def choose_clients(available: int, n_clients: float | int | None, seed: int) -> np.ndarray:
+    """A random subset of client indices, ascending. `n_clients` up to 1 is a fraction, from 2 on a number, None all.
+
+    Example:
+        >>> choose_clients(10, 0.3, seed=0), choose_clients(10, 3, seed=0)
+        (array([3, 6, 9]), array([3, 6, 9]))
+
+    """
+    if n_clients is None:
+        return np.arange(available)
+    require_number("dataset.n_clients", n_clients, above=0)
+    whole = n_clients <= 1 or n_clients == int(n_clients)
+    require(whole, f"dataset.n_clients: expected a fraction up to 1 or a number from 2 on, got {n_clients}")
+    number = max(1, round(n_clients * available)) if n_clients <= 1 else int(n_clients)
+    require(number <= available, f"dataset.n_clients: {number} asked for, but the data has {available} clients")
+    return np.sort(generator(seed, Purpose.SUBSAMPLE, 1).permutation(available)[:number])

@@ -1,0 +1,81 @@
+"""What a run consists of: the algorithm, its callbacks and the Trainer, made from a composed configuration."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from hydra.utils import instantiate
+from omegaconf import DictConfig, open_dict
+from pytorch_lightning.loggers import Logger
+
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.trainer_options import check_trainer
+from fedem_lightning.callbacks import LiveFigures, MappedCheckpoints, RoundCheckpoint, RoundProgress
+from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.run import trackers
+from fedem_lightning.run.figures import draw_rounds
+from fedem_lightning.run.loggers import RoundCSVLogger
+from fedem_lightning.run.mixture_weights import MixtureWeights
+
+
+def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgorithm:
+    """Builds the algorithm with its backbone, whose `in_shape` and `n_outputs` come from the data if they are null."""
+    backbone_config = config.backbone.copy()
+    with open_dict(backbone_config):
+        for key in ("in_shape", "n_outputs"):
+            if key in backbone_config and backbone_config[key] is None:
+                value = getattr(data, key)
+                backbone_config[key] = list(value) if isinstance(value, tuple) else value
+    backbone = functools.partial(instantiate, backbone_config)  # makes each component separately
+    model: FederatedAlgorithm = instantiate(
+        config.algorithm,
+        backbone=backbone,
+        n_clients=data.n_clients,
+        adaptation=instantiate(config.adaptation) if config.adaptation else None,
+        engine=instantiate(config.engine),
+        networks={str(name): instantiate(network) for name, network in (config.get("network") or {}).items()},
+        seed=config.seed,
+    )
+    model.prepare_for(data.federation)
+    return model
+
+
+def build_callbacks(config: DictConfig, folder: Path, title: str = "") -> list[pl.Callback]:
+    """Builds the configured callbacks, and the one that every run has; they save in the run's folder.
+
+    Args:
+        config: the composed configuration.
+        folder: the run's folder.
+        title: of the figures of the unfinished run.
+
+    """
+    callbacks = [instantiate(c) for c in (config.callbacks or {}).values() if c is not None]
+    for callback in callbacks:
+        if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
+            callback.dirpath = folder / "checkpoints"
+        if isinstance(callback, LiveFigures) and callback.draw is None:
+            callback.draw = functools.partial(draw_rounds, folder, title)
+    callbacks.append(MixtureWeights(folder / "mixture_weights.npz"))
+    if config.trainer.get("enable_progress_bar") is False:
+        callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
+    return callbacks
+
+
+def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:
+    """Builds Lightning's Trainer with the run's callbacks and loggers (always with metrics.csv)."""
+    loggers: list[Logger] = [RoundCSVLogger(folder / "metrics.csv")]
+    for options in (config.logger or {}).values():
+        if options is not None:
+            loggers.append(instantiate(options, save_dir=str(folder)))
+    callbacks = [*callbacks, trackers.SendRounds()] if len(loggers) > 1 else callbacks
+    trainer: pl.Trainer = instantiate(
+        config.trainer,
+        devices=devices,
+        callbacks=callbacks,
+        logger=loggers,
+        plugins=[MappedCheckpoints()],
+        default_root_dir=str(folder),
+    )
+    check_trainer(trainer)
+    return trainer
