@@ -145,6 +145,7 @@ def test_letters_that_have_a_meaning() -> None:
     assert markdown_text("a_b _c_ <d> | $e & f") == r"a_b \_c\_ \<d\> \| \$e &amp; f"
     assert markdown_text("# x") == r"\# x"
     assert latex_text("ü 中 -1 ± 2") == r"ü ? -1 $\pm$ 2"
+    assert latex_text('"a"') == "''a''"  # LaTeX's first font encoding has no sign of its own
     assert [cell_text(name) for name in ("=1", "+a", "-b", "@c", "d=1")] == ["'=1", "'+a", "'-b", "'@c", "d=1"]
 
 

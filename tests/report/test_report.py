@@ -52,9 +52,11 @@ def test_seeds_become_mean_and_deviation_beside_the_papers_numbers(
     out, err, code = report(capsys, tmp_path)
     assert (code, err) == (0, "")
     # of 68, 69, 70: mean 69, deviation 1 with ddof 1; Table 2 has 68.2 / 58.9; 2 of 4 MB for each client
-    expected = "fedavg 3 4 69.0 ± 1.00 70.0 ± 1.00 71.0 ± 1.00 59.0 ± 1.00 68.2 +0.8 58.9 90.0 ± 0.00 2 0.5 -"
+    expected = (
+        "fedavg 3 4 69.0 ± 1.00 70.0 ± 1.00 71.0 ± 1.00 59.0 ± 1.00 49.0 ± 1.00 68.2 +0.8 58.9 90.0 ± 0.00 2 0.5 -"
+    )
     assert row_of(out, "fedavg") == expected
-    assert row_of(out, "fedem") == "fedem 1 4 75.0 76.0 77.0 65.0 74.7 +0.3 66.7 90.0 2 0.5 0"
+    assert row_of(out, "fedem") == "fedem 1 4 75.0 76.0 77.0 65.0 55.0 74.7 +0.3 66.7 90.0 2 0.5 0"
     assert "paper: FedEM, table 2, beside fedavg, fedem" in out
     assert "unseen" not in out  # nothing fills that column
 

@@ -13,6 +13,7 @@ from scipy import stats
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.names import row_names
 from fedem_lightning.report.pair_tests import t_test
 from fedem_lightning.report.paired import Shares, compare_clients, gains_and_losses
 from fedem_lightning.report.resampling import mean_interval
@@ -47,6 +48,7 @@ def _nearest(settings: Sequence[Setting], name: str) -> str:
 def _row(setting: Setting, name: str) -> Group | None:
     rows = [group for group in setting.groups if group.label == name]
     rows = rows or [group for group in setting.groups if group.algorithm == name]
+    rows = rows or [group for group in setting.groups if row_names(setting)[group.label] == name]  # as on the page
     if len(rows) > 1:
         labels = ", ".join(repr(group.label) for group in rows)
         raise UserError(

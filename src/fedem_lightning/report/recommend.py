@@ -95,7 +95,7 @@ def _method(candidates: Sequence[Group]) -> Iterator[str]:
         yield f"not sure: {best.label} is not better beyond chance than {', '.join(equal)}; more seeds may tell"
     else:
         worst_p = said_p(max(found.p for _, found in tested))
-        yield f"sure: {best.label} is better than each of {len(others)} others beyond chance (at worst {worst_p})"
+        yield f"sure: {best.label} is better than every other method beyond chance (at worst {worst_p})"
 
 
 def difference(a: Group, b: Group) -> Difference:

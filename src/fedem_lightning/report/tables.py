@@ -37,7 +37,7 @@ SCORES = (
     Score("pooled", "pooled"),
     Score("mean", "mean", "mean", difference=True),
     Score("bottom_decile", "bottom decile", "bottom_decile"),
-    Score("worst", "worst", "worst", difference=True, only_beside=True),
+    Score("worst", "worst", "worst", difference=True),
     Score("train", "train", "train"),
     Score("val", "val"),
     Score("unseen", "unseen test", "unseen_average", difference=True),
@@ -73,7 +73,7 @@ def _sum(scores: dict[str, dict[str, float | None]] | None, measure: str, name: 
     if not scores or measure not in scores or name not in scores[measure]:
         return None
     value = scores[measure][name]
-    return math.nan if value is None else value
+    return value if value is not None and math.isfinite(value) else math.nan
 
 
 def columns_of(percent: bool) -> dict[str, Column]:

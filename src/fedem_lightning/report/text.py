@@ -18,7 +18,7 @@ _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': "''",  # the sign itself needs another font encoding
 }
 
 

@@ -168,7 +168,8 @@ def embedding_figure(clients: pd.DataFrame) -> Figure | None:
             marker = "o" if i < 10 else "^"  # there are only ten colours
             label = f"{kind.replace('_', ' ')} {name}"
             axes.scatter(group.embedding_0, group.embedding_1, s=16, color=f"C{i % 10}", marker=marker, label=label)
-        figure.legend(loc="outside lower center", ncols=4)  # beside the panel it would hide the axis' label
+        # beside the panel it would hide the axis' label; a frame would stay white on a dark page
+        figure.legend(loc="outside lower center", ncols=4, frameon=False)
     axes.set(xlabel="gradients, first direction", ylabel="gradients, second direction", aspect="equal")
     axes.grid(alpha=0.3)
     return figure

@@ -7,10 +7,8 @@ from fedem_lightning.report.arrays import arrays
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.figures.base import Drawn, Rows, axes_of, titled
 from fedem_lightning.report.groups import Group
-from fedem_lightning.report.looks import CHROME, PALETTE
+from fedem_lightning.report.looks import CHROME
 from fedem_lightning.run.figures import coefficients_figure, embedding_figure
-
-LINE = PALETTE[1]
 
 
 def has_structure(run: Run) -> bool:
@@ -26,7 +24,7 @@ def structure_figures(rows: Rows, group: Group) -> list[Drawn]:
     found = []
     tree = arrays(run, "clusters")
     if run.clients is not None and {"node", "parent"} <= set(tree) and "cluster" in run.clients:
-        found.append(_tree(tree, run.clients, name, head))
+        found.append(_tree(tree, run.clients, name, head, rows.looks[group.label].colour))
     coefficients = coefficients_figure(arrays(run, "coefficients"))
     if coefficients is not None:
         caption = "Collaboration weights: the row's client receives this share of the column's model."
@@ -38,7 +36,7 @@ def structure_figures(rows: Rows, group: Group) -> list[Drawn]:
     return found
 
 
-def _tree(tree: dict[str, np.ndarray], clients: pd.DataFrame, name: str, head: str) -> Drawn:
+def _tree(tree: dict[str, np.ndarray], clients: pd.DataFrame, name: str, head: str, colour: str) -> Drawn:
     """Draws the tree of clusters: the root above, each leaf with its clients and their true groups."""
     parent = {int(v): int(p) for v, p in zip(tree["node"], tree["parent"], strict=True)}
     children = {v: sorted(w for w in parent if parent[w] == v) for v in parent}
@@ -54,7 +52,9 @@ def _tree(tree: dict[str, np.ndarray], clients: pd.DataFrame, name: str, head: s
     for node, above in parent.items():
         bottom = lowest if not children[node] else depth[node]
         if above in parent:
-            axes.plot([x[above], x[node], x[node]], [-depth[above], -depth[above], -bottom], color=LINE, linewidth=1.3)
+            axes.plot(
+                [x[above], x[node], x[node]], [-depth[above], -depth[above], -bottom], color=colour, linewidth=1.3
+            )
     seen = clients[clients["population"] == "seen"]
     words = {leaf: _members(seen[seen["cluster"] == leaf]) for leaf in leaves}
     for leaf in leaves:

@@ -91,6 +91,7 @@ document.querySelectorAll(".pairs").forEach((place) => {
     const sign = i < j ? 1 : -1;
     figure.replaceChildren();
     losers.replaceChildren();
+    losers.closest(".wide").hidden = true;
     const kept = data.clients.map((_, k) => k).filter((k) => data.scores[i][k] !== null && data.scores[j][k] !== null);
     if (!pair || !kept.length) { words.textContent = "These two have no client and seed in common."; return; }
     const all = kept.flatMap((k) => [data.scores[i][k], data.scores[j][k]]);
@@ -137,7 +138,11 @@ document.querySelectorAll(".pairs").forEach((place) => {
         [data.clients[k][0], data.clients[k][1], number(data.scores[i][k]), number(data.scores[j][k]),
           number(data.scores[i][k] - data.scores[j][k])].forEach((value) => { row.insertCell().textContent = value; });
       });
+    losers.closest(".wide").hidden = !losers.rows.length; // nobody loses
   };
   [a, b].forEach((select) => select.addEventListener("change", draw));
   draw();
 });
+
+// Paper cannot be opened with a click.
+window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => { part.open = true; }));
