@@ -149,6 +149,7 @@ def test_a_sweep_over_two_processes(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["sweep"]
 
 
+@pytest.mark.slow  # of the default tests, one of stops ends two processes
 def test_mistakes_end_all_processes(tmp_path: Path) -> None:
     command = command_line("trainer.max_epochs=2", "algorithm.client_optimizer.lr=1e38", "run_dir=diverged")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from fedem_lightning import UserError
-from fedem_lightning.report import Papers, find_runs, group_runs
+from fedem_lightning.report import Papers, comparison, find_runs, group_runs
 from fedem_lightning.report.components import entropy
 from fedem_lightning.report.figures.base import Rows
 from fedem_lightning.report.figures.curves import curves
@@ -30,9 +30,12 @@ def row_of(out: str, label: str) -> str:
     return next(" ".join(line.split()) for line in out.splitlines() if line.strip().startswith(label))
 
 
-def saved(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> pd.DataFrame:
-    """The tidy table of all runs below `folder`."""
-    out, err, code = report(capsys, folder, "--out", folder / "report", *options)
+def saved(capsys: pytest.CaptureFixture[str], folder: Path, *options: str, drawn: bool = False) -> pd.DataFrame:
+    """The tidy table of all runs below `folder`; drawing takes longer than all else."""
+    with pytest.MonkeyPatch.context() as patched:
+        if not drawn:
+            patched.setattr(comparison, "report_figures", lambda settings, papers: ({}, []))
+        out, err, code = report(capsys, folder, "--out", folder / "report", *options)
     assert (code, err) == (0, ""), out
     return pd.read_csv(folder / "report" / "report.csv")
 
@@ -64,7 +67,7 @@ def test_seeds_become_mean_and_deviation_beside_the_papers_numbers(
 def test_files_and_figures_are_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in (0, 1):
         make_run(tmp_path / f"em{seed}", 0.7 + seed / 10, "fedem", seed, pi=[[1, 0], [0.5, 0.5]])
-    cells = saved(capsys, tmp_path)
+    cells = saved(capsys, tmp_path, drawn=True)
     assert value(cells, "fedem", "weighted") == pytest.approx(75)
     assert value(cells, "fedem", "weighted", "std") == pytest.approx(10 / math.sqrt(2))
     assert value(cells, "fedem", "weighted", "seeds") == 2
@@ -338,7 +341,7 @@ def test_equal_time_takes_the_last_round_within_the_budget(tmp_path: Path, capsy
     make_run(tmp_path / "em", 0.75, "fedem", times={"wireless": 80.0, "wired": 12.0})
     make_run(tmp_path / "local", 0.6, "local", megabytes=0.0, times={"wireless": 4.0, "wired": 4.0})  # sets no limit
     make_run(tmp_path / "untimed", 0.6, "apfl")
-    cells = saved(capsys, tmp_path, "--equal-time", "wireless")
+    cells = saved(capsys, tmp_path, "--equal-time", "wireless", drawn=True)
     text = (tmp_path / "report" / "report.md").read_text()
     assert "budget: 40 of simulated time, all that fedavg used" in text
     assert "apfl: no evaluated round within the budget (seed 0)" in text
@@ -351,7 +354,9 @@ def test_equal_time_takes_the_last_round_within_the_budget(tmp_path: Path, capsy
     made = {p.name for p in (tmp_path / "report").glob("synthetic_by_*.png")}
     costs = ("round", "megabytes", "air_megabytes", "time_wired", "time_wireless")
     assert made == {f"synthetic_by_{cost}.png" for cost in costs}
-    assert value(saved(capsys, tmp_path, "--equal-time", "wired", "--force"), "fedem", "rounds") == 2  # 6 of 8
+    assert (
+        value(saved(capsys, tmp_path, "--equal-time", "wired", "--force", drawn=True), "fedem", "rounds") == 2
+    )  # 6 of 8
     wrong: dict[str, list[str | Path]] = {
         "--equal-time walkie: expected one of wired, wireless": [tmp_path, "--equal-time", "walkie"],
         "--equal-time x: no run was timed (docs/communication.md)": [tmp_path / "untimed", "--equal-time", "x"],
@@ -563,7 +568,7 @@ def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(
         (bars,) = container.lines[2]
         lengths = [segment[1, 1] - segment[0, 1] for segment in bars.get_segments()]
         np.testing.assert_allclose(lengths, 2 * 0.1 / math.sqrt(2))
-    saved(capsys, tmp_path)
+    saved(capsys, tmp_path, drawn=True)
     assert (tmp_path / "report" / "density_by_n_samples.png").exists()
 
 
@@ -572,7 +577,7 @@ def test_a_sweep_gets_a_figure(key: str, score: int, tmp_path: Path, capsys: pyt
     for n in (0.25, 0.5, 1.0):
         unseen = UNSEEN if score else None
         make_run(tmp_path / str(n), 0.7 + n / 10, "fedem", unseen=unseen, config={f"algorithm.{key}": n})
-    saved(capsys, tmp_path)
+    saved(capsys, tmp_path, drawn=True)
     made = {p.name for p in (tmp_path / "report").glob("synthetic_by_*.png")}
     assert made == {f"synthetic_by_{name}.png" for name in ("round", "megabytes", key)}
 
@@ -593,7 +598,7 @@ def test_accuracy_is_drawn_against_streams_and_unicast_is_one_for_each(
     x, y = np.array(container.lines[0].get_data())
     np.testing.assert_allclose(x, [1, 4, 40])
     np.testing.assert_allclose(y, [50, 70, 60])
-    saved(capsys, tmp_path)
+    saved(capsys, tmp_path, drawn=True)
     assert (tmp_path / "report" / "synthetic_by_n_streams.png").exists()
 
 
@@ -602,7 +607,7 @@ def test_curves_keep_their_room_beside_long_names(tmp_path: Path, capsys: pytest
     for name in ("first", "second"):
         config = {f"algorithm.a_long_option_{letter}": f"its_{name}_value" for letter in "abcdefghij"}
         make_run(tmp_path / name, config=config)
-    saved(capsys, tmp_path)
+    saved(capsys, tmp_path, drawn=True)
     assert (tmp_path / "report" / "synthetic_by_round.png").exists()
 
 
@@ -610,7 +615,7 @@ def test_runs_without_their_tables_stay_in_the_report(tmp_path: Path, capsys: py
     run = make_run(tmp_path / "run")
     (run / "clients.parquet").write_bytes(b"PAR1")
     (run / "metrics.csv").unlink()
-    assert value(saved(capsys, tmp_path), "fedavg", "weighted") == pytest.approx(70)
+    assert value(saved(capsys, tmp_path, drawn=True), "fedavg", "weighted") == pytest.approx(70)
     assert not list((tmp_path / "report").glob("*.png"))
 
 

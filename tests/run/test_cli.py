@@ -193,28 +193,34 @@ def test_a_traceback_on_request(
     assert ("Traceback" in capsys.readouterr().err) == (asked == "1")
 
 
-def test_multirun_and_wandb_offline(
+def test_wandb_without_a_key_is_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Without a key: not in the environment, and no login in an empty home folder."""
     for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
         monkeypatch.delenv(name, raising=False)
     environment = {"HOME": str(tmp_path), "WANDB_SILENT": "true"}
-    arguments = ["-m", "algorithm=fedem,local", "seed=0,1", "logger=wandb", "run_dir=sweep"]
-    arguments += [*TINY, "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1"]
+    short = [*TINY, "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1"]
     wandb.teardown()  # it remembers its environment, that of other tests
     try:
-        assert call(tmp_path, monkeypatch, *arguments, **environment) == 0
+        one = call(tmp_path, monkeypatch, *short, "logger=wandb", "run_dir=tracked", **environment)
     finally:
         wandb.teardown()
+    assert one == 0
     out = capfd.readouterr().out
+    assert len(list(tmp_path.glob("tracked/wandb/offline-run-*"))) == 1
+    assert "kept offline" in out
+
+
+def test_methods_share_data_and_seeds_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_undrawn(monkeypatch)
+    short = [*TINY, "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1"]
+    assert call(tmp_path, monkeypatch, "-m", "algorithm=fedem,local", "seed=0,1", "run_dir=sweep", *short) == 0
     found = [json.loads(p.read_text()) for p in tmp_path.glob("sweep/*/results.json")]
     jobs = {(r["algorithm"], r["seed"]): r["federation_digest"] for r in found}
     assert sorted(jobs) == [("fedem", 0), ("fedem", 1), ("local", 0), ("local", 1)]
-    for seed in (0, 1):  # methods share data, seeds do not
+    for seed in (0, 1):
         assert jobs["fedem", seed] == jobs["local", seed] != jobs["local", 1 - seed]
-    assert len(list(tmp_path.glob("sweep/*/wandb/offline-run-*"))) == 4
-    assert "kept offline" in out
 
 
 RESUMED = [*TINY, "dataset.n_clients=12", "trainer.max_epochs=120", "callbacks.checkpoint.every_n_rounds=4"]

@@ -206,7 +206,8 @@ runpy.run_module("fedem_lightning", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/run/test_stopping.py stops a sweep in this process
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_between_two_jobs_stops_the_sweep(number: signal.Signals, tmp_path: Path) -> None:
     """Each job would fail at once."""
     arguments = ["-m", "algorithm.n_components=0", "dataset.n_clients=4", "seed=0,1", "run_dir=a sweep"]

@@ -113,6 +113,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("trackers")
     with pytest.MonkeyPatch.context() as patch:
         leave_surroundings(patch)
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")  # MLflow remembers the first default
         fail_once_in(patch, FedEM, 4)
         with pytest.raises(RuntimeError, match="the machine has failed"):
             call(place, patch, *RUN, "run_dir=run")

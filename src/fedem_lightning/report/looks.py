@@ -7,13 +7,11 @@ from typing import Any
 from matplotlib.colors import to_hex, to_rgb
 
 from fedem_lightning.report.groups import ALGORITHMS, Setting
+from fedem_lightning.run.palette import MARKERS, PALETTE
 
-PALETTE = ("#d55e00", "#0072b2", "#7f7f7f", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255")
-"""Okabe and Ito's colours (Color Universal Design, 2008), without black and yellow; grey; and a wine red of Tol's."""
 FIRST = ("fedem", "fedavg", "local")
 """The first colours belong to the method that the package is named after, and to its two baselines."""
 LINES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
-MARKERS = "os^Dv<>P"
 CHROME = "#010203"
 """Colour of axes and text, which the page replaces by the reader's text colour."""
 GRID = "#c0c1c2"

@@ -95,7 +95,14 @@ def _method(candidates: Sequence[Group]) -> Iterator[str]:
         yield f"not sure: {best.label} is not better beyond chance than {', '.join(equal)}; more seeds may tell"
     else:
         worst_p = said_p(max(found.p for _, found in tested))
-        yield f"sure: {best.label} is better than every other method beyond chance (at worst {worst_p})"
+        yield f"sure: {best.label} is better than every other method beyond chance (at worst {worst_p}){_caution(best)}"
+
+
+def _caution(best: Group) -> str:
+    """What a test over clients does not tell."""
+    n = len(best.runs)
+    few = f"; {n} seed{'s' * (n > 1)} cannot tell how much another seed would change it"
+    return few if n < ENOUGH_SEEDS else ""
 
 
 def difference(a: Group, b: Group) -> Difference:

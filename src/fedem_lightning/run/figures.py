@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.run.files import write_atomically
 from fedem_lightning.run.method_names import title as title_of
+from fedem_lightning.run.palette import MARKERS, PALETTE
 from fedem_lightning.run.plain_text import plain
 
 SPLIT_STYLES = {"train": ("tab:gray", "--"), "val": ("tab:blue", "-"), "test": ("tab:orange", "-")}
@@ -165,9 +166,12 @@ def embedding_figure(clients: pd.DataFrame) -> Figure | None:
         axes.scatter(placed.embedding_0, placed.embedding_1, s=16, c=placed[kind], cmap="viridis")
     else:
         for i, (name, group) in enumerate(placed.groupby(kind)):
-            marker = "o" if i < 10 else "^"  # there are only ten colours
+            look: dict[str, Any] = {
+                "color": PALETTE[i % len(PALETTE)],
+                "marker": MARKERS[(i // len(PALETTE)) % len(MARKERS)],
+            }
             label = f"{kind.replace('_', ' ')} {name}"
-            axes.scatter(group.embedding_0, group.embedding_1, s=16, color=f"C{i % 10}", marker=marker, label=label)
+            axes.scatter(group.embedding_0, group.embedding_1, s=16, label=label, **look)
         # beside the panel it would hide the axis' label; a frame would stay white on a dark page
         figure.legend(loc="outside lower center", ncols=4, frameon=False)
     axes.set(xlabel="gradients, first direction", ylabel="gradients, second direction", aspect="equal")

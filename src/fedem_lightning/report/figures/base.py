@@ -3,6 +3,7 @@
 import functools
 import io
 import textwrap
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,7 +65,8 @@ class Drawn:
 
     def _saved(self, kind: str, **options: Any) -> bytes:
         target = io.BytesIO()
-        with mpl.rc_context({**SVG_OPTIONS, "svg.hashsalt": self.name}):
+        with mpl.rc_context({**SVG_OPTIONS, "svg.hashsalt": self.name}), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a name; an empty box stands for it
             self.figure.savefig(target, format=kind, **options)
         self.figure.set_layout_engine("none")  # the layout is done, and takes as long as the drawing
         return target.getvalue()

@@ -11,8 +11,9 @@ from fedem_lightning.report.collect import Run
 from fedem_lightning.report.components import mixture_weights
 from fedem_lightning.report.figures.base import WIDTH, Drawn, Rows, axes_of, legend, titled, whole_numbers
 from fedem_lightning.report.groups import Group
-from fedem_lightning.report.looks import CHROME, MARKERS, PALETTE
+from fedem_lightning.report.looks import CHROME
 from fedem_lightning.run.figures import weights_figure
+from fedem_lightning.run.palette import MARKERS, PALETTE
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])  # of the simplex in the plane
 PATHS = 24

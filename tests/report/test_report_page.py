@@ -17,7 +17,7 @@ from fedem_lightning.report import Papers, find_runs, group_runs
 from fedem_lightning.report.figures import Drawn, Rows, by_file_name, report_figures
 from fedem_lightning.report.figures.structure import structure_figures
 from fedem_lightning.report.groups import Setting
-from fedem_lightning.report.looks import FIRST, MAIN_WIDTH, PALETTE, looks
+from fedem_lightning.report.looks import FIRST, MAIN_WIDTH, looks
 from fedem_lightning.report.names import row_names
 from fedem_lightning.report.page.page import page
 from fedem_lightning.report.page.pairs import baselines, pairs_data
@@ -25,6 +25,7 @@ from fedem_lightning.report.page.svg import SVG, inline_svg
 from fedem_lightning.report.tables import scores_table
 from fedem_lightning.report.writing import Report
 from fedem_lightning.run.method_names import title
+from fedem_lightning.run.palette import PALETTE
 from helpers.runs import make_run
 
 NASTY = "<script>alert(1)</script>$\\frac{$\x1b[31m\n" + "x" * 300
