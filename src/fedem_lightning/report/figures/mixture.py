@@ -104,7 +104,13 @@ def agreement_map(shares: np.ndarray, head: str) -> Figure:
     axes.imshow(shares, vmin=0, vmax=1, cmap="cividis", interpolation="nearest")
     for (i, j), share in np.ndenumerate(shares):
         axes.text(
-            j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=8, color="white" if share < 0.6 else "black"
+            j,
+            i,
+            f"{100 * share:.0f}",
+            ha="center",
+            va="center",
+            fontsize=8,
+            color="#fefefe" if share < 0.6 else "#111111",
         )
     axes.set(xticks=range(len(shares)), yticks=range(len(shares)), xlabel="component", ylabel="component")
     return figure
