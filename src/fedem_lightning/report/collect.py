@@ -101,6 +101,15 @@ class Run:
             return None
 
     @cached_property
+    def costs(self) -> pd.DataFrame | None:
+        """`metrics` with a column `megabytes`: up and down together, for each client that trains; None without them."""
+        metrics = self.metrics
+        if metrics is None or not {"round", "up_megabytes", "down_megabytes"} <= set(metrics):
+            return None
+        total = metrics["up_megabytes"] + metrics["down_megabytes"]
+        return metrics.assign(megabytes=total / max(1, self.results["n_clients"]))
+
+    @cached_property
     def clients(self) -> pd.DataFrame | None:
         """The content of clients.parquet; None if it is missing or unreadable."""
         try:

@@ -16,19 +16,8 @@ _SLACK = 1 + 1e-6  # metrics.csv has float32 megabytes and times
 
 
 def curve(run: Run, cost: str = "megabytes") -> pd.DataFrame | None:
-    """The content of metrics.csv with a column `megabytes`: up and down together, for each client that trains.
-
-    Args:
-        run: the columns for the round and for megabytes up and down must exist ...
-        cost: ... and this column too; else the result is None.
-
-    """
-    metrics = run.metrics
-    if metrics is None or not {"round", "up_megabytes", "down_megabytes"} <= set(metrics):
-        return None
-    total = metrics["up_megabytes"] + metrics["down_megabytes"]
-    metrics = metrics.assign(megabytes=total / max(1, run.results["n_clients"]))
-    return metrics if cost in metrics else None
+    """`run.costs` if it has the column `cost`, else None."""
+    return run.costs if run.costs is not None and cost in run.costs else None
 
 
 def networks_of(setting: Setting) -> list[str]:

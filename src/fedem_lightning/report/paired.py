@@ -110,8 +110,8 @@ def _by_samples(a: Run, b: Run, rows_a: np.ndarray, rows_b: np.ndarray) -> np.nd
     if mine.dtype != bool:
         return signed_ranks(mine.astype(float) - theirs, np.repeat(np.arange(len(n)), n), len(n))
     first = np.cumsum(n) - n  # every client has samples, as `reduceat` needs
-    only_a, only_b = (np.add.reduceat(d, first, dtype=np.int64) for d in (mine & ~theirs, theirs & ~mine))
-    return mcnemar(only_a, only_b)
+    both = np.add.reduceat(mine & theirs, first, dtype=np.int64)
+    return mcnemar(x.total[rows_a] - both, y.total[rows_b] - both)
 
 
 def _by_scores(run: Run, a: Scored, b: Scored, i: np.ndarray, j: np.ndarray) -> np.ndarray:

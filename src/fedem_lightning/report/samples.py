@@ -15,6 +15,7 @@ class Samples(NamedTuple):
         start: index in `values` of each row's first sample, int64 [T].
         values: the samples' scores, bool (whether the prediction is right) or float32 [sum n].
         measure: name of the score.
+        total: sum of each row's values, [T]; of bool the number of right predictions, int64.
 
     """
 
@@ -22,6 +23,7 @@ class Samples(NamedTuple):
     start: np.ndarray
     values: np.ndarray
     measure: str
+    total: np.ndarray
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """The samples of `rows`, int64 [R], one row after the other."""
@@ -63,7 +65,9 @@ def read_samples(folder: Path, n_rows: int) -> Samples | None:
     if not (counts and scores and n.sum() == len(values)):
         return None
     n = n.astype(np.int64)
-    return Samples(n, np.cumsum(n) - n, values, measure)
+    end = np.cumsum(n)
+    running = np.concatenate([[0], np.cumsum(values, dtype=np.int64 if values.dtype == bool else np.float64)])
+    return Samples(n, end - n, values, measure, running[end] - running[end - n])
 
 
 def scored_clients(clients: pd.DataFrame, population: str, split: str, measure: tuple[str, float]) -> Scored | None:

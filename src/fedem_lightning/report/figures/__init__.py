@@ -16,7 +16,7 @@ from fedem_lightning.report.names import row_names
 from fedem_lightning.report.paired import compare_clients
 from fedem_lightning.report.papers import Papers
 
-ROWS_SHOWN = 8
+ROWS_SHOWN = 4
 """Rows of a table whose own figures are drawn: mixture weights, clusters, collaboration weights."""
 
 Maker = Callable[[], Drawn | list[Drawn] | None]

@@ -106,9 +106,10 @@ def _levels(axes: Axes, rows: Rows, split: str, papers: Papers | None) -> None:
 
 def _over_seeds(found: list[pd.DataFrame], x: str, column: str) -> pd.DataFrame | None:
     """Points of the curve for each round that all seeds evaluated: x, mean, min, max."""
-    rows = [c.loc[c[column].notna(), list(dict.fromkeys(("round", x, column)))] for c in found]
+    rows = [c.loc[c[column].notna(), ["round", column]].assign(x=c[x]) for c in found]
     if not rows or not all(len(r) for r in rows):
         return None
-    by_round = pd.concat(rows).groupby(pd.concat(rows)["round"].to_numpy())
-    points = by_round[column].agg(["mean", "min", "max"]).assign(x=by_round[x].mean())
-    return points[by_round[column].size() == len(rows)]
+    together = pd.concat(rows)
+    by_round = together.groupby("round")
+    points = by_round[column].agg(["mean", "min", "max", "size"]).assign(x=by_round["x"].mean())
+    return points[points["size"] == len(rows)]
