@@ -106,10 +106,12 @@ def _levels(axes: Axes, rows: Rows, split: str, papers: Papers | None) -> None:
 
 def _over_seeds(found: list[pd.DataFrame], x: str, column: str) -> pd.DataFrame | None:
     """Points of the curve for each round that all seeds evaluated: x, mean, min, max."""
-    rows = [c.loc[c[column].notna(), ["round", column]].assign(x=c[x]) for c in found]
-    if not rows or not all(len(r) for r in rows):
+    known = [c[column].notna().to_numpy() for c in found]
+    if not known or not all(seen.any() for seen in known):
         return None
-    together = pd.concat(rows)
-    by_round = together.groupby("round")
-    points = by_round[column].agg(["mean", "min", "max", "size"]).assign(x=by_round["x"].mean())
-    return points[points["size"] == len(rows)]
+    names = {"round": "round", "x": x, "y": column}
+    parts = list(zip(found, known, strict=True))
+    arrays = {key: np.concatenate([c[name].to_numpy()[seen] for c, seen in parts]) for key, name in names.items()}
+    by_round = pd.DataFrame(arrays).groupby("round")
+    points = by_round["y"].agg(["mean", "min", "max", "size"]).assign(x=by_round["x"].mean())
+    return points[points["size"] == len(found)]
