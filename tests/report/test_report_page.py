@@ -126,7 +126,7 @@ def test_who_gains_by_hand(tmp_path: Path) -> None:
     assert data["pairs"]["0,1"] == {"shares": [0.5, 0.5, 0, 0.5, 0.5, 0.025, 2], "marks": "-+"}
     assert data["pairs"]["0,2"] == {"shares": [0, 0.5, 0.5, 0, 0.5, 0.025, 2], "marks": "-."}
     assert data["pairs"]["1,2"] == {"shares": [0, 1, 0, 0, 1, 0.025, 2], "marks": "--"}
-    lines = {line["name"]: dict(line["against"]) for line in baselines(rows)}
+    lines = {line["name"]: dict(line["against"]) for line in baselines(rows, data["pairs"])}
     assert lines["FedEM"] == {"FedAvg": [0, 0, 1, 1], "Local": [0, 0, 0.5, 0.5]}
     assert lines["Local"] == {"FedAvg": [0.5, 0.5, 0.5, 0.5], "Local": [None] * 4}
 

@@ -1,11 +1,8 @@
 """Columns of the table of scores: the share of clients that a method serves worse than Local and than FedAvg do."""
 
 from fedem_lightning.report.cells import Cell, Column, Table, cell
-from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.groups import BASELINES, Group, Setting
 from fedem_lightning.report.paired import compare_clients, gains_and_losses
-
-BASELINES = ("local", "fedavg")
-"""The methods, by their names in results.json, that every deployment could fall back to."""
 
 
 def add_baselines(table: Table) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
 from fedem_lightning.evaluation.components import DEAD, dead_components
 from fedem_lightning.report.cells import Cell, Column, Table, cell
@@ -63,10 +64,12 @@ def mixture_weights(run: Run) -> MixtureWeights | None:
 
 def entropy(pi: np.ndarray) -> float:
     """Mean entropy of clients, -sum_m pi_m ln pi_m in nats (at most ln M); pi [T, M]. NaN without clients."""
-    if not len(pi):
-        return float("nan")
-    logs = np.log(pi, out=np.zeros_like(pi), where=pi > 0)  # 0 ln 0 = 0
-    return float(-(pi * logs).sum(axis=1).mean())
+    return float(entropies(pi).mean()) if len(pi) else float("nan")
+
+
+def entropies(pi: np.ndarray) -> np.ndarray:
+    """Entropy of each client's mixture weights, in nats, [T]; pi [T, M]."""
+    return special.entr(pi).sum(axis=1)
 
 
 def components_table(setting: Setting, papers: Papers) -> Table | None:

@@ -27,6 +27,9 @@ ALGORITHMS += ["fedem", "d_fedem"]
 DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthetic"]
 """The order of FedEM's tables; other names follow alphabetically."""
 
+BASELINES = ("local", "fedavg")
+"""The methods that every deployment could fall back to; the rows of others are compared with them by client."""
+
 WITHOUT_EFFECT = ["seed", "run_dir", "ckpt_path", "data_dir", "logger", "callbacks", "engine"]
 WITHOUT_EFFECT += ["learning_rates", "local_training"]
 """Parts of the configuration in which repetitions may differ; the last two are also in the algorithm's part."""

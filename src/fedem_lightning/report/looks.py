@@ -6,10 +6,10 @@ from typing import Any
 
 from matplotlib.colors import to_hex, to_rgb
 
-from fedem_lightning.report.groups import ALGORITHMS, Setting
+from fedem_lightning.report.groups import ALGORITHMS, BASELINES, Setting
 from fedem_lightning.run.palette import MARKERS, PALETTE
 
-FIRST = ("fedem", "fedavg", "local")
+FIRST = ("fedem", *reversed(BASELINES))
 """The first colours belong to the method that the package is named after, and to its two baselines."""
 LINES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 CHROME = "#010203"

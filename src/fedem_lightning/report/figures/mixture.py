@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedem_lightning.report import components
 from fedem_lightning.report.arrays import arrays
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.components import mixture_weights
@@ -126,7 +127,7 @@ def entropies(rows: Rows) -> Drawn | None:
             continue
         pi = weights.seen
         largest = max(largest, math.log(pi.shape[1]))
-        each = np.sort(-(pi * np.log(pi, out=np.zeros_like(pi), where=pi > 0)).sum(axis=1))
+        each = np.sort(components.entropies(pi))
         look = rows.looks[group.label]
         axes.plot(
             100 * np.arange(1, len(each) + 1) / len(each),

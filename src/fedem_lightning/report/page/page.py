@@ -82,7 +82,7 @@ def _section(key: str, name: str, rows: Rows, drawn: Sequence[Drawn]) -> dict[st
             "first": first,
             "second": second,
             "left_out": data["left_out"],
-            "baselines": baselines(rows),
+            "baselines": baselines(rows, data["pairs"]),
         }
     return section if data is not None or section["figures"] else None
 

@@ -1,5 +1,6 @@
 """Who gains and who loses between any two rows of a table, as data for the page."""
 
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
@@ -69,18 +70,28 @@ def _known(shares: Shares) -> list[float | None]:
     return [None if np.isnan(share) else float(share) for share in shares]
 
 
-def baselines(rows: Rows) -> list[dict[str, Any]]:
-    """For every row the shares of clients that are worse with it than with each baseline, as lines of a table."""
+def baselines(rows: Rows, pairs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For every row the shares of clients that are worse with it than with each baseline, as lines of a table.
+
+    Args:
+        rows: the setting.
+        pairs: those of `pairs_data`.
+
+    """
     groups = rows.setting.groups
-    bases = [g for name in FIRST[1:] for g in groups if g.algorithm == name][:4]
+    bases = [j for name in FIRST[1:] for j, group in enumerate(groups) if group.algorithm == name][:4]
     lines = []
-    for group in groups:
-        against: list[tuple[str, list[float | None]]] = []
-        for base in bases:
-            pairs = compare_clients(group, base) if base is not group else None
-            found = None if pairs is None or pairs.empty else gains_and_losses(pairs)
-            shown = () if found is None else (found.worse, found.loses, found.better, found.gains)
-            against.append((rows.names[base.label], [None if np.isnan(x) else x for x in shown] or [None] * 4))
+    for i, group in enumerate(groups):
+        against = [(rows.names[groups[j].label], _against(pairs, i, j)) for j in bases]
         if any(share is not None for _, shares in against for share in shares):
             lines.append({"name": rows.names[group.label], "against": against})
     return lines
+
+
+def _against(pairs: Mapping[str, Mapping[str, Any]], i: int, j: int) -> list[float | None]:
+    """Shares of clients with a worse model of row i than of j, a worse one beyond chance, a better one, and so on."""
+    pair = pairs.get(f"{min(i, j)},{max(i, j)}")
+    if pair is None:
+        return [None] * 4
+    better, worse, _, gains, loses, *_ = pair["shares"]
+    return [worse, loses, better, gains] if i < j else [better, gains, worse, loses]
