@@ -1,4 +1,4 @@
-"""Fixtures, and what each process of the tests spares: threads, and looks for garbage among what stays."""
+"""Fixtures for all tests, and settings that make test processes faster: one thread each, less garbage collection."""
 
 import functools
 import gc
@@ -16,19 +16,19 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes with several thread
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: each `gc.collect()` of a run would look through it for 0.2 seconds."""
+    """Takes imported modules out of garbage collection: each `gc.collect()` of a run would search them for 0.2 s."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    """Lets Python clean up at its end as usual; else some libraries print what they think has leaked."""
+    """Undoes the freeze: else some libraries report leaks when Python ends."""
     gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _installed_packages_are_read_once() -> Iterator[None]:
-    """Each Trainer asks all of them for callbacks, which takes most of the time in which it is made."""
+    """Caches the list of installed packages: every new Trainer searches it for callbacks, which takes 40 ms."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("lightning_fabric.utilities.registry.entry_points", functools.cache(entry_points))
         yield

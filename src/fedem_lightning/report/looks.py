@@ -1,4 +1,4 @@
-"""Colours, lines and markers of the methods: the same in all figures of a report, apart for colour-blind readers."""
+"""Colours, lines and markers of the methods: each method looks the same in all figures of a report."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
