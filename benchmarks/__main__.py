@@ -39,6 +39,8 @@ PARTS = {
     "roofs": Part("roofs.py", quick="--clients 4 --image-clients 1 --rounds 1 --megabytes 8"),
     "growth": Part("growth.py", quick="--clients 2 --rounds 1"),
     "processes": Part("processes.py", quick="--clients 4 --image-clients 2 --rounds 1 --repeats 1"),
+    "precision": Part("precision.py", quick="--clients 4 --rounds 1"),
+    "soak": Part("soak.py", quick="--clients 4 --rounds 8 --windows 2"),
     "peers_linear": Part("peers", "--model linear", PEERS, QUICK_PEERS),
     "peers_cnn": Part("peers", "--model reference_cnn", PEERS, QUICK_PEERS, takes_femnist=True),
 }

@@ -26,7 +26,7 @@ def test_all_benchmarks_run(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     joined = (tmp_path / "README.md").read_text()
-    for part in ("rounds", "throughput", "roofs", "growth", "processes", "loading"):
+    for part in ("rounds", "throughput", "roofs", "growth", "processes", "loading", "precision", "soak"):
         assert (tmp_path / f"{part}.json").is_file() or list(tmp_path.glob(f"{part}*.json")), joined
 
 

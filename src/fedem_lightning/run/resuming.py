@@ -10,6 +10,8 @@ from pathlib import Path
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Quote, QuotedString
 
+from fedem_lightning.run.secrets import hide_in_overrides
+
 _sweep: str | None = None  # the command that continues the sweep of this process
 
 
@@ -24,7 +26,7 @@ def resume_command(folder: Path, overrides: Sequence[str], flags: Sequence[str] 
 
     """
     replaced = ("run_dir", "ckpt_path") if own else ("run_dir",)
-    kept = [override for override in overrides if override.lstrip("+").split("=")[0] not in replaced]
+    kept = [override for override in hide_in_overrides(overrides) if override.lstrip("+").split("=")[0] not in replaced]
     begun_elsewhere = any(override.lstrip("+").startswith("ckpt_path=") for override in kept)
     checkpoint = [] if begun_elsewhere else ["ckpt_path=auto"]
     run_dir = "run_dir=" + QuotedString(str(folder), Quote.double).with_quotes()
@@ -39,7 +41,7 @@ def run_command(overrides: Sequence[str], flags: Sequence[str] = ()) -> str:
         flags: of Hydra, such as --config-dir.
 
     """
-    return shlex.join(["python", "-m", "fedem_lightning", *flags, *overrides])
+    return shlex.join(["python", "-m", "fedem_lightning", *flags, *hide_in_overrides(overrides)])
 
 
 def begin_sweep(folder: Path, words: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.run.files import write_atomically
+from fedem_lightning.run.secrets import hide_in_overrides, hide_in_tree
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet")
 FREE_ON_RESUME = ("ckpt_path", "run_dir", "trainer", "logger", "callbacks")
@@ -31,7 +32,8 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
     saved = folder / ".hydra" / "config.yaml"
     if not saved.exists():
         return
-    before, now = (flatten(OmegaConf.to_container(c, resolve=True)) for c in (OmegaConf.load(saved), config))
+    both = (OmegaConf.load(saved), config)
+    before, now = (flatten(hide_in_tree(OmegaConf.to_container(c, resolve=True))) for c in both)
     for key in sorted(before.keys() | now.keys()):
         if key.split(".")[0] not in FREE_ON_RESUME and before.get(key) != now.get(key):
             raise UserError(
@@ -63,7 +65,8 @@ def save_config(folder: Path, config: DictConfig, overrides: list[str]) -> None:
         if config.ckpt_path is None:
             raise UserError(f"run_dir: another run has just begun in {folder}; choose another") from error
         return
-    for name, content in (("config", config), ("overrides", OmegaConf.create(overrides))):
+    shown = OmegaConf.create(hide_in_tree(OmegaConf.to_container(config, resolve=False)))
+    for name, content in (("config", shown), ("overrides", OmegaConf.create(hide_in_overrides(overrides)))):
         write_atomically(folder / ".hydra" / f"{name}.yaml", OmegaConf.to_yaml(content).encode())
 
 

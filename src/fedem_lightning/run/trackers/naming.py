@@ -1,7 +1,6 @@
 """What a run is called in trackers, and what they show of its configuration."""
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.run.run_folder import flatten
+from fedem_lightning.run.secrets import hide_in_overrides, is_secret
 from fedem_lightning.run.trackers.base import Tracked
 
 LONGEST_NAME, LONGEST_TAG = 120, 64
@@ -16,7 +16,6 @@ LONGEST_NAME, LONGEST_TAG = 120, 64
 _IN_THE_NAME = ("algorithm", "adaptation", "dataset", "experiment", "seed")
 _WITHOUT_EFFECT = ("run_dir", "ckpt_path", "data_dir", "logger", "callbacks", "engine", "hydra")
 _OF_THE_MACHINE = ("devices", "accelerator", "strategy", "num_nodes", "profiler", "enable_progress_bar")
-_SECRET = re.compile(r"(^|_)(api_?key|token|password|secret|credentials?)$", re.IGNORECASE)
 
 
 def tracked(
@@ -32,7 +31,7 @@ def tracked(
         resumed_rounds: rounds of the checkpoint from which the run continues.
 
     """
-    typed = [override.lstrip("+").partition("=")[::2] for override in overrides]
+    typed = [override.lstrip("+").partition("=")[::2] for override in hide_in_overrides(overrides)]
     experiment = choices.get("experiment")
     adapted = choices.get("adaptation", "none") not in ("none", choices["algorithm"])
     algorithm = f"{choices['algorithm']}+{choices['adaptation']}" if adapted else choices["algorithm"]
@@ -71,4 +70,4 @@ def flat_config(config: DictConfig) -> dict[str, Any]:
         if isinstance(value, str) and "${oc.env:" in value:
             OmegaConf.update(kept, key, value.replace("${", r"\${"))
     flat = flatten(OmegaConf.to_container(kept, resolve=True))
-    return {key: value for key, value in flat.items() if not _SECRET.search(key.rpartition(".")[2])}
+    return {key: value for key, value in flat.items() if not is_secret(key)}
