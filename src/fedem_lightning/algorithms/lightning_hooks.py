@@ -183,12 +183,12 @@ class LightningHooks:
         if federation is self._prepared:
             return
         self.prepare_for(federation)
-        digest = federation.digest()
         require(
-            self.federation_digest in (None, digest),
-            "ckpt_path: the checkpoint was trained on another federation (other data, partition, split or seed)",
+            self.federation_digest is None or federation.has_digest(self.federation_digest),
+            "ckpt_path: the checkpoint was trained on another federation (other x or labels, partition, split or seed)",
         )
-        self.federation_digest, self._prepared, self.schema = digest, federation, Schema.of(federation)
+        self.federation_digest, self._prepared = federation.digest(), federation
+        self.schema = Schema.of(federation)
 
     def _personalize(self: Trained, federation: Federation, clients: Tensor) -> None:
         """Each process personalises its share of the clients; then all processes exchange the client state."""

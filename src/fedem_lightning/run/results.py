@@ -66,7 +66,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "stragglers": statistics.stragglers,
         "rejected_updates": statistics.rejected_updates,
         "data": federation.notes,
-        "federation_digest": algorithm.federation_digest or federation.digest(),
+        "federation_digest": federation.digest(),
         "engine": {
             "name": algorithm.engine.name,
             "block_size": algorithm.engine.block_size,
