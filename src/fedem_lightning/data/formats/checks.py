@@ -25,8 +25,8 @@ def check_file(path: Path) -> None:
 def check_size(path: Path, n_bytes: int, what: str) -> None:
     """Refuses what is larger than the machine's memory, before it is allocated."""
     limit = memory()
-    fits = n_bytes <= limit
-    require(fits, f"dataset.path: {path}: {what} takes {n_bytes / 1e9:.3g} GB, this machine has {limit / 1e9:.3g} GB")
+    said = f"{what}: {n_bytes / 1e9:.3g} GB, more than this machine's memory, {limit / 1e9:.3g} GB"
+    require(n_bytes <= limit, f"dataset.path: {path}, {said}")
 
 
 def memory() -> int:

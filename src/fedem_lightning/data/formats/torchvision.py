@@ -66,9 +66,10 @@ def _read_cifar(folder: Path, coarse: bool) -> dict[str, np.ndarray]:
     x, y, superclasses = [], [], []
     for file in files:
         content = _unpickled(folder / file)
-        pixels = content.get(b"data")
-        fits = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 2
-        require(fits and pixels.shape[1] == 3072, f"{file}: expected `data`, an array of bytes [n, 3072]")
+        data = content.get(b"data")
+        pixels = data.pixels() if isinstance(data, _Array) else np.empty(0)
+        fits = pixels.ndim == 2 and pixels.shape[1] == 3072
+        require(fits, f"{file}: expected `data`, an array of bytes [n, 3072]")
         x.append(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
         y.append(_labels(file, content, "fine_labels" if coarse else "labels"))
         if coarse:
@@ -103,23 +104,45 @@ def _pooled(x: list[np.ndarray], y: list[np.ndarray]) -> dict[str, np.ndarray]:
     return {"x": np.ascontiguousarray(np.concatenate(x)), "y": np.concatenate(y).astype(np.int64), "split": split}
 
 
-class _Arrays(pickle.Unpickler):
-    """Unpickler of CIFAR's files that looks up only the parts of an array, so that no code of the files runs."""
+class _Array:
+    """What a pickle says of an array. It is no array yet: NumPy would make room for whatever the pickle asks for."""
 
-    ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype")} | {
-        (f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, self.shape, self.dtype, self.fortran, self.content = state
+
+    def pixels(self) -> np.ndarray:
+        """The array; ValueError if it is not of bytes, or has another number of them than its shape says."""
+        require(self.dtype.code in ("u1", b"u1"), f"expected an array of bytes, got {self.dtype.code!r}")
+        return np.frombuffer(self.content, dtype=np.uint8).reshape(self.shape, order="F" if self.fortran else "C")
+
+
+class _Dtype:
+    """The type of an array."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.code = code
+
+    def __setstate__(self, state: Any) -> None:
+        """Of a type without fields, the state says nothing more."""
+
+
+class _Arrays(pickle.Unpickler):
+    """Unpickler of CIFAR's files, which makes lists, numbers and `_Array`s; no code that the files name runs."""
+
+    KNOWN = {("numpy", "ndarray"): _Array, ("numpy", "dtype"): _Dtype} | {
+        (f"numpy.{core}.multiarray", "_reconstruct"): lambda *_: _Array() for core in ("core", "_core")
     }
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("_codecs", "encode"):
             return _latin
-        if (module, name) not in self.ALLOWED:
+        if (module, name) not in self.KNOWN:
             raise pickle.UnpicklingError(f"the file asks for {module}.{name}, which is no part of an array")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        return self.KNOWN[module, name]
 
 
-def _latin(text: str, coding: str) -> bytes:
-    """The bytes of an array, which Python 2 has written as text; other codings could make much of little."""
-    if coding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"the file asks for the coding {coding}, which no array has")
+def _latin(text: str, coding: Any) -> bytes:
+    """The bytes of an array, which Python 3 writes as text for Python 2; other codings could make much of little."""
+    if coding not in ("latin1", b"latin1"):
+        raise pickle.UnpicklingError(f"the file asks for the coding {coding!r}, which no array has")
     return text.encode("latin1")
