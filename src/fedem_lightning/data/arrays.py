@@ -14,8 +14,8 @@ from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.tasks import make_task
 
-MOST_CLASSES = 1000
-"""More classes than this, and than samples, must be asked for: a label that is an id would make a huge network."""
+FEW_CLASSES, LARGEST_Y = 1000, 10**6
+"""More classes than the first, and than samples, must be asked for: labels that are ids would make a huge network."""
 
 
 def checked_federation(
@@ -142,11 +142,11 @@ def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") 
     signs = bool(np.isin(y, (-1, 1)).all()) and -1 in y  # as support vector machines have them
     require(not signs, f"{name}: expected classes 0..K-1, got -1 and 1; use ({name} + 1) // 2")
     if n_classes is not None:
-        require_whole("n_classes", n_classes, at_least=2)
+        require_whole("n_classes", n_classes, at_least=2, below=LARGEST_Y + 1)
     else:
         n_classes = max(2, int(y.max()) + 1)
         few = f"{n_classes} classes in {n} samples; number them 0..Y-1, or set dataset.n_classes"
-        require(n_classes <= max(MOST_CLASSES, n), f"{name}: the largest label, {n_classes - 1}, would make {few}")
+        require(n_classes <= min(max(FEW_CLASSES, n), LARGEST_Y), f"{name}: the largest label, {n_classes - 1}, would make {few}")
     outside = (y < 0) | (y >= n_classes)
     require(
         not outside.any(),
