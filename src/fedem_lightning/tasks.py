@@ -192,8 +192,8 @@ def _mix_log_probs(predictions: Tensor, pi: Tensor) -> Tensor:
 
 
 def _classification_scores(log_probs: Tensor, y: Tensor) -> dict[str, Tensor]:
-    right = (log_probs.argmax(dim=-1) == y).double()  # [n] or [n, L]
-    loss = -log_probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    loss = -log_probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)  # [n] or [n, L]
+    right = ((log_probs.argmax(dim=-1) == y) & ~loss.isnan()).double()  # a prediction that is NaN is wrong
     return {name: v if v.ndim == 1 else v.mean(dim=1) for name, v in (("accuracy", right), ("loss", loss))}
 
 

@@ -522,3 +522,67 @@ def test_a_warm_up_is_one_mean_for_all_and_then_coefficients() -> None:
     assert len(model.weights) == 2
     assert not torch.allclose(parameters(model.components), start)  # where the gradients were compared
     assert model.statistics.up_bytes == 7 * 6 * (5 * 3 + 3) * 8
+
+
+# --- gradients that are not finite ------------------------------------------------------------------------------------
+
+
+def with_bad_samples(bad: tuple[int, ...], n_clients: int = 5, **options: Any) -> FederatedDataModule:
+    """All clients but some unseen ones; the training samples of `bad` became infinite after they were checked."""
+    client = np.repeat(np.arange(n_clients), 20)
+    names = [f"clinic {t}" for t in range(n_clients)]
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(len(client), 4)), rng.integers(3, size=len(client))
+    data = FederatedDataModule.from_arrays(x, y, client, names=np.array(names), n_classes=3, **options)
+    x_stored: torch.Tensor = data.federation.samples.x  # type: ignore[attr-defined]
+    for t in bad:
+        x_stored[client == t] = np.inf
+    return data
+
+
+@pytest.mark.parametrize("similarity", ["eq6", "common", "cosine"])
+@pytest.mark.parametrize("n_streams", [None, 2, "auto"])
+def test_a_gradient_that_is_not_finite_is_rejected_and_its_client_named(similarity: str, n_streams: Any) -> None:
+    data = with_bad_samples((1,))
+    model = make_model(UserCentric, data, n_streams=n_streams, similarity=similarity, client_optimizer=SGD)
+    expected = r"gradients of 1 of 5 clients are not finite \(clinic 1\); until the next special round nobody averages"
+    with pytest.warns(UserWarning, match=expected):
+        train(model, data, 2)
+    assert model.statistics.rejected_updates == 1 + 2  # its gradient, and its models
+    assert not model.weights[:, 1].any()
+    assert model.w[1].tolist() == pytest.approx([0.25, 0, 0.25, 0.25, 0.25])
+    assert not model.w[[0, 2, 3, 4], 1].any()
+    assert model.embedding[1].isnan().all()
+    assert rows_of(model, 5).isfinite().all()
+
+
+@pytest.mark.parametrize("n_streams", [None, 2])
+def test_the_other_clients_do_not_notice_it(n_streams: int | None) -> None:
+    """Their streams are those of a federation in which the client does not train."""
+    data, without = with_bad_samples((1,)), with_bad_samples((), unseen=["clinic 1"])
+    models = [make_model(UserCentric, d, n_streams=n_streams, similarity="common", client_optimizer=SGD) for d in (data, without)]
+    with pytest.warns(UserWarning, match="clinic 1"):
+        train(models[0], data, 2)
+    train(models[1], without, 2)
+    others = [0, 2, 3, 4]
+    assert torch.equal(models[0].stream[others], models[1].stream[others])
+    assert torch.equal(rows_of(models[0], 5)[others], rows_of(models[1], 5)[others])
+
+
+def test_an_unseen_client_hears_nothing_of_it_and_may_have_bad_samples_itself() -> None:
+    data = with_bad_samples((1, 3), n_clients=6, unseen=["clinic 3", "clinic 4"])
+    model, trainer = make_model(UserCentric, data, client_optimizer=SGD), make_trainer(1)
+    with pytest.warns(UserWarning, match=r"gradients of 1 of 4 clients .*clinic 1"):
+        trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    seen = [0, 2, 5]
+    counts = data.federation.splits["train"].counts(torch.tensor(seen)).double()
+    by_samples = (counts / counts.sum()) @ rows_of(model, 6)[seen]
+    torch.testing.assert_close(rows_of(model, 6)[3], by_samples)
+    assert rows_of(model, 6)[4].isfinite().all()
+
+
+def test_no_gradient_at_all_ends_the_run() -> None:
+    data = with_bad_samples((0, 1, 2, 3, 4))
+    with pytest.raises(UserError, match="in a special round no client's gradient was finite"):
+        train(make_model(UserCentric, data), data, 1)

@@ -314,7 +314,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], Path], str]] = {
         "client: with names it must be whole numbers in 0..11",
     ),
     "negative client": ("femnist", lambda p: savez(p / "a.npz", client=np.arange(12) - 1), "expected ids of 0 or more"),
-    "no array": ("femnist", lambda p: raw_member(savez(p / "a.npz")), "members that are no arrays: notes"),
+    "no array": ("femnist", lambda p: raw_member(savez(p / "a.npz")), "a member that is no array: notes"),
     "all_data and train": ("femnist", lambda p: leaf_twice(p / "a"), "the same samples twice"),
     "leaf labels ragged": (
         "femnist",

@@ -77,7 +77,7 @@ def test_all_kinds_of_files_give_the_same_federation(name: str, tmp_path: Path) 
         ("mine.csv", b"a,b\n1,2,3\n1,2,3\n", "cannot read .*mine.csv as .csv .*Length of header"),
         ("mine.csv", b'a,b\n1,"2\n', "cannot read .*mine.csv as .csv"),
         ("mine.parquet", b"hello", "cannot read .*mine.parquet as .parquet"),
-        ("mine.parquet", b"", "cannot read .*mine.parquet as .parquet"),
+        ("mine.parquet", b"", "mine.parquet is empty"),
     ],
 )
 def test_unreadable_files_are_one_line(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
-from fedem_lightning.data.arrays import check_labels
+from fedem_lightning.data.arrays import check_features, check_labels
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.samples import Arrays
-from fedem_lightning.errors import require
+from fedem_lightning.errors import UserError, require
 
 
 def read_proxy(path: str | Path, federation: Federation) -> Arrays:
@@ -19,15 +19,17 @@ def read_proxy(path: str | Path, federation: Federation) -> Arrays:
 
     """
     file = Path(path).expanduser()
-    require(file.is_file(), f"adaptation.proxy: no file {file}")
-    arrays = read_npz(file)
+    try:
+        arrays = read_npz(file)
+    except UserError as error:
+        raise UserError(str(error).replace("dataset.path:", "adaptation.proxy:")) from error
     require("x" in arrays and "y" in arrays, f"adaptation.proxy: {path} lacks x or y")
     own = federation.samples
     n_classes = getattr(federation.task, "n_classes", None)
     require(n_classes is not None and isinstance(own, Arrays), "adaptation.proxy: expected a federation with labels")
     assert isinstance(own, Arrays)
     y, _ = check_labels(arrays["y"], n_classes, len(arrays["x"]))
-    public = Arrays(torch.from_numpy(arrays["x"]), torch.from_numpy(y), own.mean, own.std, own.invert)
+    public = Arrays(torch.from_numpy(check_features(arrays["x"])), torch.from_numpy(y), own.mean, own.std, own.invert)
     fits = public.in_shape == own.in_shape
     require(fits, f"adaptation.proxy: expected samples of shape {own.in_shape}, got {public.in_shape}")
     return public

@@ -130,3 +130,14 @@ def check_fit(backbone: nn.Module, federation: Federation) -> None:
     finally:
         backbone.train(was_training)
     require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a sample, the backbone gives {given}")
+
+
+def check_finite_models(algorithm: Algorithm) -> None:
+    """Raises UserError if a component holds NaN or infinity: nobody should read scores of such a model."""
+    for m, component in enumerate(algorithm.components):
+        for name, tensor in component.state_dict().items():
+            require(
+                bool(tensor.isfinite().all()),
+                f"training diverged: after round {algorithm.statistics.rounds}, {name} of component {m} is not finite; "
+                f"lower algorithm.client_optimizer.lr (now {algorithm.client_optimizer.lr:g})",
+            )

@@ -5,15 +5,18 @@ the paper's.
 """
 
 import re
+import warnings
 from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models
+from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.names import shown
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
+from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
 
@@ -108,19 +111,49 @@ def class_gradients(
         n_classes: Y, or 1.
 
     Returns:
-        [Y, 1, ...]; 0 for a class without samples.
+        [Y, 1, ...]; 0 for a class without samples. Clients whose gradient is not finite do not count.
 
     """
     counts, total = torch.zeros(n_classes, dtype=torch.int64, device=clients.device), {}
     for block in algorithm.blocks(federation, clients):
         kind = _kinds(block, n_classes)
-        counts += torch.bincount(kind, minlength=n_classes)
         for k in kind.unique().tolist():
-            for name, rows in summed_gradients(algorithm, _where(block, kind == k), compared).items():
+            part = _where(block, kind == k)
+            sums = summed_gradients(algorithm, part, compared)
+            finite = all_finite(sums)  # [C]
+            counts[k] += finite[part.owner].sum()
+            for name, rows in sums.items():
                 if name not in total:
                     total[name] = rows.new_zeros(n_classes, *rows.shape[1:])  # [Y, 1, ...]
-                total[name][k] += rows.sum(dim=0)
+                total[name][k] += (rows if finite.all() else rows[finite]).sum(dim=0)
     return {name: _over(rows, counts) for name, rows in total.items()}
+
+
+def heard_clients(algorithm: Algorithm, gradients: ClientStore, federation: Federation) -> Tensor:
+    """Whether the gradient of each client that trains is known; the others are counted, and named in a warning.
+
+    Args:
+        algorithm: it counts the gradients that were rejected.
+        gradients: of the newest special round; the row of a client whose gradient is not finite is not written.
+        federation: its clients.
+
+    Returns:
+        bool [T'].
+
+    Raises:
+        UserError: no gradient was finite.
+
+    """
+    clients = federation.clients()
+    heard = gradients.written[clients]
+    silent = [shown(federation.names[t]) for t in clients[~heard].tolist()]
+    require(len(silent) < len(clients), "training diverged: in a special round no client's gradient was finite")
+    algorithm.statistics.rejected_updates += len(silent)
+    if silent:
+        listed = ", ".join(silent[:5]) + ", ..." * (len(silent) > 5)
+        said = f"algorithm: gradients of {len(silent)} of {len(clients)} clients are not finite ({listed})"
+        warnings.warn(f"{said}; until the next special round nobody averages these clients' models", stacklevel=2)
+    return heard
 
 
 def _explained(piece: Block, means: Models) -> Models:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.algorithms.checkpoints import recipe_of, schema_of
-from fedem_lightning.algorithms.checks import check_capabilities, check_fit
+from fedem_lightning.algorithms.checks import check_capabilities, check_finite_models, check_fit
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
@@ -112,6 +112,7 @@ class LightningHooks:
     def validation_step(self: Trained, batch: Federation, batch_idx: int) -> None:
         """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
         self.prepare_for(batch)
+        check_finite_models(self)
         if self.personalizes_seen:
             self._personalize(batch, scored_clients(self, batch))
         training = self.trainer.state.fn == "fit"
@@ -121,6 +122,7 @@ class LightningHooks:
     def test_step(self: Trained, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores all clients on every split; fills `clients` and `test_samples`."""
         self.prepare_for(batch)
+        check_finite_models(self)
         own_data = self.own_data(batch)
         self.personalize_before_scores(batch, own_data)
         self.clients, self.test_samples = client_table(self, batch, own_data)
@@ -183,12 +185,12 @@ class LightningHooks:
         if federation is self._prepared:
             return
         self.prepare_for(federation)
-        digest = federation.digest()
         require(
-            self.federation_digest in (None, digest),
-            "ckpt_path: the checkpoint was trained on another federation (other data, partition, split or seed)",
+            self.federation_digest is None or federation.has_digest(self.federation_digest),
+            "ckpt_path: the checkpoint was trained on another federation (other x or labels, partition, split or seed)",
         )
-        self.federation_digest, self._prepared, self.schema = digest, federation, Schema.of(federation)
+        self.federation_digest, self._prepared = federation.digest(), federation
+        self.schema = Schema.of(federation)
 
     def _personalize(self: Trained, federation: Federation, clients: Tensor) -> None:
         """Each process personalises its share of the clients; then all processes exchange the client state."""

@@ -135,6 +135,34 @@ def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:
     return weights
 
 
+def with_unheard(
+    heard: Tensor, w: Tensor, labels: Tensor, weights: Tensor, counts: Tensor, unicast: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Adds the clients whose gradients were rejected: they enter no average, and receive one of the others' models.
+
+    Args:
+        heard: whether a client's gradient is known, bool [T]; H of them are.
+        w: collaboration weights [H, H]; labels: the stream of each client, int64 [H]; weights: in each stream [k, H].
+        counts: n_j [H].
+        unicast: whether the added clients share a stream of their own, the mean by samples; else they are added to the
+            stream with the most samples.
+
+    Returns:
+        w [T, T], labels [T], and weights [k, T], or [k + 1, T] if unicast.
+
+    """
+    share = w.new_zeros(len(heard))
+    share[heard] = counts.to(w) / counts.sum()
+    rows = share.repeat(len(heard), 1)
+    rows[heard.unsqueeze(1) & heard] = w.flatten()
+    streams = weights.new_zeros(len(weights), len(heard))
+    streams[:, heard] = weights
+    largest = int(torch.bincount(labels, counts.double()).argmax())
+    where = labels.new_full((len(heard),), len(weights) if unicast else largest)
+    where[heard] = labels
+    return rows, where, torch.cat([streams, share.unsqueeze(0)]) if unicast else streams
+
+
 def member_weights(counts: Tensor, labels: Tensor) -> Tensor:
     """The clients' weights in each stream if only its members count, by their samples n_j [T]: [k, T]."""
     return counts * (labels == torch.arange(int(labels.max()) + 1, device=labels.device).unsqueeze(1))

@@ -13,7 +13,12 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.client_gradients import class_gradients, compared_parameters, gradients
+from fedem_lightning.algorithms.client_gradients import (
+    class_gradients,
+    compared_parameters,
+    gradients,
+    heard_clients,
+)
 from fedem_lightning.algorithms.streams import (
     MATRIX_LIMIT,
     RULES,
@@ -26,6 +31,7 @@ from fedem_lightning.algorithms.streams import (
     squared_distances,
     squared_norms,
     stream_weights,
+    with_unheard,
 )
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require, require_whole
@@ -43,7 +49,8 @@ class UserCentric(FederatedAlgorithm):
     Before training (or after `warmup_rounds` of FedAvg), and every `refresh_every` rounds after that, there is a
     special round: all clients that train send the gradient of their loss at a common model, the mean of their models.
     With k streams there are k groups of clients with equal rows of W. A client outside the cohort keeps its model. An
-    unseen client sends its gradient, and receives its own mean of the seen clients' models.
+    unseen client sends its gradient, and receives its own mean of the seen clients' models. A gradient that is not
+    finite is rejected: the client's weight is 0, and it receives the largest stream (unicast: a mean by samples).
 
     Memory: a model and a gradient for each client (above 1 GB they are on disk), and a few arrays of T x T float64
     numbers while W is computed: a run with 10,000 clients peaks at 5.0 GB.
@@ -152,17 +159,19 @@ class UserCentric(FederatedAlgorithm):
 
     def special_round(self, federation: Federation) -> None:
         """Computes W and the streams from gradients at component 0; clients receive one model and send gradients."""
-        t, cosine = federation.clients(), self.similarity == "cosine"
+        everyone, cosine = federation.clients(), self.similarity == "cosine"
         count_special_round(self, federation, down=1, up=self._n_classes * self._share)
-        self._gather_gradients(federation, t)
+        self._gather_gradients(federation, everyone)
+        heard = heard_clients(self, self.gradients, federation)  # [T']
+        t = everyone[heard]
         distance = self._distances(t, t).fill_diagonal_(0.0)
         counts = federation.splits["train"].counts(t)
         rows = self.coefficients(distance, self.noise[t], self.noise[t], counts)
         points = coordinates(distance, self.seed, None if cosine else 2)
+        self.embedding[everyone] = torch.nan
         self.embedding[t] = points[:, :2].to(self.embedding)
         del distance  # 800 MB with 10,000 clients
-        w = scaled(rows).clamp_(min=0)  # [T', T']
-        self.w = w if len(t) <= MATRIX_LIMIT else w.new_zeros(0, 0)
+        w = scaled(rows).clamp_(min=0)
         collaborators = 1 / w.square().sum(dim=1)
         if not cosine and len(t) > 1 and bool((collaborators < 1.001).all()):
             warnings.warn(
@@ -172,11 +181,14 @@ class UserCentric(FederatedAlgorithm):
             )
         points = points.nan_to_num() if cosine else w
         labels, scores = choose_streams(rows, points, self.n_streams, self.max_streams, self.seed)
-        self.stream[t] = labels
-        self.weights = w.new_zeros(int(labels.max()) + 1, self.n_clients)
         alone = self.members_only or (cosine and bool((labels == 0).all()))  # directions cancel in one mean of all
         weights = member_weights(counts, labels) if alone else stream_weights(rows, labels)
-        self.weights[:, t] = weights.to(self.weights)
+        if not heard.all():
+            w, labels, weights = with_unheard(heard, w, labels, weights.to(w), counts, self.n_streams is None)
+        self.w = w if len(everyone) <= MATRIX_LIMIT else w.new_zeros(0, 0)  # [T', T']
+        self.stream[everyone] = labels
+        self.weights = w.new_zeros(len(weights), self.n_clients)
+        self.weights[:, everyone] = weights.to(self.weights)
         found = {"collaborators": float(collaborators.mean()), "streams": len(self.weights)}
         self.diagnostics["user_centric"] = found | ({"silhouettes": scores} if scores else {})
 
@@ -190,8 +202,9 @@ class UserCentric(FederatedAlgorithm):
             explained = class_gradients(self, federation, federation.clients(), names, self._n_classes)
         for block in self.blocks(federation, clients):
             g, noise = gradients(self, block, self.n_parts, names, explained)
-            rejected = self.gradients.write_finite(block.clients, g)
-            require(rejected == 0, "training diverged: a client's first gradient is not finite")
+            self.gradients.written[block.clients] = False
+            self.gradients.write_finite(block.clients, g)
+            noise = noise.masked_fill(~self.gradients.written[block.clients], torch.nan)
             self.noise[block.clients] = noise.to(self.noise)
 
     def _distances(self, clients: Tensor, others: Tensor) -> Tensor:
@@ -238,10 +251,11 @@ class UserCentric(FederatedAlgorithm):
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client takes a mean of the seen clients' models, with the row of W that its own gradient gives."""
         t = federation.clients()
-        counts = federation.splits["train"].counts(t)
+        counts = federation.splits["train"].counts(t) * self.gradients.written[t]
         self._gather_gradients(federation, clients)
         for part in clients.split(256):
             rows = self.coefficients(self._distances(part, t), self.noise[part], self.noise[t], counts).clamp(min=0)
+            rows[~self.gradients.written[part]] = 0
             for client, row in zip(part, rows, strict=True):
                 mean = self.models.mean(t, row if row.any() else counts)
                 self.models.write(client.view(1), {name: rows.unsqueeze(0) for name, rows in mean.items()})

@@ -59,18 +59,24 @@ def _compose(overrides: list[str]) -> DictConfig:
             return compose("config", overrides)
     except HydraException as error:
         raise meant(error, overrides) or error from None
+    except ValueError as error:  # such as dataset=null
+        raise UserError(str(error)) from error
 
 
 def _data_dir(overrides: list[str]) -> Path:
-    return Path(_compose(overrides).data_dir).expanduser()
+    folder = _compose(overrides).data_dir
+    require(isinstance(folder, str), f"data_dir: expected a folder, got {folder}")
+    return Path(folder).expanduser()
 
 
 def _list(chosen: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from fedem_lightning.data.names import printable
+
     folder = _data_dir(chosen.overrides)
-    table = Table(title=f"data_dir: {folder}")
+    table = Table(title=printable(f"data_dir: {folder}"))
     for column in ("name", "what", "classes", "download", "here"):
         table.add_column(column, no_wrap=column == "name", overflow="fold")
     for name, source in SOURCES.items():
@@ -78,7 +84,7 @@ def _list(chosen: argparse.Namespace) -> None:
         origin = "torchvision" if source.hub is None else source.hub
         classes = str(source.n_classes or "characters")
         table.add_row(name, source.about, classes, f"{source.size} ({origin})", "yes" if here else "no")
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def _download(chosen: argparse.Namespace) -> None:

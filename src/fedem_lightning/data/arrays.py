@@ -8,9 +8,14 @@ import pandas as pd
 import torch
 
 from fedem_lightning.data.federation import Domains, Federation
+from fedem_lightning.data.finite import check_finite
+from fedem_lightning.data.names import check_names, shown, strings
 from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.tasks import make_task
+
+FEW_CLASSES, LARGEST_Y = 1000, 10**6
+"""More classes than the first, and than samples, must be asked for: labels that are ids would make a huge network."""
 
 
 def checked_federation(
@@ -34,6 +39,7 @@ def checked_federation(
     """The federation of checked arrays; see `FederatedDataModule.from_arrays`."""
     x, y, client = np.asarray(x), as_array("y", y), as_array("client", client)
     require(x.ndim > 0 and len(x) > 0, "x: expected at least one sample, got none")
+    require(x.ndim > 1 and x.size > 0, f"x: expected features [n, ...], at least one, got shape {x.shape}")
     client, client_names = check_clients(client, names, len(x))
     if task == "regression":
         y, n_classes = check_targets(y, len(x)), 0
@@ -42,7 +48,7 @@ def checked_federation(
         y, n_classes = check_labels(y, n_classes, len(x))
     codes = split_samples(client, seed, fractions) if split is None else check_split(as_array("split", split), len(x))
     return Federation.from_arrays(
-        check_features(x),
+        check_features(x, client, client_names),
         y,
         client,
         codes,
@@ -82,7 +88,8 @@ def strings_or_whole(column: pd.Series) -> np.ndarray:
         UserError: it holds something else.
 
     """
-    if pd.api.types.is_float_dtype(column.dtype) and bool((column == np.trunc(column)).all()):
+    whole = pd.api.types.is_float_dtype(column.dtype) and bool((column == np.trunc(column)).all())
+    if whole and bool((column.abs() <= 2.0**53).all()):
         return np.asarray(column).astype(np.int64)
     return as_array(f"column {column.name!r}", np.asarray(column))
 
@@ -99,17 +106,22 @@ def _check_length(name: str, array: np.ndarray, n: int) -> None:
     require(array.shape == (n,), f"{name}: expected shape ({n},) as x has, got {array.shape}")
 
 
-def _check_finite(name: str, array: np.ndarray) -> None:
-    if array.dtype.kind == "f" and len(array):
-        require(array.dtype.itemsize <= 8, f"{name}: expected float64 or smaller, got {array.dtype}")
-        bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
-        require(not bad.any(), f"{name}: NaN or infinity in {bad.sum()} samples, the first is number {bad.argmax()}")
+def check_features(
+    x: np.ndarray, client: np.ndarray | None = None, names: Sequence[str] | None = None
+) -> np.ndarray:
+    """Returns features [n, ...] as uint8, float32 or float64.
 
+    Args:
+        x: the features.
+        client: the client of each sample, int [n], and their names [T], if they are known; for the message.
+        names: see `client`.
 
-def check_features(x: np.ndarray) -> np.ndarray:
-    """Returns features [n, ...] as uint8, float32 or float64; other dtypes than numbers, and NaN, are a UserError."""
+    Raises:
+        UserError: they are no numbers, or not finite in float32.
+
+    """
     require(x.dtype.kind in "fiub", f"x: expected numbers, got dtype {x.dtype}")
-    _check_finite("x", x)
+    check_finite("x", x, client, names)
     return x if x.dtype in (np.uint8, np.float32, np.float64) else x.astype(np.float32)
 
 
@@ -119,21 +131,22 @@ def check_images(x: np.ndarray, origin: str) -> np.ndarray:
     require(
         fits, f"x: expected uint8 images [n, h, w] or [n, h, w, channels] in {origin}, got {x.dtype} of shape {x.shape}"
     )
-    require(len(x) > 0, f"x: no image in {origin}")
+    require(x.size > 0, f"x: no image in {origin}")
     return x
 
 
 def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") -> tuple[np.ndarray, int]:
     """Returns labels int64 [n] in 0..n_classes-1 and the number of classes; anything else is a UserError."""
     _check_length(name, y, n)
-    whole = y.dtype.kind in "iub" or (y.dtype.kind == "f" and bool((y == np.round(y)).all()))
-    require(whole, f"{name}: expected whole numbers, got dtype {y.dtype}")
-    y = y.astype(np.int64)
+    y = _whole(name, y)
     signs = bool(np.isin(y, (-1, 1)).all()) and -1 in y  # as support vector machines have them
     require(not signs, f"{name}: expected classes 0..K-1, got -1 and 1; use ({name} + 1) // 2")
     if n_classes is not None:
-        require_whole("n_classes", n_classes, at_least=2)
-    n_classes = max(2, int(y.max()) + 1) if n_classes is None else n_classes
+        require_whole("n_classes", n_classes, at_least=2, below=LARGEST_Y + 1)
+    else:
+        n_classes = max(2, int(y.max()) + 1)
+        few = f"{n_classes} classes in {n} samples; number them 0..Y-1, or set dataset.n_classes"
+        require(n_classes <= min(max(FEW_CLASSES, n), LARGEST_Y), f"{name}: the largest label, {n_classes - 1}, would make {few}")
     outside = (y < 0) | (y >= n_classes)
     require(
         not outside.any(),
@@ -143,11 +156,21 @@ def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") 
     return y, n_classes
 
 
+def _whole(name: str, y: np.ndarray) -> np.ndarray:
+    """Whole numbers of any dtype as int64 [n]."""
+    require(y.dtype.kind in "iubf", f"{name}: expected whole numbers, got dtype {y.dtype}")
+    if y.dtype.kind == "f" or y.dtype == np.uint64:  # others fit
+        fits = np.isfinite(y) & (y == np.round(y)) & (np.abs(y) <= 2.0**53)
+        wrong = int(fits.argmin())
+        require(bool(fits.all()), f"{name}: expected whole numbers, got {y[wrong]} at sample {wrong}")
+    return y.astype(np.int64)
+
+
 def check_targets(y: np.ndarray, n: int) -> np.ndarray:
     """Returns real targets [n] or [n, k], whole numbers as float32; anything else is a UserError."""
     require(y.dtype.kind in "fiub", f"y: expected numbers, got dtype {y.dtype}")
     require(y.ndim in (1, 2) and len(y) == n, f"y: expected shape ({n},) or ({n}, targets), got {y.shape}")
-    _check_finite("y", y)
+    check_finite("y", y)
     return y if y.dtype in (np.float32, np.float64) else y.astype(np.float32)
 
 
@@ -162,7 +185,8 @@ def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple
     require(names.ndim == 1 and names.dtype.kind in "iuSU", f"names: expected strings [T], got dtype {names.dtype}")
     inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)
     require(inside, f"client: with names it must be whole numbers in 0..{len(names) - 1}, one for each name")
-    return client.astype(np.int64), [str(name) for name in names]
+    given = [str(name) for name in strings("names", names)]
+    return client.astype(np.int64), check_names("names", given, unique=True)
 
 
 def _check_domains(domain: np.ndarray, n: int) -> Domains:
@@ -174,18 +198,18 @@ def _check_domains(domain: np.ndarray, n: int) -> Domains:
 def _distinct(name: str, values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """The index of each value among the distinct values, int64 [n], and these as strings, in ascending order."""
     require(values.dtype.kind in "iubSU", f"{name}: expected whole numbers or strings, got dtype {values.dtype}")
-    distinct, codes = np.unique(values.astype(str) if values.dtype.kind == "S" else values, return_inverse=True)
-    return codes.astype(np.int64), [str(value) for value in distinct]
+    distinct, codes = np.unique(strings(name, values), return_inverse=True)
+    return codes.astype(np.int64), check_names(name, [str(value) for value in distinct])
 
 
 def check_split(split: np.ndarray, n: int, name: str = "split") -> np.ndarray:
     """Returns codes int8 [n], 0 train, 1 val, 2 test, from codes or words; anything else is a UserError."""
     _check_length(name, split, n)
-    if split.dtype.kind in "SU":
-        words = split.astype(str)
-        require(bool(np.isin(words, SPLITS).all()), f"{name}: expected the words {', '.join(SPLITS)}")
-        return np.select([words == word for word in SPLITS], range(3)).astype(np.int8)
-    require(
-        split.dtype.kind in "iu" and bool(np.isin(split, (0, 1, 2)).all()), f"{name}: expected 0 train, 1 val, 2 test"
-    )
-    return split.astype(np.int8)
+    split = strings(name, split)
+    words = split.dtype.kind == "U"
+    require(words or split.dtype.kind in "iu", f"{name}: expected 0 train, 1 val, 2 test, got dtype {split.dtype}")
+    known = np.isin(split, SPLITS if words else (0, 1, 2))
+    expected = f"the words {', '.join(SPLITS)}" if words else "0 train, 1 val, 2 test"
+    wrong = int(known.argmin())
+    require(bool(known.all()), f"{name}: expected {expected}, got {shown(str(split[wrong]))} at sample {wrong}")
+    return (np.select([split == word for word in SPLITS], range(3)) if words else split).astype(np.int8)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from fedem_lightning.data.names import check_names
 from fedem_lightning.errors import UserError, require
 
 Kind = Literal["number", "category"]
@@ -135,7 +136,7 @@ def words(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     order = sorted(range(len(keys)), key=keys.__getitem__)
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
-    return rank[codes], [_word(distinct[i]) for i in order]
+    return rank[codes], check_names(f"column {column.name!r}", [_word(distinct[i]) for i in order])
 
 
 def _word(value: Any) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.names import printable
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.tasks import Regression
@@ -69,8 +70,8 @@ def print_description(federation: Federation, console: Console | None = None) ->
     """Prints the result of `describe` as a table."""
     table = Table(show_header=False)
     for name, value in describe(federation).items():
-        table.add_row(name.replace("_", " "), repr(value) if name == "vocabulary" else str(value))
-    (console or Console()).print(table)
+        table.add_row(name.replace("_", " "), printable(repr(value) if name == "vocabulary" else str(value)))
+    (console or Console(markup=False, emoji=False)).print(table)
 
 
 def _colour_limit(shares: np.ndarray, counts: np.ndarray) -> float:

@@ -6,6 +6,7 @@ n samples (of a block, or of all), B samples of a batch, J local steps, Y classe
 
 import copy
 import hashlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.augmentation import Augmentation
+from fedem_lightning.data.digest import sha256_of, with_shapes
 from fedem_lightning.data.features import TableFeatures
 from fedem_lightning.data.positions import Positions, Split, ranks
 from fedem_lightning.data.samples import Arrays, Samples
@@ -132,6 +134,7 @@ class Federation:
         self.seen, self.task, self.truth = seen, task, truth or {}
         self.augmentation, self.notes, self.domains = augmentation, notes or {}, domains
         self.features = features
+        self._digest_of_x: str | None = None
 
     @classmethod
     def from_samples(
@@ -216,7 +219,9 @@ class Federation:
             return self
         splits = {name: split.to(device) for name, split in self.splits.items()}
         domains = self.domains and self.domains.to(device)
-        return self._with(samples=self.samples.to(device), splits=splits, seen=self.seen.to(device), domains=domains)
+        other = self._with(samples=self.samples.to(device), splits=splits, seen=self.seen.to(device), domains=domains)
+        other._digest_of_x = self._digest_of_x
+        return other
 
     def with_part(self, clients: Tensor, fraction: float, seed: int) -> "Federation":
         """The federation in which `clients` have only a subset of their training samples."""
@@ -232,17 +237,32 @@ class Federation:
     def _with(self, **changes: Any) -> "Federation":
         """A copy with some attributes replaced; it shares the others."""
         other = copy.copy(self)
-        vars(other).update(changes)
+        vars(other).update({"_digest_of_x": None} | changes if "samples" in changes else changes)
         return other
 
     def digest(self) -> str:
-        """SHA-256 of labels, owners, splits, seen clients, groups and domains: equal digests mean equal federations."""
-        sha = hashlib.sha256()
-        positions = (t for split in self.splits.values() for t in split.fingerprint())
-        for tensor in (self.samples.fingerprint(), self.seen, *positions):
-            sha.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
-        if "group" in self.truth:
-            sha.update(np.ascontiguousarray(self.truth["group"]).data)
-        if self.domains is not None:
-            sha.update(self.domains.of_sample.cpu().numpy().data)
+        """SHA-256 of x, labels, owners, splits, seen clients, groups and domains: equal digests, equal federations.
+
+        x is read once: it must not change after the first call.
+        """
+        if self._digest_of_x is None:
+            self._digest_of_x = with_shapes(self.samples.fingerprint()[1:])
+        sha = self._hash_without_x()
+        sha.update(self._digest_of_x.encode())
         return sha.hexdigest()
+
+    def has_digest(self, saved: str) -> bool:
+        """Whether `saved` is this federation's digest; warns if it is one of an earlier version, which leaves out x."""
+        if saved == self.digest():
+            return True
+        equal = saved == self._hash_without_x().hexdigest()
+        if equal:
+            what = "labels, clients and splits are the same, x was not compared"
+            warnings.warn(f"ckpt_path: the checkpoint is of an earlier version: {what}", stacklevel=1)
+        return equal
+
+    def _hash_without_x(self) -> "hashlib._Hash":
+        positions = (t for split in self.splits.values() for t in split.fingerprint())
+        group = [torch.as_tensor(self.truth["group"])] if "group" in self.truth else []
+        domain = [] if self.domains is None else [self.domains.of_sample]
+        return sha256_of([self.samples.fingerprint()[0], self.seen, *positions, *group, *domain])

@@ -27,8 +27,8 @@ class Samples(Protocol):
     def to(self, device: torch.device | str) -> "Samples":
         """The same samples on another device."""
 
-    def fingerprint(self) -> Tensor:
-        """The tensor that a digest must include: the labels."""
+    def fingerprint(self) -> list[Tensor]:
+        """The tensors that a digest must include: first the labels, then what determines x beside them."""
 
 
 class Arrays:
@@ -87,9 +87,9 @@ class Arrays:
         """The same samples on another device."""
         return Arrays(self.x.to(device), self.y.to(device), self.mean, self.std, self.invert)
 
-    def fingerprint(self) -> Tensor:
-        """The labels, which a digest must include."""
-        return self.y
+    def fingerprint(self) -> list[Tensor]:
+        """The labels and x, which a digest must include."""
+        return [self.y, self.x]
 
 
 class Joined:
@@ -123,9 +123,9 @@ class Joined:
         """The same samples on another device."""
         return Joined(self.first.to(device), self.second.to(device))
 
-    def fingerprint(self) -> Tensor:
-        """The labels, which a digest must include."""
-        return torch.cat([self.first.y, self.second.y])
+    def fingerprint(self) -> list[Tensor]:
+        """The labels and x, which a digest must include."""
+        return [torch.cat([self.first.y, self.second.y]), self.first.x, self.second.x]
 
 
 class Windows:
@@ -161,9 +161,9 @@ class Windows:
         """The same text on another device."""
         return Windows(self.codes.to(device), self.length)
 
-    def fingerprint(self) -> Tensor:
-        """The text, which a digest must include."""
-        return self.codes
+    def fingerprint(self) -> list[Tensor]:
+        """The text and the length of a window, which a digest must include."""
+        return [self.codes, torch.tensor(self.length)]
 
 
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:

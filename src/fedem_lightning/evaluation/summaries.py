@@ -1,11 +1,16 @@
 """Summaries of scores over clients (FedEM, Sec. 4)."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedem_lightning.records.measures import HIGHER_IS_BETTER
+
+MOST_NAMES = 20
+"""Of clients whose scores are not finite, as many are named."""
 
 
 def summarize(
@@ -13,20 +18,23 @@ def summarize(
 ) -> dict[str, float]:
     """Summarises one value of each client over clients; clients without samples in the split are left out.
 
+    A client whose value is NaN is worse than all others, and counts: means over such clients are NaN.
+
     Args:
         values: [T]; n_train: numbers of training samples [T]; n_scored: numbers of scored samples [T].
         higher_is_better: whether the smallest values are the worst.
 
     Returns:
         weighted: mean with weights n_train; pooled: with weights n_scored; mean: without weights; bottom_decile: value
-        of the ceil(T/10)-th worst client; worst. Empty if no client has samples.
+        of the ceil(T/10)-th worst client; worst. NaN: not finite. Empty if no client has samples.
 
     """
     has = n_scored > 0
     if not has.any():
         return {}
     values, n_train, n_scored = values[has], n_train[has], n_scored[has]
-    from_worst = np.sort(values if higher_is_better else -values)
+    unknown, known = values[np.isnan(values)], values[~np.isnan(values)]
+    from_worst = np.concatenate([unknown, np.sort(known if higher_is_better else -known)])
     sign = 1.0 if higher_is_better else -1.0
     return {
         "weighted": float(np.average(values, weights=n_train)) if n_train.any() else math.nan,
@@ -47,3 +55,22 @@ def summarize_table(table: pd.DataFrame, split: str) -> dict[str, dict[str, floa
         for measure, better in HIGHER_IS_BETTER.items()
         if (column := f"{split}_{measure}") in table
     }
+
+
+def not_finite(table: pd.DataFrame, splits: Sequence[str]) -> dict[str, Any]:
+    """The clients of which a score is NaN or infinite although they have samples.
+
+    Args:
+        table: see `client_table`.
+        splits: the splits that were scored.
+
+    Returns:
+        Their number on each split, and under "clients" the names of the first `MOST_NAMES` of them all.
+
+    """
+    anywhere, found = np.zeros(len(table), dtype=bool), {}
+    for split in splits:
+        scores = table[[column for m in HIGHER_IS_BETTER if (column := f"{split}_{m}") in table]].to_numpy(dtype=float)
+        bad = ~np.isfinite(scores).all(axis=1) & (table[f"n_{split}"].to_numpy() > 0)
+        found[split], anywhere = int(bad.sum()), anywhere | bad
+    return {**found, "clients": table["id"][anywhere].astype(str).tolist()[:MOST_NAMES]}

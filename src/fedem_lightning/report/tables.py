@@ -10,6 +10,7 @@ from fedem_lightning.report.groups import Setting
 from fedem_lightning.report.minimum import minimum_cell
 from fedem_lightning.report.papers import Papers, tables_for
 from fedem_lightning.report.text import shorten
+from fedem_lightning.run.summary import not_finite_lines
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,16 @@ def _sum(scores: dict[str, dict[str, float | None]] | None, measure: str, name: 
         return None
     value = scores[measure][name]
     return value if value is not None and math.isfinite(value) else math.nan
+
+
+def not_finite_notes(setting: Setting) -> list[str]:
+    """A line for each run with clients whose scores are not finite."""
+    runs = [(group, run) for group in setting.groups for run in group.runs]
+    return [
+        f"{shorten(group.label)}, seed {run.seed}: {line}"
+        for group, run in runs
+        for line in not_finite_lines(run.results)
+    ]
 
 
 def columns_of(percent: bool) -> dict[str, Column]:

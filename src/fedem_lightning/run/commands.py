@@ -1,6 +1,7 @@
 """Code that the commands `python -m fedem_lightning.data` and `.report` share."""
 
 import argparse
+import io
 import sys
 import warnings
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ def one_line_for_mistakes() -> Iterator[None]:
 
     A warning is one line, too.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # paths may have bytes that are no text
     before, warnings.formatwarning = warnings.formatwarning, lambda message, *_, **__: f"warning: {message}\n"
     try:
         yield

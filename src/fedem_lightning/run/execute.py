@@ -74,7 +74,7 @@ def run(
         model = build_model(config, data)
         model.statistics.begin(start)
         if checkpoint is not None:
-            check_checkpoint(checkpoint, model, data.federation.digest())
+            check_checkpoint(checkpoint, model, data.federation)
             stop.resumed_rounds = rounds_of(checkpoint)
         callbacks = build_callbacks(config, folder, run_title({**choices, "seed": config.seed}))
         trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))

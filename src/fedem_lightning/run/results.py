@@ -25,7 +25,7 @@ from fedem_lightning.evaluation.agreement import agreement
 from fedem_lightning.evaluation.components import component_health
 from fedem_lightning.evaluation.recovery import group_scores, recovery_scores
 from fedem_lightning.evaluation.scores import REFERENCES
-from fedem_lightning.evaluation.summaries import summarize, summarize_table
+from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.run.files import write_arrays, write_atomically
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
@@ -50,6 +50,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "n_train_samples": int(federation.splits["train"].counts(federation.clients()).sum()),
         **{split: summarize_table(seen, split) for split in SPLITS},
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
+        "not_finite": not_finite(table, SPLITS),
         "reference": _reference(seen),
         **_recovery(algorithm, federation),
         **algorithm.diagnostics,
@@ -66,7 +67,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "stragglers": statistics.stragglers,
         "rejected_updates": statistics.rejected_updates,
         "data": federation.notes,
-        "federation_digest": algorithm.federation_digest or federation.digest(),
+        "federation_digest": federation.digest(),
         "engine": {
             "name": algorithm.engine.name,
             "block_size": algorithm.engine.block_size,

@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.run.files import write_atomically
 from fedem_lightning.run.secrets import hide_in_overrides, hide_in_tree
@@ -123,7 +124,7 @@ def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
     return results if done else None
 
 
-def check_checkpoint(path: Path, model: torch.nn.Module, federation_digest: str) -> None:
+def check_checkpoint(path: Path, model: torch.nn.Module, federation: Federation) -> None:
     """Refuses a checkpoint whose tensors are not those of `model`, or that was trained on another federation."""
     checkpoint = read_checkpoint(path)
     saved, mine = checkpoint["state_dict"], model.state_dict()
@@ -136,6 +137,6 @@ def check_checkpoint(path: Path, model: torch.nn.Module, federation_digest: str)
             "agree",
         )
     require(
-        checkpoint["federation"] in (None, federation_digest),
-        f"ckpt_path: {path} was trained on another federation (other data, partition, split or seed)",
+        checkpoint["federation"] is None or federation.has_digest(checkpoint["federation"]),
+        f"ckpt_path: {path} was trained on another federation (other x or labels, partition, split or seed)",
     )

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedem_lightning.records.measures import headline
+from fedem_lightning.run.plain_text import one_line
 
 
 def print_summary(results: dict[str, Any], console: Console | None = None) -> None:
@@ -32,11 +33,12 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
     if "bayes_accuracy" in reference:
         keys = ("bayes_accuracy" if name == "weighted" else f"bayes_accuracy_{name}" for name in sums)
         table.add_row("Bayes ceiling, test", *(_number(reference[key], factor) for key in keys))
-    console = console or Console()
+    console = console or Console(markup=False, emoji=False)
     console.print(table)
     seconds, sent, engine = results["seconds"], results["communication"], results["engine"]["name"]
     lines = [
         *_data_lines(results.get("data") or {}),
+        *not_finite_lines(results),
         *_minimum_lines(results),
         *_recovery_lines(results["recovery"]),
         *_component_lines(results.get("components", {})),
@@ -46,7 +48,19 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
         *_time_lines(sent.get("time", {}), results.get("stragglers", 0)),
     ]
     for line in lines:
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False, emoji=False)
+
+
+def not_finite_lines(results: dict[str, Any]) -> list[str]:
+    """A line about clients whose scores are not finite; none if all are."""
+    found = results.get("not_finite") or {}
+    n = max((found.get(split) or 0 for split in ("train", "val", "test")), default=0)
+    if not n:
+        return []
+    names = [one_line(name)[:60] for name in found.get("clients", [])]
+    listed = ", ".join(names[:5]) + ", ..." * (n > 5)
+    whose = "1 client's loss is" if n == 1 else f"{n} clients' losses are"
+    return [f"{whose} not finite ({listed}): predictions that are NaN count as wrong, and such a loss as the worst"]
 
 
 def _number(value: float | None, factor: float) -> str:

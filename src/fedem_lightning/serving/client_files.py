@@ -69,6 +69,18 @@ def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | No
     except SafetensorError as error:
         raise UserError(f"{path}: no intact .safetensors file ({error})") from error
     require(metadata.get("format") == FORMAT, f"{path}: no file of clients' models of this version")
+    try:
+        return _models(metadata, tensors, trust, backbone)
+    except UserError:
+        raise
+    except Exception as error:  # whatever is missing, or of another form
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{path}: its parts are not those of a file of clients' models ({reason})") from error
+
+
+def _models(
+    metadata: dict[str, str], tensors: dict[str, Tensor], trust: Sequence[str], backbone: nn.Module | None
+) -> ClientModels:
     names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
     schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
     network = copy.deepcopy(backbone) if backbone is not None else make(without_download(made_of), trust, "backbone")

@@ -65,14 +65,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         n_words: the number of columns, from the left, that hold words.
 
     """
-    console = Console()
+    console = Console(markup=False, emoji=False)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(columns):
         justify = "left" if i < n_words else "right"
         shown.add_column(name, justify=justify, no_wrap=i > 0, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
         shown.add_row(*row)
-    console.print(title, markup=False, highlight=False, soft_wrap=True)
+    console.print(title, highlight=False, soft_wrap=True)
     console.print(shown, highlight=False, width=max(console.width, 80))
 
 

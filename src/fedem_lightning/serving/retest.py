@@ -67,7 +67,7 @@ def _config(folder: Path) -> DictConfig:
 
 def _loaded(config: DictConfig, data: FederatedDataModule, checkpoint: Path) -> FederatedAlgorithm:
     model = build_model(config, data)
-    check_checkpoint(checkpoint, model, data.federation.digest())
+    check_checkpoint(checkpoint, model, data.federation)
     content = read_checkpoint(checkpoint)
     model.on_load_checkpoint(content)
     model.load_state_dict(content["state_dict"])

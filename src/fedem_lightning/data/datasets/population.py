@@ -174,7 +174,8 @@ class GeneratedMixture:
         """The same samples on another device."""
         return GeneratedMixture(self.theta.to(device), self.per_client, self.alpha, self.noise, self.seed)
 
-    def fingerprint(self) -> Tensor:
-        """The values that determine the samples."""
-        settings = torch.tensor([self.seed, self.per_client, self.alpha, self.noise])
-        return torch.cat([settings, self.theta.cpu().flatten()])
+    def fingerprint(self) -> list[Tensor]:
+        """The values that determine the samples; then once more the settings, which float32 has rounded."""
+        settings = [self.seed, self.per_client, self.alpha, self.noise]
+        labels = torch.cat([torch.tensor(settings), self.theta.cpu().flatten()])
+        return [labels, torch.tensor(self.seed), torch.tensor(settings, dtype=torch.float64)]

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.data.arrays import check_clients, check_labels, check_split, check_targets, strings_or_whole
+from fedem_lightning.data.arrays import (
+    LARGEST_Y,
+    check_clients,
+    check_labels,
+    check_split,
+    check_targets,
+    strings_or_whole,
+)
 from fedem_lightning.data.columns import check_values, kind_of, numbers, words
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.features import TableFeatures
@@ -208,7 +215,7 @@ def _labels(column: pd.Series, task: str | None, n_classes: int | None) -> _Labe
     codes, distinct = words(column)
     require(len(distinct) > 1, f"dataset.label: column {column.name!r} holds one class only, {distinct[0]}")
     if n_classes is not None:
-        require_whole("dataset.n_classes", n_classes, at_least=2)
+        require_whole("dataset.n_classes", n_classes, at_least=2, below=LARGEST_Y + 1)
     limit = len(distinct) if n_classes is None else n_classes
     if not numeric or values.min() < 0 or values.max() >= limit:
         values, notes["classes"] = codes, distinct

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from PIL import Image
 
+from fedem_lightning.data.formats.checks import check_file, check_size, reading
 from fedem_lightning.data.formats.windows import TextJoiner
 from fedem_lightning.errors import UserError, require
 
@@ -19,18 +21,29 @@ def read_hub_images(path: Path) -> dict[str, np.ndarray]:
     x, y, writers = [], [], []
     for batch in _batches(path, ["image", "character", "writer_id"]):
         for image in batch.column("image").to_pylist():
-            png = image.get("bytes") if isinstance(image, dict) else image
-            try:
-                x.append(np.asarray(Image.open(io.BytesIO(png or b"")).convert("L")))
-            except (OSError, TypeError) as error:
-                raise UserError(f"dataset.path: {path}: sample {len(x)} is no image ({error})") from error
-            require(x[-1].shape == (28, 28), f"dataset.path: {path}: image {len(x) - 1} is {x[-1].shape}, not 28 x 28")
+            x.append(_pixels(path, len(x), image))
         y.extend(batch.column("character").to_pylist())
         writers.extend(batch.column("writer_id").to_pylist())
     require(bool(x), f"dataset.path: no samples in {path}")
     require(None not in y and None not in writers, f"dataset.path: {path}: a character or a writer_id is missing")
-    names, client = np.unique(np.array(writers).astype(str), return_inverse=True)
-    return {"x": np.stack(x), "y": np.array(y), "client": client, "client_names": names}
+    with reading(path, "a character and a writer_id for each image"):
+        names, client = np.unique(np.array(writers).astype(str), return_inverse=True)
+        return {"x": np.stack(x), "y": np.array(y), "client": client, "client_names": names}
+
+
+def _pixels(path: Path, number: int, image: Any) -> np.ndarray:
+    """The pixels uint8 [28, 28] of a PNG or a JPEG; its size is looked at before it is unpacked."""
+    content = image.get("bytes") if isinstance(image, dict) else image
+    try:
+        opened = Image.open(io.BytesIO(content or b""), formats=("PNG", "JPEG"))
+        fits = opened.size == (28, 28)
+        require(fits, f"dataset.path: {path}: image {number} is {opened.size[0]} x {opened.size[1]}, not 28 x 28")
+        return np.asarray(opened.convert("L"))
+    except UserError:
+        raise
+    except Exception as error:  # a broken image fails in many ways
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"dataset.path: {path}: sample {number} is no image ({reason})") from error
 
 
 def read_hub_text(path: Path) -> dict[str, np.ndarray]:
@@ -46,19 +59,22 @@ def read_hub_text(path: Path) -> dict[str, np.ndarray]:
 
 
 def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    files = [path] if path.is_file() else sorted((*path.rglob("*.parquet"), *path.rglob("*.csv")))
-    for file in files:
-        try:
-            if file.suffix == ".parquet":
-                table = pa.parquet.ParquetFile(file)
-                missing = [name for name in columns if name not in table.schema_arrow.names]
-                require(not missing, f"dataset.path: {file} lacks the columns {', '.join(missing)}")
-                yield from table.iter_batches(columns=columns)
-            else:
-                parse = pa.csv.ParseOptions(newlines_in_values=True)
-                strings = pa.csv.ConvertOptions(
-                    include_columns=columns, column_types=dict.fromkeys(columns, pa.string())
-                )
-                yield from pa.csv.open_csv(file, parse_options=parse, convert_options=strings)
-        except (pa.ArrowException, OSError, KeyError) as error:
-            raise UserError(f"dataset.path: cannot read {', '.join(columns)} from {file} ({error})") from error
+    found = [path] if path.is_file() else sorted((*path.rglob("*.parquet"), *path.rglob("*.csv")))
+    for file in filter(Path.is_file, found):
+        check_file(file)
+        with reading(file, f"a table with {', '.join(columns)}"):
+            yield from _parquet(file, columns) if file.suffix == ".parquet" else _csv(file, columns)
+
+
+def _parquet(file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    table = pa.parquet.ParquetFile(file)
+    missing = [name for name in columns if name not in table.schema_arrow.names]
+    require(not missing, f"dataset.path: {file} lacks the columns {', '.join(missing)}")
+    check_size(file, 28 * 28 * table.metadata.num_rows, "the table")
+    yield from table.iter_batches(columns=columns)
+
+
+def _csv(file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    parse = pa.csv.ParseOptions(newlines_in_values=True)
+    strings = pa.csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
+    yield from pa.csv.open_csv(file, parse_options=parse, convert_options=strings)

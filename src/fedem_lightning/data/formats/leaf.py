@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedem_lightning.data.formats.checks import check_file
 from fedem_lightning.data.formats.windows import TextJoiner
 from fedem_lightning.errors import UserError, require
 
@@ -65,10 +66,11 @@ def _users(path: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
     )
     files = [path] if path.is_file() else sorted(path.rglob("*.json"))
     found = False
-    for file in files:
+    for file in filter(Path.is_file, files):
+        check_file(file)
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, OSError, RecursionError) as error:
+        except (ValueError, OSError, RecursionError, MemoryError) as error:
             raise UserError(f"dataset.path: {file} is no whole JSON file ({error})") from error
         leaf = isinstance(content, dict) and isinstance(content.get("user_data"), dict)
         require(leaf, f"dataset.path: {file} is no LEAF file: it has no user_data")

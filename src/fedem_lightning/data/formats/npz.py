@@ -1,17 +1,42 @@
-"""NumPy's .npz: the form that downloads and conversions are kept in. Read without pickle; mapped on request."""
+"""NumPy's .npz: the form that downloads and conversions are kept in. Read without pickle; mapped on request.
 
+The header of each array is read first. An array is allocated only if its size is that of the file's member, and if all
+arrays together fit into memory.
+"""
+
+import math
 import os
 import struct
 import zipfile
-import zlib
-from collections.abc import Mapping
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.data.formats.checks import check_file, check_size, reading
+from fedem_lightning.errors import require
 
 ZIP_LOCAL_HEADER = 30  # bytes before the member's name; the last four give the lengths of name and extra field
+ENCRYPTED = 1  # in a member's flags
+MOST_MEMBERS = 1000
+MAPPED_FROM = 2**20  # bytes
+MOST_DEFLATED = 1032
+"""No byte of a compressed member becomes more bytes than this."""
+
+
+class Header(NamedTuple):
+    """What the beginning of a .npy says: the array, and the header's own length."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype
+    length: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the array."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_npz(path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
@@ -22,58 +47,86 @@ def read_npz(path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
         mmap: map large arrays (from 1 MB on) from the file, copying what is written to, instead of reading them.
 
     Raises:
-        UserError: missing, broken or truncated; holds Python objects; mapping asked of a compressed file.
+        UserError: missing, broken or truncated; holds Python objects; promises arrays that it does not hold, or that
+            are larger than the memory; mapping asked of a compressed file.
 
     """
-    require(path.is_file(), f"dataset.path: no file {path}")
+    check_file(path)
     require(zipfile.is_zipfile(path), f"dataset.path: {path} is no .npz file, or only a part of one")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            large = _large_members(path) if mmap else {}
-            arrays = {n: _map(path, n, large[n]) if n in large else _read(path, n, file) for n in file.files}
-    except (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"dataset.path: cannot read {path} as .npz without pickle ({error})") from error
-    odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray) or array.ndim == 0]
-    require(not odd, f"dataset.path: {path} has members that are no arrays: {', '.join(odd)}")
-    return arrays
+    with reading(path, ".npz without pickle"), zipfile.ZipFile(path) as archive:
+        members = _members(path, archive)
+        headers = {name: _header(path, name, archive, member) for name, member in members.items()}
+        mapped = {name for name, member in members.items() if mmap and member.file_size >= MAPPED_FROM}
+        read = sum(header.n_bytes for name, header in headers.items() if name not in mapped)
+        check_size(path, read, "the arrays together")
+        return {
+            name: _map(path, member, headers[name]) if name in mapped else _read(archive, member)
+            for name, member in members.items()
+        }
 
 
-def _read(path: Path, name: str, file: Mapping[str, np.ndarray]) -> np.ndarray:
-    try:
-        return file[name]
-    except ValueError as error:
-        _refuse_objects("Object arrays" in str(error), path, name)
-        raise
+def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The members by the names of their arrays."""
+    found = archive.infolist()
+    require(len(found) <= MOST_MEMBERS, f"dataset.path: {path} has {len(found)} members, more than {MOST_MEMBERS}")
+    names = [member.filename.removesuffix(".npy") for member in found]
+    twice = [name for name, n in Counter(names).items() if n > 1]
+    require(not twice, f"dataset.path: {path} has several arrays of the name {', '.join(twice)[:100]}")
+    locked = [name for name, member in zip(names, found, strict=True) if member.flag_bits & ENCRYPTED]
+    require(not locked, f"dataset.path: {path} is encrypted; save it without a password")
+    return dict(zip(names, found, strict=True))
 
 
-def _refuse_objects(there: bool, path: Path, name: str) -> None:
-    how = "save strings with .astype(str), numbers with .astype(int) or .astype(float)"
-    require(not there, f"dataset.path: {path} holds Python objects in {name}; {how}")
+def _header(path: Path, name: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
+    """The checked header of one array."""
+    said = f"dataset.path: {path}: array {name[:100]}"
+    with archive.open(member) as file:
+        start = file.read(len(np.lib.format.MAGIC_PREFIX))
+        array = start == np.lib.format.MAGIC_PREFIX
+        require(array, f"dataset.path: {path} has a member that is no array: {name[:100]}")
+        file.seek(0)
+        header = _parsed(file)
+    if header.dtype.hasobject:
+        how = "save strings with .astype(str), numbers with .astype(int) or .astype(float)"
+        require(False, f"dataset.path: {path} holds Python objects in {name}; {how}")
+    require(len(header.shape) > 0, f"{said} is a single value; expected several")
+    sound = min(header.shape) >= 0 and (header.dtype.itemsize > 0 or 0 in header.shape)
+    held = member.file_size - header.length
+    promised = f"promises {header.dtype} of shape {list(header.shape)}, {header.n_bytes} bytes"
+    require(sound and header.n_bytes == held, f"{said} {promised}, but holds {held}")
+    deflated = member.compress_type == zipfile.ZIP_DEFLATED
+    most = MOST_DEFLATED * member.compress_size if deflated else member.file_size
+    require(held <= most, f"{said} {promised}, which {member.compress_size} compressed bytes cannot hold")
+    return header
 
 
-def _large_members(path: Path) -> dict[str, zipfile.ZipInfo]:
-    with zipfile.ZipFile(path) as archive:
-        members = [info for info in archive.infolist() if info.file_size >= 2**20]
-    for info in members:
-        require(
-            info.compress_type == zipfile.ZIP_STORED,
-            f"dataset.mmap: {path} is compressed and cannot be mapped; python -m fedem_lightning.data convert writes "
-            "one that can",
-        )
-    return {info.filename.removesuffix(".npy"): info for info in members}
+def _parsed(file: "zipfile.ZipExtFile") -> Header:
+    versions = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(file)
+    if version == (3, 0):  # as 2.0 in UTF-8, which only names of fields need
+        raise ValueError("an array with named fields")
+    shape, fortran, dtype = versions[version](file)
+    return Header(shape, fortran, dtype, file.tell())
 
 
-def _map(path: Path, array: str, member: zipfile.ZipInfo) -> np.ndarray:
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as file:
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+        return array
+
+
+def _map(path: Path, member: zipfile.ZipInfo, header: Header) -> np.ndarray:
+    require(
+        member.compress_type == zipfile.ZIP_STORED,
+        f"dataset.mmap: {path} is compressed and cannot be mapped; python -m fedem_lightning.data convert writes "
+        "one that can",
+    )
     with path.open("rb") as file:
         file.seek(member.header_offset)
         name, extra = struct.unpack("<HH", file.read(ZIP_LOCAL_HEADER)[-4:])
-        file.seek(member.header_offset + ZIP_LOCAL_HEADER + name + extra)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, fortran, dtype = read[np.lib.format.read_magic(file)](file)
-        _refuse_objects(dtype.hasobject, path, array)
-        return np.memmap(path, dtype, mode="c", offset=file.tell(), shape=shape, order="F" if fortran else "C")
+    start = member.header_offset + ZIP_LOCAL_HEADER + name + extra + header.length
+    order = "F" if header.fortran else "C"
+    return np.memmap(path, header.dtype, mode="c", offset=start, shape=header.shape, order=order)
 
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -10,6 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
+from fedem_lightning.data.formats.checks import check_file, check_size, reading
+from fedem_lightning.data.names import check_names
 from fedem_lightning.errors import UserError, require
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -27,20 +29,16 @@ def read_table(path: Path) -> pd.DataFrame:
             the same name, or one has none.
 
     """
-    require(path.is_file(), f"dataset.path: no file {path}")
+    check_file(path)
     suffix = path.suffix.lower()
     require(
         suffix in (*SEPARATORS, ".parquet"), f"dataset.path: expected a .csv, .tsv or .parquet file, got {path.name}"
     )
-    try:
-        frame = _read_parquet(path) if suffix == ".parquet" else _read_text(path, SEPARATORS[suffix])
-    except UserError:
-        raise
-    except UnicodeDecodeError as error:
-        raise UserError(f"dataset.path: {path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
-    except (ValueError, OSError, csv.Error, pa.ArrowException, pd.errors.ParserWarning) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"dataset.path: cannot read {path} as {suffix} ({reason})") from error
+    with reading(path, suffix):
+        try:
+            frame = _read_parquet(path) if suffix == ".parquet" else _read_text(path, SEPARATORS[suffix])
+        except UnicodeDecodeError as error:
+            raise UserError(f"dataset.path: {path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
     require(len(frame) > 0, f"dataset.path: {path} has no rows")
     return frame
 
@@ -64,6 +62,7 @@ def _read_text(path: Path, separator: str) -> pd.DataFrame:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     file = pa.parquet.ParquetFile(path)
+    check_size(path, 8 * file.metadata.num_rows * file.metadata.num_columns, "the table")
     names = [name for name in file.schema_arrow.names if not INDEX.fullmatch(name)]
     _check_names(path, names)
     frame = file.read(columns=names).to_pandas(ignore_metadata=True)  # else a named index would be no column
@@ -78,3 +77,4 @@ def _check_names(path: Path, names: list[str]) -> None:
     unnamed = [i for i, name in enumerate(names, 1) if not name]
     hint = "pandas writes its index so, unless told index=False"
     require(not unnamed, f"dataset.path: {path}: column {', '.join(map(str, unnamed))} has no name; {hint}")
+    check_names(f"dataset.path: {path}: columns", names)

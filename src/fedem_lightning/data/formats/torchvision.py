@@ -1,7 +1,10 @@
 """torchvision's folders: EMNIST/raw and MNIST/raw (IDX files), cifar-10-batches-py and cifar-100-python."""
 
 import io
+import math
 import pickle
+import pickletools
+import struct
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import numpy as np
 import torchvision
 
 from fedem_lightning.data.catalogue import MARKS
+from fedem_lightning.data.formats.checks import check_file
 from fedem_lightning.errors import UserError, require
 
 
@@ -25,12 +29,14 @@ def read_torchvision(name: str, root: Path) -> dict[str, np.ndarray]:
             return _read_idx(name, root)
         return _read_cifar(root / MARKS[name], coarse=name == "cifar100")
     except Exception as error:  # a broken pickle or IDX file fails in many ways
-        reason = str(error).strip().splitlines()
-        raise UserError(f"dataset: cannot read {name} from {root} ({reason[0] if reason else error!r})") from error
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UserError(f"dataset.path: cannot read {name} from {root} ({reason})") from error
 
 
 def _read_idx(name: str, root: Path) -> dict[str, np.ndarray]:
     x, y = [], []
+    for file in (root / MARKS[name]).glob("emnist-byclass-*-ubyte" if name == "emnist" else "*-ubyte"):
+        _check_idx(file)
     for train in (True, False):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings about read-only arrays
@@ -44,22 +50,51 @@ def _read_idx(name: str, root: Path) -> dict[str, np.ndarray]:
     return _pooled(x, y)
 
 
+def _check_idx(file: Path) -> None:
+    """Refuses a file of other numbers than bytes, or of another size than its header says."""
+    check_file(file)
+    with file.open("rb") as opened:
+        zeros, kind, n_axes = struct.unpack(">HBB", opened.read(4))
+        require((zeros, kind) == (0, 8), f"{file.name}: expected bytes in IDX format")
+        shape = struct.unpack(f">{n_axes}I", opened.read(4 * n_axes))
+    expected, found = 4 + 4 * n_axes + math.prod(shape), file.stat().st_size
+    require(found == expected, f"{file.name}: its header says {list(shape)}, {expected} bytes; it has {found}")
+
+
 def _read_cifar(folder: Path, coarse: bool) -> dict[str, np.ndarray]:
     files = ["train", "test"] if coarse else [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
     x, y, superclasses = [], [], []
     for file in files:
-        content = _Arrays(io.BytesIO((folder / file).read_bytes()), encoding="bytes").load()
-        pixels = np.asarray(content[b"data"])
-        require(
-            pixels.dtype == np.uint8 and pixels.ndim == 2 and pixels.shape[1] == 3072,
-            f"{folder / file}: expected bytes [n, 3072], got {pixels.dtype} {pixels.shape}",
-        )
+        content = _unpickled(folder / file)
+        data = content.get(b"data")
+        pixels = data.pixels() if isinstance(data, _Array) else np.empty(0)
+        fits = pixels.ndim == 2 and pixels.shape[1] == 3072
+        require(fits, f"{file}: expected `data`, an array of bytes [n, 3072]")
         x.append(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-        y.append(np.array(content[b"fine_labels" if coarse else b"labels"]))
+        y.append(_labels(file, content, "fine_labels" if coarse else "labels"))
         if coarse:
-            superclasses.append(np.array(content[b"coarse_labels"]))
+            superclasses.append(_labels(file, content, "coarse_labels"))
     pooled = _pooled([np.concatenate(x[:-1]), x[-1]], [np.concatenate(y[:-1]), y[-1]])
     return pooled | ({"coarse": np.concatenate(superclasses)} if coarse else {})
+
+
+def _unpickled(file: Path) -> dict[Any, Any]:
+    """The dictionary that the file holds, read by `_Arrays`."""
+    check_file(file)
+    raw = file.read_bytes()
+    for code, argument, _ in pickletools.genops(raw):
+        if code.name in ("PUT", "BINPUT", "LONG_BINPUT"):  # Python makes room for as many objects
+            require(int(argument) < len(raw), f"{file.name}: object number {argument} in {len(raw)} bytes")
+    content = _Arrays(io.BytesIO(raw), encoding="bytes").load()
+    require(isinstance(content, dict), f"{file.name}: expected a dictionary, got {type(content).__name__}")
+    return dict(content)
+
+
+def _labels(file: str, content: dict[Any, Any], name: str) -> np.ndarray:
+    labels = content.get(name.encode())
+    flat = isinstance(labels, list) and all(type(label) is int for label in labels)
+    require(flat, f"{file}: expected `{name}`, a list of whole numbers")
+    return np.array(labels, dtype=np.int64)
 
 
 def _pooled(x: list[np.ndarray], y: list[np.ndarray]) -> dict[str, np.ndarray]:
@@ -69,14 +104,45 @@ def _pooled(x: list[np.ndarray], y: list[np.ndarray]) -> dict[str, np.ndarray]:
     return {"x": np.ascontiguousarray(np.concatenate(x)), "y": np.concatenate(y).astype(np.int64), "split": split}
 
 
-class _Arrays(pickle.Unpickler):
-    """Unpickler of CIFAR's files that looks up only the parts of an array, so that no code of the files runs."""
+class _Array:
+    """What a pickle says of an array. It is no array yet: NumPy would make room for whatever the pickle asks for."""
 
-    ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")} | {
-        (f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, self.shape, self.dtype, self.fortran, self.content = state
+
+    def pixels(self) -> np.ndarray:
+        """The array; ValueError if it is not of bytes, or has another number of them than its shape says."""
+        require(self.dtype.code in ("u1", b"u1"), f"expected an array of bytes, got {self.dtype.code!r}")
+        return np.frombuffer(self.content, dtype=np.uint8).reshape(self.shape, order="F" if self.fortran else "C")
+
+
+class _Dtype:
+    """The type of an array."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.code = code
+
+    def __setstate__(self, state: Any) -> None:
+        """Of a type without fields, the state says nothing more."""
+
+
+class _Arrays(pickle.Unpickler):
+    """Unpickler of CIFAR's files, which makes lists, numbers and `_Array`s; no code that the files name runs."""
+
+    KNOWN = {("numpy", "ndarray"): _Array, ("numpy", "dtype"): _Dtype} | {
+        (f"numpy.{core}.multiarray", "_reconstruct"): lambda *_: _Array() for core in ("core", "_core")
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.ALLOWED:
+        if (module, name) == ("_codecs", "encode"):
+            return _latin
+        if (module, name) not in self.KNOWN:
             raise pickle.UnpicklingError(f"the file asks for {module}.{name}, which is no part of an array")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        return self.KNOWN[module, name]
+
+
+def _latin(text: str, coding: Any) -> bytes:
+    """The bytes of an array, which Python 3 writes as text for Python 2; other codings could make much of little."""
+    if coding not in ("latin1", b"latin1"):
+        raise pickle.UnpicklingError(f"the file asks for the coding {coding!r}, which no array has")
+    return text.encode("latin1")

@@ -1,0 +1,122 @@
+"""The digest of a federation covers all of it, x included, for every kind of samples."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import (
+    DensityDataModule,
+    Digits,
+    FedAvg,
+    FederatedDataModule,
+    MixturePopulation,
+    NpzDataModule,
+    SyntheticMixture,
+    TextDataModule,
+    UserError,
+)
+from fedem_lightning.data.digest import PIECE, with_shapes
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.samples import Arrays, Joined
+from helpers.federations import make_data, make_model, make_trainer, stored, train
+
+ARRAYS: dict[str, Any] = {
+    "x": np.arange(24.0).reshape(6, 4),
+    "y": np.array([0, 1, 0, 1, 0, 1]),
+    "client": np.array([0, 0, 0, 1, 1, 1]),
+    "split": np.array([0, 1, 2, 0, 1, 2]),
+    "domain": np.array([0, 0, 0, 1, 1, 1]),
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "a value": {"x": ARRAYS["x"] + (np.arange(24).reshape(6, 4) == 23)},
+    "the last bit": {"x": np.nextafter(ARRAYS["x"], np.inf)},
+    "shape": {"x": ARRAYS["x"].reshape(6, 2, 2)},
+    "dtype": {"x": ARRAYS["x"].astype(np.float32)},
+    "label": {"y": np.array([1, 1, 0, 1, 0, 1])},
+    "client": {"client": np.array([0, 0, 0, 1, 1, 0])},
+    "split": {"split": np.array([0, 2, 1, 0, 1, 2])},
+    "domain": {"domain": np.array([0, 0, 0, 1, 1, 0])},
+}
+
+
+def federation(**change: Any) -> Federation:
+    return FederatedDataModule.from_arrays(**{**ARRAYS, **change}).federation
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_every_array_enters_the_digest(what: str) -> None:
+    assert federation().digest() == federation().digest()
+    assert federation(**CHANGES[what]).digest() != federation().digest()
+
+
+def test_a_digest_is_the_hash_of_the_bytes_in_any_memory_order() -> None:
+    """Also of arrays larger than a piece, and of those whose columns, not rows, are one after the other."""
+    x = np.random.default_rng(0).normal(size=(PIECE // 40, 7))
+    expected = hashlib.sha256(f"torch.float64 [{len(x)}, 7]".encode() + x.tobytes()).hexdigest()
+    assert with_shapes([torch.from_numpy(x)]) == expected
+    assert with_shapes([torch.from_numpy(np.asfortranarray(x))]) == expected
+
+
+MODULES: dict[str, Callable[[int], FederatedDataModule]] = {
+    "synthetic": lambda seed: SyntheticMixture(n_clients=3, dimension=4, test_size=5, seed=seed),
+    "population": lambda seed: MixturePopulation(n_clients=9, dimension=4, seed=2**40 + seed),
+    "density": lambda seed: DensityDataModule(n_clients=4, n_samples=5, test_size=5, seed=seed),
+    "digits": lambda seed: Digits(n_clients=5, seed=seed),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_generated_data_have_a_digest_of_their_seed(name: str) -> None:
+    first, again, other = (MODULES[name](seed).federation.digest() for seed in (0, 0, 1))
+    assert first == again != other
+
+
+def test_text_and_the_length_of_its_windows_enter(tmp_path: Path) -> None:
+    (tmp_path / "play.txt").write_text("HAMLET. " + "To be. Or not. " * 20)
+    digests = set()
+    for window in (5, 6):
+        digests.add(TextDataModule(tmp_path, window=window).federation.digest())
+    (tmp_path / "play.txt").write_text("HAMLET. " + "To be. Or bot. " * 20)
+    digests.add(TextDataModule(tmp_path, window=5).federation.digest())
+    assert len(digests) == 3
+
+
+def test_a_mapped_file_has_the_digest_of_the_read_one(tmp_path: Path) -> None:
+    n = 40_000
+    np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).random((n, 8)), y=np.arange(n) % 2, client=np.arange(n) % 3)
+    read, mapped = (NpzDataModule(tmp_path / "a.npz", mmap=mmap).federation.digest() for mmap in (False, True))
+    assert read == mapped
+
+
+def test_other_samples_have_another_digest_and_a_moved_federation_the_same() -> None:
+    data = federation()
+    before = data.digest()
+    more = Arrays(torch.ones(1, 4, dtype=torch.float64), torch.zeros(1, dtype=torch.int64))
+    assert data.with_samples(Joined(stored(data), more)).digest() != before
+    assert data.with_part(torch.tensor([0]), 0.0, seed=0).digest() != before
+    assert data.to("cpu").digest() == data.digest() == before
+
+
+def test_a_trained_model_refuses_another_x_and_takes_an_earlier_digest_with_a_warning() -> None:
+    data = make_data()
+    model = train(make_model(FedAvg, data), data, 1)
+    other = make_data()
+    stored(other.federation).x[0, 0] += 1
+    with pytest.raises(UserError, match="the checkpoint was trained on another federation"):
+        make_trainer(2).fit(model, other)
+    model.federation_digest = data.federation._hash_without_x().hexdigest()  # as earlier versions computed it
+    with pytest.warns(UserWarning, match="labels, clients and splits are the same, x was not compared"):
+        make_trainer(2).fit(model, other)
+    assert model.federation_digest == other.federation.digest()
+
+
+def test_earlier_digests_are_known() -> None:
+    """Of version 0.1's `Digits(n_clients=5, seed=3)`, which left out x."""
+    digits = Digits(n_clients=5, seed=3).federation
+    assert digits._hash_without_x().hexdigest().startswith("abb7174fb0ed4d52")
+    assert not digits.has_digest("abb7174fb0ed4d52")

@@ -1,0 +1,134 @@
+"""Scores that are not finite are the worst, are counted, and are named; a model that is not finite is not scored."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedem_lightning import FedAvg, Local, UserError
+from fedem_lightning.evaluation.summaries import not_finite, summarize
+from fedem_lightning.report.tables import not_finite_notes
+from fedem_lightning.run.summary import not_finite_lines
+from fedem_lightning.tasks import BinaryClassification, Classification
+from helpers.federations import make_data, make_model, make_trainer, split_of, stored, train
+
+ONES = np.ones(20, dtype=int)
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_a_client_whose_loss_is_nan_is_the_worst(higher_is_better: bool) -> None:
+    values = np.arange(20.0)
+    for n_unknown in (1, 2, 20):
+        values[3 : 3 + n_unknown] = np.nan
+        values[:n_unknown] = np.nan if n_unknown == 20 else values[:n_unknown]
+        sums = summarize(values, ONES, ONES, higher_is_better)
+        assert math.isnan(sums["worst"])
+        assert math.isnan(sums["mean"])
+        assert math.isnan(sums["weighted"])
+        second_worst = 0.0 if higher_is_better else 19.0  # the decile of 20 clients is that of the second one
+        assert sums["bottom_decile"] == pytest.approx(second_worst if n_unknown == 1 else math.nan, nan_ok=True)
+
+
+def test_clients_without_samples_are_still_left_out() -> None:
+    sums = summarize(np.array([0.5, np.nan]), ONES[:2], np.array([3, 0]), True)
+    assert set(sums.values()) == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("task", "y"), [(Classification(3), [0, 1]), (BinaryClassification(), [0, 1]), (Classification(3, 2), [[0, 1], [0, 0]])]
+)
+def test_a_prediction_that_is_nan_is_wrong(task: Any, y: list[Any]) -> None:
+    """Its largest entry is that of class 0 by torch's rule, so a sample of class 0 would count as right."""
+    labels = torch.tensor(y)
+    scores = task.scores(torch.full((*labels.shape, task.n_classes), math.nan), labels)
+    assert scores["accuracy"].tolist() == [0.0, 0.0]
+    assert scores["loss"].isnan().all()
+
+
+def table() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "id": [str(i) for i in range(30)],
+            "n_train": 5,
+            "n_test": [0] + [2] * 29,
+            "train_loss": [0.5] * 29 + [math.inf],
+            "train_accuracy": 0.5,
+            "test_loss": [math.nan] * 3 + [0.5] * 27,
+            "test_accuracy": 0.5,
+        }
+    )
+
+
+def test_such_clients_are_counted_and_named() -> None:
+    found = not_finite(table(), ("train", "test"))
+    assert found == {"train": 1, "test": 2, "clients": ["1", "2", "29"]}
+    many = not_finite(table().assign(test_loss=math.nan), ("test",))
+    assert many == {"test": 29, "clients": [str(i) for i in range(1, 21)]}
+
+
+def test_the_summary_says_it() -> None:
+    found = {"train": 1, "val": 0, "test": 2, "clients": ["a", "[red]\n"]}
+    (line,) = not_finite_lines({"not_finite": found})
+    assert line.startswith("2 clients' losses are not finite (a, [red]")
+    assert "\n" not in line
+    (line,) = not_finite_lines({"not_finite": {"train": 1, "val": 0, "test": 0, "clients": ["a"]}})
+    assert line.startswith("1 client's loss is not finite (a)")
+    (line,) = not_finite_lines({"not_finite": {"train": 9, "val": 0, "test": 0, "clients": list("abcdefghi")}})
+    assert "(a, b, c, d, e, ...)" in line
+    assert not_finite_lines({"not_finite": {"train": 0, "val": 0, "test": 0, "clients": []}}) == []
+    assert not_finite_lines({}) == []  # of an earlier version
+
+
+def test_the_report_says_it(make_runs: Any) -> None:
+    lines = not_finite_notes(make_runs({"train": 0, "val": 0, "test": 1, "clients": ["north"]}))
+    assert lines == [f"fedavg, seed 0: {not_finite_lines({'not_finite': {'test': 1, 'clients': ['north']}})[0]}"]
+
+
+@pytest.fixture
+def make_runs(tmp_path: Any) -> Any:
+    from fedem_lightning.report.collect import find_runs
+    from fedem_lightning.report.groups import group_runs
+    from helpers.runs import make_run
+
+    def make(found: dict[str, Any]) -> Any:
+        make_run(tmp_path / "a", 0.7, "fedavg", 0, not_finite=found)
+        make_run(tmp_path / "b", 0.7, "fedavg", 1)  # as an earlier version wrote it
+        settings, _ = group_runs(find_runs([tmp_path])[0])
+        return settings[0]
+
+    return make
+
+
+def test_a_client_with_a_bad_sample_is_in_the_table() -> None:
+    """A test sample that became NaN after the data were checked."""
+    data = make_data(sizes=(20, 20, 20))
+    model = train(make_model(FedAvg, data), data, 1)
+    bad = split_of(data.federation, "test").index[0]
+    stored(data.federation).x[bad] = math.nan
+    make_trainer(1).test(model, data, verbose=False)
+    assert not_finite(model.clients, ("train", "val", "test")) == {"train": 0, "val": 0, "test": 1, "clients": ["0"]}
+    assert model.clients.test_accuracy.notna().all()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_model_that_is_not_finite_is_not_scored(value: float) -> None:
+    data = make_data()
+    model = train(make_model(FedAvg, data), data, 1)
+    with torch.no_grad():
+        model.components[0].linear.bias[1] = value
+    expected = r"training diverged: after round 1, linear.bias of component 0 is not finite; lower algorithm.client_opt"
+    for score in (make_trainer(1).test, make_trainer(1, limit_val_batches=1).validate):
+        with pytest.raises(UserError, match=expected):
+            score(model, data, verbose=False)  # type: ignore[operator]
+    with pytest.raises(UserError, match="training diverged"):
+        make_trainer(2, limit_val_batches=1).fit(model, data)
+
+
+def test_a_method_whose_models_stay_with_the_clients_is_scored() -> None:
+    data = make_data()
+    model = train(make_model(Local, data), data, 1)
+    make_trainer(1).test(model, data, verbose=False)
+    assert not_finite(model.clients, ("test",))["test"] == 0
