@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedem_lightning.run.run_folder import flatten
+from fedem_lightning.run.config_history import flatten
 from fedem_lightning.run.trackers.base import Tracked
 
 LONGEST_NAME, LONGEST_TAG = 120, 64
