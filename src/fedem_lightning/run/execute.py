@@ -94,6 +94,7 @@ def run(
             if trainer.is_global_zero:
                 trackers.begin(loggers, trackers.tracked(folder, config, choices, overrides, stop.resumed_rounds))
             _train_and_test(trainer, model, data, checkpoint, stop)
+            stop.others_may_end()
             if trainer.is_global_zero:
                 results = _report(folder, model, data, loggers, _names(config, choices, overrides, flags))
         return results
@@ -165,14 +166,17 @@ def _ended_together(
 ) -> Iterator[None]:
     """Closes the trackers and leaves the group of processes, however the run ends.
 
-    After a user error or a stop only the first process raises; if another failed, Lightning would kill the first.
+    After a user error or a stop only the first process raises.
     """
     try:
         yield
-    except (UserError, Interrupted):
-        stop.end_other_processes()
-        if trainer.is_global_zero:
+    except BaseException as error:
+        if not isinstance(error, Interrupted) or stop.at_once:  # else all have agreed to end after this round
+            stop.end_other_processes()
+        if trainer.is_global_zero or not isinstance(error, (UserError, Interrupted)):
             raise
+        if stop.at_once:
+            sys.exit(1)  # the first process may not have heard of the stop
     finally:
         if trainer.is_global_zero:
             trackers.close(loggers, sys.exception())
