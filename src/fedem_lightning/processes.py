@@ -103,8 +103,11 @@ def require_ddp(trainer: pl.Trainer) -> None:
     require(one or fits, "trainer.strategy: expected ddp for several devices, got another")
 
 
-LAUNCH_VARIABLES = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
-"""Environment variables that Lightning sets for the processes that it starts."""
+LAUNCH_VARIABLES = (
+    *("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"),
+    "FEDEM_LIGHTNING_PARENT",
+)
+"""Environment variables that Lightning, and `run.other_processes`, set for the processes that are started."""
 
 
 def launch_settings() -> tuple[dict[str, str], int]:

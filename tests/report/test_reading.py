@@ -14,7 +14,7 @@ from fedem_lightning import UserError
 from fedem_lightning.report import find_runs
 from fedem_lightning.report.configs import read_config
 from fedem_lightning.report.text import cell_text, latex_text, markdown_text, plain, shorten
-from fedem_lightning.run.run_folder import flatten
+from fedem_lightning.run.config_history import flatten
 from helpers.report_runs import report
 from helpers.runs import composed_small, make_run
 

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
 from fedem_lightning.run.cli import _config_flags
-from fedem_lightning.run.run_folder import save_config
+from fedem_lightning.run.config_history import save_config
 from helpers.commands import TINY, call, finish, start
 from helpers.runs import figures, leave_undrawn, snapshot
 

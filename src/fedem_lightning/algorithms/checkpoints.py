@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.records.checksums import is_intact
 from fedem_lightning.records.recipes import make, recipe, without_download
 
 if TYPE_CHECKING:
@@ -29,16 +31,29 @@ def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
         key: what the user calls it, for messages.
 
     Raises:
-        UserError: the file is not an intact checkpoint of this package.
+        UserError: the file is not an intact checkpoint of this package. One without a checksum, from an older version
+            or a Trainer without `MappedCheckpoints`, counts as intact if it can be read: `say_if_unverified`.
 
     """
+    try:
+        intact = is_intact(path)
+    except OSError as error:
+        raise UserError(f"{key}: {path} is no intact checkpoint ({error.strerror})") from error
+    require(intact is not False, f"{key}: {path} is no intact checkpoint (its content and its checksum disagree)")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a broken file fails in many ways: zip, pickle, end of file, ...
         raise UserError(f"{key}: {path} is no intact checkpoint ({type(error).__name__})") from error
     known = isinstance(checkpoint, dict) and {"state_dict", "statistics", "federation"} <= checkpoint.keys()
+    known = known and isinstance(checkpoint["statistics"], dict) and isinstance(checkpoint["state_dict"], dict)
     require(known, f"{key}: {path} is no checkpoint of fedem-lightning")
     return checkpoint
+
+
+def say_if_unverified(path: Path) -> None:
+    """Prints a line if a checkpoint has no checksum."""
+    if is_intact(path) is None:
+        rank_zero_only(print)(f"{path} has no checksum, so nobody can tell whether it has changed; it is used as it is")
 
 
 def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given: dict[str, Any]) -> Any:

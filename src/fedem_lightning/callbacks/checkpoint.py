@@ -1,5 +1,6 @@
 """Checkpoints between rounds; a run that continues from one ends with the same bits."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,29 +9,55 @@ import torch
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from fedem_lightning.errors import require_whole
+from fedem_lightning.errors import require, require_whole
+from fedem_lightning.records.checksums import is_intact, seal
+from fedem_lightning.records.writing import replacing
+
+_NAME = re.compile(r"round-(\d{6,})\.ckpt")
+"""Of the files that `RoundCheckpoint` writes; no other is removed."""
 
 
 class MappedCheckpoints(TorchCheckpointIO):
     """A plugin for checkpoints that may be larger than the memory: it writes and reads them piece by piece."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Writes a temporary file, then renames it (Lightning's plugin would first build the file in memory)."""
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.tmp")
-        torch.save(checkpoint, temporary)
-        temporary.replace(target)
+        """Writes a temporary file with a checksum, then renames it (Lightning's plugin first builds it in memory).
+
+        Raises:
+            UserError: the system refuses, e.g. because the disk is full; an earlier file stays as it was.
+
+        """
+        with replacing(Path(path)) as temporary:
+            _save(checkpoint, temporary)
+            seal(temporary)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Reads a checkpoint as Lightning's plugin does, without executing code from the file."""
+        """Reads a checkpoint as Lightning's plugin does, without executing code from the file.
+
+        Raises:
+            UserError: the file has a checksum with which its content does not agree.
+
+        """
+        require(is_intact(Path(path)) is not False, f"ckpt_path: {path} is no intact checkpoint")
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+def _save(checkpoint: dict[str, Any], path: Path) -> None:
+    """`torch.save`, which hides the system's reason behind an error of its own."""
+    try:
+        with path.open("wb") as file:
+            torch.save(checkpoint, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 class RoundCheckpoint(Checkpoint):
     """Saves every `every_n_rounds` rounds, after the last one, and when a run is stopped; keeps the newest few.
 
-    Lightning's ModelCheckpoint may be used as well, e.g. to keep the round with the best validation score.
+    Lightning's ModelCheckpoint may be used as well, e.g. to keep the round with the best validation score. Files of
+    other names than `round-NUMBER.ckpt` are left alone.
 
     Args:
         every_n_rounds: rounds between two checkpoints.
@@ -54,9 +81,16 @@ class RoundCheckpoint(Checkpoint):
             return
         folder = Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
         path = folder / f"round-{rounds:06d}.ckpt"
-        trainer.save_checkpoint(path)  # Lightning writes it atomically
+        trainer.save_checkpoint(path)
         self.saved, self.saved_rounds = path, rounds
         if not trainer.is_global_zero:
             return
-        for old in sorted(folder.glob("round-*.ckpt"))[: -self.keep]:
+        for old in _numbered(folder, rounds)[: -self.keep]:
             old.unlink()
+
+
+def _numbered(folder: Path, rounds: int) -> list[Path]:
+    """The callback's own files up to this number of rounds, the newest last."""
+    found = {path: _NAME.fullmatch(path.name) for path in folder.iterdir() if path.is_file()}
+    numbers = {path: int(match[1]) for path, match in found.items() if match}
+    return sorted((path for path, number in numbers.items() if number <= rounds), key=lambda path: numbers[path])

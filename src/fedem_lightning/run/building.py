@@ -15,7 +15,7 @@ from fedem_lightning.callbacks import LiveFigures, MappedCheckpoints, RoundCheck
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.run import trackers
 from fedem_lightning.run.figures import draw_rounds
-from fedem_lightning.run.loggers import RoundCSVLogger
+from fedem_lightning.run.loggers import RoundCSVLogger, SaveRow
 from fedem_lightning.run.mixture_weights import MixtureWeights
 
 
@@ -56,7 +56,7 @@ def build_callbacks(config: DictConfig, folder: Path, title: str = "") -> list[p
             callback.dirpath = folder / "checkpoints"
         if isinstance(callback, LiveFigures) and callback.draw is None:
             callback.draw = functools.partial(draw_rounds, folder, title)
-    callbacks.append(MixtureWeights(folder / "mixture_weights.npz"))
+    callbacks += [MixtureWeights(folder / "mixture_weights.npz"), SaveRow()]
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
     return callbacks

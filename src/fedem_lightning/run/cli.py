@@ -158,8 +158,8 @@ def _exit_with_one_line(error: BaseException) -> None:
     message = str(error) if interrupted else user_message(error)
     if message is None:
         return
-    if in_another_process():  # they fail alike; if one ended a stopped run with 1, Lightning would kill the first
-        sys.exit(0 if interrupted else 2)
+    if in_another_process():  # the first one says it
+        sys.exit(1 if interrupted else 2)
     if _full_error and not interrupted:
         traceback.print_exc()
     print(message if interrupted else f"error: {message}", file=sys.stderr)

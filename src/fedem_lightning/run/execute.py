@@ -24,17 +24,20 @@ from fedem_lightning.errors import Interrupted, UserError, require, require_whol
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer
+from fedem_lightning.run.config_history import continued, save_config
 from fedem_lightning.run.devices import pick_devices
 from fedem_lightning.run.figures import draw_figures, run_title
+from fedem_lightning.run.lock import only_run_in
+from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.results import SCHEMA_VERSION, run_results, save_results
 from fedem_lightning.run.resuming import resume_command, run_command
 from fedem_lightning.run.run_folder import (
     check_checkpoint,
+    check_not_back,
     check_run_folder,
     find_checkpoint,
     finished_results,
     rounds_of,
-    save_config,
 )
 from fedem_lightning.run.stopping import StopSignals
 from fedem_lightning.run.summary import print_summary
@@ -62,13 +65,14 @@ def run(
 
     """
     start, launched_before = time.perf_counter(), launch_settings()
-    with StopSignals(folder, functools.partial(resume_command, folder, overrides, flags)) as stop:
+    with StopSignals(folder, functools.partial(resume_command, folder, overrides, flags)) as stop, only_run_in(folder):
         quieten_lightning()
         _check_settings(config)
         finished = _finished_before(folder, config)
         if finished is not None:
             return finished
         checkpoint = find_checkpoint(config.ckpt_path, folder)
+        check_not_back(folder, checkpoint, config)
         pl.seed_everything(config.seed, verbose=False)
         data: FederatedDataModule = instantiate(config.dataset)
         model = build_model(config, data)
@@ -81,7 +85,7 @@ def run(
         stop.listen_for(trainer)
         loggers = trainer.loggers[1:]  # beside metrics.csv
         if trainer.is_global_zero:
-            save_config(folder, config, overrides)
+            _begin_files(folder, config, overrides, trainer, stop.resumed_rounds)
             _announce(folder, model, data, trainer)
             _announce_rate(config, choices["algorithm"])
             _announce_resumption(checkpoint, stop.resumed_rounds)
@@ -90,6 +94,7 @@ def run(
             if trainer.is_global_zero:
                 trackers.begin(loggers, trackers.tracked(folder, config, choices, overrides, stop.resumed_rounds))
             _train_and_test(trainer, model, data, checkpoint, stop)
+            stop.others_may_end()
             if trainer.is_global_zero:
                 results = _report(folder, model, data, loggers, _names(config, choices, overrides, flags))
         return results
@@ -124,6 +129,16 @@ def _finished_before(folder: Path, config: DictConfig) -> dict[str, Any] | None:
     return finished
 
 
+def _begin_files(
+    folder: Path, config: DictConfig, overrides: list[str], trainer: pl.Trainer, resumed_rounds: int
+) -> None:
+    """Prepares the files that grow with the rounds, and says by which configuration they do."""
+    for logger in trainer.loggers:
+        if isinstance(logger, RoundCSVLogger):
+            logger.begin(resumed_rounds)
+    save_config(folder, config, overrides, resumed_rounds)
+
+
 def _announce(folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer) -> None:
     engine = model.resolve_engine(trainer.strategy.root_device)
     several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
@@ -151,14 +166,17 @@ def _ended_together(
 ) -> Iterator[None]:
     """Closes the trackers and leaves the group of processes, however the run ends.
 
-    After a user error or a stop only the first process raises; if another failed, Lightning would kill the first.
+    After a user error or a stop only the first process raises.
     """
     try:
         yield
-    except (UserError, Interrupted):
-        stop.end_other_processes()
-        if trainer.is_global_zero:
+    except BaseException as error:
+        if not isinstance(error, Interrupted) or stop.at_once:  # else all have agreed to end after this round
+            stop.end_other_processes()
+        if trainer.is_global_zero or not isinstance(error, (UserError, Interrupted)):
             raise
+        if stop.at_once:
+            sys.exit(1)  # the first process may not have heard of the stop
     finally:
         if trainer.is_global_zero:
             trackers.close(loggers, sys.exception())
@@ -203,7 +221,8 @@ def _report(
     loggers: Sequence[Logger],
     names: dict[str, Any],
 ) -> dict[str, Any]:
-    results = {"schema_version": SCHEMA_VERSION, **names, **run_results(model, data.federation)}
+    results = {"schema_version": SCHEMA_VERSION, **names, "continued": continued(folder)}
+    results |= run_results(model, data.federation)
     artifacts = model.artifacts(data.federation)
     if model.test_samples is not None:
         artifacts["test_samples"] = model.test_samples.arrays()

@@ -1,6 +1,5 @@
 """Figures of a run, as PNG."""
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.run.files import write_atomically
+from fedem_lightning.records.writing import replacing
 from fedem_lightning.run.method_names import title as title_of
 from fedem_lightning.run.palette import MARKERS, PALETTE
 from fedem_lightning.run.plain_text import plain
@@ -53,7 +52,8 @@ def draw_figures(
         if figure is not None:
             figure.suptitle(title)
             paths.append(folder / f"{name}.png")
-            figure.savefig(paths[-1], dpi=120)
+            with replacing(paths[-1]) as temporary:
+                figure.savefig(temporary, dpi=120, format="png")
     return paths
 
 
@@ -71,9 +71,8 @@ def draw_rounds(folder: Path, title: str) -> None:
     if figure is None:
         return
     figure.suptitle(title)
-    content = io.BytesIO()
-    figure.savefig(content, dpi=120, format="png")
-    write_atomically(folder / f"{measure}_by_round.png", content.getvalue())
+    with replacing(folder / f"{measure}_by_round.png") as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
 
 
 def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, unit: str) -> Figure | None:

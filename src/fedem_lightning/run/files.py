@@ -1,19 +1,23 @@
 """Atomic writing of files."""
 
 import io
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from fedem_lightning.records.writing import replacing
+
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces `path` by `content` in one step, so that no reader ever sees half a file, even if the run is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    """Replaces `path` by `content` in one step, so that no reader ever sees half a file, even if the run is killed.
+
+    Raises:
+        UserError: the system refuses; an earlier file stays as it was.
+
+    """
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -1,18 +1,18 @@
 """Loggers: metrics.csv for every run; Weights & Biases, TensorBoard and MLflow on request."""
 
-import csv
 import importlib.util
-import io
 import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
+from lightning_fabric.utilities.apply_func import convert_tensors_to_scalars
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.run.files import write_atomically
+from fedem_lightning.run.metrics_file import MetricsFile
 
 
 class RoundCSVLogger(Logger):
@@ -28,8 +28,9 @@ class RoundCSVLogger(Logger):
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self.path = Path(path)
-        self._rows: dict[int, dict[str, Any]] = {}
-        self._begun = self._unsaved = False
+        self._file = MetricsFile(self.path)
+        self._unsaved: dict[int, dict[str, Any]] = {}  # cells by round
+        self._begun = False
         self._finished = 0  # rounds of finished trainings
 
     @property
@@ -46,44 +47,52 @@ class RoundCSVLogger(Logger):
         """Does nothing, because the run's folder holds the whole configuration."""
 
     @rank_zero_only
+    def begin(self, rounds: int) -> None:
+        """Goes on after so many rounds; without a call, after the round before the first one that is logged.
+
+        Raises:
+            UserError: another program has changed the file; it stays as it is.
+
+        """
+        self._file.keep(rounds)
+        self._begun = True
+
+    @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Adds metrics to the row of round `step`."""
-        if step is None:
-            return
-        round_ = int(step)
-        if round_ <= self._finished:
+        if step is None or int(step) <= self._finished:
             return
         if not self._begun:
-            self._rows = {r: row for r, row in self._read().items() if r < round_}
-            self._begun = True
-        row = self._rows.setdefault(round_, {"round": round_})
-        row.update({name: value for name, value in metrics.items() if name not in ("round", "epoch", "step")})
-        self._unsaved = True
+            self.begin(int(step) - 1)
+        cells = {name: value for name, value in metrics.items() if name not in ("round", "epoch", "step")}
+        self._unsaved.setdefault(int(step), {}).update(cells)
 
     @rank_zero_only
     def save(self) -> None:
-        """Writes the file again, in one step, if there are new metrics."""
-        if not self._unsaved:
-            return
-        columns = list(dict.fromkeys(name for row in self._rows.values() for name in row))
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row for _, row in sorted(self._rows.items()))
-        write_atomically(self.path, text.getvalue().encode())
-        self._unsaved = False
+        """Adds new metrics to the file."""
+        while self._unsaved:
+            round_ = min(self._unsaved)
+            self._file.add(round_, self._unsaved[round_])
+            del self._unsaved[round_]
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Writes the remaining metrics; a later training continues after these rounds."""
         self.save()
-        self._finished = max(self._rows, default=0)
+        self._finished = self._file.rounds
 
-    def _read(self) -> dict[int, dict[str, Any]]:
-        if not self.path.is_file():
-            return {}
-        with self.path.open(newline="") as file:
-            return {int(row["round"]): dict(row) for row in csv.DictReader(file)}
+
+class SaveRow(pl.Callback):
+    """Writes a round's row before its checkpoint, so that a kill between the two loses none; Lightning logs later."""
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning calls the callbacks that save checkpoints after this one. All processes compute the metrics."""
+        metrics = convert_tensors_to_scalars(dict(trainer._logger_connector.metrics["log"]))
+        step = metrics.pop("step", None)
+        for logger in trainer.loggers:
+            if isinstance(logger, RoundCSVLogger) and step is not None:
+                logger.log_metrics(metrics, int(step))
+                logger.save()
 
 
 def wandb_logger(save_dir: str | Path, mode: str | None = None, **options: Any) -> Logger:

@@ -26,6 +26,7 @@ from fedem_lightning.evaluation.components import component_health
 from fedem_lightning.evaluation.recovery import group_scores, recovery_scores
 from fedem_lightning.evaluation.scores import REFERENCES
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
+from fedem_lightning.records.writing import replacing
 from fedem_lightning.run.files import write_arrays, write_atomically
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
@@ -152,7 +153,18 @@ def _commit() -> str | None:
     if not (folder / ".git").exists():
         return None
     try:
-        command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        # without the lock of the index, which a commit at the same time would find taken
+        command = [
+            "git",
+            "--no-optional-locks",
+            "-C",
+            str(folder),
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=40",
+            "--exclude=*",
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
@@ -165,9 +177,8 @@ def save_results(folder: Path, results: dict[str, Any], clients: pd.DataFrame, a
     """
     for name, arrays in artifacts.items():
         write_arrays(folder / f"{name}.npz", arrays)
-    temporary = folder / ".clients.parquet.tmp"
-    clients.to_parquet(temporary, index=False)
-    temporary.replace(folder / "clients.parquet")
+    with replacing(folder / "clients.parquet") as temporary:
+        clients.to_parquet(temporary, index=False)
     write_atomically(folder / "results.json", (json.dumps(_finite(results), indent=2) + "\n").encode())
 
 

@@ -1,6 +1,7 @@
 """A run's folder: never written over, and continued only by the run it belongs to."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,66 +10,72 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.algorithms.checkpoints import read_checkpoint
+from fedem_lightning.algorithms.checkpoints import read_checkpoint, say_if_unverified
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.run.files import write_atomically
-from fedem_lightning.run.secrets import hide_in_overrides, hide_in_tree
+from fedem_lightning.run.config_history import differences, read_own_config
 
-OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet")
+OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")
+"""What a run has in its folder, beside figures and arrays: `DRAWN_OR_KEPT`."""
+DRAWN_OR_KEPT = (".png", ".npz")
+"""Endings of a run's other files; their names depend on the method."""
 FREE_ON_RESUME = ("ckpt_path", "run_dir", "trainer", "logger", "callbacks")
 """Parts of the configuration that a resumed run may change."""
 
 
 def check_run_folder(folder: Path, config: DictConfig) -> None:
-    """Refuses a folder that holds a run, unless this one continues it with an unchanged configuration."""
-    held = [name for name in OURS if (folder / name).exists()]
-    if not held:
-        return
-    require(
-        config.ckpt_path is not None,
-        f"run_dir: {folder} already holds a run ({', '.join(held)}); choose another, or continue it with "
-        "ckpt_path=auto",
-    )
-    saved = folder / ".hydra" / "config.yaml"
-    if not saved.exists():
-        return
-    both = (OmegaConf.load(saved), config)
-    before, now = (flatten(hide_in_tree(OmegaConf.to_container(c, resolve=True))) for c in both)
-    for key in sorted(before.keys() | now.keys()):
-        if key.split(".")[0] not in FREE_ON_RESUME and before.get(key) != now.get(key):
+    """Refuses a folder that holds a run, unless this one continues it with an unchanged configuration.
+
+    Raises:
+        UserError: see above; or the folder holds files that are no run's, and that a run would write over.
+
+    """
+    held = [name for name in OURS if os.path.lexists(folder / name)]
+    if config.ckpt_path is None:
+        require(
+            not held,
+            f"run_dir: {folder} already holds a run ({', '.join(held)}); choose another, or continue it with "
+            "ckpt_path=auto",
+        )
+    if not {".hydra", "checkpoints"} & set(held):
+        files = folder.iterdir() if folder.is_dir() else ()
+        taken = held or sorted(path.name for path in files if path.suffix in DRAWN_OR_KEPT)
+        require(
+            not taken,
+            f"run_dir: {folder} holds no run that could go on, but files that a run may write over "
+            f"({', '.join(taken)}); choose another",
+        )
+    earlier = read_own_config(folder)
+    for key, (before, now) in ({} if earlier is None else differences(earlier, config)).items():
+        if key.split(".")[0] not in FREE_ON_RESUME:
             raise UserError(
-                f"{key}: the run in {folder} had {before.get(key)}, now it is {now.get(key)}; resume with the same "
+                f"{key}: the run in {folder} had {before}, now it is {now}; resume with the same "
                 "configuration, or choose another run_dir"
             )
 
 
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, with dotted keys."""
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    flat = {}
-    for key, part in tree.items():
-        flat.update(flatten(part, f"{prefix}.{key}" if prefix else str(key)))
-    return flat
-
-
-def save_config(folder: Path, config: DictConfig, overrides: list[str]) -> None:
-    """Writes .hydra/config.yaml and .hydra/overrides.yaml; a resumed run leaves the first ones as they are.
+def check_not_back(folder: Path, checkpoint: Path | None, config: DictConfig) -> None:
+    """Refuses to go back: the files of later rounds would belong to another run.
 
     Raises:
-        UserError: another run has begun in this folder since `check_run_folder`.
+        UserError: the run in `folder` has a checkpoint of more rounds than `checkpoint`, or than planned.
 
     """
-    try:
-        (folder / ".hydra").mkdir(parents=True)
-    except FileExistsError as error:
-        if config.ckpt_path is None:
-            raise UserError(f"run_dir: another run has just begun in {folder}; choose another") from error
+    newest = checkpoint if checkpoint is None or config.ckpt_path == "auto" else newest_checkpoint(folder)
+    if checkpoint is None or newest is None:
         return
-    shown = OmegaConf.create(hide_in_tree(OmegaConf.to_container(config, resolve=False)))
-    for name, content in (("config", shown), ("overrides", OmegaConf.create(hide_in_overrides(overrides)))):
-        write_atomically(folder / ".hydra" / f"{name}.yaml", OmegaConf.to_yaml(content).encode())
+    planned = config.trainer.max_epochs
+    begin, done = rounds_of(checkpoint), rounds_of(newest)
+    require(
+        begin >= done,
+        f"ckpt_path: {checkpoint} is of round {begin}, and the run in {folder} has gone on to round {done}; continue "
+        "with ckpt_path=auto, or choose another run_dir",
+    )
+    require(
+        planned >= done,
+        f"trainer.max_epochs: the run in {folder} has gone on to round {done}, got {planned}; expected at least "
+        f"{done}, or another run_dir",
+    )
 
 
 def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
@@ -83,9 +90,12 @@ def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
     if ckpt_path != "auto":
         require(Path(ckpt_path).is_file(), f"ckpt_path: no file {ckpt_path}")
         read_checkpoint(Path(ckpt_path))
+        say_if_unverified(Path(ckpt_path))
         return Path(ckpt_path)
     newest = newest_checkpoint(folder)
-    if newest is None:
+    if newest is not None:
+        say_if_unverified(newest)
+    else:
         rank_zero_only(print)(
             f"ckpt_path=auto: no checkpoint in {folder / 'checkpoints'}, the run starts from the beginning"
         )
@@ -93,7 +103,10 @@ def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The intact checkpoint of a run with the most rounds, whatever its file's name; None: there is none."""
+    """The intact checkpoint of a run with the most rounds, whatever its file's name; None: there is none.
+
+    A file that is not intact is named in a line.
+    """
     rounds: dict[Path, int] = {}
     for path in sorted((folder / "checkpoints").glob("*.ckpt")):
         try:
@@ -125,7 +138,13 @@ def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
 
 
 def check_checkpoint(path: Path, model: torch.nn.Module, federation: Federation) -> None:
-    """Refuses a checkpoint whose tensors are not those of `model`, or that was trained on another federation."""
+    """Refuses a checkpoint that `model` cannot go on from.
+
+    Raises:
+        UserError: its tensors or its server optimizer are not those of `model`, or it was trained on another
+            federation.
+
+    """
     checkpoint = read_checkpoint(path)
     saved, mine = checkpoint["state_dict"], model.state_dict()
     by_data = set(getattr(model, "sized_by_data", ()))
@@ -140,3 +159,26 @@ def check_checkpoint(path: Path, model: torch.nn.Module, federation: Federation)
         checkpoint["federation"] is None or federation.has_digest(checkpoint["federation"]),
         f"ckpt_path: {path} was trained on another federation (other x or labels, partition, split or seed)",
     )
+    _check_optimizer(path, checkpoint, model)
+
+
+def _check_optimizer(path: Path, checkpoint: dict[str, Any], model: torch.nn.Module) -> None:
+    """Lightning would put the options of the checkpoint in place of this run's, or fail in the first round."""
+    groups = [_options(state["param_groups"]) for state in checkpoint.get("optimizer_states") or ()]
+    mine = [_options(model.configure_optimizers().state_dict()["param_groups"])]  # type: ignore[operator]
+    for before, now in zip(groups, mine, strict=False):
+        for key in sorted(before.keys() | now.keys()):
+            require(
+                before.get(key) == now.get(key),
+                f"ckpt_path: {path} was written with another server optimizer: {key} was {before.get(key)}, "
+                f"now it is {now.get(key)}",
+            )
+
+
+def _options(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """Options of an optimiser by name, and how many tensors each of its groups has."""
+    return {
+        f"{name} of group {i}" if i else name: len(value) if name == "params" else value
+        for i, group in enumerate(groups)
+        for name, value in group.items()
+    }

@@ -3,12 +3,10 @@
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -18,6 +16,7 @@ import pytorch_lightning as pl
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint
 from fedem_lightning.callbacks.interrupt import GRACE_SECONDS, SIGNALS
 from fedem_lightning.errors import Interrupted
+from fedem_lightning.run.other_processes import StartedProcesses, end_with_the_first, kill
 from fedem_lightning.run.resuming import sweep_command
 from fedem_lightning.startup.loading import say_at_a_stop
 from fedem_lightning.startup.rank import in_another_process
@@ -49,11 +48,15 @@ class StopSignals:
         self._lock = threading.RLock()
         self._watchdog: _Watchdog | None = None
         self._previous: dict[int, Any] = {}
+        self._others: list[Any] = []  # processes that this one has started
+        self._watch: StartedProcesses | None = None
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():  # Python hears signals there alone
             self._watchdog = _Watchdog(self._patience, self._end_by_force)
             self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        if in_another_process():
+            end_with_the_first()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -62,10 +65,17 @@ class StopSignals:
             self._over = True
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if self._watch is not None:
+            self._watch.close()
+        first = None
         if self._watchdog is not None:
             self._watchdog.close()
-            if self._watchdog.first and isinstance(error, RuntimeError) and self._several():
-                raise Interrupted(self.message(self._watchdog.first)) from None  # another process was gone first
+            first = self._watchdog.first
+        if isinstance(error, RuntimeError) and self._several():  # an exchange has failed, if another is gone
+            if in_another_process():
+                time.sleep(FORCE_SECONDS)  # the first process says it, and ends this one
+            elif name := first or (self._watch and self._watch.failed(FORCE_SECONDS)):
+                raise Interrupted(self.message(name)) from None
         if self._late is not None and (line := self._between_jobs(f"stopped by {self._late}")) is not None:
             raise Interrupted(line)
 
@@ -73,6 +83,8 @@ class StopSignals:
         """Stops `trainer`, too: in place of Lightning, which ends by exit code 0 and waits for any round."""
         self.trainer = trainer
         vars(trainer._signal_connector)["_sigterm_notifier_fn"] = lambda *_: None
+        if self._several() and not in_another_process():
+            self._watch = StartedProcesses(self._started, self._end_without)
 
     def message(self, name: str) -> str:
         """The line that a run ends with after a signal called `name`."""
@@ -89,17 +101,21 @@ class StopSignals:
             return f"stopped by {name} after round {saved}; continue with: {command}"
         return f"stopped by {name} in round {begun + 1}; continue after round {saved} with: {command}"
 
+    @property
+    def at_once(self) -> bool:
+        """Whether the run does not wait for the end of its round."""
+        return self._at_once
+
     def end_other_processes(self) -> None:
-        """Those that this one has started, unless they may finish their round."""
-        if self._at_once:
-            started = self._started()
-            others = list(started)
-            started.clear()  # Lightning watches them, and kills this process once one of them has failed
-            for process in others:
-                process.kill()
-            for process in others:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(FORCE_SECONDS)
+        """Those that this one has started; after an error, or if they may not finish their round."""
+        if self._watch is not None:
+            self._watch.close()
+        kill(self._started(), FORCE_SECONDS)
+
+    def others_may_end(self) -> None:
+        """The others have done their part."""
+        if self._watch is not None:
+            self._watch.close()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._finished():
@@ -112,7 +128,7 @@ class StopSignals:
         """Seconds to wait after a first signal."""
         if self._finished():
             return float("inf")
-        # the first process ends before the others: it says how to go on, and Lightning would kill it once they fail
+        # the first process ends before the others, and says how to go on
         later = 2 * GRACE_SECONDS if in_another_process() else 0.0
         for callback in self._callbacks(FinishRoundOnInterrupt):
             if callback.listening:
@@ -128,7 +144,7 @@ class StopSignals:
                 return
             self._at_once = True
             if in_another_process():  # the first one says it
-                os._exit(0)
+                os._exit(1)
             if sys.stdout.isatty():
                 print("\033[?25h")  # the cursor, which a progress bar hides
             line = self._between_jobs(f"stopped by {name}") if self._finished() else self.message(name)
@@ -137,6 +153,10 @@ class StopSignals:
             self.end_other_processes()
             sys.stdout.flush()
             os._exit(0 if line is None else 1)
+
+    def _end_without(self, name: str) -> None:
+        """Another process is gone, and this one has not noticed: it may wait for it."""
+        self._end_by_force(self._watchdog.first if self._watchdog and self._watchdog.first else name)
 
     def _results(self) -> tuple[int, int] | None:
         """Tells one results.json from another."""
@@ -163,7 +183,12 @@ class StopSignals:
         return self.trainer is not None and self.trainer.world_size > 1
 
     def _started(self) -> list[Any]:
-        return getattr(self.trainer.strategy.launcher, "procs", []) if self.trainer else []
+        """The processes that this one has started. Lightning forgets them: if one failed, it would kill all."""
+        with self._lock:
+            new = getattr(self.trainer.strategy.launcher, "procs", []) if self.trainer else []
+            self._others += new
+            new.clear()
+            return self._others
 
 
 class _Watchdog(threading.Thread):

@@ -14,7 +14,7 @@ from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.errors import UserError
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
-from fedem_lightning.run.run_folder import flatten
+from fedem_lightning.run.config_history import flatten
 from fedem_lightning.serving.export_formats import FORMATS, output_name
 from fedem_lightning.serving.load import load, load_clients
 from fedem_lightning.serving.preprocessing import sentence

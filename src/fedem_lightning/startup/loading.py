@@ -89,8 +89,8 @@ def _ours() -> dict[int, Any]:
 
 
 def _end(line: str) -> NoReturn:
-    if in_another_process():  # the first one says it; if another ended with 1, Lightning would kill the first
-        os._exit(0)
+    if in_another_process():  # the first one says it
+        os._exit(1)
     _clean_up()
     with suppress(RuntimeError):  # the signal came while something was printed
         sys.stdout.flush()

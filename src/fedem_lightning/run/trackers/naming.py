@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedem_lightning.run.run_folder import flatten
+from fedem_lightning.run.config_history import flatten
 from fedem_lightning.run.secrets import hide_in_overrides, is_secret
 from fedem_lightning.run.trackers.base import Tracked
 

@@ -1,0 +1,105 @@
+"""The configurations of a run: `.hydra/config.yaml` is the present one, and those before a change are kept beside it.
+
+`.hydra/config.until-round-NNNNNN.yaml` governed the rounds up to that one; so for the overrides and results.json.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from fedem_lightning.errors import UserError
+from fedem_lightning.run.files import write_atomically
+from fedem_lightning.run.secrets import hide_in_overrides, hide_in_tree
+
+_KEPT = re.compile(r"config\.until-round-(\d+)\.yaml")
+_OF_THE_COMMAND = ("ckpt_path", "run_dir")
+"""Keys that say how a command found the run."""
+
+
+def read_own_config(folder: Path) -> DictConfig | None:
+    """The configuration of the run in `folder`; None if there is none.
+
+    Raises:
+        UserError: it is unreadable.
+
+    """
+    path = folder / ".hydra" / "config.yaml"
+    return _read(path) if path.exists() else None
+
+
+def _read(path: Path) -> DictConfig:
+    try:
+        config = OmegaConf.load(path)
+        assert isinstance(config, DictConfig)
+        OmegaConf.to_container(config, resolve=True)
+    except Exception as error:  # no text, no YAML, a list, an unknown interpolation, ...
+        raise UserError(
+            f"{path}: unreadable ({type(error).__name__}), so nobody can tell whether the run is the same; "
+            "put back what the run wrote, or choose another run_dir"
+        ) from error
+    return config
+
+
+def save_config(folder: Path, config: DictConfig, overrides: list[str], rounds: int = 0) -> None:
+    """Writes .hydra/config.yaml and .hydra/overrides.yaml, unless they say the same already.
+
+    Args:
+        folder: of the run.
+        config: the composed configuration.
+        overrides: as the user typed them.
+        rounds: that the run has behind it. Results of that time are kept like a changed configuration.
+
+    Raises:
+        UserError: the earlier configuration is unreadable, or the system refuses to write.
+
+    """
+    earlier = read_own_config(folder)
+    results = folder / "results.json"
+    if results.exists():
+        write_atomically(_kept(folder, "results.json", rounds), results.read_bytes())
+        results.unlink()
+    if earlier is not None and not _changed(earlier, config):
+        return
+    shown = hide_in_tree(OmegaConf.to_container(config, resolve=False))
+    contents = {"config.yaml": OmegaConf.create(shown), "overrides.yaml": OmegaConf.create(hide_in_overrides(overrides))}
+    for name, content in contents.items():
+        path, kept = folder / ".hydra" / name, _kept(folder, name, rounds)
+        if path.exists() and not kept.exists():  # else the configuration between them has led to no checkpoint
+            write_atomically(kept, path.read_bytes())
+        write_atomically(path, OmegaConf.to_yaml(content).encode())
+
+
+def continued(folder: Path) -> list[dict[str, Any]]:
+    """After which rounds the run in `folder` went on with a changed configuration, and the keys that changed then."""
+    places = {int(m[1]): path for path in (folder / ".hydra").glob("*") if (m := _KEPT.fullmatch(path.name))}
+    configs = [*(_read(places[rounds]) for rounds in sorted(places)), read_own_config(folder)]
+    pairs = zip(sorted(places), configs, configs[1:], strict=False)
+    found = [(rounds, _changed(before, after)) for rounds, before, after in pairs if before and after]
+    return [{"round": rounds, "changed": keys} for rounds, keys in found if keys]
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with dotted keys."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    flat = {}
+    for key, part in tree.items():
+        flat.update(flatten(part, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
+
+
+def differences(before: DictConfig, now: DictConfig) -> dict[str, tuple[Any, Any]]:
+    """The keys in which two configurations differ once they are resolved, with both values, in alphabetical order."""
+    a, b = (flatten(hide_in_tree(OmegaConf.to_container(config, resolve=True))) for config in (before, now))
+    return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
+
+
+def _changed(before: DictConfig, after: DictConfig) -> list[str]:
+    return [key for key in differences(before, after) if key not in _OF_THE_COMMAND]
+
+
+def _kept(folder: Path, name: str, rounds: int) -> Path:
+    stem, ending = name.split(".")
+    return folder / ".hydra" / f"{stem}.until-round-{rounds:06d}.{ending}"

@@ -1,0 +1,87 @@
+"""The processes of one run end together: none waits for another that is gone."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+PARENT = "FEDEM_LIGHTNING_PARENT"
+"""Environment variable by which the first process tells the others its process id."""
+_EVERY = 0.2
+"""Seconds between two looks."""
+_GRACE = 5.0
+"""What the first process has to end by itself once another is gone: its next exchange fails."""
+
+
+class StartedProcesses(threading.Thread):
+    """Watches the processes that the first one has started, in place of Lightning, which would kill all by SIGKILL.
+
+    Args:
+        started: the processes so far; the first process of a run has rank 0 and is not among them.
+        end: ends this process, with the name of what has happened.
+
+    """
+
+    def __init__(self, started: Callable[[], Sequence["subprocess.Popen[bytes]"]], end: Callable[[str], None]) -> None:
+        super().__init__(daemon=True, name="started-processes")
+        self._processes, self._end = started, end
+        self._closed = threading.Event()
+        os.environ[PARENT] = str(os.getpid())
+        self.start()
+
+    def run(self) -> None:
+        """Looks until one has failed."""
+        while not self._closed.wait(_EVERY):
+            name = self.failed()
+            if name is not None:
+                if not self._closed.wait(_GRACE):
+                    self._end(name)
+                return
+
+    def failed(self, patience: float = 0.0) -> str | None:
+        """What became of a process that has failed; None: none has, for `patience` seconds."""
+        deadline = time.monotonic() + patience
+        while True:
+            processes = list(self._processes())
+            for rank, process in enumerate(processes, start=1):
+                if process.poll():
+                    how = _how_it_ended(process.returncode)
+                    return f"the end of process {rank + 1} of {len(processes) + 1} (pid {process.pid}, {how})"
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(_EVERY / 4)
+
+    def close(self) -> None:
+        """Stops watching: the others have done their part."""
+        self._closed.set()
+
+
+def _how_it_ended(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def end_with_the_first() -> None:
+    """In every process but the first: from here on it ends, without a word, once the process that started it is gone.
+
+    A process that torchrun or SLURM started ends with those.
+    """
+    parent = int(os.environ.get(PARENT, os.getppid()))
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_EVERY)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="first-process").start()
+
+
+def kill(processes: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None:
+    """Kills processes, and waits for each so many seconds at most."""
+    for process in processes:
+        process.kill()
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
