@@ -94,7 +94,9 @@ def test_large_losses_and_zero_weights_stay_finite_and_close_to_float64(scale: f
     tolerance = 1e-6 + 2e-7 * scale
     np.testing.assert_allclose(q.numpy(), exact, atol=tolerance)
     np.testing.assert_allclose(updated.sum(dim=1).numpy(), 1.0, atol=1e-5)
-    assert q.isfinite().all() and (q[:, :zeros] == 0).all() and (updated[:, :zeros] == 0).all()
+    assert q.isfinite().all()
+    assert (q[:, :zeros] == 0).all()
+    assert (updated[:, :zeros] == 0).all()
     found = mixture_losses(torch.tensor(pi), torch.tensor(losses), torch.tensor(owner))
     np.testing.assert_allclose(found.numpy(), -scipy.special.logsumexp(joint, axis=1), rtol=2e-7, atol=2e-6)
 

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.fast
 SECRET = "hf-12345"
 
 
-@pytest.mark.parametrize("key", ["api_key", "logger.wandb.api_key", "WANDB_API_KEY", "hub.token", "db_password", "secret"])
+@pytest.mark.parametrize(
+    "key", ["api_key", "logger.wandb.api_key", "WANDB_API_KEY", "hub.token", "db_password", "secret"]
+)
 def test_keys_of_secrets(key: str) -> None:
     assert is_secret(key)
 
@@ -36,13 +38,21 @@ def test_keys_of_other_things(key: str) -> None:
 )
 def test_overrides_are_shown_without_secrets(override: str) -> None:
     (hidden,) = hide_in_overrides([override])
-    assert SECRET not in hidden and "HIDDEN" in hidden
+    assert SECRET not in hidden
+    assert "HIDDEN" in hidden
     assert hidden.split("=")[0] == override.split("=")[0]
     assert SECRET not in run_command([override]) + resume_command(Path("out"), [override])
 
 
 def test_other_overrides_stay_as_typed() -> None:
-    typed = ["seed=3", "algorithm=fedem", "~callbacks.live", "dataset.path='a=b c'", "+n_tokens=[1, 2]", "x=http://a/b@c"]
+    typed = [
+        "seed=3",
+        "algorithm=fedem",
+        "~callbacks.live",
+        "dataset.path='a=b c'",
+        "+n_tokens=[1, 2]",
+        "x=http://a/b@c",
+    ]
     assert hide_in_overrides(typed) == typed
     assert hide_in_text("the tokens: three") == "the tokens: three"
 
@@ -61,8 +71,8 @@ def test_trees_keep_what_names_a_variable_alone() -> None:
 def test_no_file_of_a_run_holds_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", SECRET)
     given = [f"+local_training.hub={{api_key: {SECRET}}}", "+local_training.password=${oc.env:MY_SECRET}"]
-    assert 0 == call(tmp_path, monkeypatch, *TINY, *given, "trainer.max_epochs=1", "run_dir=out")
+    assert call(tmp_path, monkeypatch, *TINY, *given, "trainer.max_epochs=1", "run_dir=out") == 0
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.name == "config.yaml" for path in written)
     assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
-    assert 0 == call(tmp_path, monkeypatch, *TINY, *given, "trainer.max_epochs=2", "run_dir=out", "ckpt_path=auto")
+    assert call(tmp_path, monkeypatch, *TINY, *given, "trainer.max_epochs=2", "run_dir=out", "ckpt_path=auto") == 0

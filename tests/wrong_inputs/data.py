@@ -24,12 +24,12 @@ _N = 40
 def federation(**changed: Any) -> dict[str, np.ndarray]:
     """Four clients of ten samples of three features."""
     random = np.random.default_rng(0)
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "x": random.normal(size=(_N, 3)).astype(np.float32),
         "y": np.arange(_N) % 2,
         "client": np.repeat(np.arange(4), 10),
     }
-    arrays |= {name: np.asarray(value) for name, value in changed.items() if value is not None}
+    arrays |= {name: np.asarray(value) for name, value in changed.items()}
     return {name: array for name, array in arrays.items() if name not in changed or changed[name] is not None}
 
 
@@ -66,7 +66,7 @@ def _npz_files() -> dict[str, Callable[[Path], None]]:
 
 def _wrong_arrays() -> dict[str, dict[str, np.ndarray]]:
     x, y, client = (federation()[name] for name in ("x", "y", "client"))
-    bad = x.copy()
+    bad, dates = x.copy(), np.array(["2020-01-01"] * _N, "M8[D]")
     bad[3, 1] = np.nan
     infinite = x.astype(np.float64)
     infinite[15:18] = 1e300
@@ -76,7 +76,7 @@ def _wrong_arrays() -> dict[str, dict[str, np.ndarray]]:
         **{f"{name}-empty": federation(**{name: federation()[name][:0]}) for name in ("x", "y", "client")},
         **{f"{name}-scalar": federation(**{name: 1}) for name in ("x", "y", "client")},
         **{f"{name}-text": federation(**{name: np.array(["a"] * _N)}) for name in ("x", "y")},
-        **{f"{name}-dates": federation(**{name: np.array(["2020-01-01"] * _N, "M8[D]")}) for name in ("x", "y", "client")},
+        **{f"{name}-dates": federation(**{name: dates}) for name in ("x", "y", "client")},
         **{f"{name}-complex": federation(**{name: np.ones(_N) * 1j}) for name in ("x", "y", "client")},
         **{f"{name}-bytes": federation(**{name: np.array([b"\xff"] * _N)}) for name in ("x", "y")},
         **{f"{name}-records": federation(**{name: np.zeros(_N, "i4,f4")}) for name in ("x", "y", "client")},
@@ -180,7 +180,7 @@ def _zips() -> dict[str, Callable[[Path], None]]:
     found: dict[str, Callable[[Path], None]] = {
         name: partial(_zip, {"x.npy": member, **rest}) for name, member in promised.items() if name != "trailing-bytes"
     }
-    found["bomb"] = partial(_zip, {"x.npy": _npy((3 * 10**7, 3), 9 * 10**7), **rest}, zipfile.ZIP_DEFLATED)
+    found["bomb"] = partial(_zip, {"x.npy": _npy((3 * 10**7, 3), 9 * 10**7), **rest}, compression=zipfile.ZIP_DEFLATED)
     found["encrypted"] = _encrypted
     found["parent-names"] = partial(_zip, {"../x.npy": _npy((40, 3), 120), **rest})
     found["no-members"] = partial(_zip, {})
@@ -225,7 +225,9 @@ def _tables() -> dict[str, Callable[[Path], None]]:
         "equal-columns": text.replace("a,b,c", "a,a,c"),
         "no-label": text.replace("y,client", "z,client"),
         "no-client": text.replace("y,client", "y,site"),
-        "label-everywhere-empty": "\n".join([lines[0], *(",".join([*line.split(",")[:3], "", "1"]) for line in lines[1:])]),
+        "label-everywhere-empty": "\n".join(
+            [lines[0], *(",".join([*line.split(",")[:3], "", "1"]) for line in lines[1:])]
+        ),
         "label-missing-once": "\n".join([*lines[:4], "1,2,3,,0", *lines[4:]]),
         "client-missing-once": "\n".join([*lines[:4], "1,2,3,0,", *lines[4:]]),
         "infinite": "\n".join([*lines[:4], "inf,2,3,0,0", *lines[4:]]),
@@ -259,7 +261,7 @@ def _tables() -> dict[str, Callable[[Path], None]]:
 def _commands() -> Iterator[Case]:
     """Wrong arguments of `python -m fedem_lightning.data`."""
     command = "fedem_lightning.data"
-    wrong = (
+    wrong: tuple[tuple[str, ...], ...] = (
         *((), ("describe",), ("describe", "no_such"), ("nothing",), ("list", "data_dir"), ("--what",), ("convert",)),
         *(("convert", "cifar10", "missing", "out.npz"), ("convert", "no_such", "a", "b"), ("download",)),
         *(("download", "no_such"), ("describe", "npz"), ("describe", "npz", "dataset.path=5")),

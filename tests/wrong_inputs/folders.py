@@ -29,19 +29,36 @@ def cases() -> Iterator[Case]:
     for name, spoil in _spoilt(run).items():
         for command, words in _COMMANDS.items():
             module = "fedem_lightning" if command.startswith("resume") else f"fedem_lightning.{command}"
-            yield Case(f"folders/{command}/{name}", words, module, functools.partial(_prepare, run, spoil), refused=False)
+            yield Case(
+                f"folders/{command}/{name}", words, module, functools.partial(_prepare, run, spoil), refused=False
+            )
     for name, make in _places().items():
         yield Case(f"folders/new/{name}", RUN, prepare=make)
-        yield Case(f"folders/new-auto/{name}", (*RUN, "ckpt_path=auto"), prepare=make, refused=name in ("file", "below-a-file"))
+        yield Case(
+            f"folders/new-auto/{name}", (*RUN, "ckpt_path=auto"), prepare=make, refused=name in ("file", "below-a-file")
+        )
     for value in ("true", "3", "[a]", "{a: 1}", "missing.ckpt", ".", "''", "/dev/null", "1.5"):
         yield Case(f"folders/ckpt_path={value}", (*TINY, f"ckpt_path={value}"), says="ckpt_path")
     for value in ("[a]", "{a: 1}", "''", "/proc/nothing", "/dev/null/x", "a" * 300):
         yield Case(f"folders/run_dir={value[:20]}", (*TINY, f"run_dir={value}"), says="run_dir")
-    for changed in ("seed=1", "algorithm=fedavg", "dataset.n_clients=5", "algorithm.n_components=2", "dataset.noise=2.0",
-                    "trainer.max_epochs=1", "algorithm.client_optimizer.lr=0.3", "backbone=mlp", "fidelity=reference"):
+    for changed in (
+        "seed=1",
+        "algorithm=fedavg",
+        "dataset.n_clients=5",
+        "algorithm.n_components=2",
+        "dataset.noise=2.0",
+        "trainer.max_epochs=1",
+        "algorithm.client_optimizer.lr=0.3",
+        "backbone=mlp",
+        "fidelity=reference",
+    ):
         words = (*RUN, "trainer.max_epochs=2", "ckpt_path=auto", changed)
-        yield Case(f"folders/another/{changed}", words, prepare=functools.partial(_prepare, run, None),
-                   refused=not changed.startswith("trainer"))
+        yield Case(
+            f"folders/another/{changed}",
+            words,
+            prepare=functools.partial(_prepare, run, None),
+            refused=not changed.startswith("trainer"),
+        )
     yield Case("folders/again", RUN, prepare=functools.partial(_prepare, run, None), says="run_dir")
 
 
@@ -57,18 +74,22 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _prepare(run: Path, spoil: Callable[[Path], None] | None, place: Path) -> None:
+def _prepare(run: Path, spoil: Callable[[Path], object] | None, place: Path) -> None:
     shutil.copytree(run, place / "out", symlinks=True)
     random = np.random.default_rng(0)
-    np.savez(place / "data.npz", x=random.normal(size=(12, 3)).astype(np.float32), y=np.arange(12) % 2,
-             client=np.repeat([0, 1], 6))
+    np.savez(
+        place / "data.npz",
+        x=random.normal(size=(12, 3)).astype(np.float32),
+        y=np.arange(12) % 2,
+        client=np.repeat([0, 1], 6),
+    )
     if spoil is not None:
         spoil(place / "out")
 
 
-def _spoilt(run: Path) -> dict[str, Callable[[Path], None]]:
+def _spoilt(run: Path) -> dict[str, Callable[[Path], object]]:
     """What may have happened to a run's folder, file by file."""
-    found: dict[str, Callable[[Path], None]] = {}
+    found: dict[str, Callable[[Path], object]] = {}
     names = [str(path.relative_to(run)) for path in sorted(run.rglob("*")) if path.is_file()]
     for name in names:
         if name.endswith(".png"):
@@ -81,23 +102,32 @@ def _spoilt(run: Path) -> dict[str, Callable[[Path], None]]:
             f"{name}-folder": functools.partial(_instead, name, lambda path: path.mkdir()),
             f"{name}-dangling": functools.partial(_instead, name, lambda path: path.symlink_to("nowhere")),
         }
-    return found | {
+    more: dict[str, Callable[[Path], object]] = {
         "all-checkpoints-missing": lambda out: shutil.rmtree(out / "checkpoints"),
         "checkpoints-a-file": functools.partial(_instead, "checkpoints", lambda path: path.write_text("")),
         "hydra-missing": lambda out: shutil.rmtree(out / ".hydra"),
         "hydra-a-file": functools.partial(_instead, ".hydra", lambda path: path.write_text("")),
-        "empty": lambda out: (shutil.rmtree(out), out.mkdir()) and None,
+        "empty": _emptied,
         "dangling-ckpt": lambda out: (out / "checkpoints" / "x.ckpt").symlink_to("nowhere"),
         "ckpt-folder": lambda out: (out / "checkpoints" / "round-000009.ckpt").mkdir(),
         "ckpt-text": lambda out: (out / "checkpoints" / "round-best.ckpt").write_text("") and None,
         "metrics-excel": functools.partial(_rewrite, "metrics.csv", _excel),
-        "metrics-one-word": functools.partial(_rewrite, "metrics.csv", lambda content: b"hello"),
+        "metrics-one-word": functools.partial(_rewrite, "metrics.csv", lambda c: b"hello"),
         "metrics-half-row": functools.partial(_rewrite, "metrics.csv", lambda content: content[:-8]),
         "config-list": functools.partial(_rewrite, ".hydra/config.yaml", lambda content: b"[1, 2]\n"),
         "config-anchors": functools.partial(_rewrite, ".hydra/config.yaml", _anchors),
         "config-env": functools.partial(_rewrite, ".hydra/config.yaml", lambda c: c + b"\nzz: ${oc.env:HOME}\n"),
-        "config-tag": functools.partial(_rewrite, ".hydra/config.yaml", lambda c: c + b"\nzz: !!python/object/apply:os.system ['touch touched']\n"),
+        "config-tag": functools.partial(_rewrite, ".hydra/config.yaml", lambda c: c + _TAG),
     }
+    return found | more
+
+
+_TAG = b"\nzz: !!python/object/apply:os.system ['touch touched']\n"
+
+
+def _emptied(out: Path) -> None:
+    shutil.rmtree(out)
+    out.mkdir()
 
 
 def _excel(content: bytes) -> bytes:
@@ -145,5 +175,10 @@ def _places() -> dict[str, Callable[[Path], None]]:
     def dangling(place: Path) -> None:
         (place / "out").symlink_to("/proc/no/such/place")
 
-    return {"file": file, "users-figure": users_figure, "users-metrics": users_metrics, "hydra-alone": hydra_alone,
-            "dangling": dangling}
+    return {
+        "file": file,
+        "users-figure": users_figure,
+        "users-metrics": users_metrics,
+        "hydra-alone": hydra_alone,
+        "dangling": dangling,
+    }

@@ -11,6 +11,7 @@ from wrong_inputs.case import Case
 from wrong_inputs.folders import finished
 
 COMMAND = "fedem_lightning.report"
+_VALUES: dict[str, Any] = {"missing": ..., "null": None, "text": "zz", "list": [1], "number": -1, "object": {}}
 _NAMES = {
     "html": "<script>alert(1)</script>",
     "tex": "$\\frac{$",
@@ -32,19 +33,37 @@ def cases() -> Iterator[Case]:
     run = finished()
     results = json.loads((run / "results.json").read_text())
     for path in _paths(results):
-        for label, value in (("missing", ...), ("null", None), ("text", "zz"), ("list", [1]), ("number", -1), ("object", {})):
+        for label, value in (
+            ("missing", ...),
+            ("null", None),
+            ("text", "zz"),
+            ("list", [1]),
+            ("number", -1),
+            ("object", {}),
+        ):
             change = functools.partial(_changed, path, value)
             yield _case(f"reports/results/{'.'.join(path)}-{label}", run, change)
     for label, name in _NAMES.items():
         for key in ("algorithm", "dataset", "backbone"):
             yield _case(f"reports/names/{key}-{label}", run, functools.partial(_changed, (key,), name))
     for words in (
-        *((), ("missing",), ("out", "--table", "no_such"), ("out", "--choose", "no.such.key"), ("out", "--every", "abc")),
+        *(
+            (),
+            ("missing",),
+            ("out", "--table", "no_such"),
+            ("out", "--choose", "no.such.key"),
+            ("out", "--every", "abc"),
+        ),
         *(("out", "--compare", "a"), ("out", "--compare", "a", "b"), ("out", "--equal-time", "no_such"), ("--out",)),
         *(("out", "--what"), ("/dev/null",), ("out/results.json",), ("out", "--out", "out/results.json")),
         *(("out", "--watch", "--every", "-1"), ("out", "--watch", "--every", "nan"), ("out", "--out", "/proc/x/y")),
     ):
-        yield Case(f"reports/arguments/{' '.join(words) or 'nothing'}", words, COMMAND, functools.partial(_prepare, run, lambda r: r))
+        yield Case(
+            f"reports/arguments/{' '.join(words) or 'nothing'}",
+            words,
+            COMMAND,
+            functools.partial(_prepare, run, lambda r: r),
+        )
 
 
 def _paths(tree: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

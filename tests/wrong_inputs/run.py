@@ -19,7 +19,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from wrong_inputs.case import Case, Outcome, faults, meet  # noqa: E402
+from wrong_inputs.case import Case, Outcome, faults, meet
 
 
 def all_cases() -> list[Case]:
@@ -37,8 +37,8 @@ def preload() -> None:
     import fedem_lightning.data.__main__
     import fedem_lightning.report.comparison
     import fedem_lightning.run.cli
-    import fedem_lightning.run.execute  # noqa: F401
-    import fedem_lightning.run.misspelt  # noqa: F401
+    import fedem_lightning.run.execute
+    import fedem_lightning.run.misspelt
     import fedem_lightning.serving.load  # noqa: F401
 
 

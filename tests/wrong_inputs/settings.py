@@ -23,12 +23,13 @@ WRONG: dict[type, tuple[str, ...]] = {
     type(None): ("{zz: 1}", "[[[1]]]"),
 }
 """By the kind of a key's default."""
-LEGAL = {
-    ("dataset.seed", "-7"): "",
+LEGAL: dict[tuple[str, str], str] = {}
+"""Values that a key takes after all, and why."""
+_TEXT = {
+    *("name", "project", "group", "experiment_name", "run_name", "tracking_uri"),
+    *("data_dir", "path", "run_dir", "label"),
 }
-"""Values that a key may take after all, and why."""
-NEEDS = {"network=devices": ("+network.devices.zz=1",)}
-_TEXT = {"name", "project", "group", "experiment_name", "run_name", "tracking_uri", "data_dir", "path", "run_dir", "label"}
+"""Keys that take any text."""
 
 
 def cases() -> Iterator[Case]:

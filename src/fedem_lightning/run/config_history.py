@@ -63,7 +63,10 @@ def save_config(folder: Path, config: DictConfig, overrides: list[str], rounds: 
     if earlier is not None and not _changed(earlier, config):
         return
     shown = hide_in_tree(OmegaConf.to_container(config, resolve=False))
-    contents = {"config.yaml": OmegaConf.create(shown), "overrides.yaml": OmegaConf.create(hide_in_overrides(overrides))}
+    contents = {
+        "config.yaml": OmegaConf.create(shown),
+        "overrides.yaml": OmegaConf.create(hide_in_overrides(overrides)),
+    }
     for name, content in contents.items():
         path, kept = folder / ".hydra" / name, _kept(folder, name, rounds)
         if path.exists() and not kept.exists():  # else the configuration between them has led to no checkpoint
