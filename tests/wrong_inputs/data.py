@@ -48,7 +48,7 @@ def cases() -> Iterator[Case]:
 
 
 def _training(name: str, file: str, write: Callable[[Path], None], dataset: str) -> Case:
-    words = (*RUN, f"dataset={dataset}", f"dataset.path={file}")
+    words: tuple[str, ...] = (*RUN, f"dataset={dataset}", f"dataset.path={file}")
     if dataset == "table":
         words += ("dataset.label=y", "dataset.client=client")
     return Case(name, words, prepare=lambda place: write(place / file))
