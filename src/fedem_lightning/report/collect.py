@@ -18,7 +18,7 @@ from fedem_lightning.report.samples import Samples, Scored, read_samples, scored
 from fedem_lightning.report.text import plain
 
 SUMS = ("weighted", "pooled", "mean", "bottom_decile", "worst")
-_OPTIONAL = ("environment", "val", "unseen", "reference", "recovery", "components", "bounds", "data")
+_OPTIONAL = ("environment", "honest", "val", "unseen", "reference", "recovery", "components", "bounds", "data")
 """Keys of results.json with further keys; anything else there counts as nothing."""
 _REQUIRED: dict[str, type] = {
     "algorithm": str,
