@@ -27,6 +27,8 @@ GROUPS = (
     "backbone",
     "engine",
     "network",
+    "aggregation",
+    "faults",
     "trainer",
     "logger",
     "callbacks",

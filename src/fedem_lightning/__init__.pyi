@@ -1,5 +1,6 @@
 from fedem_lightning import algorithms
 from fedem_lightning.adaptation import Adaptation, Dapper, Finetune, Interpolate
+from fedem_lightning.aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, TrimmedMean
 from fedem_lightning.algorithms import *  # noqa: F403 - a new algorithm is listed there alone
 from fedem_lightning.backbones import (
     CNN,
@@ -29,6 +30,7 @@ from fedem_lightning.data import (
 )
 from fedem_lightning.engine import AutoEngine, Engine, LoopEngine, VmapEngine
 from fedem_lightning.errors import UserError
+from fedem_lightning.faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN, SignFlip
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.models.client_model import ClientModel, ClientModels
 from fedem_lightning.network import DeviceNetwork, Network, ShiftedExponentialNetwork
@@ -38,11 +40,10 @@ from fedem_lightning.topology import Topology
 __version__: str
 
 __all__ = [
-    "CNN",
-    "LSTM",
-    "MLP",
     "Adaptation",
+    "Aggregation",
     "AutoEngine",
+    "CNN",
     "Categorical",
     "CharLSTM",
     "ClientModel",
@@ -55,25 +56,38 @@ __all__ = [
     "Digits",
     "Dropout",
     "Engine",
+    "Faults",
     "FederatedDataModule",
     "Federation",
     "Finetune",
     "ImageDataModule",
     "Interpolate",
+    "LSTM",
+    "LabelFlip",
     "LeNet5",
     "Linear",
     "LoopEngine",
+    "MLP",
+    "Mean",
+    "Median",
     "MixturePopulation",
     "MobileNetV2",
+    "MultiKrum",
     "Network",
+    "NoAnswer",
+    "NormClipping",
     "NpzDataModule",
     "ReferenceCNN",
     "ResNet18",
+    "Scaling",
+    "SendNaN",
     "ShiftedExponentialNetwork",
+    "SignFlip",
     "SyntheticMixture",
     "TableDataModule",
     "TextDataModule",
     "Topology",
+    "TrimmedMean",
     "UserError",
     "VmapEngine",
     "load",

@@ -8,6 +8,10 @@ class UserError(ValueError):
     """A mistake in a configuration, a file or an array. The message names it and says what was expected."""
 
 
+class NoUpdateLeft(UserError):
+    """All updates of a round were rejected; the model is as it was before the round."""
+
+
 class Interrupted(BaseException):
     """The run was stopped by a signal; the message says how to continue it.
 

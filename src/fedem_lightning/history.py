@@ -10,6 +10,7 @@ from torch import Tensor
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.network import Traffic
 from fedem_lightning.processes import Processes
+from fedem_lightning.rejections import NOT_FINITE, Rejection, Rejections
 
 
 @dataclass
@@ -23,7 +24,7 @@ class Statistics:
     air_bytes: int = 0  # transmitted bytes of clients and server: a broadcast counts once
     times: dict[str, float] = field(default_factory=dict)  # simulated time in each network, in its unit
     stragglers: int = 0  # clients left out of a round because they missed its deadline
-    rejected_updates: int = 0  # client updates left out because they were not finite
+    rejections: Rejections = field(default_factory=Rejections)  # client updates that were left out
     special_rounds: int = 0  # see `count_special_round`
     planned_rounds: int = 0  # rounds of the whole run; the learning-rate schedule needs it
     seconds_before: float = 0.0  # from the start of the run to the checkpoint from which it was resumed
@@ -36,6 +37,11 @@ class Statistics:
         """Number of finished rounds."""
         return len(self.round_seconds)
 
+    @property
+    def rejected_updates(self) -> int:
+        """Number of client updates that were left out."""
+        return self.rejections.total
+
     def begin(self, start: float) -> None:
         """Sets the time at which this process began the run, by `time.perf_counter`."""
         self._begun = start
@@ -46,7 +52,11 @@ class Statistics:
 
     def count_on(self, saved: dict[str, Any]) -> "Statistics":
         """The statistics of a checkpoint, with the start time of these ones."""
-        statistics = Statistics(**saved)
+        earlier = dict(saved)
+        unnamed = earlier.pop("rejected_updates", 0)  # what checkpoints of version 0.1.0 have
+        rejections = Rejections(**earlier.pop("rejections", {}))
+        rejections.add(0, [], unnamed)
+        statistics = Statistics(**earlier, rejections=rejections)
         statistics.begin(self._begun)
         return statistics
 
@@ -76,7 +86,7 @@ class Statistics:
             "down_megabytes": self.down_bytes / 1e6,
             "air_megabytes": self.air_bytes / 1e6,
             "stragglers": self.stragglers,
-            "rejected_updates": self.rejected_updates,
+            "rejected_updates": self.rejections.total,
             **{f"time_{name}": time for name, time in self.times.items()},
         }
 
@@ -107,9 +117,15 @@ class RoundMetrics:
     """Metrics of a round: means over samples, added block by block, and the number of updates that clients rejected."""
 
     def __init__(self) -> None:
-        self.rejected = 0
+        self.rejected = 0  # all of them
+        self.rejections: list[Rejection] = []  # those whose client is known
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
+
+    def reject(self, clients: Tensor, reason: str = NOT_FINITE, detail: str = "") -> None:
+        """Notes that the updates of these clients (int64 [C]) are left out."""
+        self.rejections += [Rejection(client, reason, detail) for client in clients.tolist()]
+        self.rejected += len(clients)
 
     def add(self, name: str, values: Tensor) -> None:
         """Adds values of any shape to the mean called `name`."""
@@ -125,6 +141,23 @@ class RoundMetrics:
         self.rejected = int(rejected)
         self._sums = dict(zip(self._sums, numbers, strict=False))
         self._counts = {name: int(n) for name, n in zip(self._counts, numbers[len(self._sums) :], strict=True)}
+
+    def names(self) -> list[str]:
+        """The names of the means, in their order."""
+        return list(self._sums)
+
+    def adopt(self, names: list[str]) -> None:
+        """Begins the means of another process, whose clients have added values: those of this one have not."""
+        for name in names:
+            self._sums.setdefault(name, 0.0)
+            self._counts.setdefault(name, 0)
+
+    def copy(self) -> "RoundMetrics":
+        """The same metrics, which further values do not change."""
+        other = RoundMetrics()
+        other.rejected, other.rejections = self.rejected, list(self.rejections)
+        other._sums, other._counts = dict(self._sums), dict(self._counts)
+        return other
 
     def means(self) -> dict[str, float]:
         """The means, by name."""

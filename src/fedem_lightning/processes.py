@@ -6,6 +6,7 @@ depend on the number of processes, up to the order of float sums.
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -82,6 +83,14 @@ class Processes:
         if self.size > 1:
             for tensor in tensors:
                 dist.all_reduce(tensor, dist.ReduceOp.MAX)
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, by rank; plain objects and tensors on the CPU."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def exchange_rows(self, tensors: Iterable[Tensor], shares: list[Tensor]) -> None:
         """Gives every process the rows of tensors [T, ...] that belong to the clients of the others."""

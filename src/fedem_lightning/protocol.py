@@ -1,6 +1,6 @@
 """The members of an algorithm that helpers use. `FederatedAlgorithm` has them; helpers import this module only."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -8,9 +8,10 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.aggregation import Aggregation, Means, Models, Sent
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import Engine
+from fedem_lightning.faults import Faults
 from fedem_lightning.history import Round, RoundMetrics, RoundObserver, Statistics
 from fedem_lightning.local_solver import ClientSGD, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
@@ -31,6 +32,8 @@ class Algorithm(Protocol):
     batch_size: int
     client_optimizer: ClientSGD
     networks: dict[str, Network]
+    aggregation: Aggregation
+    faults: Faults | None
     statistics: Statistics
     round_metrics: RoundMetrics
     observer: RoundObserver
@@ -39,6 +42,8 @@ class Algorithm(Protocol):
 
     @property
     def uses_server_optimizer(self) -> bool: ...
+    @property
+    def sends_updates(self) -> bool: ...
     @property
     def n_trained_models(self) -> int: ...
     @property
@@ -72,6 +77,7 @@ class Algorithm(Protocol):
     def transmission(self, clients: Tensor) -> Transmission: ...
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor: ...
     def cohort(self, federation: Federation, round_: int) -> Tensor: ...
+    def received_models(self, clients: Tensor) -> Models: ...
 
     # parts of an algorithm
     def optimizers(self) -> Any: ...
@@ -110,5 +116,6 @@ class Algorithm(Protocol):
     def evaluation_components(self, federation: Federation) -> Models: ...
     def groups_of(self, clients: Tensor) -> Tensor: ...
     def client_state(self) -> Iterator[Tensor]: ...
+    def remember(self, clients: Tensor) -> Callable[[], None]: ...
     def client_stores(self) -> Mapping[str, ClientStore]: ...
     def client_columns(self) -> dict[str, np.ndarray]: ...

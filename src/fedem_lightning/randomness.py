@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     COLLABORATION = 20
     DOWNLOADS = 21
     FEW_SHOT = 22
+    FAULTS = 23
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

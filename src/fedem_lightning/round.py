@@ -4,34 +4,46 @@
 """
 
 import time
+import warnings
+from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, WeightedMean, check_sent
+from fedem_lightning.aggregation import Collector, Means
+from fedem_lightning.client_updates import ClientUpdates
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import UserError
+from fedem_lightning.errors import NoUpdateLeft, UserError
 from fedem_lightning.history import Round, RoundMetrics
-from fedem_lightning.models.frozen import frozen_bytes
+from fedem_lightning.models.components import model_state
+from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
 from fedem_lightning.network import Clocks, Traffic, Transmission
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, TOO_LONG, Rejection, summarised
 
 
 def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
     """Runs one round of any algorithm; returns the metrics to log."""
     start = time.perf_counter()
     round_, statistics = algorithm.current_epoch, algorithm.statistics
+    faulty = faulty_clients(algorithm, federation, round_)
+    if algorithm.faults is not None and algorithm.faults.corrupts_labels:
+        federation = algorithm.faults.with_other_labels(federation, faulty)
     if round_ == 0:
         algorithm.initialize(federation)
     drawn = algorithm.cohort(federation, round_)
     clocks = Clocks(algorithm.networks, drawn, algorithm.local_work(federation, drawn, round_), algorithm.seed, round_)
-    cohort = drawn[clocks.in_time.to(drawn.device)]
-    means = train_clients(algorithm, federation, cohort, round_)
+    in_time = drawn[clocks.in_time.to(drawn.device)]
+    cohort, silent = answering(algorithm, in_time, faulty)
+    means, rejections = train_clients(algorithm, federation, cohort, round_, faulty)
     algorithm.server_update(means, Round(round_, federation, cohort))
+    check_server(algorithm, round_)
     sent = algorithm.transmission(drawn)
     traffic = with_frozen(algorithm, drawn, sent.traffic(len(drawn), len(cohort), algorithm.message_bytes))
     statistics.count(traffic, clocks.times(traffic))
-    statistics.stragglers += len(drawn) - len(cohort)
+    statistics.stragglers += len(drawn) - len(in_time)
+    rejected = count_rejections(algorithm, federation, round_, silent + rejections)
     statistics.round_seconds.append(time.perf_counter() - start)
     statistics.tick()
     return {
@@ -39,39 +51,142 @@ def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
         "lr": algorithm.lr_at(round_),
         "cohort": len(cohort),
         "seconds": statistics.round_seconds[-1],
+        "rejected": rejected,
         **statistics.totals(),
         **algorithm.round_metrics.means(),
     }
 
 
-def train_clients(algorithm: Algorithm, federation: Federation, cohort: Tensor, round_: int) -> Means | None:
-    """Runs the cohort's client updates, shared among the Trainer's processes; returns their average (None: none sent).
+def train_clients(
+    algorithm: Algorithm, federation: Federation, cohort: Tensor, round_: int, faulty: Tensor
+) -> tuple[Means | None, list[Rejection]]:
+    """Runs the cohort's client updates, shared among the Trainer's processes.
+
+    Args:
+        algorithm, federation: of the run.
+        cohort: int64 [C], ascending.
+        round_: number of the round, from 0.
+        faulty: clients that send something else than they computed, int64.
+
+    Returns:
+        The average of the updates (None: none sent), and the updates that were left out.
 
     Raises:
-        UserError: no client update was finite.
+        UserError: no client update was left, or their mean is not finite.
 
     """
     processes = Processes.of(algorithm.trainer)
     shares = processes.deal(cohort, federation.splits["train"].counts(cohort))
     mine = shares[processes.rank]
     algorithm.observer.begin("clients", len(mine))
-    mean, algorithm.round_metrics = WeightedMean(), RoundMetrics()
+    parameters, faults = set(trained_parameters(algorithm.components[0])), algorithm.faults
+    collector, algorithm.round_metrics = algorithm.aggregation.begin(cohort, parameters), RoundMetrics()
+    updates = ClientUpdates(algorithm, round_)
     for block in algorithm.blocks(federation, mine):
-        update = algorithm.client_update(block, round_)
-        check_sent(algorithm, update)
-        if update is not None:
-            mean.add(update)
-    mean.reduce(processes)
-    algorithm.round_metrics.reduce(processes, algorithm.device)
+        for part, update in updates.of(block):
+            if update is None:
+                continue
+            attacks = torch.isin(part.clients, faulty)  # [C]
+            corrupts = faults is not None and faults.corrupts and bool(attacks.any())
+            received = algorithm.received_models(part.clients) if corrupts or collector.needs_received else {}
+            if faults is not None and corrupts:
+                update = faults.corrupted(update, received, attacks, parameters)
+            finite = collector.add(update, part.clients, received)
+            algorithm.round_metrics.reject(part.clients[~finite])
+    rejections = _meet(algorithm, collector, processes)
+    _stop_without_updates(algorithm, updates, rejections, round_, len(cohort))
     processes.exchange_rows(algorithm.client_state(), shares)
-    sent, kept = mean.rejected, algorithm.round_metrics.rejected  # numbers of updates that were not finite
-    algorithm.statistics.rejected_updates += sent + kept
-    if len(cohort) in (sent, kept):
+    means = collector.compute()
+    if means is not None and not is_finite(rows[means.heard] for rows in means.models.values()):
+        where = f"in round {round_ + 1} the mean of the updates overflows"
+        raise UserError(f"training diverged: {where}; {_lower(algorithm)}")
+    return means, rejections
+
+
+def _meet(algorithm: Algorithm, collector: Collector, processes: Processes) -> list[Rejection]:
+    """Combines updates, metrics and rejections of all processes; returns the rejections of all, by client."""
+    metrics = algorithm.round_metrics
+    if processes.size > 1:  # a process whose clients have all failed knows neither names nor shapes
+        idle = torch.tensor([float(collector.like() is None)], device=algorithm.device)
+        processes.sum([idle])
+        if 0 < float(idle) < processes.size:
+            forms = processes.gather((collector.like(), metrics.names()))
+            like, names = next((like, names) for like, names in forms if like is not None)
+            if collector.like() is None:
+                collector.adopt(like, algorithm.device)
+                metrics.adopt(names)
+    too_long = collector.reduce(processes)
+    metrics.reduce(processes, algorithm.device)
+    rejections = metrics.rejections
+    if metrics.rejected:
+        rejections = [rejection for part in processes.gather(rejections) for rejection in part]
+    metrics.rejected += len(too_long)
+    rejections = rejections + [Rejection(client, TOO_LONG) for client in too_long.tolist()]
+    return sorted(rejections)
+
+
+def _stop_without_updates(
+    algorithm: Algorithm, updates: ClientUpdates, rejections: list[Rejection], round_: int, n_clients: int
+) -> None:
+    """Raises the reason if all updates of the round were rejected; the model is then as it was before the round."""
+    unnamed = algorithm.round_metrics.rejected - len(rejections)
+    if n_clients not in (len({rejection.client for rejection in rejections}), unnamed):
+        return
+    updates.put_all_back()
+    reasons = {rejection.reason for rejection in rejections}
+    if reasons == {EXCEPTION} and updates.error is not None:
+        raise updates.error
+    where = f"in round {round_ + 1} no client's update was"
+    if reasons <= {NOT_FINITE}:
+        raise NoUpdateLeft(f"training diverged: {where} finite; {_lower(algorithm)}")
+    raise NoUpdateLeft(f"training stopped: {where} left: {summarised(rejections)}")
+
+
+def _lower(algorithm: Algorithm) -> str:
+    return f"lower algorithm.client_optimizer.lr (now {algorithm.client_optimizer.lr:g})"
+
+
+def is_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether tensors are free of NaN and infinity; integers are."""
+    return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
+
+
+def check_server(algorithm: Algorithm, round_: int) -> None:
+    """Raises UserError if the server's step has left a component that is not finite."""
+    if not is_finite(t for component in algorithm.components for t in model_state(component).values()):
         raise UserError(
-            f"training diverged: in round {round_ + 1} no client's update was finite; "
-            f"lower algorithm.client_optimizer.lr (now {algorithm.client_optimizer.lr:g})"
+            f"training diverged: the server's step of round {round_ + 1} overflows; lower "
+            "algorithm.server_optimizer.lr or algorithm.client_optimizer.lr"
         )
-    return mean.compute()
+
+
+def faulty_clients(algorithm: Algorithm, federation: Federation, round_: int) -> Tensor:
+    """The clients that the configured faults make faulty in a round, int64, ascending."""
+    clients = federation.clients()
+    return clients[:0] if algorithm.faults is None else algorithm.faults.faulty(clients, algorithm.seed, round_)
+
+
+def answering(algorithm: Algorithm, cohort: Tensor, faulty: Tensor) -> tuple[Tensor, list[Rejection]]:
+    """The clients of the cohort that answer, and those that do not; if none would, the first one answers."""
+    if algorithm.faults is None or algorithm.faults.answers:
+        return cohort, []
+    silent = torch.isin(cohort, faulty)
+    silent[0] &= not silent.all()
+    return cohort[~silent], [Rejection(client, NO_ANSWER) for client in cohort[silent].tolist()]
+
+
+def count_rejections(algorithm: Algorithm, federation: Federation, round_: int, rejections: list[Rejection]) -> int:
+    """Adds a round's rejections to the statistics; returns their number."""
+    counted, silent = algorithm.statistics.rejections, sum(r.reason == NO_ANSWER for r in rejections)
+    unnamed = algorithm.round_metrics.rejected - (len(rejections) - silent)
+    error = next((rejection for rejection in rejections if rejection.reason == EXCEPTION), None)
+    if error is not None and EXCEPTION not in counted.by_reason:
+        name = " ".join(str(federation.names[error.client]).split())[:80]
+        warnings.warn(
+            f"client {name} failed in round {round_ + 1} ({error.detail}); updates that fail are left out", stacklevel=2
+        )
+    counted.add(round_ + 1, rejections, unnamed)
+    return len(rejections) + unnamed
 
 
 def count_special_round(algorithm: Algorithm, federation: Federation, down: float, up: float) -> None:

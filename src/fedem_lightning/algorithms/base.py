@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
+from fedem_lightning.aggregation import Aggregation, make_aggregation
 from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
 from fedem_lightning.algorithms.checks import check_class, check_options, check_share
 from fedem_lightning.algorithms.client_states import ClientStates, size_as_saved
@@ -24,6 +25,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.evaluation.samples import SampleScores
+from fedem_lightning.faults import Faults
 from fedem_lightning.history import RoundMetrics, RoundObserver, Statistics
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.models.client_store import ClientStore
@@ -73,6 +75,9 @@ class FederatedAlgorithm(
         personalize_fraction: share of an unseen client's training samples that it may use, in [0, 1] (FedEM, Fig. 2).
         adaptation: how a client adapts its models before it is scored; None: not at all.
         engine: "auto", "loop", "vmap", or an Engine.
+        aggregation: how the server combines the updates: "mean", "norm_clipping", "median", "trimmed_mean",
+            "multi_krum", or an `Aggregation`; None: the mean.
+        faults: of clients, injected into the training; None: none.
         networks: by name; the simulated time of every round is computed in each. One of them may have a deadline.
         seed: of cohorts, shuffling, dropout, and of components 1..M-1.
 
@@ -102,6 +107,8 @@ class FederatedAlgorithm(
         adaptation: Adaptation | None = None,
         engine: Engine | AutoEngine | str = "auto",
         networks: Mapping[str, Network] | None = None,
+        aggregation: Aggregation | str | None = None,
+        faults: Faults | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -116,6 +123,7 @@ class FederatedAlgorithm(
         self.local_epochs, self.local_steps, self.batch_size = local_epochs, local_steps, batch_size
         self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
         self.networks = check_networks(networks)
+        self.aggregation, self.faults = make_aggregation(aggregation), faults
         self.client_optimizer = client_optimizer or ClientSGD()
         self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
         parts = [pretrained] if isinstance(pretrained, str) else list(pretrained)

@@ -72,17 +72,37 @@ def check_share(key: str, value: float) -> None:
 
 def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
     """Raises UserError if the model was made for another federation, or the method is not defined for this one."""
-    name, n_seen = type(algorithm).__name__, len(federation.clients())
+    name = type(algorithm).__name__
     require(
         federation.n_clients == algorithm.n_clients,
         f"n_clients: the model was made for {algorithm.n_clients} clients, the data has {federation.n_clients}",
     )
-    cohort_size(algorithm.participation, n_seen)
+    check_robustness(algorithm, federation)
     require(
         algorithm.uses_server_optimizer or takes_plain_averages(algorithm.configure_optimizers()),
         f"algorithm.server_optimizer: {name} takes plain averages or none, expected SGD with lr 1 and no momentum "
         "(momentum that reaches every method is algorithm.client_optimizer.momentum)",
     )
+
+
+def check_robustness(algorithm: Algorithm, federation: Federation) -> None:
+    """Raises UserError if the aggregation or the faults are not defined for the method, the data or the cohort."""
+    name, faults = type(algorithm).__name__, algorithm.faults
+    algorithm.aggregation.check(cohort_size(algorithm.participation, len(federation.clients())))
+    sends = algorithm.sends_updates
+    kind = type(algorithm.aggregation).__name__
+    require(
+        sends or algorithm.aggregation.is_plain,
+        f"aggregation: {name} has no server that averages what clients send, expected mean without max_norm_ratio, "
+        f"got {kind}",
+    )
+    if faults is not None:
+        kind = type(faults).__name__
+        require(
+            sends or not faults.corrupts,
+            f"faults: {kind} changes what clients send to a server that averages it, but {name} has none",
+        )
+        faults.check(federation)
 
 
 def check_everybody_trains(algorithm: Algorithm, federation: Federation) -> None:
@@ -95,6 +115,8 @@ def check_everybody_trains(algorithm: Algorithm, federation: Federation) -> None
     limited = any(network.deadline is not None for network in algorithm.networks.values())
     deadline = f"network.deadline: it leaves clients out of rounds, but {name} needs every client in every round"
     require(not limited, deadline)
+    answer = f"faults: clients do not answer, but {name} needs every client in every round"
+    require(algorithm.faults is None or algorithm.faults.answers, answer)
 
 
 def check_everybody_is_seen(algorithm: Algorithm, federation: Federation) -> None:

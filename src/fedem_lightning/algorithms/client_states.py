@@ -1,6 +1,6 @@
 """Client state: declared once, then saved, exchanged between processes and shown in the clients' table."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -49,6 +49,22 @@ class ClientStates(nn.Module):
         for store in self.client_stores().values():
             if store.holds == "clients":
                 yield from store.tensors()
+
+    def remember(self, clients: Tensor) -> Callable[[], None]:
+        """Copies the clients' rows (int64 [C]); the function returned puts them back."""
+        buffers = [self.get_buffer(name) for name in self._client_states]
+        before = [(tensor, clients.to(tensor.device)) for tensor in self.client_state()]
+        rows = [tensor[where] for tensor, where in before]
+
+        @torch.no_grad()
+        def put_back() -> None:
+            for name, tensor in zip(self._client_states, buffers, strict=True):
+                if self.get_buffer(name).shape != tensor.shape:  # it has taken its size from the data since
+                    setattr(self, name, tensor)
+            for tensor, (_, where), kept in zip(self.client_state(), before, rows, strict=True):
+                tensor[where] = kept
+
+        return put_back
 
     def client_stores(self) -> dict[str, ClientStore]:
         """The stores of whole models, by name."""

@@ -123,6 +123,10 @@ class Clustered(FederatedAlgorithm):
         group = torch.searchsorted(self.leaves(block.federation), self.cluster[t])
         return Sent(trained, block.counts(), group, self.n_groups)
 
+    def received_models(self, clients: Tensor) -> Models:
+        """The model of each client's cluster, [C, 1, ...]."""
+        return self.nodes.read(self.cluster[clients])
+
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_c <- theta_c + sum_t (n_t / n_c) Delta_t, the mean of the members' models; then splits clusters."""
         leaves = self.leaves(round_.federation)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Sent
+from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.history import Round
@@ -82,6 +82,9 @@ class Contract:
     uses_server_optimizer = True
     """Whether a server optimiser other than the plain average (SGD with rate 1, no momentum) is allowed."""
 
+    sends_updates = True
+    """Whether `client_update` returns what the clients send; False: always None, so no aggregation has an effect."""
+
     # --- rarely -----------------------------------------------------------------------------------------------------
 
     def prepare(self, federation: Federation) -> None:
@@ -112,6 +115,14 @@ class Contract:
     def n_trained_models(self: Algorithm) -> int:
         """Number of models that a client trains in a round. Default: M (HypCluster: 1 of M)."""
         return len(self.components)
+
+    def received_models(self: Algorithm, clients: Tensor) -> Models:
+        """The models from which the clients' updates are measured, in the form in which they send them, [C, M, ...].
+
+        Norms, clipping and faults need them, after `client_update` and before `server_update`. Default: the components
+        (HypCluster: the chosen one; q-FFL: zeros, because its clients send differences).
+        """
+        return self.broadcast(clients)
 
     def cohort(self: Algorithm, federation: Federation, round_: int) -> Tensor:
         """The cohort of a round, int64, ascending. Default: clients drawn uniformly (q-FFL: by size)."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models
+from fedem_lightning.aggregation import Means, Models, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.surrogate import Surrogate, descend_surrogate, majorized
 from fedem_lightning.data.federation import Block, Federation
@@ -38,6 +38,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
     """
 
     uses_server_optimizer = False
+    sends_updates = False
     private: Tensor  # v [T, ...]
 
     def __init__(
@@ -64,7 +65,8 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         counts = block.federation.splits["train"].counts(block.federation.clients())
         scale = block.counts().double() * (len(counts) / float(counts.sum()))  # T n_t / n  [C]
         half = descend_surrogate(self, g, u, block, round_, scale.to(self.parameter_dtype))
-        self.round_metrics.rejected += self.models.write_finite(t, half)
+        self.round_metrics.reject(t[~all_finite(half)])
+        self.models.write_finite(t, half)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Neighbours average, in place of a server: u_t <- sum_s w_st u_s^{k-1/2}."""

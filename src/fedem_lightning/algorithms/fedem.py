@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Sent
+from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.deployment import ClientPredictions
 from fedem_lightning.algorithms.initialization import farthest_models, load_models
@@ -125,6 +125,10 @@ class FedEM(FederatedAlgorithm):
     def transmission(self, clients: Tensor) -> Transmission:
         """M models each way, or one."""
         return Transmission(down=self._n_sent(self.current_epoch), up=self._n_sent(self.current_epoch))
+
+    def received_models(self, clients: Tensor) -> Models:
+        """The components that are sent."""
+        return broadcast(self.components[: self._n_sent(self.current_epoch)], len(clients))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """One gradient for each model that is sent; the E-step has forward passes only."""

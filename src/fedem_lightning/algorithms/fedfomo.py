@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models
+from fedem_lightning.aggregation import Means, Models, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_share
 from fedem_lightning.data.federation import Block, Federation
@@ -41,6 +41,7 @@ class FedFOMO(FederatedAlgorithm):
     """
 
     uses_server_optimizer = False
+    sends_updates = False
     affinity: Tensor  # P, the sum of the weights so far [T, T]
 
     def __init__(
@@ -67,9 +68,9 @@ class FedFOMO(FederatedAlgorithm):
         """theta_i^t = local_sgd(theta_i^{t-1}); an update that is not finite is rejected."""
         t = block.clients
         self.trained.written[t] = False
-        self.round_metrics.rejected += self.trained.write_finite(
-            t, self.local_solver(self.models.read(t), block, round_)
-        )
+        trained = self.local_solver(self.models.read(t), block, round_)
+        self.round_metrics.reject(t[~all_finite(trained)])
+        self.trained.write_finite(t, trained)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Every client of the cohort downloads models and combines them."""

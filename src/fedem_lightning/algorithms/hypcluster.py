@@ -97,6 +97,10 @@ class HypCluster(FederatedAlgorithm):
         """Each client predicts with its hypothesis."""
         return self.own_models(self._chosen(clients))
 
+    def received_models(self, clients: Tensor) -> Models:
+        """The hypothesis that each client has chosen, [C, 1, ...]."""
+        return self._chosen(clients)
+
     @property
     def n_served_models(self) -> int | None:
         """The number q of hypotheses."""

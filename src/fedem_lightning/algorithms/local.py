@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedem_lightning.aggregation import all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.cohort import share_of
 from fedem_lightning.data.federation import Block, Federation
@@ -24,6 +25,7 @@ class Local(FederatedAlgorithm):
     """
 
     uses_server_optimizer = False
+    sends_updates = False
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
@@ -35,9 +37,9 @@ class Local(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> None:
         """theta_t = local_sgd(theta_t); an update that is not finite is rejected."""
-        self.round_metrics.rejected += self.models.write_finite(
-            block.clients, self.local_solver(self.models.read(block.clients), block, round_)
-        )
+        trained = self.local_solver(self.models.read(block.clients), block, round_)
+        self.round_metrics.reject(block.clients[~all_finite(trained)])
+        self.models.write_finite(block.clients, trained)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Each client predicts with its own model."""

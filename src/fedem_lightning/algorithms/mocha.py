@@ -75,6 +75,7 @@ class MOCHA(FederatedAlgorithm):
     """
 
     uses_server_optimizer = False
+    sends_updates = False
 
     alpha: Tensor  # dual variables [T, max_t n_t], padded with zeros; [T, 0] before the first round
     b: Tensor  # (1/n_t) X_t^T alpha_t  [T, d]
@@ -133,7 +134,7 @@ class MOCHA(FederatedAlgorithm):
         active = torch.bincount(turn[taken]).tolist()  # number of clients that take step 0, 1, ...
         a[visits], delta_b = ascend(self.loss, z[visits], a[visits], m[visits], c[visits], scale, n, active)
         finite = all_finite({"b": delta_b})  # [C]
-        self.round_metrics.rejected += int((~finite).sum())
+        self.round_metrics.reject(t[~finite])
         kept = finite[owner]
         self.b[t[finite]] += delta_b[finite]
         self.alpha[t[owner[kept]], turn[kept]] = (y * a)[kept]

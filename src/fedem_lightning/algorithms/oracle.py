@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Sent
+from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
@@ -46,6 +46,10 @@ class Oracle(FederatedAlgorithm):
         """theta_t = local_sgd(theta_g)."""
         models = self.local_solver(self.models.read(self.group[block.clients]), block, round_)
         return Sent(models, block.counts(), self.group[block.clients], self.n_groups)
+
+    def received_models(self, clients: Tensor) -> Models:
+        """The model of each client's group, [C, 1, ...]."""
+        return self.models.read(self.group[clients])
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Each group's model becomes the mean of its clients' updates; a group without updates keeps its model."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Sent
+from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data.federation import Block, Federation
@@ -65,6 +65,11 @@ class QFFL(FederatedAlgorithm):
         h = self.q * relative ** (self.q - 1) / self.reference * squared_norm + smoothness * power
         extras = {"h": h.unsqueeze(1), "loss": loss.unsqueeze(1)}  # [C, 1]
         return Sent(sent, torch.ones_like(loss), extras=extras)
+
+    def received_models(self, clients: Tensor) -> Models:
+        """Zeros in place of parameters: clients send Delta_t, not models."""
+        w = self.broadcast(clients)
+        return w | {name: torch.zeros_like(received) for name, received in self.params_of(w).items()}
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """w <- w - sum_t Delta_t / sum_t h_t; buffers become their mean."""

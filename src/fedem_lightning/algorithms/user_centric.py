@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Sent
+from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.client_gradients import (
     class_gradients,
@@ -144,6 +144,10 @@ class UserCentric(FederatedAlgorithm):
         """theta_j = local_sgd(theta_j), which enters the average of every stream."""
         trained = self.local_solver(self.models.read(block.clients), block, round_)
         return Sent(trained, self.weights[:, block.clients].T)
+
+    def received_models(self, clients: Tensor) -> Models:
+        """Each client's own model, [C, 1, ...]."""
+        return self.models.read(clients)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Every client of the cohort takes its stream's average (Eq. 5); a special round follows if one is due."""

@@ -8,8 +8,9 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
+from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.errors import require, require_whole
+from fedem_lightning.errors import NoUpdateLeft, require, require_whole
 from fedem_lightning.records.checksums import is_intact, seal
 from fedem_lightning.records.writing import replacing
 
@@ -79,6 +80,15 @@ class RoundCheckpoint(Checkpoint):
         rounds = trainer.current_epoch + 1
         if rounds % self.every_n_rounds and rounds != trainer.max_epochs and not trainer.should_stop:
             return
+        self._save(trainer, rounds)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Saves the model as it was before a round of which no update was left."""
+        if isinstance(exception, NoUpdateLeft) and trainer.current_epoch > self.saved_rounds:
+            self._save(trainer, trainer.current_epoch)
+            rank_zero_only(print)(f"saved, before round {trainer.current_epoch + 1}: {self.saved}", flush=True)
+
+    def _save(self, trainer: pl.Trainer, rounds: int) -> None:
         folder = Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
         path = folder / f"round-{rounds:06d}.ckpt"
         trainer.save_checkpoint(path)

@@ -166,7 +166,8 @@ def client_table(
     """Scores all clients that are to be scored; see `score`.
 
     Returns:
-        Their table: id, population, sizes, every measure on each split, client state; and the scores of their test
+        Their table: id, population, sizes, with faults whether a client was faulty in any round, every measure on each
+        split, client state; and the scores of their test
         samples (None: there are too many).
 
     """
@@ -179,6 +180,10 @@ def client_table(
             **{f"n_{split}": federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS},
         }
     )
+    if algorithm.faults is not None:
+        rounds = algorithm.statistics.rounds
+        faulty = algorithm.faults.ever_faulty(federation.clients(), algorithm.seed, rounds)
+        table["faulty"] = torch.isin(clients, faulty).cpu().numpy()
     measures, columns, samples = score(algorithm, federation, clients, own_data, by_sample=True)
     for split, found in measures.items():
         for measure, scores in found.items():

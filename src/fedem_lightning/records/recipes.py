@@ -16,7 +16,10 @@ import numpy as np
 from fedem_lightning.errors import UserError
 from fedem_lightning.records.hyperparameters import is_plain
 
-_ROOMS = ("adaptation", "algorithms", "backbones", "engine", "local_solver", "network", "tasks", "topology")
+_ROOMS = [
+    *("adaptation", "aggregation", "algorithms", "backbones", "engine", "faults", "local_solver", "network", "tasks"),
+    "topology",
+]
 TRUSTED = ("torch.optim", *(f"fedem_lightning.{room}" for room in _ROOMS))
 """What a file may name: nothing there touches files. The user must allow others: to call them is to run code."""
 

@@ -18,7 +18,9 @@ from fedem_lightning.report.samples import Samples, Scored, read_samples, scored
 from fedem_lightning.report.text import plain
 
 SUMS = ("weighted", "pooled", "mean", "bottom_decile", "worst")
-_OPTIONAL = ("environment", "val", "unseen", "reference", "recovery", "components", "bounds", "data", "not_finite")
+_OPTIONAL = (
+    *("environment", "honest", "val", "unseen", "reference", "recovery", "components", "bounds", "data", "not_finite"),
+)
 """Keys of results.json with further keys; anything else there counts as nothing."""
 _REQUIRED: dict[str, type] = {
     "algorithm": str,

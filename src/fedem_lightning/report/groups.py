@@ -163,12 +163,20 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
     rivals_in_name = dict.fromkeys(key for keys in shown for key in keys)
     labelled = []
     for runs, config, keys in zip(groups, configs, shown, strict=True):
-        details = ", ".join(f"{short(key, rivals_in_name)}={show(config.get(key))}" for key in keys)
+        details = ", ".join(_shown(key, config.get(key), rivals_in_name) for key in keys)
         name = runs[0].algorithm
         label = plain(f"{name} ({details})" if details else name)
         labelled.append((Group(name, label, runs), [config.get(k) for k in keys]))
     ordered = sorted(labelled, key=lambda pair: (_rank(pair[0].algorithm, ALGORITHMS), [_sortable(v) for v in pair[1]]))
     return [group for group, _ in ordered]
+
+
+def _shown(key: str, value: Any, others: dict[str, Any]) -> str:
+    """A key and its value; of a part of the configuration with a target the part's name and the class."""
+    part, _, name = key.rpartition(".")
+    if part and name == "_target_":
+        return f"{part}={'default' if value is None else str(value).rpartition('.')[2]}"
+    return f"{short(key, others)}={show(value)}"
 
 
 def _usual(values: list[Any]) -> Any:

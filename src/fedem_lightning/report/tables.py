@@ -39,6 +39,7 @@ SCORES = (
     Score("mean", "mean", "mean", difference=True),
     Score("bottom_decile", "bottom decile", "bottom_decile"),
     Score("worst", "worst", "worst", difference=True),
+    Score("honest", "test, honest"),
     Score("train", "train", "train"),
     Score("val", "val"),
     Score("unseen", "unseen test", "unseen_average", difference=True),
@@ -54,6 +55,7 @@ def scores_of(run: Run) -> dict[str, float | None]:
     results = run.results
     unseen = results.get("unseen") or {}
     found = {key: _sum(results["test"], measure, key) for key in _SEEN_TEST}
+    found["honest"] = _sum((results.get("honest") or {}).get("test"), measure, "weighted")
     found["train"] = _sum(results["train"], measure, "weighted")
     found["val"] = _sum(results.get("val"), measure, "weighted")
     found["unseen"] = _sum(unseen.get("test"), measure, "weighted")
@@ -66,6 +68,7 @@ def scores_of(run: Run) -> dict[str, float | None]:
         "megabytes": (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / max(1, results["n_clients"]),
         "seconds": results["seconds"].get("per_round"),
         "rounds": results["rounds"],
+        **({"rejected": rejected} if (rejected := results.get("rejected_updates")) else {}),
     }
 
 
@@ -99,7 +102,11 @@ def columns_of(percent: bool) -> dict[str, Column]:
     columns["minimum"] = Column("minimum", form)
     for score in others:
         columns |= {score.key: Column(score.header, form, std), **_beside(score, form, std, signed)}
-    return columns | {"megabytes": Column("MB a client"), "seconds": Column("s a round")}
+    return columns | {
+        "megabytes": Column("MB a client"),
+        "seconds": Column("s a round"),
+        "rejected": Column("rejected", ".0f"),
+    }
 
 
 def _beside(score: Score, form: str, std: str, signed: str) -> dict[str, Column]:

@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, open_dict
 from pytorch_lightning.loggers import Logger
 
+from fedem_lightning.aggregation import Aggregation, Mean
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.callbacks import LiveFigures, MappedCheckpoints, RoundCheckpoint, RoundProgress
@@ -34,11 +35,19 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
         n_clients=data.n_clients,
         adaptation=instantiate(config.adaptation) if config.adaptation else None,
         engine=instantiate(config.engine),
+        aggregation=_aggregation(config),
+        faults=instantiate(config.faults) if config.get("faults") else None,
         networks={str(name): instantiate(network) for name, network in (config.get("network") or {}).items()},
         seed=config.seed,
     )
     model.prepare_for(data.federation)
     return model
+
+
+def _aggregation(config: DictConfig) -> Aggregation:
+    """The configured aggregation; the mean has no target, so that older runs without the group are its repetitions."""
+    options = config.get("aggregation") or {}
+    return instantiate(options) if "_target_" in options else Mean(**options)
 
 
 def build_callbacks(config: DictConfig, folder: Path, title: str = "") -> list[pl.Callback]:

@@ -20,7 +20,7 @@ from fedem_lightning.run.usage import CONFIG_DIR, choices
 
 _UNKNOWN = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")  # in Hydra's messages
 _BY_THE_RUN = {
-    "algorithm": ("backbone", "n_clients", "adaptation", "engine", "networks", "seed"),
+    "algorithm": ("backbone", "n_clients", "adaptation", "engine", "networks", "aggregation", "faults", "seed"),
     "trainer": ("callbacks", "logger", "plugins", "default_root_dir"),
 }
 """What a run itself hands to a target: a configuration cannot set it."""

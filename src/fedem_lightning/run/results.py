@@ -67,6 +67,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         },
         "stragglers": statistics.stragglers,
         "rejected_updates": statistics.rejected_updates,
+        **_faults(algorithm, federation),
         "data": federation.notes,
         "federation_digest": federation.digest(),
         "engine": {
@@ -95,6 +96,19 @@ def _recovery(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str
     """Component diagnostics, and agreement of groups of clients with the true groups."""
     found = _mixture(algorithm, federation)
     found["recovery"] |= _groups(algorithm, federation)
+    return found
+
+
+def _faults(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
+    """Whose updates were rejected, and the scores over the honest clients; nothing where neither is asked for."""
+    rejections, table = algorithm.statistics.rejections, algorithm.clients
+    found: dict[str, Any] = {}
+    if rejections.total:
+        named = [{**entry, "name": str(federation.names[entry["client"]])} for entry in rejections.by_client]
+        found["faults"] = {"counts": dict(rejections.by_reason), "clients": named}
+    if "faulty" in table and algorithm.faults is not None:
+        honest = table[(table.population == "seen") & ~table.faulty]
+        found["honest"] = {"n_clients": len(honest), **{split: summarize_table(honest, split) for split in SPLITS}}
     return found
 
 

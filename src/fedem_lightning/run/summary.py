@@ -23,6 +23,8 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
     n_clients, n_scored = results["n_clients"], results.get("n_scored_clients", results["n_clients"])
     clients = f"{n_clients} clients" if n_scored == n_clients else f"{n_scored} of {n_clients} clients"
     rows = {f"{split}, {clients}": results[split] for split in ("train", "val", "test")}
+    if (results.get("honest") or {}).get("test"):
+        rows[f"test, {results['honest']['n_clients']} honest clients"] = results["honest"]["test"]
     if results["unseen"]:
         n_unseen = results.get("n_scored_unseen_clients", results["n_unseen_clients"])
         rows[f"test, {n_unseen} unseen clients"] = results["unseen"]["test"]
@@ -46,6 +48,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
         f"in all {seconds['total']:.1f} s",
         f"sent {sent['up_bytes'] / 1e6:.1f} MB up, {sent['down_bytes'] / 1e6:.1f} MB down",
         *_time_lines(sent.get("time", {}), results.get("stragglers", 0)),
+        *_rejected_lines(results),
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, emoji=False)
@@ -75,6 +78,24 @@ def _time_lines(times: dict[str, float], stragglers: int) -> list[str]:
     parts = [f"{time:.4g} ({name})" for name, time in times.items()]
     late = f"; {stragglers} times a client missed the deadline" if stragglers else ""
     return [f"simulated time: {', '.join(parts)}{late}"] if parts else []
+
+
+def _rejected_lines(results: dict[str, Any]) -> list[str]:
+    """A line about the updates that were left out: how many, and whose."""
+    number, found = results.get("rejected_updates", 0), results.get("faults") or {}
+    if not number:
+        return []
+    clients = sorted(found.get("clients", []), key=lambda entry: -entry["rounds"])
+    shown = [
+        f"{one_line(entry['name'])[:40]} ({entry['rounds']}, {entry['reason']}, first in round {entry['first_round']})"
+        for entry in clients[:5]
+    ]
+    n_clients = len({entry["client"] for entry in clients})
+    more = [f"and {len(clients) - len(shown)} more: results.json"] if len(clients) > len(shown) else []
+    updates = "1 update" if number == 1 else f"{number} updates"
+    of = f" of {n_clients} client{'s' * (n_clients != 1)}" if n_clients else ""
+    were = "was" if number == 1 else "were"
+    return [f"{updates}{of} {were} rejected" + (f": {', '.join([*shown, *more])}" if shown else "")]
 
 
 def _data_lines(notes: dict[str, Any]) -> list[str]:

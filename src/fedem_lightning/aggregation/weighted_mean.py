@@ -1,44 +1,14 @@
-"""Aggregation: the updates that clients send, and their weighted averages, accumulated block by block."""
-
-from typing import Any, NamedTuple
+"""The weighted mean of the clients' updates, accumulated block by block."""
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.errors import require
+from fedem_lightning.aggregation.base import Collector
+from fedem_lightning.aggregation.sent import Means, Models, Sent, all_finite
 from fedem_lightning.processes import Processes
 
-Models = dict[str, Tensor]
-"""Stacked models: parameter or buffer name -> tensor with leading axes, [C, M, ...] for a block of learners."""
 
-
-class Sent(NamedTuple):
-    """The updates that the C clients of a block send to the server."""
-
-    models: Models  # [C, M, ...]
-    weights: Tensor  # [C], a client's weight in its average, usually its number of samples; or [C, G], in each average
-    group: Tensor | None = None  # int64 [C]: the average that a client enters; None: there is one, or it enters all
-    n_groups: int = 1  # G, the number of averages where `group` is given
-    extras: Models = {}  # further tensors that it sends, by name, each [C, K]: averaged with the same weights
-
-
-def check_sent(sender: object, sent: Any) -> None:
-    """Raises UserError unless `sent`, returned by the `client_update` of `sender`, is Sent or None."""
-    kind = type(sender).__name__
-    fits = sent is None or isinstance(sent, Sent)
-    require(fits, f"{kind}.client_update returned {type(sent).__name__}, expected Sent(models, weights) or None")
-
-
-class Means(NamedTuple):
-    """The averages of G groups."""
-
-    models: Models  # [G M, ...]: group after group, its M models
-    heard: Tensor  # bool [G M]: whether any client was in this average; if none was, the model is zero
-    weight: Tensor  # float64 [G], the sum of the weights
-    extras: Models = {}  # the averages of the clients' extras, [G, ...]
-
-
-class WeightedMean:
+class WeightedMean(Collector):
     """sum_t w_t theta_t / sum_t w_t over the clients t that were added (Alg. 1, line 10; w_t = n_t), for each group.
 
     A client update with a NaN or an infinity is left out and counted in `rejected`. Integer buffers (counters) take the
@@ -50,6 +20,7 @@ class WeightedMean:
         >>> mean = WeightedMean()
         >>> models = {"weight": torch.tensor([[[2.0]], [[6.0]], [[float("nan")]]])}  # [C, M, 1]
         >>> mean.add(Sent(models, weights=torch.tensor([1, 3, 5])))
+        tensor([ True,  True, False])
         >>> mean.compute().models
         {'weight': tensor([[5.]])}
         >>> mean.rejected
@@ -64,19 +35,20 @@ class WeightedMean:
         self._sums: Models = {}  # [G, M, ...]; of extras [G, ...]
         self._dtypes: dict[str, torch.dtype] = {}
         self._largest: Models = {}  # [G, M, ...]
+        self._like: Sent | None = None
 
-    def add(self, sent: Sent) -> None:
-        """Adds the updates of a block's clients."""
-        if not len(self._weight):
-            n_groups = sent.weights.shape[1] if sent.weights.ndim == 2 else sent.n_groups
-            self._weight = torch.zeros(n_groups, dtype=torch.float64)
+    def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
+        """Adds the updates of a block's clients; returns which are finite, bool [C]."""
+        if self._like is None:
+            self._like = form_of(sent)
+            self._weight = torch.zeros(n_averages(sent), dtype=torch.float64)
         self._extras.update(sent.extras)
         sent = sent._replace(models=sent.models | sent.extras)
         finite = all_finite(sent.models)  # [C]
         self.rejected += int((~finite).sum())
         if sent.weights.ndim == 2:
             self._add_to_all(sent, finite)
-            return
+            return finite
         groups = torch.zeros_like(finite, dtype=torch.int64) if sent.group is None else sent.group
         for g in groups.unique().tolist():
             members = finite if sent.group is None else finite & (groups == g)  # [C]
@@ -85,6 +57,7 @@ class WeightedMean:
             self._weight[g] += float(weights.sum())
             for name, stack in sent.models.items():
                 self._add(g, name, stack if everyone else stack[members], weights)
+        return finite
 
     def _add_to_all(self, sent: Sent, finite: Tensor) -> None:
         everyone = bool(finite.all())
@@ -117,16 +90,32 @@ class WeightedMean:
         if len(stack):
             largest[g] = torch.maximum(largest[g], stack.amax(dim=0))
 
-    def reduce(self, processes: Processes) -> None:
+    def like(self) -> Sent | None:
+        """The form of the updates, without clients; None: none was added."""
+        return self._like
+
+    def adopt(self, like: Sent, device: torch.device) -> None:
+        """Takes the form of another process's updates."""
+        self._weight = torch.zeros(n_averages(like), dtype=torch.float64)
+        self._extras.update(like.extras)
+        for name, stack in (like.models | like.extras).items():
+            if stack.dtype.is_floating_point:
+                self._totals(name, stack.to(device))
+            else:
+                self._largest[name] = stack.new_zeros(len(self._weight), *stack.shape[1:], device=device)
+
+    def reduce(self, processes: Processes) -> Tensor:
         """Adds the sums of the other processes; either all processes have added an update or none has."""
+        nobody = torch.zeros(0, dtype=torch.int64)
         if not self._sums:
-            return
+            return nobody
         device = next(iter(self._sums.values())).device
         rejected = torch.tensor([self.rejected], dtype=torch.float64, device=device)
         weight = self._weight.to(device)
         processes.sum([rejected, weight, *self._sums.values()])
         processes.maximum(self._largest.values())
         self._weight, self.rejected = weight.cpu(), int(rejected)
+        return nobody
 
     def compute(self) -> Means | None:
         """The averages; None if all client updates were rejected."""
@@ -144,13 +133,13 @@ class WeightedMean:
         return Means(models, heard, self._weight, extras)
 
 
-def all_finite(models: Models) -> Tensor:
-    """Whether each of the C stacked models is free of NaN and infinity: bool [C].
+def n_averages(sent: Sent) -> int:
+    """G, the number of averages that the updates enter."""
+    return sent.weights.shape[1] if sent.weights.ndim == 2 else sent.n_groups
 
-    Example:
-        >>> all_finite({"weight": torch.tensor([[[2.0]], [[float("inf")]]])})
-        tensor([ True, False])
 
-    """
-    sums = [stack.flatten(1).sum(dim=1) for stack in models.values() if stack.dtype.is_floating_point]
-    return torch.stack(sums).isfinite().all(dim=0)  # a sum is finite only if every term is
+def form_of(sent: Sent) -> Sent:
+    """The same updates without clients, on the CPU: each tensor [0, ...]."""
+    models, extras = ({name: rows[:0].cpu() for name, rows in part.items()} for part in (sent.models, sent.extras))
+    group = None if sent.group is None else sent.group[:0].cpu()
+    return sent._replace(models=models, weights=sent.weights[:0].cpu(), group=group, extras=extras)

@@ -1,0 +1,32 @@
+"""Aggregation: the updates that clients send, and the rules by which the server combines them."""
+
+from fedem_lightning.aggregation.base import Aggregation, Collector
+from fedem_lightning.aggregation.rules import (
+    Mean,
+    Median,
+    MultiKrum,
+    NormClipping,
+    Robust,
+    TrimmedMean,
+    make_aggregation,
+)
+from fedem_lightning.aggregation.sent import Means, Models, Sent, all_finite, check_sent
+from fedem_lightning.aggregation.weighted_mean import WeightedMean
+
+__all__ = [
+    "Aggregation",
+    "Collector",
+    "Mean",
+    "Means",
+    "Median",
+    "Models",
+    "MultiKrum",
+    "NormClipping",
+    "Robust",
+    "Sent",
+    "TrimmedMean",
+    "WeightedMean",
+    "all_finite",
+    "check_sent",
+    "make_aggregation",
+]

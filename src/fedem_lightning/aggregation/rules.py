@@ -1,0 +1,226 @@
+"""The aggregations: the weighted mean, and rules that a minority of faulty clients cannot move far."""
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation.base import Aggregation, Collector
+from fedem_lightning.aggregation.gathered import Gathered, middle
+from fedem_lightning.aggregation.weighted_mean import WeightedMean
+from fedem_lightning.errors import UserError, require, require_number, require_whole
+
+CHUNK = 2**16
+"""Columns that are sorted at a time."""
+
+
+class Mean(Aggregation):
+    """The weighted mean of the updates: sum_t w_t theta_t / sum_t w_t, usually w_t = n_t (McMahan et al. 2017).
+
+    Args:
+        max_norm_ratio: see `Aggregation`. None: updates are added block by block, and none is kept.
+
+    """
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether updates are added block by block."""
+        return self.max_norm_ratio is None
+
+    def begin(self, cohort: Tensor, parameters: Collection[str]) -> Collector:
+        """A running sum; with a limit on lengths, rows."""
+        return WeightedMean() if self.is_plain else Gathered(self, cohort, parameters)
+
+
+class Robust(Aggregation):
+    """An aggregation that needs all updates of the cohort at once, as rows."""
+
+    def begin(self, cohort: Tensor, parameters: Collection[str]) -> Collector:
+        """Collects the updates as rows."""
+        return Gathered(self, cohort, parameters)
+
+
+class NormClipping(Robust):
+    """The weighted mean of theta + min(1, c / |d_t|) d_t: updates d_t = theta_t - theta are at most c long.
+
+    Sun, Kairouz, Suresh, McMahan: "Can You Really Backdoor Federated Learning?", 2019, arXiv 1911.07963, Section 5.
+    Each component's update is shortened by itself; its length is taken over the trained parameters.
+
+    Args:
+        max_norm: c; None: in every round the median length of the cohort's updates that are not 0.
+        max_norm_ratio: see `Aggregation`.
+
+    """
+
+    clips = True
+
+    def __init__(self, max_norm: float | None = None, max_norm_ratio: float | None = None) -> None:
+        super().__init__(max_norm_ratio)
+        if max_norm is not None:
+            require_number("aggregation.max_norm", max_norm, above=0)
+        self.max_norm = max_norm
+
+    def scales(self, norms: Tensor) -> Tensor:
+        """min(1, c / |theta_t - theta|), [C, M]."""
+        limits = [middle(column) if self.max_norm is None else self.max_norm for column in norms.T]
+        return (norms.new_tensor(limits) / norms).nan_to_num(1.0, 1.0).clamp(max=1.0)
+
+
+class Median(Robust):
+    """The median of each coordinate (Yin, Chen, Ramchandran, Bartlett: ICML 2018, arXiv 1803.01498, Algorithm 1).
+
+    Args:
+        weighted: whether clients count by their weights. False, as in the paper: all clients of an average count alike,
+            so that clients with many samples cannot decide alone. Averages with weights of their own for each receiver
+            (user-centric aggregation) are always weighted.
+        max_norm_ratio: see `Aggregation`.
+
+    """
+
+    def __init__(self, weighted: bool = False, max_norm_ratio: float | None = None) -> None:
+        super().__init__(max_norm_ratio)
+        require(isinstance(weighted, bool), f"aggregation.weighted: expected true or false, got {weighted}")
+        self.weighted = weighted
+
+    def combine(self, values: Tensor, weights: Tensor) -> Tensor:
+        """The value with half of the weight below it; the middle of two if it lies between them."""
+        return torch.cat([weighted_median(part, weights) for part in values.split(CHUNK, dim=1)])
+
+
+class TrimmedMean(Robust):
+    """The mean of each coordinate without its largest and smallest values (Yin et al. 2018, Definition 2).
+
+    Args:
+        trim: beta, the share that is left out at each end, in [0, 0.5): floor(beta n) of n values. With weights, the
+            values at each end that hold this share of the weight; the value at the border counts by what is left of it.
+        weighted: see `Median`.
+        max_norm_ratio: see `Aggregation`.
+
+    """
+
+    def __init__(self, trim: float = 0.2, weighted: bool = False, max_norm_ratio: float | None = None) -> None:
+        super().__init__(max_norm_ratio)
+        require_number("aggregation.trim", trim, at_least=0, below=0.5)
+        require(isinstance(weighted, bool), f"aggregation.weighted: expected true or false, got {weighted}")
+        self.trim, self.weighted = trim, weighted
+
+    def combine(self, values: Tensor, weights: Tensor) -> Tensor:
+        """The mean of what is left."""
+        return torch.cat([trimmed_mean(part, weights, self.trim) for part in values.split(CHUNK, dim=1)])
+
+
+class MultiKrum(Robust):
+    """The weighted mean of the m updates with the lowest scores (Blanchard et al.: NeurIPS 2017, arXiv 1703.02757).
+
+    A client's score is the sum of its squared distances to the n - f - 2 nearest of the other n - 1 updates. Every
+    component has its own scores, so that a client may be trusted with one and not with another. In a group of n clients
+    f is at most (n - 3) / 2; one or two clients are averaged.
+
+    Args:
+        faulty: f, the number of faulty clients in a cohort; below 1: their share.
+        selected: m; None: n - f. With 1 it is Krum.
+        max_norm_ratio: see `Aggregation`.
+
+    """
+
+    def __init__(self, faulty: float = 0.2, selected: int | None = None, max_norm_ratio: float | None = None) -> None:
+        super().__init__(max_norm_ratio)
+        require_number("aggregation.faulty", faulty, at_least=0)
+        require(
+            faulty < 0.5 or faulty == int(faulty),
+            f"aggregation.faulty: expected a share below 0.5 or a whole number of clients, got {faulty}",
+        )
+        if selected is not None:
+            require_whole("aggregation.selected", selected, at_least=1)
+        self.faulty, self.selected = faulty, selected
+
+    def n_faulty(self, n_clients: int) -> int:
+        """f for this number of clients."""
+        return int(self.faulty * n_clients + 1e-9) if self.faulty < 1 else int(self.faulty)
+
+    def check(self, n_clients: int) -> None:
+        """Checks n > 2 f + 2."""
+        f = self.n_faulty(n_clients)
+        if n_clients <= 2 * f + 2:
+            raise UserError(
+                f"aggregation.faulty: Multi-Krum with f = {f} faulty clients needs more than 2 f + 2 = {2 * f + 2} "
+                f"clients in a round, there are {n_clients}"
+            )
+
+    def choose(self, parts: list[Tensor], weights: Tensor) -> Tensor:
+        """The weights of the clients with the lowest scores; 0 for the others."""
+        n = len(weights)
+        if n < 3:
+            return weights
+        f = min(self.n_faulty(n), (n - 3) // 2)
+        distances = squared_distances(parts).fill_diagonal_(torch.inf)
+        scores = distances.sort(dim=1).values[:, : n - f - 2].sum(dim=1)  # [n]
+        best = scores.argsort(stable=True)[: n - f if self.selected is None else self.selected]
+        return torch.zeros_like(weights).index_copy_(0, best, weights[best])
+
+
+RULES: dict[str, type[Aggregation]] = {
+    "mean": Mean,
+    "norm_clipping": NormClipping,
+    "median": Median,
+    "trimmed_mean": TrimmedMean,
+    "multi_krum": MultiKrum,
+}
+
+
+def make_aggregation(aggregation: Aggregation | str | None) -> Aggregation:
+    """Makes an aggregation from its name; None: the mean. An aggregation is returned unchanged."""
+    if aggregation is None or isinstance(aggregation, Aggregation):
+        return aggregation or Mean()
+    if aggregation not in RULES:
+        raise UserError(f"aggregation: expected one of {', '.join(RULES)}, got {aggregation}")
+    return RULES[aggregation]()
+
+
+def weighted_median(values: Tensor, weights: Tensor) -> Tensor:
+    """The median of each column: values [n, F], weights float64 [n], above 0 -> [F].
+
+    With equal weights it is the usual median, the middle of two for even n.
+
+    Example:
+        >>> values = torch.tensor([[1.0], [9.0], [2.0]])
+        >>> weighted_median(values, torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64))
+        tensor([2.])
+        >>> weighted_median(values, torch.tensor([1.0, 5.0, 1.0], dtype=torch.float64))
+        tensor([9.])
+
+    """
+    ordered, order = values.sort(dim=0)
+    below = weights[order].cumsum(dim=0)  # the weight up to and with each value  [n, F]
+    half = weights.sum() / 2
+    lower = (below < half * (1 - 1e-12)).sum(dim=0, keepdim=True)
+    upper = (below <= half * (1 + 1e-12)).sum(dim=0, keepdim=True).clamp(max=len(values) - 1)
+    return ordered.gather(0, lower).lerp(ordered.gather(0, upper), 0.5).squeeze(0)
+
+
+def trimmed_mean(values: Tensor, weights: Tensor, trim: float) -> Tensor:
+    """The mean of each column without a share `trim` at each end: values [n, F], weights float64 [n] -> [F].
+
+    With equal weights whole values are left out: floor(trim n) at each end.
+    """
+    n, ordered_and_order = len(values), values.sort(dim=0)
+    ordered, order = ordered_and_order
+    if bool((weights == weights[0]).all()):
+        cut = int(trim * n + 1e-9)
+        return ordered[cut : n - cut].mean(dim=0)
+    each = weights[order]  # [n, F]
+    end, total = each.cumsum(dim=0), weights.sum()
+    kept = end.clamp(max=(1 - trim) * total) - (end - each).clamp(min=trim * total)  # of each value's weight
+    kept = kept.clamp(min=0.0)
+    return ((kept / kept.sum(dim=0)) * ordered).sum(dim=0).to(values)
+
+
+def squared_distances(parts: list[Tensor]) -> Tensor:
+    """Squared distances between n clients' tensors, each [n, F]: float64 [n, n]."""
+    total = torch.zeros(len(parts[0]), len(parts[0]), dtype=torch.float64, device=parts[0].device)
+    for rows in parts:
+        for part in rows.split(CHUNK, dim=1):
+            near = part.double() - part[:1].double()  # without what all have in common
+            squares = near.square().sum(dim=1)
+            total += squares.unsqueeze(1) + squares - 2 * near @ near.T
+    return total.clamp(min=0.0)

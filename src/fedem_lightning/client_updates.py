@@ -1,0 +1,71 @@
+"""The client updates of a round, block by block; a client that fails does not end the run."""
+
+from collections.abc import Callable, Iterator
+
+from fedem_lightning.aggregation import Sent, check_sent
+from fedem_lightning.data.federation import Block
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.protocol import Algorithm
+from fedem_lightning.rejections import EXCEPTION, first_line
+
+
+class ClientUpdates:
+    """Runs the client updates of one round.
+
+    If the update of a block raises an exception, its clients are run again one by one. Those that fail alone are
+    rejected, and their private state is what it was before. If none fails alone, the exception goes on: it is not a
+    client's. A `UserError` always goes on.
+
+    Args:
+        algorithm: whose clients train.
+        round_: number of the round, from 0.
+
+    """
+
+    def __init__(self, algorithm: Algorithm, round_: int) -> None:
+        self.algorithm, self.round_ = algorithm, round_
+        self.error: Exception | None = None  # the first exception of a client
+        self._put_back: list[Callable[[], None]] | None = []  # while all updates of this process are rejected
+
+    def of(self, block: Block) -> Iterator[tuple[Block, Sent | None]]:
+        """The updates of a block; several, of parts of it, if it is run again."""
+        metrics, put_back = self.algorithm.round_metrics.copy(), self.algorithm.remember(block.clients)
+        if self._put_back is not None:
+            self._put_back.append(put_back)
+        try:
+            update = self._update(block)
+        except UserError:
+            raise
+        except Exception as error:
+            self.error = self.error or error
+            put_back()
+            self.algorithm.round_metrics = metrics
+            if len(block.clients) == 1:
+                self.algorithm.round_metrics.reject(block.clients, EXCEPTION, first_line(error))
+            else:
+                yield from self._one_by_one(block, error)
+        else:
+            yield block, update
+        if self.algorithm.round_metrics.rejected - metrics.rejected < len(block.clients):
+            self._put_back = None  # the round counts
+
+    def put_all_back(self) -> None:
+        """Gives all clients of this process the private state from before the round; all updates were rejected."""
+        for put_back in self._put_back or ():
+            put_back()
+
+    def _one_by_one(self, block: Block, error: Exception) -> Iterator[tuple[Block, Sent | None]]:
+        failed = len(self.algorithm.round_metrics.rejections)
+        for client in block.clients.split(1):
+            yield from self.of(block.federation.block(client, "train"))
+        again = self.algorithm.round_metrics.rejections[failed:]
+        if not any(rejection.reason == EXCEPTION for rejection in again):
+            raise error
+
+    def _update(self, block: Block) -> Sent | None:
+        update = self.algorithm.client_update(block, self.round_)
+        check_sent(self.algorithm, update)
+        kind, rule = type(self.algorithm).__name__, self.algorithm.aggregation
+        combined = update is not None or rule.is_plain
+        require(combined, f"aggregation: {kind} sends no updates, expected mean, got {type(rule).__name__}")
+        return update

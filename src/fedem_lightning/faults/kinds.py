@@ -1,0 +1,131 @@
+"""The simulator's faults: clients that do not answer, break, attack, or have wrong labels."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Models, Sent
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.samples import Samples
+from fedem_lightning.errors import require, require_number
+from fedem_lightning.faults.base import Faults
+
+
+class NoAnswer(Faults):
+    """Faulty clients receive models and do not answer. At least one client of every cohort answers."""
+
+    answers = False
+
+    def __init__(self, share: float = 0.1, every_round: bool = True) -> None:
+        super().__init__(share, every_round)
+
+
+class SendNaN(Faults):
+    """Faulty clients send NaN in every parameter."""
+
+    corrupts = True
+
+    def corrupted(self, sent: Sent, received: Models, faulty: Tensor, parameters: set[str]) -> Sent:
+        """NaN in the rows of the faulty clients."""
+        return _replaced(sent, faulty, {name: torch.full_like(sent.models[name], torch.nan) for name in parameters})
+
+
+class Scaling(Faults):
+    """Faulty clients send theta + factor (theta_t - theta): a longer update, or with a negative factor the opposite.
+
+    Args:
+        share, every_round: see `Faults`.
+        factor: of theta_t - theta, over the trained parameters; theta is the model that the client received.
+
+    """
+
+    corrupts = True
+
+    def __init__(self, share: float = 0.1, every_round: bool = False, factor: float = 10.0) -> None:
+        super().__init__(share, every_round)
+        require_number("faults.factor", factor)
+        self.factor = factor
+
+    def corrupted(self, sent: Sent, received: Models, faulty: Tensor, parameters: set[str]) -> Sent:
+        """The scaled updates of the faulty clients."""
+        scaled = {n: received[n] + self.factor * (sent.models[n] - received[n]) for n in parameters}
+        return _replaced(sent, faulty, scaled)
+
+
+class SignFlip(Scaling):
+    """Faulty clients send theta - factor (theta_t - theta), which undoes what the others learn.
+
+    Args:
+        share, every_round: see `Faults`.
+        factor: above 0.
+
+    """
+
+    def __init__(self, share: float = 0.1, every_round: bool = False, factor: float = 5.0) -> None:
+        require_number("faults.factor", factor, above=0)
+        super().__init__(share, every_round, -factor)
+
+
+class LabelFlip(Faults):
+    """Faulty clients train with the labels Y - 1 - y in place of y; of sequences every label."""
+
+    corrupts_labels = True
+
+    def check(self, federation: Federation) -> None:
+        """Checks that samples have features and classes."""
+        kind = "density" if "minimum_loss" in federation.truth else type(federation.task).__name__
+        classes = hasattr(federation.task, "n_classes") and kind != "density"
+        require(classes, f"faults: label_flip needs a classification, the data is a {kind}")
+
+    def with_other_labels(self, federation: Federation, faulty: Tensor) -> Federation:
+        """The federation with Y - 1 - y at the training samples of the faulty clients."""
+        positions, _ = federation.splits["train"].positions(faulty)
+        task: Any = federation.task
+        return federation.with_samples(Flipped(federation.samples, positions, task.n_classes))
+
+
+class Flipped:
+    """Samples with the labels Y - 1 - y at some positions.
+
+    Args:
+        samples: the samples.
+        positions: int64 [n], where labels are flipped.
+        n_classes: Y.
+
+    """
+
+    def __init__(self, samples: Samples, positions: Tensor, n_classes: int) -> None:
+        self.samples, self.positions, self.n_classes = samples, positions, n_classes
+        self.in_shape = samples.in_shape
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the samples."""
+        return self.samples.device
+
+    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """Features [*S, ...]."""
+        return self.samples.features(index, dtype)
+
+    def labels(self, index: Tensor) -> Tensor:
+        """Labels [*S] or [*S, L]."""
+        y = self.samples.labels(index)
+        flipped = torch.isin(index, self.positions).view(*index.shape, *[1] * (y.ndim - index.ndim))
+        return torch.where(flipped, self.n_classes - 1 - y, y)
+
+    def to(self, device: torch.device | str) -> "Flipped":
+        """The same samples on another device."""
+        return Flipped(self.samples.to(device), self.positions.to(device), self.n_classes)
+
+    def fingerprint(self) -> Tensor:
+        """What a digest must include."""
+        return self.samples.fingerprint()
+
+
+def _replaced(sent: Sent, faulty: Tensor, rows: Models) -> Sent:
+    """The updates with other rows where a client is faulty, bool [C]."""
+    models = dict(sent.models)
+    for name, other in rows.items():
+        models[name] = torch.where(faulty.view(-1, *[1] * (other.ndim - 1)), other, models[name])
+    return sent._replace(models=models)
