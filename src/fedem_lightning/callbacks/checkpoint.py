@@ -8,7 +8,8 @@ import torch
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from fedem_lightning.errors import require_whole
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import PositiveInt
 
 
 class MappedCheckpoints(TorchCheckpointIO):
@@ -27,7 +28,7 @@ class MappedCheckpoints(TorchCheckpointIO):
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
-class RoundCheckpoint(Checkpoint):
+class RoundCheckpoint(Checked, Checkpoint):
     """Saves every `every_n_rounds` rounds, after the last one, and when a run is stopped; keeps the newest few.
 
     Lightning's ModelCheckpoint may be used as well, e.g. to keep the round with the best validation score.
@@ -39,10 +40,12 @@ class RoundCheckpoint(Checkpoint):
 
     """
 
-    def __init__(self, every_n_rounds: int = 10, keep: int = 2, dirpath: str | Path | None = None) -> None:
+    settings_key = "callbacks.checkpoint"
+
+    def __init__(
+        self, every_n_rounds: PositiveInt = 10, keep: PositiveInt = 2, dirpath: str | Path | None = None
+    ) -> None:
         super().__init__()
-        require_whole("callbacks.checkpoint.every_n_rounds", every_n_rounds, at_least=1)
-        require_whole("callbacks.checkpoint.keep", keep, at_least=1)
         self.every_n_rounds, self.keep, self.dirpath = every_n_rounds, keep, dirpath
         self.saved_rounds = 0  # rounds before the newest checkpoint
         self.saved: Path | None = None  # the newest checkpoint

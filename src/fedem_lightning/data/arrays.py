@@ -10,6 +10,7 @@ import torch
 from fedem_lightning.data.federation import Domains, Federation
 from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.errors import require, require_whole
+from fedem_lightning.settings.ranges import Names
 from fedem_lightning.tasks import make_task
 
 
@@ -27,7 +28,7 @@ def checked_federation(
     label_smoothing: float,
     fractions: Sequence[float],
     unseen_fraction: float,
-    unseen: Sequence[str],
+    unseen: Names,
     seed: int,
     notes: dict[str, Any] | None = None,
 ) -> Federation:

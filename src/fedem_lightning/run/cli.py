@@ -57,13 +57,13 @@ def _hydra_main(config: DictConfig) -> float | None:
     with loading():
         from fedem_lightning.records.measures import headline
         from fedem_lightning.run.execute import run
-        from fedem_lightning.run.misspelt import check_added, check_shadowed
+        from fedem_lightning.run.misspelt import check_added, check_shadowed, users_config_dirs
 
     try:
-        check_shadowed(_users_config_dirs())
+        check_shadowed(users_config_dirs())
         check_added(config, list(hydra_config.overrides.task))
         chosen = hydra_config.runtime.choices
-        choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if group in chosen}
+        choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)}
         results = run(config, folder, choices, list(hydra_config.overrides.task), _config_flags(sys.argv[1:]))
     except Interrupted as stop:
         _exit_with_one_line(stop)  # a sweep ends, too
@@ -134,11 +134,6 @@ def _describe_one_job(folder: Path, overrides: list[str]) -> None:
     hydra_config = HydraConfig.get()
     with read_write(hydra_config):  # type: ignore[arg-type]
         hydra_config.run.dir = str(folder)
-
-
-def _users_config_dirs() -> list[Path]:
-    sources = HydraConfig.get().runtime.config_sources
-    return [Path(s.path) for s in sources if s.schema == "file" and Path(s.path) != CONFIG_DIR]
 
 
 def _config_flags(arguments: list[str]) -> list[str]:

@@ -20,12 +20,13 @@ from pytorch_lightning.utilities import rank_zero_only
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.errors import Interrupted, UserError, require, require_whole
+from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer
 from fedem_lightning.run.devices import pick_devices
 from fedem_lightning.run.figures import draw_figures, run_title
+from fedem_lightning.run.gate import check_settings
 from fedem_lightning.run.results import SCHEMA_VERSION, run_results, save_results
 from fedem_lightning.run.resuming import resume_command, run_command
 from fedem_lightning.run.run_folder import (
@@ -64,7 +65,7 @@ def run(
     start, launched_before = time.perf_counter(), launch_settings()
     with StopSignals(folder, functools.partial(resume_command, folder, overrides, flags)) as stop:
         quieten_lightning()
-        _check_settings(config)
+        check_settings(config)
         finished = _finished_before(folder, config)
         if finished is not None:
             return finished
@@ -103,12 +104,6 @@ def quieten_lightning() -> None:
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
 
 
-def _check_settings(config: DictConfig) -> None:
-    require_whole("seed", config.seed, at_least=0, below=2**32)
-    require(config.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {config.fidelity}")
-    require_whole("trainer.max_epochs", config.trainer.max_epochs, at_least=0)
-
-
 def _finished_before(folder: Path, config: DictConfig) -> dict[str, Any] | None:
     """The results of the run that the folder holds, if nothing is left of it to do.
 
@@ -134,8 +129,8 @@ def _announce(folder: Path, model: FederatedAlgorithm, data: FederatedDataModule
 
 def _announce_rate(config: DictConfig, name: str) -> None:
     """Says which learning rate a method has that would take the experiment's, if the experiment had one for it."""
-    optimizer = config.algorithm.client_optimizer
-    asks = f"learning_rates.{name}" in str(OmegaConf.to_container(optimizer, resolve=False))
+    optimizer = config.algorithm.get("client_optimizer")  # null: the method's own
+    asks = f"learning_rates.{name}" in str(optimizer and OmegaConf.to_container(optimizer, resolve=False))
     if asks and name not in config.learning_rates:
         print(f"clients' learning rate: {optimizer.lr:g}, {name}'s own: learning_rates has none for it", flush=True)
 
