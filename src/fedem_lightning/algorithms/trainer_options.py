@@ -23,11 +23,12 @@ REFUSED_CALLBACKS = {
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 Precision = Annotated[
-    Literal["32-true", "64-true", "bf16-mixed", "32", "64", "bf16", 32, 64], "32-true, 64-true or bf16-mixed"
+    Literal["32-true", "64-true", "bf16-mixed", "32", "64", "bf16", 32, 64], "32-true, 64-true, bf16-mixed"
 ]  # the last five are Lightning's other names of the same
-Devices = (
-    PositiveInt | Literal["auto", -1] | Sequence[Count] | Annotated[str, Predicate(lambda t: t[:1].isdigit()), "0,1"]
-)
+Devices = Annotated[
+    PositiveInt | Literal["auto", -1] | Sequence[Count] | Annotated[str, Predicate(lambda text: text[:1].isdigit())],
+    "a number of processes, auto, a list of GPUs",
+]
 TRAINER: dict[str, Any] = {
     "max_epochs": Count,
     "min_epochs": Count | None,

@@ -25,6 +25,7 @@ from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer
 from fedem_lightning.run.devices import pick_devices
+from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.figures import draw_figures, run_title
 from fedem_lightning.run.gate import check_settings
 from fedem_lightning.run.results import SCHEMA_VERSION, run_results, save_results
@@ -83,6 +84,7 @@ def run(
         loggers = trainer.loggers[1:]  # beside metrics.csv
         if trainer.is_global_zero:
             save_config(folder, config, overrides)
+            (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
             _announce(folder, model, data, trainer)
             _announce_rate(config, choices["algorithm"])
             _announce_resumption(checkpoint, stop.resumed_rounds)

@@ -23,7 +23,7 @@ from fedem_lightning.engine import AutoEngine, Engine
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.network import Network
-from fedem_lightning.run.misspelt import BY_THE_RUN, near_name
+from fedem_lightning.run.misspelt import BY_THE_RUN, check_names
 from fedem_lightning.run.usage import CONFIG_DIR, choices
 from fedem_lightning.settings.check import Parameters, Setting, parameters
 from fedem_lightning.settings.expected import given
@@ -92,8 +92,7 @@ def _check_own(config: DictConfig) -> None:
             known[name].check(f"local_training.{name}", value)
     for name, rate in _value(config, "learning_rates").items():
         Setting(Positive).check(f"learning_rates.{name}", rate)
-        near = near_name(config, "learning_rates", name)
-        require(near is None, f"learning_rates.{name}: nothing reads it; did you mean {near}?")
+    check_names(config, "learning_rates")
 
 
 def _value(config: DictConfig, key: str) -> Any:
@@ -104,9 +103,11 @@ def _value(config: DictConfig, key: str) -> Any:
 
 def _require_keys(key: str, value: Any) -> None:
     """Raises UserError unless a group, or a part of one, has keys."""
+    if isinstance(value, dict) and (value or key in NAMED):
+        return
     offered = choices(CONFIG_DIR).get(key, [])
     what = f"one of {', '.join(offered)}" if offered else "keys with a _target_, or null"
-    require(isinstance(value, dict) and (bool(value) or key in NAMED), f"{key}: expected {what}, got {given(value)}")
+    raise UserError(f"{key}: expected {what}, got {given(value)}")
 
 
 def _check_made(key: str, part: dict[str, Any], kinds: tuple[type, ...]) -> None:
@@ -141,13 +142,17 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
 
 def _check_argument(path: str, value: Any, setting: Setting) -> None:
     if isinstance(value, dict) and "_target_" in value:
-        kinds = tuple(kind for kind in (setting.hint, *get_args(setting.hint)) if inspect.isclass(kind))
-        plain = all(kind is type(None) or issubclass(kind, str) for kind in kinds)
-        _check_made(path, value, (object,) if plain else kinds)
+        _check_made(path, value, _classes(setting.hint))
     elif _has_parts(value):
         _check_within(path, value)
     else:
         setting.check(path, value)
+
+
+def _classes(hint: Any) -> tuple[type, ...]:
+    """The classes of objects that an annotation allows; `object` if it names none."""
+    named = [kind for kind in (hint, *get_args(hint)) if inspect.isclass(kind) and kind not in (type(None), str)]
+    return tuple(kind for kind in named if not getattr(kind, "_is_protocol", False)) or (object,)
 
 
 def _check_within(path: str, value: Any) -> None:

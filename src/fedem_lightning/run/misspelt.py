@@ -43,6 +43,10 @@ def meant(
         if (group, choice) == ("hydra/sweeper", "optuna"):
             return UserError('hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"')
         return UserError(no_choice(group, choice, error.options)) if error.options else None
+    replaced = re.match(r"Error merging override \+*([^=\n]+)=(.*)", str(error))
+    if replaced and "Cannot merge" in str(error.__cause__):
+        what = "a list" if "object_type=list" in str(error.__cause__) else "keys with values"
+        return UserError(f"{replaced.group(1)}: expected {what}, got {replaced.group(2)}")
     found = _UNKNOWN.search(str(error))
     if found is None or "Did you mean" in str(error):
         return None
@@ -83,17 +87,23 @@ def check_added(config: DictConfig, overrides: list[str]) -> None:
             raise UserError(_no_key(override.key_or_group, None, config, others))
 
 
-def near_name(config: DictConfig, part: str, name: str) -> str | None:
-    """The name in a part of the configuration that `name` may mean; None if it is one, if something reads it, or none.
+def check_names(config: DictConfig, part: str) -> None:
+    """Looks for misspelt names in a part of the configuration whose keys anybody may add to.
 
-    Names are those that the package has there, and the choices of all groups, the user's own included.
+    Raises:
+        UserError: a name that the package has not there, that no choice has and nothing reads, but that is nearly one.
+
     """
-    shipped = OmegaConf.select(OmegaConf.load(CONFIG_DIR / "settings.yaml"), part)
-    offered = [choices(folder) for folder in (CONFIG_DIR, *users_config_dirs())]
-    known = {*map(str, shipped), *(choice for groups in offered for names in groups.values() for choice in names)}
-    if name in known or f"{part}.{name}" in OmegaConf.to_yaml(config, resolve=False):
-        return None
-    return next(iter(difflib.get_close_matches(name, [str(other) for other in shipped], n=1, cutoff=0.75)), None)
+    shipped = [str(name) for name in OmegaConf.select(OmegaConf.load(CONFIG_DIR / "settings.yaml"), part)]
+    added = [str(name) for name in config[part] if name not in shipped]
+    if not added:
+        return
+    groups = [names for folder in (CONFIG_DIR, *users_config_dirs()) for names in choices(folder).values()]
+    chosen, read = {name for names in groups for name in names}, OmegaConf.to_yaml(config, resolve=False)
+    for name in added:
+        near = difflib.get_close_matches(name, shipped, n=1, cutoff=0.75)
+        if near and name not in chosen and f"{part}.{name}" not in read:
+            raise UserError(f"{part}.{name}: nothing reads it; did you mean {near[0]}?")
 
 
 def users_config_dirs() -> list[Path]:

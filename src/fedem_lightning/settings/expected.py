@@ -72,7 +72,8 @@ def _words(hint: Any) -> list[str]:
     if isinstance(container, type) and issubclass(container, collections.abc.Iterable) and not _is_object(hint):
         items = _listed(_alternatives(arguments[0])) if arguments else "values"
         return [f"a list of {items.removeprefix('a ').replace('number', 'numbers', 1)}"]
-    return [f"a {getattr(container, '__name__', container)}"]
+    name = "function" if container is collections.abc.Callable else getattr(container, "__name__", container)
+    return [f"a {name}"]
 
 
 def _ranged(word: str, limits: list[Any]) -> str:
