@@ -10,6 +10,9 @@ def main() -> None:
     """Runs the command line; Ctrl-C ends it with one line, also while modules are loaded."""
     with loading():
         from fedem_lightning.run import cli  # Hydra
+        from fedem_lightning.startup.closed_output import survive_closed_output
+
+        survive_closed_output()
     try:
         cli.main()
     finally:

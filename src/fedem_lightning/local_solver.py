@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,10 @@ from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
-from fedem_lightning.errors import require, require_number
 from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.randomness import Purpose, fold
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive
 from fedem_lightning.tasks import Task
 
 Learner = dict[str, Models]
@@ -43,12 +45,13 @@ def cosine(done: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-SCHEDULES: dict[str, Callable[[float], float]] = {"constant": constant, "multistep": multistep, "cosine": cosine}
+Schedule = Literal["constant", "multistep", "cosine"]
+SCHEDULES: dict[Schedule, Callable[[float], float]] = {"constant": constant, "multistep": multistep, "cosine": cosine}
 """Learning-rate schedules over rounds, as functions of the finished share, so that a resumed run agrees."""
 
 
 @dataclass(frozen=True)
-class ClientSGD:
+class ClientSGD(Checked):
     """The clients' SGD, equal to torch.optim.SGD (momentum without dampening, weight decay in the gradient).
 
     Args:
@@ -60,21 +63,13 @@ class ClientSGD:
 
     """
 
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    state: str = "restart"
-    schedule: str = "constant"
+    settings_key: ClassVar[str] = "algorithm.client_optimizer"
 
-    def __post_init__(self) -> None:
-        where = "algorithm.client_optimizer"
-        require_number(f"{where}.lr", self.lr, above=0)
-        require_number(f"{where}.momentum", self.momentum, at_least=0, below=1)
-        require_number(f"{where}.weight_decay", self.weight_decay, at_least=0)
-        require(self.state in ("restart", "keep"), f"{where}.state: expected restart or keep, got {self.state}")
-        require(
-            self.schedule in SCHEDULES, f"{where}.schedule: expected one of {', '.join(SCHEDULES)}, got {self.schedule}"
-        )
+    lr: Positive = 0.1
+    momentum: BelowOne = 0.0
+    weight_decay: NotNegative = 0.0
+    state: Literal["restart", "keep"] = "restart"
+    schedule: Schedule = "constant"
 
     def lr_at(self, round_: int, n_rounds: int) -> float:
         """Learning rate of round `round_` (from 0) of `n_rounds`; after the last round it is the first rate again."""

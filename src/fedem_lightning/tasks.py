@@ -5,13 +5,17 @@ PROBABILITIES (Eq. 5), or for real targets the means, so a task also defines how
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedem_lightning.errors import UserError, require, require_number, require_whole
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import BelowOne, Positive, TwoOrMore
+
+TaskName = Literal["classification", "binary", "regression"]
 
 
 class Task(Protocol):
@@ -46,7 +50,7 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Checked):
     """A label of `n_classes`, or a sequence of labels, with cross-entropy; the backbone has a logit for each class.
 
     Args:
@@ -58,14 +62,10 @@ class Classification:
 
     """
 
-    n_classes: int
+    n_classes: TwoOrMore
     n_targets: int = 1
     class_weights: tuple[float, ...] | None = None
-    label_smoothing: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_whole("n_classes", self.n_classes, at_least=2)
-        require_number("label_smoothing", self.label_smoothing, at_least=0, below=1)
+    label_smoothing: BelowOne = 0.0
 
     @property
     def n_outputs(self) -> int:
@@ -141,7 +141,7 @@ class BinaryClassification:
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(Checked):
     """Real targets with Gaussian noise: l = |y - h(x)|^2 / (2 sigma^2).
 
     For one model sigma does not matter; in the E-step it sets how large an error distinguishes components.
@@ -153,11 +153,8 @@ class Regression:
     """
 
     n_outputs: int = 1
-    noise_scale: float = 1.0
+    noise_scale: Positive = 1.0
     n_targets: int = 1
-
-    def __post_init__(self) -> None:
-        require_number("noise_scale", self.noise_scale, above=0)
 
     @property
     def measures(self) -> tuple[str, ...]:

@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
 from types import ModuleType
+from typing import ClassVar, Literal
 
 import networkx as nx
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from fedem_lightning.errors import UserError, require, require_number, require_whole
+from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.check import Checked, check_arguments
+from fedem_lightning.settings.ranges import PositiveShare
 
-GRAPHS = ("erdos_renyi", "ring", "torus", "complete", "star")
-WEIGHTS = ("metropolis", "fmmc")
+Graph = Literal["erdos_renyi", "ring", "torus", "complete", "star"]
+Weights = Literal["metropolis", "fmmc"]
 
 _KEY = "algorithm.topology"
 _DRAWS = 100  # attempts to draw a connected Erdos-Renyi graph
@@ -28,7 +31,7 @@ _TOLERANCE = 1e-8  # for the sums and the symmetry of a mixing matrix
 
 
 @dataclass(frozen=True)
-class Topology:
+class Topology(Checked):
     """A communication graph and its mixing weights. The paper has Erdos-Renyi with p = 0.5 and weights "fmmc".
 
     Args:
@@ -53,16 +56,14 @@ class Topology:
 
     """
 
-    graph: str = "erdos_renyi"
-    p: float = 0.5
-    weights: str = "metropolis"
+    settings_key: ClassVar[str] = "algorithm.topology"
+
+    graph: Graph = "erdos_renyi"
+    p: PositiveShare = 0.5
+    weights: Weights = "metropolis"
     time_varying: bool = False
 
     def __post_init__(self) -> None:
-        require(self.graph in GRAPHS, f"{_KEY}.graph: expected one of {', '.join(GRAPHS)}, got {self.graph}")
-        require_number(f"{_KEY}.p", self.p, above=0)
-        require(self.p <= 1, f"{_KEY}.p: expected a probability, at most 1, got {self.p}")
-        _require_weights(self.weights)
         require(
             self.graph == "erdos_renyi" or not self.time_varying,
             f"{_KEY}.time_varying: only graph=erdos_renyi can be drawn anew each round, got graph={self.graph}",
@@ -132,7 +133,7 @@ def _fixed_graph(graph: str, n: int) -> np.ndarray:
     return adjacency
 
 
-def mixing_matrix(adjacency: np.ndarray, weights: str) -> np.ndarray:
+def mixing_matrix(adjacency: np.ndarray, weights: Weights) -> np.ndarray:
     """The mixing matrix of a graph: float64 [T, T], symmetric, doubly stochastic, zero where there is no edge.
 
     "metropolis" (Metropolis-Hastings): W[s, t] = 1 / (1 + max(degree_s, degree_t)), W[t, t] = 1 - sum_s W[s, t].
@@ -156,7 +157,7 @@ def mixing_matrix(adjacency: np.ndarray, weights: str) -> np.ndarray:
                [0.33, 0.  , 0.67]])
 
     """
-    _require_weights(weights)
+    check_arguments(_KEY, mixing_matrix, locals())
     square = adjacency.ndim == 2 and adjacency.shape[0] == adjacency.shape[1] and adjacency.dtype == bool
     graph = square and (adjacency == adjacency.T).all() and not adjacency.diagonal().any()
     require(graph, f"adjacency: expected bool [T, T], symmetric, without self-loops, got {list(adjacency.shape)}")
@@ -259,10 +260,6 @@ def spectral_gap(w: np.ndarray) -> float:
     if len(w) == 1:
         return 1.0
     return float(np.clip(1 - np.sort(np.abs(np.linalg.eigvalsh(w)))[-2], 0, 1))
-
-
-def _require_weights(weights: str) -> None:
-    require(weights in WEIGHTS, f"{_KEY}.weights: expected one of {', '.join(WEIGHTS)}, got {weights}")
 
 
 def _cvxpy() -> ModuleType:

@@ -6,11 +6,11 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require_whole
 from fedem_lightning.local_solver import ClientSGD, LocalStep
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import Count
 
 
 class Adaptation(Recorded, ABC):
@@ -22,10 +22,10 @@ class Adaptation(Recorded, ABC):
 
     """
 
+    settings_key = "adaptation"
     columns: tuple[str, ...] = ()  # names in `OwnModels.columns`, which join the clients' table
 
-    def __init__(self, epochs: int, client_optimizer: ClientSGD | None) -> None:
-        require_whole("adaptation.epochs", epochs, at_least=0)
+    def __init__(self, epochs: Count, client_optimizer: ClientSGD | None) -> None:
         self.epochs, self.client_optimizer = epochs, client_optimizer
 
     @abstractmethod

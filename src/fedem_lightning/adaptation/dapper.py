@@ -4,23 +4,24 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 2002.10619. Section 5, Figure 3; sources of global data: Appendix D.3.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.adaptation.proxy import read_proxy
-from fedem_lightning.adaptation.selection import GRID, Best, check_grid, selection_losses
+from fedem_lightning.adaptation.selection import GRID, Best, Grid, SelectionSamples, selection_losses
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.positions import Positions
 from fedem_lightning.data.samples import Arrays, Joined
-from fedem_lightning.errors import require, require_number
+from fedem_lightning.errors import require
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
+from fedem_lightning.settings.ranges import Count, Positive
 from fedem_lightning.tasks import Classification
 
 
@@ -49,21 +50,18 @@ class Dapper(Adaptation):
 
     def __init__(
         self,
-        ratio: float = 5.0,
-        source: str = "pool",
+        ratio: Positive = 5.0,
+        source: Literal["pool", "proxy", "model"] = "pool",
         proxy: str | Path | None = None,
-        lambdas: Sequence[float] = GRID,
-        selection: str = "val",
-        epochs: int = 1,
+        lambdas: Grid = GRID,
+        selection: SelectionSamples = "val",
+        epochs: Count = 1,
         client_optimizer: ClientSGD | None = None,
     ) -> None:
         super().__init__(epochs, client_optimizer)
-        require_number("adaptation.ratio", ratio, above=0)
-        known = ("pool", "proxy", "model")
-        require(source in known, f"adaptation.source: expected {', '.join(known)}, got {source}")
         require((proxy is not None) == (source == "proxy"), "adaptation.proxy: expected a file with source=proxy only")
         self.ratio, self.source, self.proxy, self.selection = ratio, source, proxy, selection
-        self.lambdas = check_grid(lambdas, selection)
+        self.lambdas = tuple(sorted(float(value) for value in lambdas))
         self._public: Arrays | None = None
 
     def prepare(self, federation: Federation) -> None:

@@ -5,6 +5,7 @@ from fedem_lightning.data.federation import Block
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.settings.ranges import Count
 
 
 class Finetune(Adaptation):
@@ -19,7 +20,7 @@ class Finetune(Adaptation):
 
     """
 
-    def __init__(self, epochs: int = 1, client_optimizer: ClientSGD | None = None) -> None:
+    def __init__(self, epochs: Count = 1, client_optimizer: ClientSGD | None = None) -> None:
         super().__init__(epochs, client_optimizer)
 
     def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:

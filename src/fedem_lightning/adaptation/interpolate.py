@@ -4,20 +4,19 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 2002.10619. Section 6, Figure 4; equation numbers are the paper's.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedem_lightning.adaptation.base import Adaptation
-from fedem_lightning.adaptation.selection import GRID, Best, check_grid, sample_losses, selection_losses
+from fedem_lightning.adaptation.selection import GRID, Best, Grid, SelectionSamples, sample_losses, selection_losses
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
-from fedem_lightning.errors import require
 from fedem_lightning.local_solver import ClientSGD, LocalStep
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.settings.ranges import Count
 
 
 class MixtureStep(LocalStep):
@@ -71,16 +70,15 @@ class Interpolate(Adaptation):
 
     def __init__(
         self,
-        objective: str = "mixture",
-        lambdas: Sequence[float] = GRID,
-        selection: str = "val",
-        epochs: int = 1,
+        objective: Literal["mixture", "own"] = "mixture",
+        lambdas: Grid = GRID,
+        selection: SelectionSamples = "val",
+        epochs: Count = 1,
         client_optimizer: ClientSGD | None = None,
     ) -> None:
         super().__init__(epochs, client_optimizer)
-        require(objective in ("mixture", "own"), f"adaptation.objective: expected mixture or own, got {objective}")
         self.objective, self.selection = objective, selection
-        self.lambdas = check_grid(lambdas, selection)
+        self.lambdas = tuple(sorted(float(value) for value in lambdas))
 
     def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
         """Mixes the best h_l with the personal models from before, at the best lambda."""

@@ -1,33 +1,23 @@
 """Selection of each client's interpolation weight lambda: the one whose model has the lowest loss."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import MinLen
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.em import mixture_losses
-from fedem_lightning.errors import require
 from fedem_lightning.models.personal_models import PersonalModels
+from fedem_lightning.settings.ranges import Share
+
+Grid = Annotated[Sequence[Share], MinLen(1)]
+SelectionSamples = Literal["val", "train"]
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-
-
-def check_grid(lambdas: Sequence[float], selection: str) -> tuple[float, ...]:
-    """The grid of lambdas, ascending.
-
-    Raises:
-        UserError: the grid is no list, is empty or leaves [0, 1], or `selection` is neither "val" nor "train".
-
-    """
-    require(isinstance(lambdas, Collection), f"adaptation.lambdas: expected a list of numbers, got {lambdas}")
-    numbers = all(isinstance(value, int | float) for value in lambdas)
-    fits = len(lambdas) > 0 and numbers and all(0 <= value <= 1 for value in lambdas)
-    require(fits, f"adaptation.lambdas: expected numbers in [0, 1], got {list(lambdas)}")
-    require(selection in ("val", "train"), f"adaptation.selection: expected val or train, got {selection}")
-    return tuple(sorted(float(value) for value in lambdas))
 
 
 def sample_losses(personal: PersonalModels, block: Block) -> Tensor:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation.sent import Means, Models, Sent
-from fedem_lightning.errors import require_number
 from fedem_lightning.processes import Processes
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import AboveOne
 
 
 class Collector(ABC):
@@ -67,12 +67,11 @@ class Aggregation(Recorded, ABC):
 
     """
 
+    settings_key = "aggregation"
     clips = False  # whether updates are shortened (`scales`)
     weighted = True  # whether clients count by their weights; False: alike, unless each receiver has its own weights
 
-    def __init__(self, max_norm_ratio: float | None = None) -> None:
-        if max_norm_ratio is not None:
-            require_number("aggregation.max_norm_ratio", max_norm_ratio, above=1)
+    def __init__(self, max_norm_ratio: AboveOne | None = None) -> None:
         self.max_norm_ratio = max_norm_ratio
 
     @property

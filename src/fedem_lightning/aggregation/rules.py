@@ -8,7 +8,8 @@ from torch import Tensor
 from fedem_lightning.aggregation.base import Aggregation, Collector
 from fedem_lightning.aggregation.gathered import Gathered, middle
 from fedem_lightning.aggregation.weighted_mean import WeightedMean
-from fedem_lightning.errors import UserError, require, require_number, require_whole
+from fedem_lightning.errors import UserError
+from fedem_lightning.settings.ranges import AboveOne, BelowHalf, FaultyClients, Positive, PositiveInt
 
 CHUNK = 2**16
 """Columns that are sorted at a time."""
@@ -54,10 +55,8 @@ class NormClipping(Robust):
 
     clips = True
 
-    def __init__(self, max_norm: float | None = None, max_norm_ratio: float | None = None) -> None:
+    def __init__(self, max_norm: Positive | None = None, max_norm_ratio: AboveOne | None = None) -> None:
         super().__init__(max_norm_ratio)
-        if max_norm is not None:
-            require_number("aggregation.max_norm", max_norm, above=0)
         self.max_norm = max_norm
 
     def scales(self, norms: Tensor) -> Tensor:
@@ -77,9 +76,8 @@ class Median(Robust):
 
     """
 
-    def __init__(self, weighted: bool = False, max_norm_ratio: float | None = None) -> None:
+    def __init__(self, weighted: bool = False, max_norm_ratio: AboveOne | None = None) -> None:
         super().__init__(max_norm_ratio)
-        require(isinstance(weighted, bool), f"aggregation.weighted: expected true or false, got {weighted}")
         self.weighted = weighted
 
     def combine(self, values: Tensor, weights: Tensor) -> Tensor:
@@ -98,10 +96,8 @@ class TrimmedMean(Robust):
 
     """
 
-    def __init__(self, trim: float = 0.2, weighted: bool = False, max_norm_ratio: float | None = None) -> None:
+    def __init__(self, trim: BelowHalf = 0.2, weighted: bool = False, max_norm_ratio: AboveOne | None = None) -> None:
         super().__init__(max_norm_ratio)
-        require_number("aggregation.trim", trim, at_least=0, below=0.5)
-        require(isinstance(weighted, bool), f"aggregation.weighted: expected true or false, got {weighted}")
         self.trim, self.weighted = trim, weighted
 
     def combine(self, values: Tensor, weights: Tensor) -> Tensor:
@@ -123,15 +119,10 @@ class MultiKrum(Robust):
 
     """
 
-    def __init__(self, faulty: float = 0.2, selected: int | None = None, max_norm_ratio: float | None = None) -> None:
+    def __init__(
+        self, faulty: FaultyClients = 0.2, selected: PositiveInt | None = None, max_norm_ratio: AboveOne | None = None
+    ) -> None:
         super().__init__(max_norm_ratio)
-        require_number("aggregation.faulty", faulty, at_least=0)
-        require(
-            faulty < 0.5 or faulty == int(faulty),
-            f"aggregation.faulty: expected a share below 0.5 or a whole number of clients, got {faulty}",
-        )
-        if selected is not None:
-            require_whole("aggregation.selected", selected, at_least=1)
         self.faulty, self.selected = faulty, selected
 
     def n_faulty(self, n_clients: int) -> int:

@@ -13,10 +13,10 @@ from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_trains
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require_number
 from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.personal_models import SharedModels
+from fedem_lightning.settings.ranges import NotNegative
 
 
 class AFL(FederatedAlgorithm):
@@ -34,9 +34,8 @@ class AFL(FederatedAlgorithm):
     weights: Tensor  # lambda [T]; the entries of the seen clients are on the simplex
     losses_of_clients: Tensor  # F_t [T], nats
 
-    def __init__(self, backbone: Backbone, n_clients: int, weights_lr: float = 0.001, **options: Any) -> None:
+    def __init__(self, backbone: Backbone, n_clients: int, weights_lr: NotNegative = 0.001, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        require_number("algorithm.weights_lr", weights_lr, at_least=0)
         self.weights_lr = weights_lr
         self.add_state("weights", torch.zeros(n_clients), columns="lambda")
         self.add_client_state("losses_of_clients", torch.zeros(n_clients))

@@ -5,7 +5,7 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 Federated Averaging", Interspeech 2021, arXiv 2104.02748, for the rule.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,9 +14,10 @@ from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.cohort import share_of
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require, require_number, require_whole
+from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone
+from fedem_lightning.settings.ranges import NotNegative, PositiveInt
 
 LEAST = 1e-12
 """Least weight of a domain: a weight of 0 could never grow again, and its samples would no longer count."""
@@ -43,16 +44,12 @@ class Agnostic(FederatedAlgorithm):
         self,
         backbone: Backbone,
         n_clients: int,
-        domain_lr: float = 0.05,
-        window: int = 1,
-        initial_weights: str = "uniform",
+        domain_lr: NotNegative = 0.05,
+        window: PositiveInt = 1,
+        initial_weights: Literal["uniform", "proportional"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        require_number("algorithm.domain_lr", domain_lr, at_least=0)
-        require_whole("algorithm.window", window, at_least=1)
-        known = initial_weights in ("uniform", "proportional")
-        require(known, f"algorithm.initial_weights: expected uniform or proportional, got {initial_weights}")
         self.domain_lr, self.window, self.initial_weights = domain_lr, window, initial_weights
         for name in ("weights", "mean_counts", "recent_counts"):
             self.add_state(name, torch.zeros(0))

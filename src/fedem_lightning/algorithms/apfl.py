@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.checks import check_share
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep, along
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.settings.ranges import Share
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,9 @@ class APFL(FederatedAlgorithm):
     alpha: Tensor  # [T]
 
     def __init__(
-        self, backbone: Backbone, n_clients: int, alpha: float = 0.5, adaptive: bool = True, **options: Any
+        self, backbone: Backbone, n_clients: int, alpha: Share = 0.5, adaptive: bool = True, **options: Any
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        check_share("alpha", alpha)
         self.initial_alpha, self.adaptive = alpha, adaptive
         self.add_client_state("alpha", torch.full((n_clients,), float(alpha)), columns="alpha")
         self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.aggregation import Aggregation, make_aggregation
 from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
-from fedem_lightning.algorithms.checks import check_class, check_options, check_share
+from fedem_lightning.algorithms.checks import check_class
 from fedem_lightning.algorithms.client_states import ClientStates, size_as_saved
 from fedem_lightning.algorithms.contract import Contract
 from fedem_lightning.algorithms.deployment import Deployment
@@ -35,6 +35,7 @@ from fedem_lightning.models.personal_models import PersonalModels
 from fedem_lightning.network import Network, check_networks
 from fedem_lightning.records.hyperparameters import constructor_arguments, is_plain, plain
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import PositiveInt, Seed, Share, ShareOrNumber
 
 ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
@@ -86,37 +87,36 @@ class FederatedAlgorithm(
 
     """
 
+    settings_key = "algorithm"
     components: nn.ModuleList
     has_frozen: Tensor  # bool [T], the clients that have received the frozen parameters
 
     def __init__(
         self,
         backbone: Backbone,
-        n_clients: int,
-        n_components: int = 1,
+        n_clients: PositiveInt,
+        n_components: PositiveInt = 1,
         *,
         pretrained: Sequence[str] | str = (),
         client_optimizer: ClientSGD | None = None,
         server_optimizer: ServerOptimizer | None = None,
-        local_epochs: int = 1,
-        local_steps: int | None = None,
-        batch_size: int = 128,
-        participation: float | int = 1.0,
-        scored_clients: float | int = 1.0,
-        personalize_fraction: float = 1.0,
+        local_epochs: PositiveInt = 1,
+        local_steps: PositiveInt | None = None,
+        batch_size: PositiveInt = 128,
+        participation: ShareOrNumber = 1.0,
+        scored_clients: ShareOrNumber = 1.0,
+        personalize_fraction: Share = 1.0,
         adaptation: Adaptation | None = None,
         engine: Engine | AutoEngine | str = "auto",
         networks: Mapping[str, Network] | None = None,
         aggregation: Aggregation | str | None = None,
         faults: Faults | None = None,
-        seed: int = 0,
+        seed: Seed = 0,
     ) -> None:
         super().__init__()
         self._client_states, self._server_columns = {}, {}
         self.group_state, self.sized_by_data = None, set()
         check_class(type(self))
-        check_options(n_clients, local_epochs, local_steps, batch_size, participation, scored_clients, seed)
-        check_share("personalize_fraction", personalize_fraction)
         self.automatic_optimization = False
         self.n_clients, self.seed = n_clients, seed
         self.participation, self.scored_clients = participation, scored_clients

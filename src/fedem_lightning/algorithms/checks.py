@@ -6,7 +6,7 @@ from torch import nn
 from fedem_lightning.algorithms.server_step import takes_plain_averages
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import UserError, require, require_number, require_whole
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.protocol import Algorithm
 
 RENAMED = {
@@ -38,36 +38,6 @@ def check_class(kind: type) -> None:
     for name in dir(kind):
         abstract = getattr(getattr(kind, name), "__isabstractmethod__", False)
         require(not abstract, f"{kind.__name__} does not define {name}, see docs/adding_an_algorithm.md")
-
-
-def check_options(
-    n_clients: int,
-    local_epochs: int,
-    local_steps: int | None,
-    batch_size: int,
-    participation: float | int,
-    scored_clients: float | int,
-    seed: int,
-) -> None:
-    """Raises UserError if a value is out of its range; see `FederatedAlgorithm` for the arguments."""
-    require_whole("n_clients", n_clients, at_least=1)
-    require_whole("algorithm.local_epochs", local_epochs, at_least=1)
-    if local_steps is not None:
-        require_whole("algorithm.local_steps", local_steps, at_least=1)
-    require_whole("algorithm.batch_size", batch_size, at_least=1)
-    for key, share in (("participation", participation), ("scored_clients", scored_clients)):
-        require_number(f"algorithm.{key}", share, above=0)
-        require(
-            share <= 1 or share == int(share),
-            f"algorithm.{key}: expected a fraction up to 1 or a number of clients from 2 on, got {share}",
-        )
-    require_whole("seed", seed, at_least=0, below=2**32)
-
-
-def check_share(key: str, value: float) -> None:
-    """Raises UserError unless algorithm.KEY is in [0, 1]."""
-    require_number(f"algorithm.{key}", value, at_least=0)
-    require(value <= 1, f"algorithm.{key}: expected a number up to 1, got {value}")
 
 
 def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:

@@ -18,6 +18,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.rejections import NOT_FINITE, Rejection
 from fedem_lightning.randomness import Purpose, fold
 
 
@@ -148,7 +149,8 @@ def heard_clients(algorithm: Algorithm, gradients: ClientStore, federation: Fede
     heard = gradients.written[clients]
     silent = [shown(federation.names[t]) for t in clients[~heard].tolist()]
     require(len(silent) < len(clients), "training diverged: in a special round no client's gradient was finite")
-    algorithm.statistics.rejected_updates += len(silent)
+    rejected = [Rejection(t, NOT_FINITE, "gradient") for t in clients[~heard].tolist()]
+    algorithm.statistics.rejections.add(algorithm.current_epoch + 1, rejected)
     if silent:
         listed = ", ".join(silent[:5]) + ", ..." * (len(silent) > 5)
         said = f"algorithm: gradients of {len(silent)} of {len(clients)} clients are not finite ({listed})"

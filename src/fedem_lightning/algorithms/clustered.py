@@ -5,10 +5,11 @@ Constraints", IEEE TNNLS 2020, arXiv 1910.01991. Algorithms 1 (bipartition), 3 (
 """
 
 import warnings
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
@@ -16,12 +17,12 @@ from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_trains
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require, require_number, require_whole
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
+from fedem_lightning.settings.ranges import Count, NotNegative
 
 CHUNK = 2**22
 """Elements of the updates that are compared at a time."""
@@ -59,28 +60,16 @@ class Clustered(FederatedAlgorithm):
         self,
         backbone: Backbone,
         n_clients: int,
-        eps1: float | str = 0.4,
-        eps2: float | str = 1.6,
-        min_rounds: int = 20,
-        gamma_max: float = 0.0,
-        linkage: str = "complete",
-        unseen: str = "tree",
-        max_depth: int = 5,
+        eps1: NotNegative | Literal["auto"] = 0.4,
+        eps2: NotNegative | Literal["auto"] = 1.6,
+        min_rounds: Count = 20,
+        gamma_max: NotNegative = 0.0,
+        linkage: Literal["complete", "single"] = "complete",
+        unseen: Literal["tree", "lowest_loss"] = "tree",
+        max_depth: Annotated[int, Ge(1), Le(10)] = 5,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        for key, value in (("eps1", eps1), ("eps2", eps2)):
-            require(
-                value == "auto" or not isinstance(value, str),
-                f"algorithm.{key}: expected a number or auto, got {value}",
-            )
-        for key, value in (("eps1", eps1), ("eps2", eps2), ("gamma_max", gamma_max)):
-            if value != "auto":
-                require_number(f"algorithm.{key}", value, at_least=0)
-        require_whole("algorithm.min_rounds", min_rounds, at_least=0)
-        require_whole("algorithm.max_depth", max_depth, at_least=1, below=11)
-        require(linkage in ("complete", "single"), f"algorithm.linkage: expected complete or single, got {linkage}")
-        require(unseen in ("tree", "lowest_loss"), f"algorithm.unseen: expected tree or lowest_loss, got {unseen}")
         self.eps1, self.eps2, self.gamma_max = eps1, eps2, gamma_max
         self.min_rounds, self.linkage, self.unseen, self.max_depth = min_rounds, linkage, unseen, max_depth
         n_nodes = 2 ** (max_depth + 1) - 1

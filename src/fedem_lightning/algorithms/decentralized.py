@@ -18,6 +18,7 @@ from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
+from fedem_lightning.settings.ranges import PositiveInt
 from fedem_lightning.topology import Topology, spectral_gap
 
 
@@ -46,7 +47,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         backbone: Backbone,
         n_clients: int,
         surrogate: Surrogate,
-        n_components: int = 1,
+        n_components: PositiveInt = 1,
         topology: Topology | None = None,
         **options: Any,
     ) -> None:

@@ -4,7 +4,7 @@ Marfoq, Neglia, Bellet, Kameni, Vidal: "Federated Multi-Task Learning under a Mi
 arXiv 2108.10252. Algorithms 1 and 2; equation numbers are the paper's.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,12 +16,13 @@ from fedem_lightning.algorithms.deployment import ClientPredictions
 from fedem_lightning.algorithms.initialization import farthest_models, load_models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
-from fedem_lightning.errors import require, require_number, require_whole
+from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SharedModels, broadcast, component_losses
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.ranges import Count, Positive, PositiveInt
 
 
 class FedEM(FederatedAlgorithm):
@@ -54,30 +55,18 @@ class FedEM(FederatedAlgorithm):
         self,
         backbone: Backbone,
         n_clients: int,
-        n_components: int = 3,
-        initialization: str = "random",
-        warmup_rounds: int = 0,
-        personalize_steps: int = 1,
-        personalize_tolerance: float | None = None,
+        n_components: PositiveInt = 3,
+        initialization: Literal["random", "farthest", "shared"] = "random",
+        warmup_rounds: Count = 0,
+        personalize_steps: PositiveInt = 1,
+        personalize_tolerance: Positive | None = None,
         personalize_seen: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
         require(
-            initialization in ("random", "farthest", "shared"),
-            f"algorithm.initialization: expected random, farthest or shared, got {initialization}",
-        )
-        require_whole("algorithm.warmup_rounds", warmup_rounds, at_least=0)
-        require_whole("algorithm.personalize_steps", personalize_steps, at_least=1)
-        if personalize_tolerance is not None:
-            require_number("algorithm.personalize_tolerance", personalize_tolerance, above=0)
-            require(
-                personalize_steps > 1,
-                "algorithm.personalize_tolerance: it needs algorithm.personalize_steps above 1, the most steps taken",
-            )
-        require(
-            isinstance(personalize_seen, bool),
-            f"algorithm.personalize_seen: expected true or false, got {personalize_seen}",
+            personalize_tolerance is None or personalize_steps > 1,
+            "algorithm.personalize_tolerance: it needs algorithm.personalize_steps above 1, the most steps taken",
         )
         self.initialization, self.personalize_steps = initialization, personalize_steps
         self.personalize_tolerance, self.personalizes_seen = personalize_tolerance or 0.0, personalize_seen

@@ -12,15 +12,14 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.checks import check_share
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require_whole
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.ranges import PositiveInt, Share
 
 
 class FedFOMO(FederatedAlgorithm):
@@ -48,16 +47,12 @@ class FedFOMO(FederatedAlgorithm):
         self,
         backbone: Backbone,
         n_clients: int,
-        n_downloads: int | None = None,
-        exploration: float = 0.3,
-        exploration_decay: float = 0.05,
+        n_downloads: PositiveInt | None = None,
+        exploration: Share = 0.3,
+        exploration_decay: Share = 0.05,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        if n_downloads is not None:
-            require_whole("algorithm.n_downloads", n_downloads, at_least=1)
-        check_share("exploration", exploration)
-        check_share("exploration_decay", exploration_decay)
         self.n_downloads, self.exploration, self.exploration_decay = n_downloads, exploration, exploration_decay
         self.add_state("affinity", torch.zeros(n_clients, n_clients))
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]

@@ -12,9 +12,9 @@ import torch
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.data.federation import Block
-from fedem_lightning.errors import require_number
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.components import Backbone
+from fedem_lightning.settings.ranges import NotNegative
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,8 @@ class FedProx(FederatedAlgorithm):
 
     """
 
-    def __init__(self, backbone: Backbone, n_clients: int, mu: float = 0.1, **options: Any) -> None:
+    def __init__(self, backbone: Backbone, n_clients: int, mu: NotNegative = 0.1, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        require_number("algorithm.mu", mu, at_least=0)
         self.mu = mu
 
     def client_update(self, block: Block, round_: int) -> Sent:

@@ -4,7 +4,7 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 2002.10619. Section 4, Figure 1. With random hypotheses at the start it is IFCA (Ghosh et al. 2020, arXiv 2006.04088).
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.initialization import farthest_models, greedy_models, load_models, sampled_models
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require, require_whole
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.network import Transmission
+from fedem_lightning.settings.ranges import PositiveInt
 
 
 class HypCluster(FederatedAlgorithm):
@@ -47,15 +47,12 @@ class HypCluster(FederatedAlgorithm):
         self,
         backbone: Backbone,
         n_clients: int,
-        n_components: int = 2,
-        initialization: str = "sampled",
-        initial_epochs: int = 1,
+        n_components: PositiveInt = 2,
+        initialization: Literal["sampled", "farthest", "greedy", "random"] = "sampled",
+        initial_epochs: PositiveInt = 1,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
-        known = ("sampled", "farthest", "greedy", "random")
-        require(initialization in known, f"algorithm.initialization: expected {', '.join(known)}, got {initialization}")
-        require_whole("algorithm.initial_epochs", initial_epochs, at_least=1)
         self.initialization, self.initial_epochs = initialization, initial_epochs
         self.add_client_state("cluster", torch.zeros(n_clients, dtype=torch.int64), columns="cluster", groups=True)
 

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.checks import check_share
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require, require_number
+from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.ranges import PositiveShare, Share
 
 
 class L2SGD(FederatedAlgorithm):
@@ -46,15 +46,11 @@ class L2SGD(FederatedAlgorithm):
         self,
         backbone: Backbone,
         n_clients: int,
-        pull: float = 0.5,
-        probability: float | None = None,
+        pull: Share = 0.5,
+        probability: PositiveShare | None = None,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        check_share("pull", pull)
-        if probability is not None:
-            require_number("algorithm.probability", probability, above=0)
-            check_share("probability", probability)
         require(self.local_steps is None, "algorithm.local_steps: L2SGD draws them; set algorithm.probability instead")
         self.pull, self.probability = pull, probability
         self.models = ClientStore.of_components(n_clients, self.components)  # x_t, rows [1, ...]

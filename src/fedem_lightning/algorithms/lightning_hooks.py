@@ -93,9 +93,7 @@ class LightningHooks:
         return []
 
     def on_fit_start(self: Trained) -> None:
-        """Checks the precision, and plans the rounds."""
-        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
-        require(not scaled, "trainer.precision: expected 32-true, 64-true or bf16-mixed, got 16-mixed")
+        """Plans the rounds."""
         if self.device.type == "cpu":
             for parameter in self.components.parameters():
                 parameter.data = channels_last(parameter) if parameter.ndim == 4 else parameter.data

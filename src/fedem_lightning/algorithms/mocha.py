@@ -13,7 +13,7 @@ Clients are rows here: W and B are [T, d].
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ from fedem_lightning.aggregation import Means, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_is_seen
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import UserError, require, require_number, require_whole
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.history import Round
 from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.models.components import Backbone
@@ -31,6 +31,7 @@ from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, fold
+from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
 from fedem_lightning.tasks import BinaryClassification
 
 
@@ -86,20 +87,14 @@ class MOCHA(FederatedAlgorithm):
         self,
         backbone: Backbone,
         n_clients: int,
-        penalty: float = 0.01,
-        loss: str = "hinge",
-        inner_rounds: int = 20,
-        work: float = 0.5,
-        stragglers: float | None = None,
+        penalty: Positive = 0.01,
+        loss: Literal["hinge", "logistic"] = "hinge",
+        inner_rounds: PositiveInt = 20,
+        work: PositiveShare = 0.5,
+        stragglers: PositiveShare | None = None,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        require_number("algorithm.penalty", penalty, above=0)
-        require(loss in LOSSES, f"algorithm.loss: expected one of {', '.join(LOSSES)}, got {loss}")
-        require_whole("algorithm.inner_rounds", inner_rounds, at_least=1)
-        for key, share in (("work", work), ("stragglers", 1.0 if stragglers is None else stragglers)):
-            require_number(f"algorithm.{key}", share, above=0)
-            require(share <= 1, f"algorithm.{key}: expected a fraction up to 1, got {share}")
         self.penalty, self.loss, self.inner_rounds = penalty, LOSSES[loss], inner_rounds
         self.work, self.stragglers = work, stragglers
         layer = linear_layer(self.components[0])

@@ -14,11 +14,11 @@ from torch import Tensor
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.settings.ranges import NotNegative, Positive, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,12 @@ class PFedMe(FederatedAlgorithm):
         self,
         backbone: Backbone,
         n_clients: int,
-        penalty: float = 15.0,
-        outer_lr: float = 0.005,
-        inner_steps: int = 5,
+        penalty: NotNegative = 15.0,
+        outer_lr: Positive = 0.005,
+        inner_steps: PositiveInt = 5,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        require_number("algorithm.penalty", penalty, at_least=0)
-        require_number("algorithm.outer_lr", outer_lr, above=0)
-        require_whole("algorithm.inner_steps", inner_steps, at_least=1)
         if outer_lr * penalty >= 1:
             warnings.warn(
                 f"algorithm.outer_lr: eta lambda (outer_lr times penalty) is {outer_lr * penalty:g}, expected less "

@@ -3,7 +3,7 @@
 Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", ICLR 2020, arXiv 1905.10497. Algorithm 2.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,9 +12,9 @@ from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require, require_number
 from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone
+from fedem_lightning.settings.ranges import NotNegative
 
 
 class QFFL(FederatedAlgorithm):
@@ -30,11 +30,14 @@ class QFFL(FederatedAlgorithm):
     reference: Tensor  # [], the clients' mean loss in the last round; F is divided by it, so that F^q stays finite
 
     def __init__(
-        self, backbone: Backbone, n_clients: int, q: float = 1.0, sampling: str = "by_size", **options: Any
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        q: NotNegative = 1.0,
+        sampling: Literal["by_size", "uniform"] = "by_size",
+        **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        require_number("algorithm.q", q, at_least=0)
-        require(sampling in ("by_size", "uniform"), f"algorithm.sampling: expected by_size or uniform, got {sampling}")
         self.q, self.sampling = q, sampling
         self.add_state("reference", torch.ones(()))
 

@@ -4,6 +4,8 @@ Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2
 the paper's.
 """
 
+from typing import Literal
+
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from fedem_lightning.models.client_store import ClientStore
 
-RULES = ("eq6", "common", "cosine")
+Similarity = Literal["eq6", "common", "cosine"]
 
 MATRIX_LIMIT = 2_000
 """Largest number of clients for which W is saved and drawn; beyond, the figure is unreadable and checkpoints large."""

@@ -17,12 +17,12 @@ from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
-from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep, along
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import Positive, PositiveInt
 
 
 class Majorizer(NamedTuple):
@@ -43,6 +43,7 @@ class Surrogate(Recorded, ABC):
     g_t must be at least f_t everywhere, and equal to it at (u^{k-1}, v_t^{k-1}) with the same gradient in u.
     """
 
+    settings_key = "algorithm.surrogate"
     columns: str | None = None  # names of the columns of v in clients.parquet
     by_responsibility = False  # see `SharedModels`
 
@@ -109,10 +110,7 @@ class MoreauSurrogate(Surrogate):
 
     """
 
-    def __init__(self, penalty: float = 15.0, inner_steps: int = 5, inner_lr: float = 0.01) -> None:
-        require_number("algorithm.surrogate.penalty", penalty, above=0)
-        require_whole("algorithm.surrogate.inner_steps", inner_steps, at_least=1)
-        require_number("algorithm.surrogate.inner_lr", inner_lr, above=0)
+    def __init__(self, penalty: Positive = 15.0, inner_steps: PositiveInt = 5, inner_lr: Positive = 0.01) -> None:
         self.penalty, self.inner_steps, self.inner_lr = penalty, inner_steps, inner_lr
 
     def majorize(self, algorithm: Algorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
@@ -184,7 +182,7 @@ class SurrogateOptimization(FederatedAlgorithm):
     private: Tensor  # v [T, ...]
 
     def __init__(
-        self, backbone: Backbone, n_clients: int, surrogate: Surrogate, n_components: int = 1, **options: Any
+        self, backbone: Backbone, n_clients: int, surrogate: Surrogate, n_components: PositiveInt = 1, **options: Any
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
         self.surrogate = surrogate

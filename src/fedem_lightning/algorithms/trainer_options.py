@@ -1,11 +1,14 @@
 """Refuses options of Lightning's Trainer that have no meaning here: an epoch is a round, its one batch all clients."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
 
 import pytorch_lightning as pl
+from annotated_types import Ge, Predicate
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.processes import require_ddp
+from fedem_lightning.settings.ranges import Count, PositiveInt
 
 REFUSED_CALLBACKS = {
     "BatchSizeFinder": "an epoch is a round, and its one batch is all clients; choose algorithm.batch_size by hand, "
@@ -16,6 +19,29 @@ REFUSED_CALLBACKS = {
     "StochasticWeightAveraging": "it would set the rate of the server; choose algorithm.server_optimizer instead",
 }
 """What to use instead, by the name of the class."""
+
+
+PRECISIONS = ("32-true", "64-true", "bf16-mixed")
+Precision = Annotated[
+    Literal["32-true", "64-true", "bf16-mixed", "32", "64", "bf16", 32, 64], "32-true, 64-true, bf16-mixed"
+]  # the last five are Lightning's other names of the same
+Devices = Annotated[
+    PositiveInt | Literal["auto", -1] | Sequence[Count] | Annotated[str, Predicate(lambda text: text[:1].isdigit())],
+    "a number of processes, auto, a list of GPUs",
+]
+TRAINER: dict[str, Any] = {
+    "max_epochs": Count,
+    "min_epochs": Count | None,
+    "check_val_every_n_epoch": PositiveInt | None,
+    "devices": Devices | None,
+    "num_nodes": PositiveInt,
+    "precision": Precision | None,
+    "deterministic": bool | Literal["warn"] | None,
+    "profiler": Literal["simple", "advanced", "pytorch", "xla"] | None,
+    "log_every_n_steps": Count | None,
+    "num_sanity_val_steps": Annotated[int, Ge(-1)] | None,
+}
+"""What a configuration may give the Trainer, where Lightning's annotations allow more than ends well."""
 
 
 def check_trainer(trainer: pl.Trainer, schedule: str = "constant") -> None:
@@ -61,6 +87,10 @@ def _refused(trainer: pl.Trainer, schedule: str) -> Iterator[tuple[str, str]]:
     every = getattr(trainer, "val_check_interval", 1.0)  # missing where it is a time
     if trainer.check_val_every_n_epoch is not None and every != 1:
         yield "val_check_interval", f"expected 1, got {every}; rounds between evaluations: check_val_every_n_epoch"
+    if trainer.check_val_every_n_epoch == 0:
+        yield "check_val_every_n_epoch", "expected a whole number of at least 1, got 0"
+    if trainer.precision not in PRECISIONS:
+        yield "precision", f"expected {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}, got {trainer.precision}"
     if getattr(trainer.strategy, "_layer_sync", None) is not None:
         yield "sync_batchnorm", "the statistics are each client's own, and the server averages them; expected false"
     if trainer.max_epochs == -1 and schedule != "constant":

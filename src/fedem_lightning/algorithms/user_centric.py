@@ -5,7 +5,7 @@ equation numbers are the paper's.
 """
 
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from fedem_lightning.algorithms.client_gradients import (
 )
 from fedem_lightning.algorithms.streams import (
     MATRIX_LIMIT,
-    RULES,
+    Similarity,
     choose_streams,
     coefficients,
     coordinates,
@@ -34,13 +34,14 @@ from fedem_lightning.algorithms.streams import (
     with_unheard,
 )
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require, require_whole
+from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.round import count_special_round
+from fedem_lightning.settings.ranges import Count, PositiveInt, TwoOrMore
 
 
 class UserCentric(FederatedAlgorithm):
@@ -87,26 +88,18 @@ class UserCentric(FederatedAlgorithm):
         self,
         backbone: Backbone,
         n_clients: int,
-        n_streams: int | str | None = None,
-        max_streams: int = 20,
-        n_parts: int = 5,
-        similarity: str = "eq6",
+        n_streams: PositiveInt | Literal["auto"] | None = None,
+        max_streams: TwoOrMore = 20,
+        n_parts: TwoOrMore = 5,
+        similarity: Similarity = "eq6",
         label_adjusted: bool = False,
         members_only: bool = False,
         compared: str | None = None,
-        warmup_rounds: int = 0,
-        refresh_every: int | None = None,
+        warmup_rounds: Count = 0,
+        refresh_every: PositiveInt | None = None,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        if n_streams is not None and n_streams != "auto":
-            require_whole("algorithm.n_streams", n_streams, at_least=1)
-        require_whole("algorithm.max_streams", max_streams, at_least=2)
-        require_whole("algorithm.n_parts", n_parts, at_least=2)
-        require_whole("algorithm.warmup_rounds", warmup_rounds, at_least=0)
-        require(similarity in RULES, f"algorithm.similarity: expected one of {', '.join(RULES)}, got {similarity}")
-        if refresh_every is not None:
-            require_whole("algorithm.refresh_every", refresh_every, at_least=1)
         self.n_streams, self.max_streams, self.n_parts = n_streams, max_streams, n_parts
         self.similarity, self.label_adjusted, self.members_only = similarity, label_adjusted, members_only
         self.warmup_rounds, self.refresh_every = warmup_rounds, refresh_every

@@ -1,12 +1,11 @@
 """A distribution over the labels without features, the model of the density federation."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
 from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
 class Categorical(Recorded, nn.Module):
@@ -21,7 +20,9 @@ class Categorical(Recorded, nn.Module):
 
     """
 
-    def __init__(self, in_shape: Sequence[int] = (1,), n_outputs: int = 50) -> None:
+    settings_key = "backbone"
+
+    def __init__(self, in_shape: Shape = (1,), n_outputs: PositiveInt = 50) -> None:
         super().__init__()
         shape = tuple(in_shape)
         require(shape == (1,), f"backbone.in_shape: Categorical is for samples without features, (1,), got {shape}")

@@ -1,12 +1,11 @@
 """Two convolutional networks for 28 x 28 characters: that of the papers, and that of the public FedEM code."""
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.backbones.shapes import image_shape
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
 class CNN(Recorded, nn.Module):
@@ -21,7 +20,9 @@ class CNN(Recorded, nn.Module):
 
     """
 
-    def __init__(self, n_outputs: int, in_shape: Sequence[int] = (1, 28, 28)) -> None:
+    settings_key = "backbone"
+
+    def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28)) -> None:
         super().__init__()
         channels, height, width = image_shape("CNN", in_shape, at_least=6)
         self.features = nn.Sequential(
@@ -52,7 +53,9 @@ class ReferenceCNN(Recorded, nn.Module):
 
     """
 
-    def __init__(self, n_outputs: int, in_shape: Sequence[int] = (1, 28, 28)) -> None:
+    settings_key = "backbone"
+
+    def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28)) -> None:
         super().__init__()
         channels, height, width = image_shape("ReferenceCNN", in_shape, at_least=16)
         self.features = nn.Sequential(

@@ -4,9 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.randomness import fold
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import BelowOne
 
 
-class Dropout(nn.Module):
+class Dropout(Checked, nn.Module):
     """Zeroes elements with probability p and scales the others by 1 / (1 - p); in eval mode it does nothing.
 
     The mask comes from the buffer `key` and the element's position alone. The local solver sets a new key for every
@@ -21,7 +23,7 @@ class Dropout(nn.Module):
 
     key: Tensor
 
-    def __init__(self, p: float = 0.5, salt: int = 0) -> None:
+    def __init__(self, p: BelowOne = 0.5, salt: int = 0) -> None:
         super().__init__()
         self.p, self.salt = p, salt
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)

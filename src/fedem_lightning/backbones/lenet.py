@@ -1,11 +1,10 @@
 """LeNet-5 (LeCun et al., "Gradient-based learning applied to document recognition", 1998)."""
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
 from fedem_lightning.backbones.shapes import image_shape
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
 class LeNet5(Recorded, nn.Module):
@@ -22,7 +21,9 @@ class LeNet5(Recorded, nn.Module):
 
     """
 
-    def __init__(self, n_outputs: int, in_shape: Sequence[int] = (1, 28, 28)) -> None:
+    settings_key = "backbone"
+
+    def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28)) -> None:
         super().__init__()
         channels, height, width = image_shape("LeNet5", in_shape, at_least=12)
         pad = 2 if height < 32 else 0

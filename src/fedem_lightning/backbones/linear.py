@@ -1,11 +1,11 @@
 """One linear layer, the model of the synthetic data."""
 
 import math
-from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
 class Linear(Recorded, nn.Module):
@@ -18,7 +18,9 @@ class Linear(Recorded, nn.Module):
 
     """
 
-    def __init__(self, in_shape: Sequence[int], n_outputs: int, bias: bool = True) -> None:
+    settings_key = "backbone"
+
+    def __init__(self, in_shape: Shape, n_outputs: PositiveInt, bias: bool = True) -> None:
         super().__init__()
         self.linear = nn.Linear(math.prod(in_shape), n_outputs, bias=bias)
 

@@ -1,12 +1,11 @@
 """Next-character model: embedding, stacked LSTM layers, dense layer."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
 class LSTM(nn.LSTM):
@@ -62,13 +61,15 @@ class CharLSTM(Recorded, nn.Module):
 
     """
 
+    settings_key = "backbone"
+
     def __init__(
         self,
-        n_outputs: int,
-        in_shape: Sequence[int] | None = None,
-        embedding: int = 8,
-        hidden: int = 256,
-        n_layers: int = 2,
+        n_outputs: PositiveInt,
+        in_shape: Shape | None = None,
+        embedding: PositiveInt = 8,
+        hidden: PositiveInt = 256,
+        n_layers: PositiveInt = 2,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(n_outputs, embedding)

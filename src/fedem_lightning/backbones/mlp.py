@@ -7,6 +7,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
 class MLP(Recorded, nn.Module):
@@ -19,7 +20,9 @@ class MLP(Recorded, nn.Module):
 
     """
 
-    def __init__(self, in_shape: Sequence[int], n_outputs: int, hidden: Sequence[int] = (64,)) -> None:
+    settings_key = "backbone"
+
+    def __init__(self, in_shape: Shape, n_outputs: PositiveInt, hidden: Sequence[PositiveInt] = (64,)) -> None:
         super().__init__()
         widths = [math.prod(in_shape), *hidden]
         layers: list[nn.Module] = []

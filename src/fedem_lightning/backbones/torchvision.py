@@ -7,10 +7,11 @@ from torch import nn
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.records.recipes import recorded
+from fedem_lightning.settings.ranges import PositiveInt
 
 
 @recorded
-def MobileNetV2(n_outputs: int, pretrained: bool = False, frozen_body: bool = False) -> nn.Module:
+def MobileNetV2(n_outputs: PositiveInt, pretrained: bool = False, frozen_body: bool = False) -> nn.Module:
     """MobileNet-v2 (Sandler et al. 2018) for colour images; 2,236,682 parameters for 10 classes.
 
     Args:
@@ -27,7 +28,7 @@ def MobileNetV2(n_outputs: int, pretrained: bool = False, frozen_body: bool = Fa
 
 
 @recorded
-def ResNet18(n_outputs: int, pretrained: bool = False, frozen_body: bool = False) -> nn.Module:
+def ResNet18(n_outputs: PositiveInt, pretrained: bool = False, frozen_body: bool = False) -> nn.Module:
     """ResNet-18 (He et al. 2016) for colour images.
 
     Args:

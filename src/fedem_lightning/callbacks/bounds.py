@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import require_number
 from fedem_lightning.evaluation.bounds import (
     cluster_term,
     discrepancies,
@@ -22,9 +21,11 @@ from fedem_lightning.evaluation.bounds import (
 from fedem_lightning.evaluation.scores import scored_clients
 from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.processes import Processes
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import Positive
 
 
-class BoundsDiagnostics(pl.Callback):
+class BoundsDiagnostics(Checked, pl.Callback):
     """Computes how far clients are from the pool, and which way of learning the bounds suggest for each client.
 
     At every evaluation the algorithm's M components score all training samples of the scored clients that train. After
@@ -41,10 +42,10 @@ class BoundsDiagnostics(pl.Callback):
 
     """
 
-    def __init__(self, dimension: float | None = None) -> None:
+    settings_key = "callbacks.bounds"
+
+    def __init__(self, dimension: Positive | None = None) -> None:
         super().__init__()
-        if dimension is not None:
-            require_number("callbacks.bounds.dimension", dimension, above=0)
         self.dimension = dimension
         self._losses: list[Tensor] = []  # clients' mean losses under the models of each evaluation, [M, C]
 

@@ -10,9 +10,11 @@ from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.errors import NoUpdateLeft, require, require_whole
+from fedem_lightning.errors import NoUpdateLeft, require
 from fedem_lightning.records.checksums import is_intact, seal
 from fedem_lightning.records.writing import replacing
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import PositiveInt
 
 _NAME = re.compile(r"round-(\d{6,})\.ckpt")
 """Of the files that `RoundCheckpoint` writes; no other is removed."""
@@ -54,7 +56,7 @@ def _save(checkpoint: dict[str, Any], path: Path) -> None:
         raise
 
 
-class RoundCheckpoint(Checkpoint):
+class RoundCheckpoint(Checked, Checkpoint):
     """Saves every `every_n_rounds` rounds, after the last one, and when a run is stopped; keeps the newest few.
 
     Lightning's ModelCheckpoint may be used as well, e.g. to keep the round with the best validation score. Files of
@@ -67,10 +69,12 @@ class RoundCheckpoint(Checkpoint):
 
     """
 
-    def __init__(self, every_n_rounds: int = 10, keep: int = 2, dirpath: str | Path | None = None) -> None:
+    settings_key = "callbacks.checkpoint"
+
+    def __init__(
+        self, every_n_rounds: PositiveInt = 10, keep: PositiveInt = 2, dirpath: str | Path | None = None
+    ) -> None:
         super().__init__()
-        require_whole("callbacks.checkpoint.every_n_rounds", every_n_rounds, at_least=1)
-        require_whole("callbacks.checkpoint.keep", keep, at_least=1)
         self.every_n_rounds, self.keep, self.dirpath = every_n_rounds, keep, dirpath
         self.saved_rounds = 0  # rounds before the newest checkpoint
         self.saved: Path | None = None  # the newest checkpoint

@@ -8,14 +8,15 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.errors import require_number
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import NotNegative
 
 SIGNALS: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 """What stops a run, and what it is called."""
 GRACE_SECONDS = 5.0
 
 
-class FinishRoundOnInterrupt(pl.Callback):
+class FinishRoundOnInterrupt(Checked, pl.Callback):
     """The first Ctrl-C or SIGTERM lets the round end, so that its checkpoint continues exactly; the second does not.
 
     Args:
@@ -24,8 +25,9 @@ class FinishRoundOnInterrupt(pl.Callback):
 
     """
 
-    def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        require_number("callbacks.interrupt.grace_seconds", grace_seconds, at_least=0)
+    settings_key = "callbacks.interrupt"
+
+    def __init__(self, grace_seconds: NotNegative = GRACE_SECONDS) -> None:
         self.grace_seconds = grace_seconds
         self.interrupted = False  # whether all processes stop, as they have agreed
         self.signal_name = "a signal sent to one of its processes"

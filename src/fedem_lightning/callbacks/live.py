@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytorch_lightning as pl
 
-from fedem_lightning.errors import require_number
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import NotNegative
 
 SHARE = 0.02
 """Largest share of a run's time that drawing takes."""
 
 
-class LiveFigures(pl.Callback):
+class LiveFigures(Checked, pl.Callback):
     """Draws the scores by round again after an evaluation, but not more often than every `every_seconds`.
 
     An evaluation that comes sooner is drawn at the end of the first round after that time, or when the run is stopped.
@@ -24,9 +25,10 @@ class LiveFigures(pl.Callback):
 
     """
 
-    def __init__(self, every_seconds: float = 10.0, draw: Callable[[], None] | None = None) -> None:
+    settings_key = "callbacks.live"
+
+    def __init__(self, every_seconds: NotNegative = 10.0, draw: Callable[[], None] | None = None) -> None:
         super().__init__()
-        require_number("callbacks.live.every_seconds", every_seconds, at_least=0)
         self.every_seconds, self.draw = every_seconds, draw
         self._due, self._outdated = 0.0, False
 

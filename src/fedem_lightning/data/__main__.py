@@ -64,9 +64,9 @@ def _compose(overrides: list[str]) -> DictConfig:
 
 
 def _data_dir(overrides: list[str]) -> Path:
-    folder = _compose(overrides).data_dir
-    require(isinstance(folder, str), f"data_dir: expected a folder, got {folder}")
-    return Path(folder).expanduser()
+    found = _compose(overrides).data_dir
+    require(isinstance(found, str), f"data_dir: expected text, got {found}")
+    return Path(found).expanduser()
 
 
 def _list(chosen: argparse.Namespace) -> None:
@@ -118,7 +118,9 @@ def _describe(chosen: argparse.Namespace) -> None:
         from hydra.utils import instantiate
 
         from fedem_lightning.data.describe import draw, print_description
+        from fedem_lightning.run.gate import check_group
 
+    check_group(config, "dataset")
     data = instantiate(config.dataset)
     print_description(data.federation)
     if chosen.figure is not None:

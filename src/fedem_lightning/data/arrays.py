@@ -12,6 +12,7 @@ from fedem_lightning.data.finite import check_finite
 from fedem_lightning.data.names import check_names, shown, strings
 from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.errors import require, require_whole
+from fedem_lightning.settings.ranges import Names
 from fedem_lightning.tasks import make_task
 
 FEW_CLASSES, LARGEST_Y = 1000, 10**6
@@ -32,7 +33,7 @@ def checked_federation(
     label_smoothing: float,
     fractions: Sequence[float],
     unseen_fraction: float,
-    unseen: Sequence[str],
+    unseen: Names,
     seed: int,
     notes: dict[str, Any] | None = None,
 ) -> Federation:

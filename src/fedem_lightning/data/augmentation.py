@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedem_lightning.errors import require_whole
 from fedem_lightning.randomness import fold
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import Count
 
 
 class Augmentation(Protocol):
@@ -17,7 +18,7 @@ class Augmentation(Protocol):
         """Changes x [n, ...] by keys int64 [n] in [0, 2^32) -> [n, ...]."""
 
 
-class CropFlip:
+class CropFlip(Checked):
     """Shifts an image by up to `padding` pixels each way, filled with zeros, and mirrors half of the images.
 
     Args:
@@ -26,8 +27,9 @@ class CropFlip:
 
     """
 
-    def __init__(self, padding: int = 4, flip: bool = True) -> None:
-        require_whole("dataset.augmentation.padding", padding, at_least=0)
+    settings_key = "dataset.augmentation"
+
+    def __init__(self, padding: Count = 4, flip: bool = True) -> None:
         self.padding, self.flip = padding, flip
 
     def __call__(self, x: Tensor, keys: Tensor) -> Tensor:

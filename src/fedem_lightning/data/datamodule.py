@@ -10,6 +10,8 @@ import torch
 from fedem_lightning.data.arrays import checked_federation
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.records.hyperparameters import constructor_arguments, plain
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import Names
 
 
 class OneBatch:
@@ -25,13 +27,15 @@ class OneBatch:
         return 1
 
 
-class FederatedDataModule(pl.LightningDataModule):
+class FederatedDataModule(Checked, pl.LightningDataModule):
     """Passes a federation to the Trainer. The algorithm draws the round's cohort; evaluation uses all clients.
 
     Args:
         federation: the data of all clients.
 
     """
+
+    settings_key = "dataset"
 
     def __init__(self, federation: Federation) -> None:
         super().__init__()
@@ -55,7 +59,7 @@ class FederatedDataModule(pl.LightningDataModule):
         label_smoothing: float = 0.0,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
-        unseen: Sequence[str] = (),
+        unseen: Names = (),
         seed: int = 0,
     ) -> "FederatedDataModule":
         """A data module from a user's own arrays.

@@ -1,9 +1,13 @@
 """Shifts between true groups of clients (Mestoukirdi et al. 2021, Section IV-A), kept as ground truth."""
 
+from typing import Literal
+
 import numpy as np
 
-from fedem_lightning.errors import UserError, require, require_whole
+from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.ranges import PositiveInt
 
 
 def permute_labels(
@@ -42,8 +46,8 @@ def shift_groups(
     client: np.ndarray,
     n_clients: int,
     n_classes: int,
-    kind: str,
-    n_groups: int,
+    shift: Literal["rotation", "labels"],
+    n_groups: PositiveInt,
     seed: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Assigns clients to groups of equal size, and shifts all samples of a group in the same way.
@@ -52,7 +56,7 @@ def shift_groups(
         x: [n, ...], changed in place by a rotation; y: int [n]; client: int [n] in 0..T-1, -1: no client.
         n_clients: T.
         n_classes: Y.
-        kind: "rotation" or "labels".
+        shift: "rotation" or "labels".
         n_groups: number of groups; their sizes differ by one at most.
         seed: of groups and permutations.
 
@@ -60,13 +64,12 @@ def shift_groups(
         x, y, and every client's group, int64 [T].
 
     """
-    require_whole("dataset.n_groups", n_groups, at_least=1, below=n_clients + 1)
+    check_arguments("dataset", shift_groups, locals())
+    require(n_groups <= n_clients, f"dataset.n_groups: {n_groups} groups, but there are {n_clients} clients")
     rng = generator(seed, Purpose.GROUPS)
     group = rng.permutation(np.arange(n_clients) % n_groups)
     of_sample = np.where(client >= 0, group[client], -1)
-    if kind == "rotation":
+    if shift == "rotation":
         require(n_groups <= 4, f"dataset.n_groups: rotation by 90 degrees makes 4 groups at most, got {n_groups}")
         return rotate_images(x, of_sample, n_groups), y, group
-    if kind == "labels":
-        return x, permute_labels(y, of_sample, n_groups, n_classes, rng), group
-    raise UserError(f"dataset.shift: expected rotation, labels or null, got {kind}")
+    return x, permute_labels(y, of_sample, n_groups, n_classes, rng), group

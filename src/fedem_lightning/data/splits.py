@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedem_lightning.errors import UserError, require, require_number
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.measures import SPLITS as SPLITS
+from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.ranges import BelowOne, Fractions, Names
 
 
 def split_samples(client: np.ndarray, seed: int, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> np.ndarray:
@@ -35,19 +37,15 @@ def split_samples(client: np.ndarray, seed: int, fractions: Sequence[float] = (0
     return np.where(rank < n_test, 2, np.where(rank < n_test + n_val, 1, 0)).astype(np.int8)
 
 
-def check_fractions(fractions: Sequence[float]) -> Sequence[float]:
+def check_fractions(fractions: Fractions) -> Sequence[float]:
     """Returns three shares with sum 1, of which that for training is positive; anything else is a UserError."""
-    numbers = len(fractions) == 3 and all(isinstance(f, (int, float)) for f in fractions)
-    require(
-        numbers and min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-9 and fractions[0] > 0,
-        f"dataset.fractions: expected train > 0, val >= 0, test >= 0 with sum 1, got {list(fractions)}",
-    )
+    check_arguments("dataset", check_fractions, locals())
     return fractions
 
 
-def hold_out_clients(n_clients: int, unseen_fraction: float, seed: int) -> np.ndarray:
+def hold_out_clients(n_clients: int, unseen_fraction: BelowOne, seed: int) -> np.ndarray:
     """Whether each client is seen in training: bool [T]; round(unseen_fraction * T) random clients are not."""
-    require_number("dataset.unseen_fraction", unseen_fraction, at_least=0, below=1)
+    check_arguments("dataset", hold_out_clients, locals())
     n_unseen = round(unseen_fraction * n_clients)
     require(n_unseen < n_clients, f"dataset.unseen_fraction: {unseen_fraction} of {n_clients} leaves nobody to train")
     seen = np.ones(n_clients, dtype=bool)
@@ -55,7 +53,7 @@ def hold_out_clients(n_clients: int, unseen_fraction: float, seed: int) -> np.nd
     return seen
 
 
-def seen_clients(names: Sequence[str], unseen_fraction: float, unseen: Sequence[str], seed: int) -> np.ndarray:
+def seen_clients(names: Sequence[str], unseen_fraction: BelowOne, unseen: Names, seed: int) -> np.ndarray:
     """Whether each client is seen in training: those named in `unseen` are not, or a random share of all is not.
 
     Args:
@@ -71,15 +69,11 @@ def seen_clients(names: Sequence[str], unseen_fraction: float, unseen: Sequence[
         UserError: both are given, a name is unknown, or nobody is left to train.
 
     """
-    listed = isinstance(unseen, (Sequence, np.ndarray)) and not isinstance(unseen, str)
-    require(listed, f"dataset.unseen: expected a list of clients' names such as [a,b], got {unseen!r}")
+    check_arguments("dataset", seen_clients, locals())
     if len(unseen) == 0:
         return hold_out_clients(len(names), unseen_fraction, seed)
     both = f"dataset.unseen: it names clients, and unseen_fraction={unseen_fraction} draws some; give one of them"
     require(unseen_fraction == 0, both)
-    for name in unseen:
-        fits = isinstance(name, (str, int, np.integer)) and not isinstance(name, bool)
-        require(fits, f"dataset.unseen: expected names of clients, got {name!r}; such a name needs quotes")
     wanted = {str(name) for name in unseen}
     unknown = sorted(wanted.difference(names))
     if unknown:

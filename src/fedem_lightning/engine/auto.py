@@ -11,6 +11,7 @@ from fedem_lightning.engine.base import Engine
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.vmap import VmapEngine
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import Positive, PositiveInt
 
 STACKED_LIMIT_CPU = 200_000
 """Number of parameters up to which stacking is faster on a CPU; above, the arithmetic itself dominates."""
@@ -47,11 +48,10 @@ class AutoEngine(Recorded):
 
     """
 
-    name = "auto"
+    settings_key, name = "engine", "auto"
 
-    def __init__(self, block_size: int | None = None, memory_gb: float | None = None) -> None:
+    def __init__(self, block_size: PositiveInt | None = None, memory_gb: Positive | None = None) -> None:
         self.block_size, self.memory_gb = block_size, memory_gb
-        LoopEngine(block_size, memory_gb)  # checks both
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> Engine:
         """The engine for this backbone on this device."""

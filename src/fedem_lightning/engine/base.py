@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import Positive, PositiveInt
 
 
 class Engine(Recorded, ABC):
@@ -26,16 +26,13 @@ class Engine(Recorded, ABC):
 
     """
 
+    settings_key = "engine"
     name: str
     reason = "asked for"  # why this engine was selected
     default_gb: float
     copies: int  # copies of each learner's state that exist at the same time
 
-    def __init__(self, block_size: int | None = None, memory_gb: float | None = None) -> None:
-        if block_size is not None:
-            require_whole("engine.block_size", block_size, at_least=1)
-        if memory_gb is not None:
-            require_number("engine.memory_gb", memory_gb, above=0)
+    def __init__(self, block_size: PositiveInt | None = None, memory_gb: Positive | None = None) -> None:
         self.block_size, self.memory_gb = block_size, memory_gb
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> "Engine":

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import require, require_number
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import BelowOne
 
 
 class Faults(Recorded, ABC):
@@ -24,13 +24,12 @@ class Faults(Recorded, ABC):
 
     """
 
+    settings_key = "faults"
     corrupts = False  # whether faulty clients send something else than they computed (`corrupted`)
     answers = True  # whether faulty clients answer at all
     corrupts_labels = False  # whether faulty clients train with other labels (`with_other_labels`)
 
-    def __init__(self, share: float = 0.1, every_round: bool = False) -> None:
-        require_number("faults.share", share, at_least=0, below=1)
-        require(isinstance(every_round, bool), f"faults.every_round: expected true or false, got {every_round}")
+    def __init__(self, share: BelowOne = 0.1, every_round: bool = False) -> None:
         self.share, self.every_round = share, every_round
 
     def check(self, federation: Federation) -> None:

@@ -8,8 +8,9 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Samples
-from fedem_lightning.errors import require, require_number
+from fedem_lightning.errors import require
 from fedem_lightning.faults.base import Faults
+from fedem_lightning.settings.ranges import BelowOne, Positive
 
 
 class NoAnswer(Faults):
@@ -17,7 +18,7 @@ class NoAnswer(Faults):
 
     answers = False
 
-    def __init__(self, share: float = 0.1, every_round: bool = True) -> None:
+    def __init__(self, share: BelowOne = 0.1, every_round: bool = True) -> None:
         super().__init__(share, every_round)
 
 
@@ -42,9 +43,8 @@ class Scaling(Faults):
 
     corrupts = True
 
-    def __init__(self, share: float = 0.1, every_round: bool = False, factor: float = 10.0) -> None:
+    def __init__(self, share: BelowOne = 0.1, every_round: bool = False, factor: float = 10.0) -> None:
         super().__init__(share, every_round)
-        require_number("faults.factor", factor)
         self.factor = factor
 
     def corrupted(self, sent: Sent, received: Models, faulty: Tensor, parameters: set[str]) -> Sent:
@@ -62,8 +62,7 @@ class SignFlip(Scaling):
 
     """
 
-    def __init__(self, share: float = 0.1, every_round: bool = False, factor: float = 5.0) -> None:
-        require_number("faults.factor", factor, above=0)
+    def __init__(self, share: BelowOne = 0.1, every_round: bool = False, factor: Positive = 5.0) -> None:
         super().__init__(share, every_round, -factor)
 
 
@@ -118,7 +117,7 @@ class Flipped:
         """The same samples on another device."""
         return Flipped(self.samples.to(device), self.positions.to(device), self.n_classes)
 
-    def fingerprint(self) -> Tensor:
+    def fingerprint(self) -> list[Tensor]:
         """What a digest must include."""
         return self.samples.fingerprint()
 

@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from fedem_lightning.errors import require_number
 from fedem_lightning.network.traffic import Traffic
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import Positive
 
 DRAW, DEVICE = 0, 1  # give a client's delay and its device different keys
 
@@ -23,9 +23,9 @@ class Network(Recorded, ABC):
 
     """
 
-    def __init__(self, deadline: float | None = None) -> None:
-        if deadline is not None:
-            require_number("network.deadline", deadline, above=0)
+    settings_key = "network"
+
+    def __init__(self, deadline: Positive | None = None) -> None:
         self.deadline = deadline
 
     @abstractmethod

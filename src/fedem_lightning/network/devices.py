@@ -10,6 +10,7 @@ from torch import Tensor
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.network.base import DEVICE, Network, uniform
 from fedem_lightning.network.traffic import Traffic
+from fedem_lightning.settings.ranges import Positive
 
 
 class DeviceNetwork(Network):
@@ -29,7 +30,7 @@ class DeviceNetwork(Network):
 
     COLUMNS = ("device", "share", "up_mbit", "down_mbit", "samples_per_second")
 
-    def __init__(self, path: str | Path | None, deadline: float | None = None) -> None:
+    def __init__(self, path: str | Path | None, deadline: Positive | None = None) -> None:
         super().__init__(deadline)
         table = _read_table(path, self.COLUMNS)
         self.shares, up, down, self.speed = (torch.tensor(table[c].to_numpy(float)) for c in self.COLUMNS[1:])

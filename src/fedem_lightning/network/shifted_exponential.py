@@ -3,13 +3,18 @@
 Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2021, arXiv 2110.09869, Section IV-C.
 """
 
+from typing import Annotated
+
 import numpy as np
 import torch
+from annotated_types import Gt
+from pydantic import AllowInfNan
 from torch import Tensor
 
-from fedem_lightning.errors import require, require_number
+from fedem_lightning.errors import require
 from fedem_lightning.network.base import DRAW, Network, uniform
 from fedem_lightning.network.traffic import Traffic
+from fedem_lightning.settings.ranges import NotNegative, Positive
 
 
 class ShiftedExponentialNetwork(Network):
@@ -34,19 +39,14 @@ class ShiftedExponentialNetwork(Network):
 
     def __init__(
         self,
-        rho: float,
-        t_min: float,
-        mu: float | None,
-        t_dl: float = 1.0,
+        rho: NotNegative,
+        t_min: NotNegative,
+        mu: Annotated[float, Gt(0), AllowInfNan()] | None,
+        t_dl: NotNegative = 1.0,
         shared_uplink: bool = False,
-        deadline: float | None = None,
+        deadline: Positive | None = None,
     ) -> None:
         super().__init__(deadline)
-        require_number("network.rho", rho, at_least=0)
-        require_number("network.t_min", t_min, at_least=0)
-        require_number("network.t_dl", t_dl, at_least=0)
-        if mu is not None and mu != float("inf"):
-            require_number("network.mu", mu, above=0)
         late = f"network.deadline: nobody computes in less than t_min={t_min:g}, got {deadline}"
         require(deadline is None or deadline >= t_min, late)
         self.rho, self.t_min, self.t_dl, self.shared_uplink = rho, t_min, t_dl, shared_uplink

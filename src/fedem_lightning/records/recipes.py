@@ -15,6 +15,7 @@ import numpy as np
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.records.hyperparameters import is_plain
+from fedem_lightning.settings.check import Checked, arguments_of, check_arguments
 
 _ROOMS = [
     *("adaptation", "aggregation", "algorithms", "backbones", "engine", "faults", "local_solver", "network", "tasks"),
@@ -24,24 +25,26 @@ TRUSTED = ("torch.optim", *(f"fedem_lightning.{room}" for room in _ROOMS))
 """What a file may name: nothing there touches files. The user must allow others: to call them is to run code."""
 
 
-class Recorded:
-    """Remembers the arguments of its constructor in `made_with`."""
+class Recorded(Checked):
+    """Remembers the arguments of its constructor in `made_with`, once they have been checked."""
 
     made_with: dict[str, Any]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:  # noqa: D102
-        made = super().__new__(cls)
-        made.__dict__["made_with"] = _by_name(cls.__init__, (made, *args), options)
+        made = super().__new__(cls, *args, **options)
+        made.__dict__["made_with"] = arguments_of(cls.__init__, (made, *args), options)
         made.__dict__["made_with"].pop("self", None)
         return made
 
 
 def recorded(function: Any) -> Any:
-    """Decorates a function that makes an object: the object remembers the function and its arguments."""
+    """Decorates a function that makes a backbone: it remembers the function and its arguments, which are checked."""
 
     @functools.wraps(function)
     def made(*args: Any, **options: Any) -> Any:
-        return remember(function(*args, **options), _path(function), _by_name(function, args, options))
+        arguments = arguments_of(function, args, options)
+        check_arguments("backbone", function, arguments)
+        return remember(function(*args, **options), _path(function), arguments)
 
     return made
 
@@ -123,14 +126,3 @@ def _import(path: str, trusted: Sequence[str], key: str) -> Any:
 
 def _path(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__}"
-
-
-def _by_name(function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name; none if they do not fit, which the call itself reports."""
-    signature = inspect.signature(function)
-    try:
-        bound = signature.bind_partial(*args, **options).arguments
-    except TypeError:
-        return {}
-    rest = [name for name, p in signature.parameters.items() if p.kind is inspect.Parameter.VAR_KEYWORD]
-    return {k: v for k, v in bound.items() if k not in rest} | (bound.get(rest[0], {}) if rest else {})

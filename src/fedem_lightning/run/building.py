@@ -33,7 +33,7 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
         config.algorithm,
         backbone=backbone,
         n_clients=data.n_clients,
-        adaptation=instantiate(config.adaptation) if config.adaptation else None,
+        adaptation=instantiate(config.adaptation) if config.get("adaptation") else None,
         engine=instantiate(config.engine),
         aggregation=_aggregation(config),
         faults=instantiate(config.faults) if config.get("faults") else None,
@@ -59,7 +59,7 @@ def build_callbacks(config: DictConfig, folder: Path, title: str = "") -> list[p
         title: of the figures of the unfinished run.
 
     """
-    callbacks = [instantiate(c) for c in (config.callbacks or {}).values() if c is not None]
+    callbacks = [instantiate(c) for c in (config.get("callbacks") or {}).values() if c is not None]
     for callback in callbacks:
         if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
             callback.dirpath = folder / "checkpoints"
@@ -74,7 +74,7 @@ def build_callbacks(config: DictConfig, folder: Path, title: str = "") -> list[p
 def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:
     """Builds Lightning's Trainer with the run's callbacks and loggers (always with metrics.csv)."""
     loggers: list[Logger] = [RoundCSVLogger(folder / "metrics.csv")]
-    for options in (config.logger or {}).values():
+    for options in (config.get("logger") or {}).values():
         if options is not None:
             loggers.append(instantiate(options, save_dir=str(folder)))
     callbacks = [*callbacks, trackers.SendRounds()] if len(loggers) > 1 else callbacks

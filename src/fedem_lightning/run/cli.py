@@ -10,18 +10,18 @@ import sys
 import traceback
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import ConfigCompositionException, HydraException, InstantiationException
+from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
-from omegaconf.errors import OmegaConfBaseException
 
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
-from fedem_lightning.run.job_folders import Refused, remove_if_empty
+from fedem_lightning.run.failures import unexpected, user_message
+from fedem_lightning.run.job_folders import Refused, remove_if_empty, remove_refused_sweep
 from fedem_lightning.run.resuming import leave_sweep, sweep_command
 from fedem_lightning.run.usage import CONFIG_DIR, usage
 from fedem_lightning.startup.loading import clean_up_at_a_stop, listening, loading
@@ -57,21 +57,20 @@ def _hydra_main(config: DictConfig) -> float | None:
     with loading():
         from fedem_lightning.records.measures import headline
         from fedem_lightning.run.execute import run
-        from fedem_lightning.run.misspelt import check_added, check_shadowed
+        from fedem_lightning.run.misspelt import check_added, check_shadowed, users_config_dirs
 
     try:
-        check_shadowed(_users_config_dirs())
+        check_shadowed(users_config_dirs())
         check_added(config, list(hydra_config.overrides.task))
         chosen = hydra_config.runtime.choices
-        choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if group in chosen}
+        choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)}
         results = run(config, folder, choices, list(hydra_config.overrides.task), _config_flags(sys.argv[1:]))
     except Interrupted as stop:
-        _exit_with_one_line(stop)  # a sweep ends, too
-        raise
+        _end(stop)  # a sweep ends, too
     except Exception as error:
         if hydra_config.mode == RunMode.RUN:
-            _exit_with_one_line(error)
-        raise  # in a sweep Hydra first runs the other jobs, then names the one that failed
+            _end(error, folder)
+        _end_job(error, folder)
     finally:
         gc.collect()  # Lightning's cycles would keep a sweep's earlier federations in memory
         if not in_another_process():
@@ -106,13 +105,13 @@ def _compose_and_run() -> None:
         print(f"stopped; continue the sweep with: {sweep_command()}", file=sys.stderr)
         sys.exit(1)
     except Refused as refusal:
-        _exit_with_one_line(UserError(str(refusal)))
+        _end(UserError(str(refusal)))
     except ConfigCompositionException as error:
-        _exit_with_one_line(_meant(error) or error)
+        _end(_meant(error) or error)
     except Exception as error:
-        _exit_with_one_line(error)
-        raise
+        _end(error)
     finally:
+        remove_refused_sweep()
         leave_sweep()  # this process may call `main` again
 
 
@@ -136,11 +135,6 @@ def _describe_one_job(folder: Path, overrides: list[str]) -> None:
         hydra_config.run.dir = str(folder)
 
 
-def _users_config_dirs() -> list[Path]:
-    sources = HydraConfig.get().runtime.config_sources
-    return [Path(s.path) for s in sources if s.schema == "file" and Path(s.path) != CONFIG_DIR]
-
-
 def _config_flags(arguments: list[str]) -> list[str]:
     """What says where configurations are: --config-dir, --config-name and hydra.searchpath."""
     flags = []
@@ -152,34 +146,24 @@ def _config_flags(arguments: list[str]) -> list[str]:
     return flags
 
 
-def _exit_with_one_line(error: BaseException) -> None:
-    """Exits if the user can mend the error, or stopped the run; else returns."""
-    interrupted = isinstance(error, Interrupted)
-    message = str(error) if interrupted else user_message(error)
-    if message is None:
-        return
-    if in_another_process():  # the first one says it
-        sys.exit(1 if interrupted else 2)
-    if _full_error and not interrupted:
-        traceback.print_exc()
-    print(message if interrupted else f"error: {message}", file=sys.stderr)
-    sys.exit(1 if interrupted else 2)
+def _end(error: BaseException, folder: Path | None = None) -> NoReturn:
+    """Exits with one line: with code 2 for the user's mistake, with 1 after a stop or an error that nobody foresaw."""
+    stopped = isinstance(error, Interrupted)
+    message = str(error) if stopped else user_message(error)
+    if in_another_process() and message is not None:  # the first one says it
+        sys.exit(1 if stopped else 2)
+    if _full_error and not stopped:
+        traceback.print_exception(error)
+    foreseen = message is not None
+    message = str(unexpected(error, folder)) if message is None else message
+    print(message if stopped else f"error: {message}", file=sys.stderr)
+    sys.exit(2 if foreseen and not stopped else 1)
 
 
-def user_message(error: BaseException) -> str | None:
-    """One line for a mistake of the user's; None if the error is not one."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, UserError) or type(cause).__name__ == "MisconfigurationException":
-            return _one_line(cause)  # the latter is Lightning's, by name: an error may come before Lightning is loaded
-        cause = cause.__cause__
-    if isinstance(error, InstantiationException):
-        wrong_call = error.__cause__ is None or isinstance(
-            error.__cause__, (TypeError, ValueError, ImportError, AttributeError)
-        )
-        return _one_line(error) if wrong_call else None
-    return _one_line(error) if isinstance(error, (HydraException, OmegaConfBaseException)) else None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+def _end_job(error: Exception, folder: Path) -> NoReturn:
+    """Ends a job of a sweep: Hydra first runs the other jobs, then raises what the first one raised that failed."""
+    foreseen = user_message(error)
+    failure = error if foreseen is not None else unexpected(error, folder)
+    if not in_another_process():
+        print(f"job {folder.name} failed: {failure if foreseen is None else foreseen}", file=sys.stderr, flush=True)
+    raise failure

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 
 from fedem_lightning.errors import UserError, require
@@ -20,6 +20,8 @@ _NEEDED = {
     *("trainer.devices", "trainer.max_epochs", "trainer.precision"),
 }
 """What the run and the configuration read."""
+_OF_ONE = {"adaptation", "algorithm", "backbone", "dataset", "dataset/augmentation", "engine", "trainer"}
+"""Groups of which a run takes one choice; it may combine several of others, such as logger=[wandb,tensorboard]."""
 
 
 def check_command_line(words: list[str], config_dir: Path) -> None:
@@ -68,9 +70,16 @@ def _check_removed(override: Override) -> None:
 
 
 def _check_choice(override: Override, options: list[str]) -> None:
-    """Hydra takes the name of a choice, a list of names, or a dictionary of keys."""
-    value = override.value()
-    if override.is_delete() or override.is_sweep_override() or isinstance(value, dict | list):
+    """Hydra takes the name of a choice, a list of names, or a dictionary of keys; a sweep has several of them."""
+    group, value = override.key_or_group, override.value()
+    typed = str(override.input_line).partition("=")[2]
+    if override.is_delete() or isinstance(value, dict):
         return
-    named = isinstance(value, str) and value != ""
-    require(named, no_choice(override.key_or_group, str(override.input_line).partition("=")[2], options))
+    if isinstance(value, list):
+        single = f"{group}={typed}: expected one choice; -m {group}={','.join(map(str, value))} makes a run of each"
+        require(group not in _OF_ONE, single)
+        return
+    swept = value.list if isinstance(value, ChoiceSweep) else [] if override.is_sweep_override() else [value]
+    for name in swept:
+        named = isinstance(name, str | QuotedString | list) and name != ""
+        require(named, no_choice(group, "null" if name is None else str(name), options))

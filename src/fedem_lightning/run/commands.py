@@ -2,13 +2,16 @@
 
 import argparse
 import io
+import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
 from fedem_lightning.errors import UserError
+from fedem_lightning.startup.closed_output import survive_closed_output
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,12 +24,13 @@ class Parser(argparse.ArgumentParser):
 
 @contextmanager
 def one_line_for_mistakes() -> Iterator[None]:
-    """Exits with one line: with code 2 for a user's mistake, with code 1 after Ctrl-C; other errors pass.
+    """Exits with one line: with code 2 for a user's mistake, with code 1 after Ctrl-C or an error nobody foresaw.
 
-    A warning is one line, too.
+    A warning is one line, too. HYDRA_FULL_ERROR=1 shows the trace, as for a run.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # paths may have bytes that are no text
+    survive_closed_output()
     before, warnings.formatwarning = warnings.formatwarning, lambda message, *_, **__: f"warning: {message}\n"
     try:
         yield
@@ -34,12 +38,12 @@ def one_line_for_mistakes() -> Iterator[None]:
         print("stopped", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
-        from fedem_lightning.run.cli import user_message  # loads Hydra
+        from fedem_lightning.run.failures import one_line, unexpected, user_message  # loads Hydra
 
-        message = user_message(error) or (str(error) if isinstance(error, OSError) else None)
-        if message is None:
-            raise
-        print(f"error: {message}", file=sys.stderr)
-        sys.exit(2)
+        message = user_message(error) or (one_line(error) if isinstance(error, OSError) else None)
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            traceback.print_exception(error)
+        print(f"error: {message or unexpected(error)}", file=sys.stderr)
+        sys.exit(2 if message else 1)
     finally:
         warnings.formatwarning = before

@@ -20,13 +20,15 @@ from pytorch_lightning.utilities import rank_zero_only
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.errors import Interrupted, UserError, require, require_whole
+from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer
 from fedem_lightning.run.config_history import continued, save_config
 from fedem_lightning.run.devices import pick_devices
+from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.figures import draw_figures, run_title
+from fedem_lightning.run.gate import check_settings
 from fedem_lightning.run.lock import only_run_in
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.results import SCHEMA_VERSION, run_results, save_results
@@ -65,9 +67,9 @@ def run(
 
     """
     start, launched_before = time.perf_counter(), launch_settings()
+    quieten_lightning()
+    check_settings(config)
     with StopSignals(folder, functools.partial(resume_command, folder, overrides, flags)) as stop, only_run_in(folder):
-        quieten_lightning()
-        _check_settings(config)
         finished = _finished_before(folder, config)
         if finished is not None:
             return finished
@@ -86,6 +88,7 @@ def run(
         loggers = trainer.loggers[1:]  # beside metrics.csv
         if trainer.is_global_zero:
             _begin_files(folder, config, overrides, trainer, stop.resumed_rounds)
+            (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
             _announce(folder, model, data, trainer)
             _announce_rate(config, choices["algorithm"])
             _announce_resumption(checkpoint, stop.resumed_rounds)
@@ -106,12 +109,6 @@ def quieten_lightning() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning 2.6 uses a name that torch 2.15 has renamed
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
-
-
-def _check_settings(config: DictConfig) -> None:
-    require_whole("seed", config.seed, at_least=0, below=2**32)
-    require(config.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {config.fidelity}")
-    require_whole("trainer.max_epochs", config.trainer.max_epochs, at_least=0)
 
 
 def _finished_before(folder: Path, config: DictConfig) -> dict[str, Any] | None:
@@ -149,8 +146,8 @@ def _announce(folder: Path, model: FederatedAlgorithm, data: FederatedDataModule
 
 def _announce_rate(config: DictConfig, name: str) -> None:
     """Says which learning rate a method has that would take the experiment's, if the experiment had one for it."""
-    optimizer = config.algorithm.client_optimizer
-    asks = f"learning_rates.{name}" in str(OmegaConf.to_container(optimizer, resolve=False))
+    optimizer = config.algorithm.get("client_optimizer")  # null: the method's own
+    asks = f"learning_rates.{name}" in str(optimizer and OmegaConf.to_container(optimizer, resolve=False))
     if asks and name not in config.learning_rates:
         print(f"clients' learning rate: {optimizer.lr:g}, {name}'s own: learning_rates has none for it", flush=True)
 

@@ -14,6 +14,7 @@ from fedem_lightning.run.resuming import begin_sweep, leave_sweep
 from fedem_lightning.startup.loading import raise_at_a_stop, say_at_a_stop
 
 _before: set[Path] = set()  # folders that were there before Hydra made any
+_sweep: Path | None = None  # the folder of this process's sweep
 
 
 class Refused(BaseException):
@@ -30,7 +31,9 @@ class JobFolders(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Before a sweep."""
+        global _sweep
         _make(config.hydra.sweep.dir)
+        _sweep = Path(os.path.abspath(config.hydra.sweep.dir))
         _name_by_swept_keys(config)
         begin_sweep(Path(config.hydra.sweep.dir), sys.argv[1:])
         if "BasicLauncher" not in config.hydra.launcher._target_:
@@ -50,6 +53,17 @@ def remove_if_empty(folder: Path) -> None:
             place.rmdir()
         except OSError:  # it has content
             return
+
+
+def remove_refused_sweep() -> None:
+    """Removes the folder of a new sweep whose jobs have all been refused: Hydra has left its multirun.yaml there."""
+    global _sweep
+    folder, _sweep = _sweep, None
+    if folder is None or folder in _before or not folder.is_dir():
+        return
+    if [place.name for place in folder.iterdir()] in ([], ["multirun.yaml"]):
+        (folder / "multirun.yaml").unlink(missing_ok=True)
+        remove_if_empty(folder)
 
 
 def _make(name: str) -> None:

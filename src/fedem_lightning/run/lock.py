@@ -14,7 +14,7 @@ from fedem_lightning.errors import UserError
 from fedem_lightning.records.writing import writing
 from fedem_lightning.startup.rank import in_another_process
 
-LOCK = ".lock"
+LOCK = ".fedem_lightning.lock"
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\..+\.ckpt\.tmp|\.clients\.parquet\.tmp")  # the last two: of older versions
 
 
@@ -64,7 +64,7 @@ def _taken(folder: Path) -> Iterator[None]:
 
 def _locked(path: Path) -> TextIO:
     with writing(path):
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+")
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -3,8 +3,9 @@
 import importlib.util
 import os
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pytorch_lightning as pl
 from lightning_fabric.utilities.apply_func import convert_tensors_to_scalars
@@ -13,6 +14,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.run.metrics_file import MetricsFile
+from fedem_lightning.settings.check import check_arguments
 
 
 class RoundCSVLogger(Logger):
@@ -95,32 +97,48 @@ class SaveRow(pl.Callback):
                 logger.save()
 
 
-def wandb_logger(save_dir: str | Path, mode: str | None = None, **options: Any) -> Logger:
+LogModel = bool | Literal["all"]
+Mode = Literal["online", "offline", "disabled", "shared"]
+
+
+def wandb_logger(
+    save_dir: str | Path,
+    mode: Mode | None = None,
+    project: str = "fedem-lightning",
+    name: str | None = None,
+    group: str | None = None,
+    tags: Sequence[str] | None = None,
+    log_model: LogModel = False,
+    **options: Any,
+) -> Logger:
     """A WandbLogger that never asks for a login: without an API key it works offline and prints a line about it.
 
     Args:
         save_dir: parent of the `wandb` folder.
         mode: online, offline or disabled; None: the environment's WANDB_MODE, else online if there is an API key.
-        options: options of `WandbRounds`, `WandbLogger` and `wandb.init` (project, name, group, tags, log_model, ...).
+        project, name, group, tags: of the W&B run.
+        log_model: see `WandbRounds`.
+        options: further ones of `WandbLogger` and `wandb.init`.
 
     Raises:
         UserError: wandb is not installed, or an option cannot be.
 
     """
+    check_arguments("logger.wandb", wandb_logger, locals())
     _need("wandb", "wandb")
     import wandb
 
     from fedem_lightning.run.trackers.wandb_runs import WandbRounds
 
-    mode = mode or os.environ.get("WANDB_MODE")
-    if mode is None:
-        mode = "online" if wandb.api.api_key else "offline"
-        if mode == "offline":
+    options |= {"project": project, "name": name, "group": group, "tags": tags, "log_model": log_model}
+    chosen = mode or os.environ.get("WANDB_MODE")
+    if chosen is None:
+        chosen = "online" if wandb.api.api_key else "offline"
+        if chosen == "offline":
             print("W&B: no API key found, so this run is kept offline; send it later with `wandb sync`.")
-    if mode not in ("online", "offline", "disabled", "shared"):
-        raise UserError(f"logger.wandb.mode: expected online, offline or disabled, got {mode}")
-    _check_log_model("wandb", options)
-    return WandbRounds(save_dir=str(save_dir), mode=mode, **options)
+    if chosen not in get_args(Mode):
+        raise UserError(f"WANDB_MODE: expected online, offline or disabled, got {chosen}")
+    return WandbRounds(save_dir=str(save_dir), mode=chosen, **options)
 
 
 def tensorboard_logger(save_dir: str | Path, **options: Any) -> Logger:
@@ -140,24 +158,34 @@ def tensorboard_logger(save_dir: str | Path, **options: Any) -> Logger:
     return TensorBoardRounds(str(save_dir), **options)
 
 
-def mlflow_logger(save_dir: str | Path, tracking_uri: str | None = None, **options: Any) -> Logger:
+def mlflow_logger(
+    save_dir: str | Path,
+    tracking_uri: str | None = None,
+    experiment_name: str = "fedem-lightning",
+    run_name: str | None = None,
+    log_model: LogModel = False,
+    **options: Any,
+) -> Logger:
     """An MLFlowLogger.
 
     Args:
         save_dir: the run's folder; MLflow does not write there.
         tracking_uri: server or database; None: MLFLOW_TRACKING_URI, else the one that `mlflow ui` opens in this folder.
-        options: options of `MlflowRounds` and `MLFlowLogger` (experiment_name, run_name, tags, log_model, ...).
+        experiment_name, run_name: of the MLflow run.
+        log_model: see `MlflowRounds`.
+        options: further ones of `MLFlowLogger`, such as tags.
 
     Raises:
         UserError: mlflow is not installed, or cannot write to `tracking_uri`.
 
     """
+    check_arguments("logger.mlflow", mlflow_logger, locals())
     _need("mlflow", "mlflow")
     import mlflow
 
     from fedem_lightning.run.trackers.mlflow_runs import MlflowRounds
 
-    _check_log_model("mlflow", options)
+    options |= {"experiment_name": experiment_name, "run_name": run_name, "log_model": log_model}
     uri = tracking_uri or mlflow.get_tracking_uri()
     if uri.startswith("sqlite:"):
         _need("mlflow", "sqlalchemy")
@@ -171,9 +199,3 @@ def _need(extra: str, package: str) -> None:
     """Raises UserError if a package of this extra is not installed."""
     if importlib.util.find_spec(package) is None:
         raise UserError(f'logger={extra}: {package} is not installed; pip install "fedem-lightning[{extra}]"')
-
-
-def _check_log_model(tracker: str, options: dict[str, Any]) -> None:
-    asked = options.get("log_model", False)
-    if asked not in (True, False, "all"):
-        raise UserError(f"logger.{tracker}.log_model: expected true, false or all, got {asked}")

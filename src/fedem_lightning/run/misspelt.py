@@ -1,13 +1,13 @@
 """What a misspelt override may have meant: the nearest key or choice, said in one line."""
 
 import difflib
-import inspect
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
@@ -19,7 +19,7 @@ from fedem_lightning.errors import UserError
 from fedem_lightning.run.usage import CONFIG_DIR, choices
 
 _UNKNOWN = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")  # in Hydra's messages
-_BY_THE_RUN = {
+BY_THE_RUN = {
     "algorithm": ("backbone", "n_clients", "adaptation", "engine", "networks", "aggregation", "faults", "seed"),
     "trainer": ("callbacks", "logger", "plugins", "default_root_dir"),
 }
@@ -43,6 +43,10 @@ def meant(
         if (group, choice) == ("hydra/sweeper", "optuna"):
             return UserError('hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"')
         return UserError(no_choice(group, choice, error.options)) if error.options else None
+    replaced = re.match(r"Error merging override \+*([^=\n]+)=(.*)", str(error))
+    if replaced and "Cannot merge" in str(error.__cause__):
+        what = "a list" if "object_type=list" in str(error.__cause__) else "keys with values"
+        return UserError(f"{replaced.group(1)}: expected {what}, got {replaced.group(2)}")
     found = _UNKNOWN.search(str(error))
     if found is None or "Did you mean" in str(error):
         return None
@@ -73,7 +77,7 @@ def check_added(config: DictConfig, overrides: list[str]) -> None:
             continue  # the last two: a group, or a target of the user's own
         others = [key for key in _keys(OmegaConf.to_container(config)) if key != override.key_or_group]
         if "_target_" in node:
-            wrong = name in _BY_THE_RUN.get(parent, ()) or _takes(node._target_, name) is False
+            wrong = name in BY_THE_RUN.get(parent, ()) or _takes(node._target_, name) is False
         elif parent:  # who reads the keys of other parts is not known
             siblings = [key.rpartition(".")[2] for key in others if key.rpartition(".")[0] == parent]
             wrong = parent == "local_training" and bool(difflib.get_close_matches(name, siblings, cutoff=0.8))
@@ -81,6 +85,31 @@ def check_added(config: DictConfig, overrides: list[str]) -> None:
             wrong = re.search(rf"[{{,:] *{re.escape(name)}\b", OmegaConf.to_yaml(config, resolve=False)) is None
         if wrong:
             raise UserError(_no_key(override.key_or_group, None, config, others))
+
+
+def check_names(config: DictConfig, part: str) -> None:
+    """Looks for misspelt names in a part of the configuration whose keys anybody may add to.
+
+    Raises:
+        UserError: a name that the package has not there, that no choice has and nothing reads, but that is nearly one.
+
+    """
+    shipped = [str(name) for name in OmegaConf.select(OmegaConf.load(CONFIG_DIR / "settings.yaml"), part)]
+    added = [str(name) for name in config[part] if name not in shipped]
+    if not added:
+        return
+    groups = [names for folder in (CONFIG_DIR, *users_config_dirs()) for names in choices(folder).values()]
+    chosen, read = {name for names in groups for name in names}, OmegaConf.to_yaml(config, resolve=False)
+    for name in added:
+        near = difflib.get_close_matches(name, shipped, n=1, cutoff=0.75)
+        if near and name not in chosen and f"{part}.{name}" not in read:
+            raise UserError(f"{part}.{name}: nothing reads it; did you mean {near[0]}?")
+
+
+def users_config_dirs() -> list[Path]:
+    """Folders with configurations that the user has added."""
+    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else ()
+    return [Path(s.path) for s in sources if s.schema == "file" and Path(s.path) != CONFIG_DIR]
 
 
 def check_shadowed(config_dirs: Iterable[Path]) -> None:
@@ -114,7 +143,7 @@ def _no_key(key: str, given: Override | None, config: DictConfig, keys: list[str
     """One line on a key that does not exist; `given` is the override, where a `+` may be all that it lacks."""
     parent, _, name = key.rpartition(".")
     target, takes = None, None
-    if given is not None and not given.is_delete() and name not in _BY_THE_RUN.get(parent, ()):
+    if given is not None and not given.is_delete() and name not in BY_THE_RUN.get(parent, ()):
         node = OmegaConf.select(config, parent) if parent else None
         target = node.get("_target_") if isinstance(node, DictConfig) else None
         takes = _takes(target, name) if target else None
@@ -182,18 +211,10 @@ def _first(override: Override) -> str:
 
 def _takes(path: str, name: str) -> bool | None:
     """Whether a target takes this argument; None where it hands arguments on to something unknown."""
+    from fedem_lightning.settings.check import parameters  # pydantic, which a misspelt group does not wait for
+
     try:
-        target = get_object(path)
-        kinds = target.__mro__ if isinstance(target, type) else ()
-        calls = [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)] or [target]
-        for call in calls:
-            if call is object.__init__ or call.__module__ == "torch.nn.modules.module":
-                return False  # they accept **kwargs and refuse all of them
-            parameters = inspect.signature(call).parameters
-            if name in parameters:
-                return True
-            if all(p.kind != p.VAR_KEYWORD for p in parameters.values()):
-                return False
+        known, is_open = parameters(get_object(path))
     except Exception:  # importing somebody's module may fail in any way; the run then says how
         return None
-    return None
+    return True if name in known else None if is_open else False

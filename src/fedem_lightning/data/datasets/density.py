@@ -3,16 +3,18 @@ with the smallest losses that one model for each client, or a few shared models,
 """
 
 import itertools
-from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 from scipy.special import entr
 
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import seen_clients
-from fedem_lightning.errors import require, require_whole
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.ranges import BelowOne, Count, Names, PositiveInt, Seed
 from fedem_lightning.tasks import Classification
 
 N_GROUPS = 4
@@ -46,18 +48,16 @@ class DensityDataModule(FederatedDataModule):
 
     def __init__(
         self,
-        n_clients: int = 100,
-        n_symbols: int = 50,
-        n_samples: int = 100,
-        n_val: int | None = None,
-        test_size: int = 1000,
+        n_clients: PositiveInt = 100,
+        n_symbols: Annotated[int, Ge(2 * N_GROUPS + 1)] = 50,
+        n_samples: PositiveInt = 100,
+        n_val: Count | None = None,
+        test_size: Count = 1000,
         shifted: bool = False,
-        unseen_fraction: float = 0.0,
-        unseen: Sequence[str] = (),
-        seed: int = 0,
+        unseen_fraction: BelowOne = 0.0,
+        unseen: Names = (),
+        seed: Seed = 0,
     ) -> None:
-        sizes = {"n_clients": n_clients, "n_symbols": n_symbols, "n_samples": n_samples}
-        _check(sizes, {"n_val": n_val or 0, "test_size": test_size, "seed": seed}, shifted)
         n_val = max(1, n_samples // 3) if n_val is None else n_val
         names = [str(t) for t in range(n_clients)]
         seen = seen_clients(names, unseen_fraction, unseen, seed)
@@ -84,18 +84,6 @@ class DensityDataModule(FederatedDataModule):
         )
 
 
-def _check(positive: dict[str, int], others: dict[str, int], shifted: bool) -> None:
-    """Raises UserError if an option is out of its range; `others` may be 0."""
-    for least, options in ((1, positive), (0, others)):
-        for name, value in options.items():
-            require_whole(f"dataset.{name}", value, at_least=least)
-    n_symbols, why = positive["n_symbols"], "or clients have no more symbols of their own than there are groups"
-    require(
-        n_symbols > 2 * N_GROUPS, f"dataset.n_symbols: expected at least {2 * N_GROUPS + 1}, {why}; got {n_symbols}"
-    )
-    require(isinstance(shifted, bool), f"dataset.shifted: expected true or false, got {shifted!r}")
-
-
 def densities(n_clients: int, n_symbols: int, shifted: bool = False) -> np.ndarray:
     """D_k of every client, [T, d]; see `DensityDataModule`."""
     k, point = np.arange(n_clients), np.eye(n_symbols)
@@ -103,7 +91,7 @@ def densities(n_clients: int, n_symbols: int, shifted: bool = False) -> np.ndarr
     return 0.5 * point[k % N_GROUPS] + 0.25 / n_symbols + 0.25 * point[own]
 
 
-def minimum_losses(distributions: np.ndarray, group: np.ndarray, n_hypotheses: int) -> tuple[float, float]:
+def minimum_losses(distributions: np.ndarray, group: np.ndarray, n_hypotheses: PositiveInt) -> tuple[float, float]:
     """The least expected loss of q models without features, if the clients of a true group share a model.
 
     The best model of several clients is their mean distribution, and its loss is the entropy. All ways to merge the
@@ -121,7 +109,7 @@ def minimum_losses(distributions: np.ndarray, group: np.ndarray, n_hypotheses: i
         UserError: q is not a whole number of at least 1.
 
     """
-    require_whole("n_hypotheses", n_hypotheses, at_least=1)
+    check_arguments("", minimum_losses, locals())
     members = group == np.unique(group)[:, None]  # [G, T]
     totals, sizes = members @ distributions, members.sum(axis=1)  # [G, Y], [G]
     q = min(n_hypotheses, len(sizes))

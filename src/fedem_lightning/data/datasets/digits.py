@@ -1,7 +1,5 @@
 """scikit-learn's handwritten digits (1,797 images of 8 x 8 pixels; they ship inside scikit-learn) as a federation."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from sklearn.datasets import load_digits
 
@@ -10,6 +8,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.partitions import Labels, dirichlet
 from fedem_lightning.data.shifts import shift_groups
 from fedem_lightning.data.splits import seen_clients, split_samples
+from fedem_lightning.settings.ranges import BelowOne, Fractions, Names, Positive, PositiveInt, Seed
 from fedem_lightning.tasks import Classification
 
 
@@ -29,13 +28,13 @@ class Digits(FederatedDataModule):
 
     def __init__(
         self,
-        n_clients: int = 20,
-        alpha: float = 0.4,
-        n_groups: int = 1,
-        fractions: Sequence[float] = (0.6, 0.2, 0.2),
-        unseen_fraction: float = 0.0,
-        unseen: Sequence[str] = (),
-        seed: int = 0,
+        n_clients: PositiveInt = 20,
+        alpha: Positive = 0.4,
+        n_groups: PositiveInt = 1,
+        fractions: Fractions = (0.6, 0.2, 0.2),
+        unseen_fraction: BelowOne = 0.0,
+        unseen: Names = (),
+        seed: Seed = 0,
     ) -> None:
         images, y = load_digits(return_X_y=True)
         x = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # grey levels 0..16 as pixels

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,13 +13,23 @@ from fedem_lightning.data.augmentation import Augmentation
 from fedem_lightning.data.catalogue import SOURCES
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Domains, Federation
-from fedem_lightning.data.partitions import Labels, Partition, deal
+from fedem_lightning.data.partitions import Labels, Partition, PartitionName, deal
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.shifts import shift_groups
 from fedem_lightning.data.sources import load
 from fedem_lightning.data.splits import seen_clients, split_samples
-from fedem_lightning.errors import UserError, require, require_number
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.ranges import (
+    BelowOne,
+    Count,
+    Fractions,
+    Names,
+    Positive,
+    PositiveInt,
+    Seed,
+    ShareOrNumber,
+)
 from fedem_lightning.tasks import Classification
 
 
@@ -56,30 +66,30 @@ class ImageDataModule(FederatedDataModule):
 
     def __init__(
         self,
-        name: str,
-        partition: str | Callable[..., Partition] = "natural",
-        n_clients: float | int | None = None,
-        alpha: float = 0.4,
-        beta: float = 10.0,
-        n_label_groups: int | None = None,
-        shards_per_client: int = 2,
-        min_samples: int = 10,
+        name: Literal["femnist", "emnist", "mnist", "cifar10", "cifar100"],
+        partition: PartitionName | Callable[..., Partition] = "natural",
+        n_clients: ShareOrNumber | None = None,
+        alpha: Positive = 0.4,
+        beta: Positive = 10.0,
+        n_label_groups: PositiveInt | None = None,
+        shards_per_client: PositiveInt = 2,
+        min_samples: Count = 10,
         path: str | Path | None = None,
         data_dir: str | Path = "data",
-        sample_fraction: float | int = 1.0,
-        shift: str | None = None,
-        n_groups: int = 1,
+        sample_fraction: ShareOrNumber = 1.0,
+        shift: Literal["rotation", "labels"] | None = None,
+        n_groups: PositiveInt = 1,
         invert: bool = False,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         augmentation: Augmentation | None = None,
         domains: Mapping[str, str] | None = None,
-        label_smoothing: float = 0.0,
-        fractions: Sequence[float] = (0.6, 0.2, 0.2),
-        unseen_fraction: float = 0.0,
-        unseen: Sequence[str] = (),
+        label_smoothing: BelowOne = 0.0,
+        fractions: Fractions = (0.6, 0.2, 0.2),
+        unseen_fraction: BelowOne = 0.0,
+        unseen: Names = (),
         mmap: bool = False,
-        seed: int = 0,
+        seed: Seed = 0,
     ) -> None:
         arrays, origin = load(name, path, data_dir, mmap)
         x, labels = _checked(arrays, SOURCES[name].n_classes, origin)
@@ -122,12 +132,13 @@ def _checked(arrays: dict[str, np.ndarray], n_classes: int, origin: str) -> tupl
 
 
 def _deal_share(
-    labels: Labels, fraction: float, seed: int, partition: str | Callable[..., Partition], options: dict[str, Any]
+    labels: Labels,
+    fraction: float,
+    seed: int,
+    partition: PartitionName | Callable[..., Partition],
+    options: dict[str, Any],
 ) -> Partition:
     """Partitions a random subset of the samples, without a copy; the other samples belong to no client."""
-    require_number("dataset.sample_fraction", fraction, above=0)
-    fits = fraction <= 1 or fraction == int(fraction)
-    require(fits, f"dataset.sample_fraction: expected a fraction up to 1 or a number from 2 on, got {fraction}")
     if fraction == 1:
         return deal(labels, seed, partition, options)
     n = len(labels.y)

@@ -1,12 +1,13 @@
 """`dataset=npz dataset.path=FILE`: anyone's federation from one file."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedem_lightning.data.arrays import checked_federation
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.errors import require
+from fedem_lightning.settings.ranges import BelowOne, Fractions, Names, Positive, Seed, TwoOrMore
+from fedem_lightning.tasks import TaskName
 
 
 class NpzDataModule(FederatedDataModule):
@@ -32,15 +33,15 @@ class NpzDataModule(FederatedDataModule):
     def __init__(
         self,
         path: str | Path | None,
-        task: str = "classification",
-        n_classes: int | None = None,
-        noise_scale: float = 1.0,
-        label_smoothing: float = 0.0,
-        fractions: Sequence[float] = (0.6, 0.2, 0.2),
-        unseen_fraction: float = 0.0,
-        unseen: Sequence[str] = (),
+        task: TaskName = "classification",
+        n_classes: TwoOrMore | None = None,
+        noise_scale: Positive = 1.0,
+        label_smoothing: BelowOne = 0.0,
+        fractions: Fractions = (0.6, 0.2, 0.2),
+        unseen_fraction: BelowOne = 0.0,
+        unseen: Names = (),
         mmap: bool = False,
-        seed: int = 0,
+        seed: Seed = 0,
     ) -> None:
         require(path is not None, "dataset.path: expected an .npz file, e.g. dataset.path=my.npz")
         arrays = read_npz(Path(str(path)).expanduser(), mmap)

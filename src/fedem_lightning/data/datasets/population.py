@@ -2,19 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Annotated, overload
 
 import torch
+from annotated_types import MaxLen, MinLen, Predicate
 from scipy.special import gammaincinv
 from torch import Tensor
 
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.datasets.synthetic import check_mixture, draw_components
+from fedem_lightning.data.datasets.synthetic import draw_components
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS, seen_clients
-from fedem_lightning.errors import require, require_whole
 from fedem_lightning.randomness import Purpose, fold, hash32
+from fedem_lightning.settings.ranges import BelowOne, Count, Names, NotNegative, Positive, PositiveInt, Seed
 from fedem_lightning.tasks import BinaryClassification
+
+Samples = Annotated[
+    Sequence[Count],
+    MinLen(3),
+    MaxLen(3),
+    Predicate(lambda counts: counts[0] > 0),
+    "three whole numbers, for train (1 at least), val and test",
+]
 
 
 class MixturePopulation(FederatedDataModule):
@@ -35,20 +44,16 @@ class MixturePopulation(FederatedDataModule):
 
     def __init__(
         self,
-        n_clients: int = 1_000_000,
-        n_components: int = 3,
-        dimension: int = 50,
-        samples: Sequence[int] = (20, 5, 25),
-        alpha: float = 0.4,
-        noise: float = 1.0,
-        unseen_fraction: float = 0.0,
-        unseen: Sequence[str] = (),
-        seed: int = 0,
+        n_clients: PositiveInt = 1_000_000,
+        n_components: PositiveInt = 3,
+        dimension: PositiveInt = 50,
+        samples: Samples = (20, 5, 25),
+        alpha: Positive = 0.4,
+        noise: NotNegative = 1.0,
+        unseen_fraction: BelowOne = 0.0,
+        unseen: Names = (),
+        seed: Seed = 0,
     ) -> None:
-        check_mixture(n_clients, n_components, dimension, alpha, noise)
-        require(len(samples) == 3, f"dataset.samples: expected three numbers, for train, val and test, got {samples}")
-        for n, name in zip(samples, SPLITS, strict=True):
-            require_whole(f"dataset.samples ({name})", n, at_least=int(name == "train"))
         theta = torch.from_numpy(draw_components(n_components, dimension, seed)).float()
         names = Numbers(n_clients)
         starts = [0, samples[0], samples[0] + samples[1]]

@@ -1,15 +1,13 @@
 """The synthetic mixture of FedEM (Marfoq et al. 2021, Appendix I.1.5), with ground truth and Bayes-optimal accuracy."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from scipy.special import expit
 
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import seen_clients
-from fedem_lightning.errors import require_number, require_whole
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.ranges import BelowOne, Count, Names, NotNegative, Positive, PositiveInt, Seed
 from fedem_lightning.tasks import BinaryClassification
 
 SIZE, SAMPLES, COMPONENTS, WEIGHTS = range(4)
@@ -41,19 +39,17 @@ class SyntheticMixture(FederatedDataModule):
 
     def __init__(
         self,
-        n_clients: int = 300,
-        n_components: int = 3,
-        dimension: int = 150,
-        alpha: float = 0.4,
-        noise: float = 1.0,
-        test_size: int = 5000,
+        n_clients: PositiveInt = 300,
+        n_components: PositiveInt = 3,
+        dimension: PositiveInt = 150,
+        alpha: Positive = 0.4,
+        noise: NotNegative = 1.0,
+        test_size: Count = 5000,
         one_hot: bool = False,
-        unseen_fraction: float = 0.0,
-        unseen: Sequence[str] = (),
-        seed: int = 0,
+        unseen_fraction: BelowOne = 0.0,
+        unseen: Names = (),
+        seed: Seed = 0,
     ) -> None:
-        check_mixture(n_clients, n_components, dimension, alpha, noise)
-        require_whole("dataset.test_size", test_size, at_least=0)
         names = [str(t) for t in range(n_clients)]
         seen = seen_clients(names, unseen_fraction, unseen, seed)
         theta = draw_components(n_components, dimension, seed)
@@ -91,14 +87,6 @@ class SyntheticMixture(FederatedDataModule):
                 truth=truth,
             )
         )
-
-
-def check_mixture(n_clients: int, n_components: int, dimension: int, alpha: float, noise: float) -> None:
-    """Raises UserError if a value is out of its range."""
-    for name, size in {"n_clients": n_clients, "n_components": n_components, "dimension": dimension}.items():
-        require_whole(f"dataset.{name}", size, at_least=1)
-    require_number("dataset.alpha", alpha, above=0)
-    require_number("dataset.noise", noise, at_least=0)
 
 
 def draw_components(m: int, d: int, seed: int) -> np.ndarray:

@@ -24,8 +24,9 @@ from fedem_lightning.data.features import TableFeatures
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.splits import seen_clients, split_samples
-from fedem_lightning.errors import UserError, require, require_whole
-from fedem_lightning.tasks import make_task
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.settings.ranges import BelowOne, Column, Columns, Fractions, Names, Positive, Seed, TwoOrMore
+from fedem_lightning.tasks import TaskName, make_task
 
 FEW = 20
 """Whole numbers with up to as many different values are classes, unless `task` says otherwise."""
@@ -63,19 +64,19 @@ class TableDataModule(FederatedDataModule):
     def __init__(
         self,
         path: str | Path | None,
-        label: str | None,
-        client: str | None,
-        features: Sequence[str] | None = None,
-        categorical: Sequence[str] = (),
-        split: str | None = None,
-        task: str | None = None,
-        n_classes: int | None = None,
-        noise_scale: float = 1.0,
-        label_smoothing: float = 0.0,
-        fractions: Sequence[float] = (0.6, 0.2, 0.2),
-        unseen_fraction: float = 0.0,
-        unseen: Sequence[str] = (),
-        seed: int = 0,
+        label: Column | None,
+        client: Column | None,
+        features: Columns | None = None,
+        categorical: Columns = (),
+        split: Column | None = None,
+        task: TaskName | None = None,
+        n_classes: TwoOrMore | None = None,
+        noise_scale: Positive = 1.0,
+        label_smoothing: BelowOne = 0.0,
+        fractions: Fractions = (0.6, 0.2, 0.2),
+        unseen_fraction: BelowOne = 0.0,
+        unseen: Names = (),
+        seed: Seed = 0,
     ) -> None:
         require(path is not None, "dataset.path: expected a .csv, .tsv or .parquet file, e.g. dataset.path=my.csv")
         frame = read_table(Path(str(path)).expanduser())
@@ -192,8 +193,6 @@ class _Labels(NamedTuple):
 
 def _labels(column: pd.Series, task: str | None, n_classes: int | None) -> _Labels:
     """The labels of a task, which is found by the rule of `TableDataModule` if it is None."""
-    known = task in (None, "classification", "binary", "regression")
-    require(known, f"dataset.task: expected classification, binary or regression, got {task}")
     if task == "regression":
         return _Labels(check_targets(numbers(column), len(column)), task, 0, {})
     kind = kind_of(column, as_category=task is not None, label=True)
@@ -215,7 +214,7 @@ def _labels(column: pd.Series, task: str | None, n_classes: int | None) -> _Labe
     codes, distinct = words(column)
     require(len(distinct) > 1, f"dataset.label: column {column.name!r} holds one class only, {distinct[0]}")
     if n_classes is not None:
-        require_whole("dataset.n_classes", n_classes, at_least=2, below=LARGEST_Y + 1)
+        require(n_classes <= LARGEST_Y, f"dataset.n_classes: expected at most {LARGEST_Y}, got {n_classes}")
     limit = len(distinct) if n_classes is None else n_classes
     if not numeric or values.min() < 0 or values.max() >= limit:
         values, notes["classes"] = codes, distinct

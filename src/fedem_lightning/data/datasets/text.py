@@ -16,7 +16,8 @@ from fedem_lightning.data.partitions import choose_clients
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.sources import load
 from fedem_lightning.data.splits import check_fractions, seen_clients
-from fedem_lightning.errors import require, require_whole
+from fedem_lightning.errors import require
+from fedem_lightning.settings.ranges import BelowOne, Count, Fractions, Names, PositiveInt, Seed, ShareOrNumber
 from fedem_lightning.tasks import Classification
 
 SENTENCE_END = re.compile(rb"[.!?]+")
@@ -53,20 +54,17 @@ class TextDataModule(FederatedDataModule):
         self,
         path: str | Path | None = None,
         data_dir: str | Path = "data",
-        window: int = 200,
-        stride: int = 1,
-        min_sentences: int = 2,
-        n_clients: float | int | None = None,
+        window: PositiveInt = 200,
+        stride: PositiveInt = 1,
+        min_sentences: Count = 2,
+        n_clients: ShareOrNumber | None = None,
         printable: bool = False,
         char_weights: bool = False,
-        fractions: Sequence[float] = (0.6, 0.2, 0.2),
-        unseen_fraction: float = 0.0,
-        unseen: Sequence[str] = (),
-        seed: int = 0,
+        fractions: Fractions = (0.6, 0.2, 0.2),
+        unseen_fraction: BelowOne = 0.0,
+        unseen: Names = (),
+        seed: Seed = 0,
     ) -> None:
-        for name, value in (("window", window), ("stride", stride)):
-            require_whole(f"dataset.{name}", value, at_least=1)
-        require_whole("dataset.min_sentences", min_sentences, at_least=0)
         arrays, origin = load("shakespeare", path, data_dir)
         text, client, piece, names = _checked(arrays, origin)
         codes, symbols = _encode(text, printable)

@@ -2,18 +2,19 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from fedem_lightning.data.partitions.base import Labels, Partition
 from fedem_lightning.data.partitions.drawn import dirichlet, iid, quantity_skew, shards
 from fedem_lightning.data.partitions.owners import choose_clients, natural
 from fedem_lightning.data.partitions.pachinko_allocation import pachinko
-from fedem_lightning.errors import require
+from fedem_lightning.settings.check import check_arguments
 
 __all__ = [
     "PARTITIONS",
     "Labels",
     "Partition",
+    "PartitionName",
     "choose_clients",
     "deal",
     "dirichlet",
@@ -24,12 +25,15 @@ __all__ = [
     "shards",
 ]
 
+PartitionName = Literal["natural", "iid", "dirichlet", "pachinko", "shards", "quantity_skew"]
 PARTITIONS: dict[str, Callable[..., Partition]] = {
     f.__name__: f for f in (natural, iid, dirichlet, pachinko, shards, quantity_skew)
 }
 
 
-def deal(labels: Labels, seed: int, partition: str | Callable[..., Partition], options: dict[str, Any]) -> Partition:
+def deal(
+    labels: Labels, seed: int, partition: PartitionName | Callable[..., Partition], options: dict[str, Any]
+) -> Partition:
     """Calls a partition, given by name or as a function, with those of `options` that it accepts.
 
     Example:
@@ -38,8 +42,8 @@ def deal(labels: Labels, seed: int, partition: str | Callable[..., Partition], o
         array([0, 1, 0, 1, 1, 0])
 
     """
+    check_arguments("dataset", deal, locals())
     if isinstance(partition, str):
-        require(partition in PARTITIONS, f"dataset.partition: expected one of {', '.join(PARTITIONS)}, got {partition}")
         partition = PARTITIONS[partition]
     known = inspect.signature(partition).parameters
     return partition(labels, seed, **{name: value for name, value in options.items() if name in known})

@@ -3,11 +3,13 @@
 import numpy as np
 
 from fedem_lightning.data.partitions.base import Labels, Partition, numbered
-from fedem_lightning.errors import UserError, require, require_number, require_whole
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.ranges import Count, Positive, PositiveInt
 
 
-def iid(labels: Labels, seed: int, n_clients: int) -> Partition:
+def iid(labels: Labels, seed: int, n_clients: PositiveInt) -> Partition:
     """Deals shuffled samples to clients of equal size (sizes differ by one at most).
 
     Example:
@@ -15,13 +17,16 @@ def iid(labels: Labels, seed: int, n_clients: int) -> Partition:
         array([0, 1, 2, 0, 0, 1, 1, 2])
 
     """
+    check_arguments("dataset", iid, locals())
     n = len(labels.y)
-    require_whole("dataset.n_clients", n_clients, at_least=1, below=n + 1)
+    require(n_clients <= n, f"dataset.n_clients: {n} samples are too few for {n_clients} clients")
     client = generator(seed, Purpose.PARTITION).permutation(np.arange(n) % n_clients)
     return Partition(client, numbered(n_clients))
 
 
-def quantity_skew(labels: Labels, seed: int, n_clients: int, alpha: float, min_samples: int = 10) -> Partition:
+def quantity_skew(
+    labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive, min_samples: Count = 10
+) -> Partition:
     """Deals random samples in different numbers: `min_samples` each, and shares ~ Dirichlet(alpha) of the rest.
 
     Example:
@@ -29,10 +34,8 @@ def quantity_skew(labels: Labels, seed: int, n_clients: int, alpha: float, min_s
         array([30, 45, 14, 11])
 
     """
+    check_arguments("dataset", quantity_skew, locals())
     n = len(labels.y)
-    require_whole("dataset.n_clients", n_clients, at_least=1)
-    require_number("dataset.alpha", alpha, above=0)
-    require_whole("dataset.min_samples", min_samples, at_least=0)
     spare = n - n_clients * min_samples
     require(spare >= 0, f"dataset.n_clients: {n} samples are too few for {n_clients} clients with {min_samples} each")
     rng = generator(seed, Purpose.PARTITION)
@@ -43,10 +46,10 @@ def quantity_skew(labels: Labels, seed: int, n_clients: int, alpha: float, min_s
 def dirichlet(
     labels: Labels,
     seed: int,
-    n_clients: int,
-    alpha: float,
-    n_label_groups: int | None = None,
-    min_samples: int = 10,
+    n_clients: PositiveInt,
+    alpha: Positive,
+    n_label_groups: PositiveInt | None = None,
+    min_samples: Count = 10,
 ) -> Partition:
     """Deals the samples of each label y to the clients in proportions p_y ~ Dirichlet(alpha, ..., alpha).
 
@@ -79,9 +82,7 @@ def dirichlet(
                [ 7, 12, 17, 14]])
 
     """
-    require_whole("dataset.n_clients", n_clients, at_least=1)
-    require_number("dataset.alpha", alpha, above=0)
-    require_whole("dataset.min_samples", min_samples, at_least=0)
+    check_arguments("dataset", dirichlet, locals())
     group = _label_groups(labels.y, n_label_groups, seed)
     by_group = [np.flatnonzero(group == g) for g in np.unique(group)]
     for attempt in range(1000):
@@ -103,11 +104,12 @@ def _label_groups(y: np.ndarray, n_groups: int | None, seed: int) -> np.ndarray:
     if n_groups is None:
         return y
     values, codes = np.unique(y, return_inverse=True)
-    require_whole("dataset.n_label_groups", n_groups, at_least=1, below=len(values) + 1)
+    fits = n_groups <= len(values)
+    require(fits, f"dataset.n_label_groups: {n_groups} groups, but the data has {len(values)} labels")
     return generator(seed, Purpose.PARTITION, 0, 1).permutation(np.arange(len(values)) % n_groups)[codes]
 
 
-def shards(labels: Labels, seed: int, n_clients: int, shards_per_client: int = 2) -> Partition:
+def shards(labels: Labels, seed: int, n_clients: PositiveInt, shards_per_client: PositiveInt = 2) -> Partition:
     """Cuts samples sorted by label into shards of equal size, a few for each client: the pathological partition.
 
     See McMahan et al. 2017. Sizes differ by `shards_per_client` at most.
@@ -119,8 +121,7 @@ def shards(labels: Labels, seed: int, n_clients: int, shards_per_client: int = 2
         [[0, 0, 4], [0, 4, 0], [4, 0, 0]]
 
     """
-    require_whole("dataset.n_clients", n_clients, at_least=1)
-    require_whole("dataset.shards_per_client", shards_per_client, at_least=1)
+    check_arguments("dataset", shards, locals())
     n_shards = n_clients * shards_per_client
     require(n_shards <= len(labels.y), f"dataset.n_clients: {n_shards} shards of {len(labels.y)} samples")
     rng = generator(seed, Purpose.PARTITION)

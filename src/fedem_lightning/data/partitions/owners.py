@@ -3,11 +3,13 @@
 import numpy as np
 
 from fedem_lightning.data.partitions.base import Labels, Partition
-from fedem_lightning.errors import UserError, require, require_number
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.ranges import ShareOrNumber
 
 
-def natural(labels: Labels, seed: int, n_clients: float | int | None = None) -> Partition:
+def natural(labels: Labels, seed: int, n_clients: ShareOrNumber | None = None) -> Partition:
     """The data's own clients (writers, roles), or a random subset of them.
 
     Args:
@@ -39,7 +41,7 @@ def natural(labels: Labels, seed: int, n_clients: float | int | None = None) -> 
     return Partition(client, tuple(labels.names[t] for t in kept), {**notes, **why})
 
 
-def choose_clients(available: int, n_clients: float | int | None, seed: int) -> np.ndarray:
+def choose_clients(available: int, n_clients: ShareOrNumber | None, seed: int) -> np.ndarray:
     """A random subset of client indices, ascending. `n_clients` up to 1 is a fraction, from 2 on a number, None all.
 
     Example:
@@ -47,11 +49,9 @@ def choose_clients(available: int, n_clients: float | int | None, seed: int) -> 
         (array([3, 6, 9]), array([3, 6, 9]))
 
     """
+    check_arguments("dataset", choose_clients, locals())
     if n_clients is None:
         return np.arange(available)
-    require_number("dataset.n_clients", n_clients, above=0)
-    whole = n_clients <= 1 or n_clients == int(n_clients)
-    require(whole, f"dataset.n_clients: expected a fraction up to 1 or a number from 2 on, got {n_clients}")
     number = max(1, round(n_clients * available)) if n_clients <= 1 else int(n_clients)
     require(number <= available, f"dataset.n_clients: {number} asked for, but the data has {available} clients")
     return np.sort(generator(seed, Purpose.SUBSAMPLE, 1).permutation(available)[:number])

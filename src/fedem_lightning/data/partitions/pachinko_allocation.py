@@ -3,11 +3,13 @@
 import numpy as np
 
 from fedem_lightning.data.partitions.base import Labels, Partition, numbered
-from fedem_lightning.errors import UserError, require, require_number, require_whole
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.ranges import Positive, PositiveInt
 
 
-def pachinko(labels: Labels, seed: int, n_clients: int, alpha: float, beta: float) -> Partition:
+def pachinko(labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive, beta: Positive) -> Partition:
     """Pachinko allocation in two stages (CIFAR100; steps of Reddi et al. 2021, arXiv 2003.00295).
 
     A client draws its shares of the coarse labels from Dirichlet(alpha), its shares of the fine labels in each from
@@ -32,11 +34,11 @@ def pachinko(labels: Labels, seed: int, n_clients: int, alpha: float, beta: floa
         [[3, 2, 5, 10], [7, 8, 5, 0]]
 
     """
+    check_arguments("dataset", pachinko, locals())
     if labels.coarse is None:
         raise UserError("dataset.partition: pachinko needs data with coarse labels, as cifar100 has them")
-    require_whole("dataset.n_clients", n_clients, at_least=1, below=len(labels.y) + 1)
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        require_number(f"dataset.{name}", value, above=0)
+    n = len(labels.y)
+    require(n_clients <= n, f"dataset.n_clients: {n} samples are too few for {n_clients} clients")
     rng = generator(seed, Purpose.PARTITION)
     coarse_values, coarse = np.unique(labels.coarse, return_inverse=True)
     fine = [np.unique(labels.y[coarse == c]) for c in range(len(coarse_values))]  # the fine labels of each coarse one

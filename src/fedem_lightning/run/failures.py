@@ -1,0 +1,74 @@
+"""What a command says when it cannot go on: one line. A trace that nobody foresaw goes into a file."""
+
+import os
+import tempfile
+import traceback
+from pathlib import Path
+
+from hydra.errors import HydraException, InstantiationException
+from omegaconf.errors import OmegaConfBaseException
+
+from fedem_lightning.errors import UserError
+from fedem_lightning.startup.rank import in_another_process
+
+LONGEST = 300
+"""Characters of an error's message that are shown."""
+TRACE = "error.txt"
+
+
+class Unexpected(Exception):
+    """An error that is no mistake of the user's, as the line that says so."""
+
+
+def user_message(error: BaseException) -> str | None:
+    """One line for a mistake of the user's; None if the error is not one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UserError) or type(cause).__name__ == "MisconfigurationException":
+            return one_line(cause)  # the latter is Lightning's, by name: an error may come before Lightning is loaded
+        cause = cause.__cause__
+    if isinstance(error, InstantiationException):
+        wrong_call = error.__cause__ is None or isinstance(
+            error.__cause__, (TypeError, ValueError, ImportError, AttributeError)
+        )
+        return one_line(error) if wrong_call else None
+    return one_line(error) if isinstance(error, (HydraException, OmegaConfBaseException)) else None
+
+
+def unexpected(error: BaseException, folder: Path | None = None) -> Unexpected:
+    """Saves the trace of any other error, and says where it is.
+
+    Args:
+        error: what was raised.
+        folder: of the run; the trace is saved there once the run has begun there, else in the temporary directory.
+
+    """
+    if isinstance(error, Unexpected):
+        return error
+    cause = error
+    while isinstance(cause, InstantiationException) and cause.__cause__ is not None:
+        cause = cause.__cause__
+    said = f"{type(cause).__name__}: {one_line(cause)[:LONGEST]}".removesuffix(": ")
+    trace = "".join(traceback.format_exception(error))
+    begun = folder is not None and (folder / ".hydra").is_dir()
+    places = [folder / (f"error-{os.getpid()}.txt" if in_another_process() else TRACE)] if folder and begun else []
+    for place in [*places, None]:
+        try:
+            return Unexpected(f"{said}; full trace: {_save(trace, place)}")
+        except OSError:  # such as a full disk, which may be the error itself
+            continue
+    return Unexpected(said)
+
+
+def _save(trace: str, place: Path | None) -> Path:
+    if place is None:
+        handle, name = tempfile.mkstemp(prefix="fedem-lightning-", suffix=f"-{TRACE}")
+        os.close(handle)
+        place = Path(name)
+    place.write_text(trace, encoding="utf-8", errors="backslashreplace")
+    return place
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message without line breaks."""
+    return " ".join(str(error).split())

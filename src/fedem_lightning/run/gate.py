@@ -1,0 +1,216 @@
+"""The gate: a composed configuration is checked before anything is built, loaded or written.
+
+What a setting may be is said by the annotations of the constructor that takes it, a user's own class included. The
+settings that the run itself reads are in `OWN`.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+import pytorch_lightning as pl
+import torch
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.loggers import Logger
+
+from fedem_lightning.adaptation import Adaptation
+from fedem_lightning.aggregation import Aggregation
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.trainer_options import TRAINER
+from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.engine import AutoEngine, Engine
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.faults import Faults
+from fedem_lightning.local_solver import ClientSGD
+from fedem_lightning.network import Network
+from fedem_lightning.run.misspelt import BY_THE_RUN, check_names
+from fedem_lightning.run.usage import CONFIG_DIR, choices
+from fedem_lightning.settings.check import Parameters, Setting, parameters
+from fedem_lightning.settings.expected import given
+from fedem_lightning.settings.ranges import Positive, Seed
+from fedem_lightning.topology import Weights
+
+OWN = {
+    "fidelity": Literal["paper", "reference"],
+    "seed": Seed,
+    "data_dir": str,
+    "run_dir": str | float | None,  # Hydra reads a folder called 3 as a number
+    "ckpt_path": str | None,
+    "mixing_weights": Weights,
+    "learning_rates": Mapping[str, Any],
+    "local_training": Mapping[str, Any],
+}
+NEEDED: dict[str, tuple[type, ...]] = {
+    "algorithm": (FederatedAlgorithm,),
+    "dataset": (FederatedDataModule,),
+    "backbone": (torch.nn.Module,),
+    "engine": (Engine, AutoEngine),
+    "trainer": (pl.Trainer,),
+}
+"""Groups of which one choice is taken, and what it makes."""
+OPTIONAL: dict[str, tuple[type, ...]] = {
+    "adaptation": (Adaptation,),
+    "faults": (Faults,),
+    "aggregation": (Aggregation,),
+}
+NAMED: dict[str, tuple[type, ...]] = {"callbacks": (pl.Callback,), "logger": (Logger,), "network": (Network,)}
+"""Groups that hold several parts by name, or none."""
+FLAGS = {"_partial_": bool, "_recursive_": bool, "_convert_": Literal["none", "partial", "object", "all"]}
+"""What Hydra reads beside a target."""
+
+
+def check_settings(config: DictConfig) -> None:
+    """Checks what the run reads, and the arguments of everything that it will build.
+
+    Raises:
+        UserError: the first key with a value that cannot be: the key, what is expected, and what was given.
+
+    """
+    _check_own(config)
+    for group in (*NEEDED, *(str(key) for key in config if key not in NEEDED and key not in OWN)):
+        check_group(config, group)
+
+
+def check_group(config: DictConfig, group: str) -> None:
+    """Checks one part of a configuration, or everything in it that will be built; see `check_settings`."""
+    value = _value(config, group)
+    if group == "aggregation" and isinstance(value, dict):
+        value = {"_target_": "fedem_lightning.Mean"} | value
+    if group in NAMED:
+        _require_keys(group, value or {})
+        for name, part in (value or {}).items():
+            if part is not None:
+                _require_keys(f"{group}.{name}", part)
+                _check_made(f"{group}.{name}", part, NAMED[group])
+    elif group in NEEDED or (group in OPTIONAL and value):
+        _require_keys(group, value)
+        _check_made(group, value, (NEEDED | OPTIONAL)[group])
+    else:
+        _check_within(group, value)
+
+
+def _check_own(config: DictConfig) -> None:
+    for key, hint in OWN.items():
+        Setting(hint).check(key, _value(config, key))
+    known = parameters(FederatedAlgorithm).known | parameters(ClientSGD).known
+    for name, value in _value(config, "local_training").items():
+        if name in known:
+            known[name].check(f"local_training.{name}", value)
+    for name, rate in _value(config, "learning_rates").items():
+        Setting(Positive).check(f"learning_rates.{name}", rate)
+    check_names(config, "learning_rates")
+
+
+def _value(config: DictConfig, key: str) -> Any:
+    """A value without interpolations; None if the configuration lacks the key."""
+    found = OmegaConf.select(config, key, throw_on_missing=True)
+    return OmegaConf.to_container(found, resolve=True, throw_on_missing=True) if OmegaConf.is_config(found) else found
+
+
+def _require_keys(key: str, value: Any) -> None:
+    """Raises UserError unless a group, or a part of one, has keys."""
+    if isinstance(value, dict) and (value or key in NAMED):
+        return
+    offered = choices(CONFIG_DIR).get(key, [])
+    what = f"one of {', '.join(offered)}" if offered else "keys with a _target_, or null"
+    raise UserError(f"{key}: expected {what}, got {given(value)}")
+
+
+def _check_made(key: str, part: dict[str, Any], kinds: tuple[type, ...]) -> None:
+    """Checks a part that must make one of these."""
+    require("_target_" in part, f"{key}._target_: it is missing; it says what is made")
+    target = _target(key, part["_target_"])
+    if isinstance(target, type) and not part.get("_partial_"):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        require(issubclass(target, kinds), f"{key}._target_: expected a {names}, got {part['_target_']}")
+    _check_part(key, part)
+
+
+def _check_part(key: str, part: dict[str, Any]) -> None:
+    """Checks the arguments of a target."""
+    target = _target(key, part["_target_"])
+    takes = _takes(target)
+    handed = BY_THE_RUN.get(key, ())
+    for name, value in part.items():
+        path = f"{key}.{name}"
+        if name in FLAGS:
+            Setting(FLAGS[name]).check(path, value)
+        elif name.startswith("_") or name in handed or (key == "backbone" and value is None):
+            continue  # a null of the backbone's is for the data to say
+        elif name in takes.known:
+            _check_argument(path, value, takes.known[name])
+        else:
+            require(takes.open, f"{path}: {target.__name__} takes no such argument")
+            _check_within(path, value)
+    if part.get("_partial_") and isinstance(target, type) and issubclass(target, torch.optim.Optimizer):
+        _try_optimizer(key, target, {name: value for name, value in part.items() if not name.startswith("_")})
+
+
+def _check_argument(path: str, value: Any, setting: Setting) -> None:
+    if isinstance(value, dict) and "_target_" in value:
+        _check_made(path, value, _classes(setting.hint))
+    elif _has_parts(value):
+        _check_within(path, value)
+    else:
+        setting.check(path, value)
+
+
+def _classes(hint: Any) -> tuple[type, ...]:
+    """The classes of objects that an annotation allows; `object` if it names none."""
+    named = [kind for kind in (hint, *get_args(hint)) if inspect.isclass(kind) and kind not in (type(None), str)]
+    return tuple(kind for kind in named if not getattr(kind, "_is_protocol", False)) or (object,)
+
+
+def _check_within(path: str, value: Any) -> None:
+    """Checks the parts in something whose own keys are not known."""
+    if isinstance(value, dict) and "_target_" in value:
+        _check_part(path, value)
+    elif isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_within(f"{path}.{name}", inner)
+
+
+def _has_parts(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (isinstance(value, dict) and "_target_" in value) or any(map(_has_parts, inner))
+
+
+def _target(key: str, path: Any) -> Callable[..., Any]:
+    """What a path names.
+
+    Raises:
+        UserError: it cannot be imported, or not be called.
+
+    """
+    Setting(str).check(f"{key}._target_", path)
+    try:
+        found: Callable[..., Any] = get_object(path)
+    except Exception as error:  # importing somebody's module may fail in any way
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise UserError(f"{key}._target_: cannot import {path} ({reason})") from error
+    require(callable(found), f"{key}._target_: expected a class or a function, {path} is none")
+    return found
+
+
+def _takes(target: Callable[..., Any]) -> Parameters:
+    """The parameters of a target, with what is known of them beside their annotations."""
+    known, is_open = parameters(target)
+    if isinstance(target, type) and issubclass(target, pl.Trainer):
+        known = known | {name: Setting(hint) for name, hint in TRAINER.items()}
+    return Parameters(known, is_open)
+
+
+def _try_optimizer(key: str, kind: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Makes an optimiser of one parameter: the annotations of torch say no ranges."""
+    try:
+        functools.partial(kind, **options)([torch.nn.Parameter(torch.zeros(1))])
+    except Exception as error:  # of any class
+        raise UserError(
+            f"{key}: {kind.__name__} takes no {_shown(options)} ({' '.join(str(error).split())})"
+        ) from error
+
+
+def _shown(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={given(value)}" for name, value in options.items()) or "call without arguments"

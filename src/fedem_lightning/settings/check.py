@@ -1,0 +1,135 @@
+"""Checks values against annotations: one set of rules for configurations and for calls from Python."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import GenericAlias
+from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from fedem_lightning.errors import UserError
+from fedem_lightning.settings.expected import expected, finite, given, nearest
+
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+"""True is no number, 1 is not true, and no text is either; a whole number may stand for a number."""
+
+
+class Setting:
+    """What a parameter may be.
+
+    Args:
+        hint: its annotation.
+        default: its default; `inspect.Parameter.empty`: it has none.
+
+    """
+
+    def __init__(self, hint: Any, default: Any = inspect.Parameter.empty) -> None:
+        self.hint, self.default = hint, default
+
+    @functools.cached_property
+    def _adapter(self) -> TypeAdapter[Any] | None:
+        try:
+            one: Any = GenericAlias(tuple, (self.hint,))  # a dataclass by itself takes no `config`
+            return TypeAdapter(one, config=STRICT)
+        except Exception:  # whatever somebody's annotation makes pydantic raise: it says nothing that can be checked
+            return None
+
+    def check(self, key: str, value: Any) -> None:
+        """Raises UserError, which names the key, unless the annotation allows `value`."""
+        if self._adapter is None:
+            return
+        try:
+            self._adapter.validate_python((_plain(value),))
+        except ValidationError:
+            text = finite(expected(self.hint), value)
+            raise UserError(f"{key}: expected {text}, got {given(value)}{nearest(value, self.hint)}") from None
+
+
+class Parameters(NamedTuple):
+    """The parameters of a target."""
+
+    known: dict[str, Setting]
+    open: bool  # whether it hands other arguments on to something unknown
+
+
+@functools.cache
+def parameters(target: Callable[..., Any]) -> Parameters:
+    """The parameters of a function or a class, with those of its base classes as far as it hands arguments on."""
+    known: dict[str, Setting] = {}
+    for call in _calls(target):
+        if call is object.__init__ or call.__module__ == "torch.nn.modules.module":
+            return Parameters(known, open=False)  # they accept **kwargs, and refuse all of them
+        hints = _hints(call)
+        found = inspect.signature(call).parameters
+        for name, parameter in found.items():
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name != "self":
+                known.setdefault(name, Setting(hints.get(name, Any), parameter.default))
+        if all(parameter.kind != parameter.VAR_KEYWORD for parameter in found.values()):
+            return Parameters(known, open=False)
+    return Parameters(known, open=True)
+
+
+def check_arguments(key: str, target: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Checks the plain ones of the arguments of a call; whoever uses an object checks that.
+
+    A function begins with `check_arguments(KEY, itself, locals())`; a class has the base `Checked`.
+
+    Raises:
+        UserError: the first that its annotation does not allow, as KEY.NAME.
+
+    """
+    known = parameters(target).known
+    for name, value in arguments.items():
+        setting = known.get(name)
+        if setting is not None and value is not setting.default and _is_plain(value):
+            setting.check(f"{key}.{name}" if key else name, value)
+
+
+def arguments_of(function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name; none if they do not fit, which the call itself reports."""
+    signature = inspect.signature(function)
+    try:
+        bound = signature.bind_partial(*args, **options).arguments
+    except TypeError:
+        return {}
+    rest = [name for name, p in signature.parameters.items() if p.kind is inspect.Parameter.VAR_KEYWORD]
+    return {k: v for k, v in bound.items() if k not in rest} | (bound.get(rest[0], {}) if rest else {})
+
+
+class Checked:
+    """Base of classes whose arguments are checked against the annotations before their constructor runs."""
+
+    settings_key: ClassVar[str] = ""
+    """Where a configuration has these arguments, for messages."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:  # noqa: D102
+        arguments = arguments_of(cls.__init__, (None, *args), options)
+        check_arguments(cls.settings_key, cls, {k: v for k, v in arguments.items() if k != "self"})
+        return super().__new__(cls)
+
+
+def _calls(target: Callable[..., Any]) -> list[Callable[..., Any]]:
+    kinds = target.__mro__ if isinstance(target, type) else ()
+    return [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)] or [target]
+
+
+def _hints(call: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations; none where a name in them is unknown at run time, as after `if TYPE_CHECKING`."""
+    try:
+        return get_type_hints(call, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | Sequence | Mapping)
+
+
+def _plain(value: Any) -> Any:
+    """Lists and dictionaries of Python's own, for any kind of them, such as OmegaConf's."""
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | tuple):
+        return [_plain(part) for part in value]
+    return value

@@ -1,0 +1,118 @@
+"""What a message says of a setting: what its annotation allows, what was given, and which name may be meant."""
+
+import collections.abc
+import difflib
+import math
+import types
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+
+LONGEST = 80
+"""Characters of a given value that a message shows."""
+
+
+def expected(hint: Any) -> str:
+    """What an annotation allows, in words: "metropolis or fmmc", "a whole number of at least 1 or null"."""
+    return _listed(_alternatives(hint))
+
+
+def given(value: Any) -> str:
+    """A value as a configuration writes it, on one line, cut if it is long."""
+    text = (
+        {None: "null", True: "true", False: "false"}[value]
+        if value is None or value is True or value is False
+        else repr(value)
+    )
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def nearest(value: Any, hint: Any) -> str:
+    """The choice that a misspelt name may mean, as the end of a message; empty if there is none."""
+    names = [name for name in _choices(hint) if isinstance(name, str)]
+    near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _listed(words: list[str]) -> str:
+    words = list(dict.fromkeys(words))
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _alternatives(hint: Any) -> list[str]:
+    """Everything that may be given; null comes last, objects only if nothing else can be typed."""
+    parts = [(part, _words(part)) for part in _parts(hint)]
+    typed = [word for part, words in parts if part is not type(None) and not _is_object(part) for word in words]
+    objects = [word for part, words in parts if _is_object(part) for word in words]
+    return (typed or objects) + ["null"] * any(part is type(None) for part, _ in parts)
+
+
+def _parts(hint: Any) -> list[Any]:
+    if get_origin(hint) in (Union, types.UnionType):
+        return [part for alternative in get_args(hint) for part in _parts(alternative)]
+    return [hint]
+
+
+def _words(hint: Any) -> list[str]:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        base, *limits = arguments
+        said = [limit for limit in limits if isinstance(limit, str)]
+        return said or [_ranged(word, limits) for word in _alternatives(base)]
+    if origin is Literal:
+        return [given(value).strip("'") for value in arguments]
+    known = {bool: ["true", "false"], int: ["a whole number"], float: ["a number"], str: ["text"], Path: ["text"]}
+    if hint in known:
+        return known[hint]
+    container = origin or hint
+    if isinstance(container, type) and issubclass(container, collections.abc.Mapping):
+        return ["keys with values"]
+    if isinstance(container, type) and issubclass(container, collections.abc.Iterable) and not _is_object(hint):
+        items = _listed(_alternatives(arguments[0])) if arguments else "values"
+        return [f"a list of {items.removeprefix('a ').replace('number', 'numbers', 1)}"]
+    name = "function" if container is collections.abc.Callable else getattr(container, "__name__", container)
+    return [f"a {name}"]
+
+
+def _ranged(word: str, limits: list[Any]) -> str:
+    bounds = {type(limit): limit for limit in limits}
+    low, high = bounds.get(Ge), bounds.get(Le)
+    if low and high:
+        return f"{word} from {low.ge:g} to {high.le:g}"
+    words = [f"{'of ' * (word == 'a whole number')}at least {low.ge:g}"] if low else []
+    words += [f"above {bounds[Gt].gt:g}"] if Gt in bounds else []
+    words += [f"below {bounds[Lt].lt}"] if Lt in bounds else []
+    words += [f"up to {high.le:g}"] if high else []
+    return " ".join([word, " and ".join(words)]) if words else word
+
+
+def _is_object(hint: Any) -> bool:
+    """Whether only a program can make such a value, no text."""
+    container = get_origin(hint) or hint
+    plain = (bool, int, float, str, Path, type(None), Annotated, Literal)
+    if container in plain:
+        return False
+    made_of_values = (collections.abc.Mapping, collections.abc.Sequence, collections.abc.Collection)
+    return not (
+        isinstance(container, type)
+        and container.__module__ in ("builtins", "collections.abc")
+        and issubclass(container, made_of_values)
+    )
+
+
+def _choices(hint: Any) -> list[Any]:
+    origin = get_origin(hint)
+    if origin is Literal:
+        return list(get_args(hint))
+    return [
+        name for part in (*get_args(hint),) if origin in (Union, types.UnionType, Annotated) for name in _choices(part)
+    ]
+
+
+def finite(text: str, value: Any) -> str:
+    """The words for a value that is no finite number: the range alone would not say why it is refused."""
+    return (
+        text.replace("a number", "a finite number") if isinstance(value, float) and not math.isfinite(value) else text
+    )

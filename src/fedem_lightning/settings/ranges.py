@@ -1,0 +1,42 @@
+"""Ranges of numbers, for annotations; a text among them is what a message says in place of the range."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, Predicate
+
+
+def _share_or_number(value: float) -> bool:
+    return value <= 1 or value == int(value)
+
+
+def _below_half_or_number(value: float) -> bool:
+    return value < 0.5 or value == int(value)
+
+
+Count = Annotated[int, Ge(0)]
+PositiveInt = Annotated[int, Ge(1)]
+TwoOrMore = Annotated[int, Ge(2)]
+Seed = Annotated[int, Ge(0), Lt(2**32)]
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+AboveOne = Annotated[float, Gt(1)]
+Share = Annotated[float, Ge(0), Le(1)]
+PositiveShare = Annotated[float, Gt(0), Le(1)]
+BelowOne = Annotated[float, Ge(0), Lt(1)]
+ShareOrNumber = Annotated[float, Gt(0), Predicate(_share_or_number), "a fraction up to 1 or a number from 2 on"]
+BelowHalf = Annotated[float, Ge(0), Lt(0.5)]
+FaultyClients = Annotated[
+    float, Ge(0), Predicate(_below_half_or_number), "a share below 0.5 or a whole number of clients"
+]
+Names = Annotated[Sequence[str | int], "a list of clients' names such as [a,b,'null']"]
+Column = str | int
+Columns = Annotated[Sequence[Column], "a list of columns such as [a,b]"]
+Shape = Annotated[Sequence[PositiveInt], MinLen(1)]
+Fractions = Annotated[
+    Sequence[NotNegative],
+    MinLen(3),
+    MaxLen(3),
+    Predicate(lambda shares: shares[0] > 0 and abs(sum(shares) - 1) < 1e-9),
+    "train > 0, val >= 0, test >= 0 with sum 1",
+]

@@ -1,0 +1,38 @@
+"""A reader that goes away, as in `... | head -1`, does not end the command: it goes on, and prints no more."""
+
+import errno
+import io
+import os
+import sys
+from typing import Any
+
+
+def survive_closed_output() -> None:
+    """From here on stdout and stderr may be closed by whoever reads them, or lose their terminal."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not getattr(sys, f"__{name}__") or not isinstance(stream, io.TextIOWrapper):
+            continue  # there is none, or somebody captures it
+        stream.flush()
+        if isinstance(stream.buffer.raw, _Patient):
+            continue
+        raw = _Patient(stream.fileno(), "wb", closefd=False)
+        kept = {option: getattr(stream, option) for option in ("encoding", "errors", "line_buffering", "write_through")}
+        again = io.TextIOWrapper(io.BufferedWriter(raw), **kept)
+        setattr(sys, name, again)
+        setattr(sys, f"__{name}__", again)
+
+
+class _Patient(io.FileIO):
+    """A file that becomes /dev/null when nobody reads it any more."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, self.fileno())
+            os.close(nothing)
+            return memoryview(data).nbytes
