@@ -18,8 +18,8 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.protocol import Algorithm
-from fedem_lightning.rejections import NOT_FINITE, Rejection
 from fedem_lightning.randomness import Purpose, fold
+from fedem_lightning.rejections import NOT_FINITE, Rejection
 
 
 def compared_parameters(params: Models, pattern: str | None) -> Models:
