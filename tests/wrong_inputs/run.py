@@ -57,8 +57,11 @@ def main() -> None:
         found = random.Random(chosen.seed).sample(found, min(chosen.sample, len(found)))
     _cases.extend(found)
     with multiprocessing.get_context("fork").Pool(chosen.jobs) as pool:  # of processes with one thread, which may fork
-        outcomes = pool.map(_met, range(len(found)), chunksize=1)
-    _print_table(list(zip(found, outcomes, strict=True)), chosen.logs)
+        met = []
+        for case, outcome in zip(found, pool.imap(_met, range(len(found))), strict=True):
+            _print_faults(case, outcome, chosen.logs)
+            met.append((case, outcome))
+    _print_table(met)
 
 
 _cases: list[Case] = []  # workers know them by number: functions in cases cannot be pickled
@@ -72,24 +75,30 @@ def _met(number: int) -> Outcome:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _print_table(met: list[tuple[Case, Outcome]], logs: Path | None) -> None:
+def _print_faults(case: Case, outcome: Outcome, logs: Path | None) -> None:
+    """A line for a case that is not met well, at once; what the command printed goes to a file."""
+    wrong = faults(case, outcome)
+    if not wrong:
+        return
+    line = (outcome.err.strip().splitlines() or ["-"])[-1][:150]
+    print(f"{case.name}: {'; '.join(wrong)} | {line}", flush=True)
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
+        path = logs / (case.name.replace("/", "_")[:150] + ".txt")
+        path.write_text(f"{case}\n{wrong}\n{outcome.code}\n{outcome.out}\n{outcome.err}")
+
+
+def _print_table(met: list[tuple[Case, Outcome]]) -> None:
+    """Cases and faults by room."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    bad = 0
     for case, outcome in met:
-        room = case.name.split("/")[0]
-        wrong = faults(case, outcome)
-        counts[room]["cases"] += 1
-        counts[room].update({fault.split(" ")[0] for fault in wrong})
-        if wrong:
-            bad += 1
-            line = (outcome.err.strip().splitlines() or ["-"])[-1][:150]
-            print(f"{case.name}: {'; '.join(wrong)} | {line}")
-            if logs is not None:
-                logs.mkdir(parents=True, exist_ok=True)
-                path = logs / (case.name.replace("/", "_")[:150] + ".txt")
-                path.write_text(f"{case}\n{wrong}\n{outcome.code}\n{outcome.out}\n{outcome.err}")
+        numbers, wrong = counts[case.name.split("/")[0]], faults(case, outcome)
+        numbers["cases"] += 1
+        numbers["met well"] += not wrong
+        numbers.update({fault.split(" ")[0] for fault in wrong})
     for room, numbers in counts.items():
         print(room, dict(numbers))
+    bad = sum(numbers["cases"] - numbers["met well"] for numbers in counts.values())
     print(f"{len(met)} cases, {bad} not met well, the slowest {max(o.seconds for _, o in met):.1f} s")
     sys.exit(bool(bad))
 

@@ -14,11 +14,12 @@ def survive_closed_output() -> None:
         if stream is not getattr(sys, f"__{name}__") or not isinstance(stream, io.TextIOWrapper):
             continue  # there is none, or somebody captures it
         stream.flush()
-        if isinstance(stream.buffer.raw, _Patient):
+        unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
+        if isinstance(stream.buffer if unbuffered else stream.buffer.raw, _Patient):
             continue
         raw = _Patient(stream.fileno(), "wb", closefd=False)
         kept = {option: getattr(stream, option) for option in ("encoding", "errors", "line_buffering", "write_through")}
-        again = io.TextIOWrapper(io.BufferedWriter(raw), **kept)
+        again = io.TextIOWrapper(raw if unbuffered else io.BufferedWriter(raw), **kept)
         setattr(sys, name, again)
         setattr(sys, f"__{name}__", again)
 
