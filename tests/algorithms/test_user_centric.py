@@ -560,7 +560,10 @@ def test_a_gradient_that_is_not_finite_is_rejected_and_its_client_named(similari
 def test_the_other_clients_do_not_notice_it(n_streams: int | None) -> None:
     """Their streams are those of a federation in which the client does not train."""
     data, without = with_bad_samples((1,)), with_bad_samples((), unseen=["clinic 1"])
-    models = [make_model(UserCentric, d, n_streams=n_streams, similarity="common", client_optimizer=SGD) for d in (data, without)]
+    models = [
+        make_model(UserCentric, d, n_streams=n_streams, similarity="common", client_optimizer=SGD)
+        for d in (data, without)
+    ]
     with pytest.warns(UserWarning, match="clinic 1"):
         train(models[0], data, 2)
     train(models[1], without, 2)

@@ -305,7 +305,11 @@ EMPTY = [np.nan, *range(1, N)]
             {"n_classes": 2},
             "column 'y': label 2 at sample 2 is outside the 2 classes",
         ),
-        ({}, {"n_classes": "two"}, "dataset.n_classes: expected a whole number of at least 2, got 'two'"),
+        (
+            {},
+            {"n_classes": "two"},
+            "dataset.n_classes: expected a whole number of at least 2 and below 1000001, got 'two'",
+        ),
         ({"hospital": np.arange(N) / 2}, {}, "client: expected whole numbers or strings"),
         ({"part": ["train", "test"] * (N // 2)}, {"split": "part", "unseen": ["south"]}, None),
         (

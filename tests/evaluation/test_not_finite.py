@@ -38,7 +38,8 @@ def test_clients_without_samples_are_still_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "y"), [(Classification(3), [0, 1]), (BinaryClassification(), [0, 1]), (Classification(3, 2), [[0, 1], [0, 0]])]
+    ("task", "y"),
+    [(Classification(3), [0, 1]), (BinaryClassification(), [0, 1]), (Classification(3, 2), [[0, 1], [0, 0]])],
 )
 def test_a_prediction_that_is_nan_is_wrong(task: Any, y: list[Any]) -> None:
     """Its largest entry is that of class 0 by torch's rule, so a sample of class 0 would count as right."""
@@ -122,7 +123,7 @@ def test_a_model_that_is_not_finite_is_not_scored(value: float) -> None:
     expected = r"training diverged: after round 1, linear.bias of component 0 is not finite; lower algorithm.client_opt"
     for score in (make_trainer(1).test, make_trainer(1, limit_val_batches=1).validate):
         with pytest.raises(UserError, match=expected):
-            score(model, data, verbose=False)  # type: ignore[operator]
+            score(model, data, verbose=False)
     with pytest.raises(UserError, match="training diverged"):
         make_trainer(2, limit_val_batches=1).fit(model, data)
 

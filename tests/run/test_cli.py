@@ -110,7 +110,10 @@ WRONG = {
     "no path": (["dataset=npz"], "dataset.path: expected an .npz file"),
     "broken file": (["dataset=npz", "dataset.path=broken.npz"], "broken.npz is no .npz file"),
     "labels": (["dataset=npz", "dataset.path=good.npz", "dataset.n_classes=2"], "y: label 2 at sample 2 is outside"),
-    "NaN": (["dataset=npz", "dataset.path=nan.npz"], "x: NaN or infinity in 1 samples, the first is number 2"),
+    "NaN": (
+        ["dataset=npz", "dataset.path=nan.npz"],
+        "x: NaN or infinity in 1 sample, the first is number 2, of client 0",
+    ),
     "idle client": (["dataset=npz", "dataset.path=idle.npz"], "client 1 has no training sample"),
     "no checkpoint": (["ckpt_path=none.ckpt"], "ckpt_path: no file none.ckpt"),
     "broken checkpoint": (["ckpt_path=broken.npz"], "ckpt_path: broken.npz is no intact checkpoint"),

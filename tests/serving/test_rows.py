@@ -157,7 +157,10 @@ def test_tables_that_do_not_fit(frame: dict[str, Any], line: str, schema: Schema
         ({"split": np.zeros(3, dtype=int)}, "split: expected shape (72,)"),
         ({"client": np.zeros(3, dtype=int)}, "client: expected shape (72,)"),
         ({"names": np.array(["a"])}, "client: with names it must be whole numbers"),
-        ({"client": np.tile([0, 1], 36), "names": np.array(["a", "a"])}, "two clients have the same name"),
+        (
+            {"client": np.tile([0, 1], 36), "names": np.array(["a", "a"])},
+            "names: expected different names, got a twice",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -107,9 +107,7 @@ def _check_length(name: str, array: np.ndarray, n: int) -> None:
     require(array.shape == (n,), f"{name}: expected shape ({n},) as x has, got {array.shape}")
 
 
-def check_features(
-    x: np.ndarray, client: np.ndarray | None = None, names: Sequence[str] | None = None
-) -> np.ndarray:
+def check_features(x: np.ndarray, client: np.ndarray | None = None, names: Sequence[str] | None = None) -> np.ndarray:
     """Returns features [n, ...] as uint8, float32 or float64.
 
     Args:
@@ -147,7 +145,10 @@ def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") 
     else:
         n_classes = max(2, int(y.max()) + 1)
         few = f"{n_classes} classes in {n} samples; number them 0..Y-1, or set dataset.n_classes"
-        require(n_classes <= min(max(FEW_CLASSES, n), LARGEST_Y), f"{name}: the largest label, {n_classes - 1}, would make {few}")
+        require(
+            n_classes <= min(max(FEW_CLASSES, n), LARGEST_Y),
+            f"{name}: the largest label, {n_classes - 1}, would make {few}",
+        )
     outside = (y < 0) | (y >= n_classes)
     require(
         not outside.any(),

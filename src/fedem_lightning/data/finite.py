@@ -44,5 +44,4 @@ def _not_finite(part: np.ndarray) -> np.ndarray:
     """Whether a sample has such a value, bool [rows]."""
     with np.errstate(over="ignore"):
         single = part.astype(np.float32, copy=False)
-    bad: np.ndarray = ~np.isfinite(single).reshape(len(part), -1).all(axis=1)
-    return bad
+    return np.logical_not(np.isfinite(single).reshape(len(part), -1).all(axis=1))

@@ -1,4 +1,4 @@
-"""Checks of names that data bring along: of clients, classes, domains and columns. Any text is a name, within limits."""
+"""Checks of names that come with data: of clients, classes, domains, columns. Any text is a name, within limits."""
 
 from collections import Counter
 from collections.abc import Sequence

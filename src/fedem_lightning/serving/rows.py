@@ -176,7 +176,6 @@ def _clients(found: Mapping[str, Any], columns: Columns, schema: Schema, n: int)
     places = {t: schema.place(names[t]) for t in present}
     present.sort(key=lambda t: (places[t] is None, places[t] or 0))
     own = tuple(names[t] for t in present)
-    require(len(set(own)) == len(own), "names: two clients have the same name")
     position = np.zeros(len(names), dtype=np.int64)
     position[present] = np.arange(len(present))
     return position[codes], own

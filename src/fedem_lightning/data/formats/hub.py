@@ -18,7 +18,8 @@ from fedem_lightning.errors import UserError, require
 
 def read_hub_images(path: Path) -> dict[str, np.ndarray]:
     """Reads the columns image (bytes of a PNG), character (0..61) and writer_id. Pixels stay uint8."""
-    x, y, writers = [], [], []
+    x: list[np.ndarray] = []
+    y, writers = [], []
     for batch in _batches(path, ["image", "character", "writer_id"]):
         for image in batch.column("image").to_pylist():
             x.append(_pixels(path, len(x), image))

@@ -10,7 +10,7 @@ import struct
 import zipfile
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Literal, NamedTuple
 
 import numpy as np
 
@@ -86,9 +86,8 @@ def _header(path: Path, name: str, archive: zipfile.ZipFile, member: zipfile.Zip
         require(array, f"dataset.path: {path} has a member that is no array: {name[:100]}")
         file.seek(0)
         header = _parsed(file)
-    if header.dtype.hasobject:
-        how = "save strings with .astype(str), numbers with .astype(int) or .astype(float)"
-        require(False, f"dataset.path: {path} holds Python objects in {name}; {how}")
+    how = "save strings with .astype(str), numbers with .astype(int) or .astype(float)"
+    require(not header.dtype.hasobject, f"dataset.path: {path} holds Python objects in {name}; {how}")
     require(len(header.shape) > 0, f"{said} is a single value; expected several")
     sound = min(header.shape) >= 0 and (header.dtype.itemsize > 0 or 0 in header.shape)
     held = member.file_size - header.length
@@ -100,7 +99,7 @@ def _header(path: Path, name: str, archive: zipfile.ZipFile, member: zipfile.Zip
     return header
 
 
-def _parsed(file: "zipfile.ZipExtFile") -> Header:
+def _parsed(file: IO[bytes]) -> Header:
     versions = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(file)
     if version == (3, 0):  # as 2.0 in UTF-8, which only names of fields need
@@ -125,7 +124,7 @@ def _map(path: Path, member: zipfile.ZipInfo, header: Header) -> np.ndarray:
         file.seek(member.header_offset)
         name, extra = struct.unpack("<HH", file.read(ZIP_LOCAL_HEADER)[-4:])
     start = member.header_offset + ZIP_LOCAL_HEADER + name + extra + header.length
-    order = "F" if header.fortran else "C"
+    order: Literal["F", "C"] = "F" if header.fortran else "C"
     return np.memmap(path, header.dtype, mode="c", offset=start, shape=header.shape, order=order)
 
 

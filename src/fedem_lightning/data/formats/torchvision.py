@@ -84,7 +84,7 @@ def _unpickled(file: Path) -> dict[Any, Any]:
     raw = file.read_bytes()
     for code, argument, _ in pickletools.genops(raw):
         if code.name in ("PUT", "BINPUT", "LONG_BINPUT"):  # Python makes room for as many objects
-            require(int(argument) < len(raw), f"{file.name}: object number {argument} in {len(raw)} bytes")
+            require(int(str(argument)) < len(raw), f"{file.name}: object number {argument} in {len(raw)} bytes")
     content = _Arrays(io.BytesIO(raw), encoding="bytes").load()
     require(isinstance(content, dict), f"{file.name}: expected a dictionary, got {type(content).__name__}")
     return dict(content)

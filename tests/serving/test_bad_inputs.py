@@ -1,0 +1,110 @@
+"""What the commands on trained models read: broken files of clients' models, and broken DATA, are one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fedem_lightning import UserError, load
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.predict import main as predict
+from fedem_lightning.serving.client_files import FORMAT, read_clients, write_clients
+from fedem_lightning.serving.rows import read_rows
+
+
+@pytest.fixture(scope="module")
+def schema(place: Path) -> Schema:
+    found = load(place / "fedem").schema
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def parts(place: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The tensors and the metadata of an intact file."""
+    from safetensors import safe_open
+
+    path = tmp_path_factory.mktemp("clients") / "a.safetensors"
+    write_clients(path, load(place / "fedem").clients_models())
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "another format": {"format": "pt"},
+    "no names": {"clients": None},
+    "half a JSON": {"schema": '{"task":'},
+    "nested JSON": {"schema": "[" * 10**5},
+    "a list for the schema": {"schema": "[]"},
+    "an empty schema": {"schema": "{}"},
+    "a number for the network": {"network": "5"},
+    "a function for the network": {"network": '{"_target_": "os.mkdir", "path": "executed"}'},
+    "a network without its size": {"network": '{"_target_": "fedem_lightning.backbones.linear.Linear"}'},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_broken_files_of_clients_models(
+    name: str,
+    parts: tuple[dict[str, torch.Tensor], dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tensors, metadata = parts
+    changed = {key: value for key, value in {**metadata, **CHANGES[name]}.items() if value is not None}
+    save_file(tensors, tmp_path / "a.safetensors", changed)
+    np.savez(tmp_path / "rows.npz", x=np.zeros((2, 4)))
+    with pytest.raises(SystemExit) as stopped:
+        predict(["a.safetensors", "rows.npz", "--client", "clinic 1", "--out", "p.csv"])
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: a.safetensors: ") or "the file wants to call os.mkdir" in error
+    assert error.count("\n") == 1
+    assert len(error) < 500
+    assert not (tmp_path / "executed").exists()
+    assert not (tmp_path / "p.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", b"\xff" * 8, (10**9).to_bytes(8, "little") + b"{}", b"\2" + bytes(7) + b"{}"]
+)
+def test_what_is_no_safetensors_file(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=r"a.safetensors: no (intact .safetensors file|file of clients' models)"):
+        read_clients(tmp_path / "a.safetensors")
+
+
+def test_missing_tensors_are_one_line(parts: tuple[dict[str, torch.Tensor], dict[str, str]], tmp_path: Path) -> None:
+    tensors, metadata = parts
+    assert metadata["format"] == FORMAT
+    assert json.loads(metadata["clients"])
+    save_file({name: t for name, t in tensors.items() if name != "weights"}, tmp_path / "a.safetensors", metadata)
+    with pytest.raises(UserError, match=r"its parts are not those of a file of clients' models .KeyError: 'weights'."):
+        read_clients(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": np.zeros((2, 0))}, "x: expected shape .n, 4. as in training"),
+        ({"x": np.full((2, 4), 1e300)}, "x: numbers too large for float32 in 2 samples, the first is number 0"),
+        ({"x": np.zeros((2, 4), complex)}, "x: expected numbers, got dtype complex128"),
+        ({"x": np.array([[{}] * 4] * 2)}, "DATA: .* holds Python objects in x"),
+        ({"client": np.array(["a", "b\ud800"])}, "client: number 1, .* that no file can hold"),
+        ({"client": np.array([0.5, 1])}, "client: expected whole numbers or strings"),
+        ({"y": np.array([0, 10**9])}, "y: label 1000000000 at sample 1 is outside the . classes"),
+        ({"y": np.array([0, np.nan])}, "y: expected whole numbers, got nan at sample 1"),
+        ({"split": np.array([0, 7])}, "split: expected 0 train, 1 val, 2 test, got 7 at sample 1"),
+    ],
+)
+def test_broken_data(change: dict[str, Any], message: str, schema: Schema, tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {"x": np.zeros((2, 4)), "client": np.array(["a", "b"]), "y": np.array([0, 1])}
+    np.savez(tmp_path / "d.npz", **{**arrays, **change})
+    with pytest.raises(UserError, match=message):
+        read_rows(tmp_path / "d.npz", schema, labelled=True)
