@@ -40,10 +40,12 @@ from fedem_lightning.topology import Topology
 __version__: str
 
 __all__ = [
+    "CNN",
+    "LSTM",
+    "MLP",
     "Adaptation",
     "Aggregation",
     "AutoEngine",
-    "CNN",
     "Categorical",
     "CharLSTM",
     "ClientModel",
@@ -62,12 +64,10 @@ __all__ = [
     "Finetune",
     "ImageDataModule",
     "Interpolate",
-    "LSTM",
     "LabelFlip",
     "LeNet5",
     "Linear",
     "LoopEngine",
-    "MLP",
     "Mean",
     "Median",
     "MixturePopulation",

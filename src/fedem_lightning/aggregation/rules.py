@@ -1,5 +1,6 @@
 """The aggregations: the weighted mean, and rules that a minority of faulty clients cannot move far."""
 
+import math
 from collections.abc import Collection
 
 import torch
@@ -47,7 +48,7 @@ class NormClipping(Robust):
     Each component's update is shortened by itself; its length is taken over the trained parameters.
 
     Args:
-        max_norm: c; None: in every round the median length of the cohort's updates that are not 0.
+        max_norm: c, above 0; None: in every round the median length of the cohort's updates that are not 0.
         max_norm_ratio: see `Aggregation`.
 
     """
@@ -56,7 +57,7 @@ class NormClipping(Robust):
 
     def __init__(self, max_norm: float | None = None, max_norm_ratio: float | None = None) -> None:
         super().__init__(max_norm_ratio)
-        if max_norm is not None:
+        if max_norm is not None and max_norm != math.inf:
             require_number("aggregation.max_norm", max_norm, above=0)
         self.max_norm = max_norm
 
