@@ -122,6 +122,8 @@ def test_a_method_whose_clients_send_nothing_names_them_too() -> None:
 
 def test_a_sized_state_that_was_half_made_is_made_again() -> None:
     class Sizes(FedAvg):
+        seen: torch.Tensor
+
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self.add_client_state("seen", torch.zeros(self.n_clients, 0))
