@@ -9,7 +9,7 @@ pytestmark = pytest.mark.fast
 
 PARTITIONS = ("partitions", "partitions.drawn", "partitions.owners", "partitions.pachinko_allocation")
 MODULES = (
-    "aggregation.rules",
+    "aggregation.coordinates",
     "aggregation.sent",
     "aggregation.weighted_mean",
     *(f"data.{name}" for name in PARTITIONS),
