@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,23 @@ def test_all_benchmarks_run(tmp_path: Path) -> None:
     joined = (tmp_path / "README.md").read_text()
     for part in ("rounds", "throughput", "roofs", "growth", "processes", "loading", "precision", "soak"):
         assert (tmp_path / f"{part}.json").is_file() or list(tmp_path.glob(f"{part}*.json")), joined
+
+
+@pytest.mark.slow
+def test_the_table_of_attacks(tmp_path: Path) -> None:
+    """A second call runs nothing again; one with other sizes is refused."""
+    command = [sys.executable, str(BENCHMARKS / "attacks.py"), "--quick", "--json", str(tmp_path / "a.json")]
+    for n_runs in (20, 0):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("/20 ") == n_runs
+        table = [line for line in done.stdout.splitlines() if line.startswith("| ")]
+        assert len(table) == 1 + 2 * 2
+        assert all(re.fullmatch(r"\d\d\.\d \([+-]\d+\.\d\)", cell) for cell in table[2].strip("| ").split(" | ")[2:])
+    other = [word for word in command if word != "--quick"]
+    done = subprocess.run([*other, "--clients", "9"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "has other sizes" in done.stderr
 
 
 WITHOUT_HYDRA = 'raise ModuleNotFoundError(f"No module named {__name__!r}", name=__name__)'

@@ -8,7 +8,14 @@ import pytest
 pytestmark = pytest.mark.fast
 
 PARTITIONS = ("partitions", "partitions.drawn", "partitions.owners", "partitions.pachinko_allocation")
-MODULES = ("aggregation", *(f"data.{name}" for name in PARTITIONS), "em", "topology")
+MODULES = (
+    "aggregation.coordinates",
+    "aggregation.sent",
+    "aggregation.weighted_mean",
+    *(f"data.{name}" for name in PARTITIONS),
+    "em",
+    "topology",
+)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +23,17 @@ from fedem_lightning import (
     FederatedAlgorithm,
     Finetune,
     Linear,
+    Mean,
+    MultiKrum,
+    Scaling,
+    SendNaN,
+    SignFlip,
     UserCentric,
     UserError,
 )
+from fedem_lightning.aggregation import Sent
 from fedem_lightning.callbacks import BoundsDiagnostics
+from fedem_lightning.data import Block
 from fedem_lightning.processes import Processes
 from helpers.commands import ENVIRONMENT
 from helpers.conformance import ROWS, Noisy, Row
@@ -34,10 +42,28 @@ from helpers.federations import make_data, make_model, make_trainer
 SIZES = (9, 30, 4, 17, 8, 25, 12)
 
 
+class OnlyOne(FedEM):
+    """All clients but one raise an exception: one of two processes has no update."""
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        if int(block.clients.max()) > int(block.federation.clients()[0]):
+            raise RuntimeError("not this one")
+        return super().client_update(block, round_)
+
+
 def cases() -> dict[str, tuple[Row, dict[str, Any]]]:
     """Every row of the conformance table, with cohorts where it has any, and what else crosses processes."""
     found: dict[str, tuple[Row, dict[str, Any]]] = {
         f"{n}: {row.kind.__name__}": (row, {"participation": 4} if row.samples else {}) for n, row in enumerate(ROWS)
+    }
+    rules: dict[str, tuple[type[FederatedAlgorithm], dict[str, Any]]] = {
+        "median": (FedAvg, {"aggregation": "median"}),
+        "krum": (FedEM, {"aggregation": MultiKrum(1)}),
+        "clipping": (UserCentric, {"aggregation": "norm_clipping", "similarity": "common", "faults": SignFlip(0.3)}),
+        "limit": (FedAvg, {"aggregation": Mean(2.0), "faults": Scaling(0.3, factor=1e3)}),
+        "nan": (FedEM, {"faults": SendNaN(0.3)}),
+        "failing": (OnlyOne, {}),
+        "failing, as rows": (OnlyOne, {"aggregation": "trimmed_mean"}),
     }
     by_class = {"n_streams": 2, "similarity": "cosine", "label_adjusted": True}
     more: dict[str, tuple[type[FederatedAlgorithm], dict[str, Any]]] = {
@@ -46,7 +72,7 @@ def cases() -> dict[str, tuple[Row, dict[str, Any]]]:
         "streams": (UserCentric, {"n_streams": 2, "similarity": "common", "refresh_every": 2, "participation": 3}),
         "by class": (UserCentric, by_class),
     }
-    return found | {name: (Row(kind), options) for name, (kind, options) in more.items()}
+    return found | {name: (Row(kind), options) for name, (kind, options) in (more | rules).items()}
 
 
 def several(devices: int) -> dict[str, Any]:
@@ -71,6 +97,7 @@ def results(devices: int) -> dict[str, dict[str, Tensor]]:
         found[name] = model.state_dict() | {
             "metrics": torch.tensor([metrics[key] for key in sorted(metrics)]),
             "test loss": torch.tensor(table.test_loss.fillna(-1).to_numpy()),
+            "rejected": torch.tensor([entry[:2] for entry in model.statistics.rejections.log]),
             "sent": torch.tensor([model.statistics.up_bytes, model.statistics.down_bytes]),
             "samples": torch.from_numpy(model.test_samples.arrays()["values"]),
             "lambda": torch.tensor(table.get("lambda", table.n_test).to_numpy()),
@@ -107,7 +134,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("two")
     with subprocess.Popen([sys.executable, __file__, folder], env=ENVIRONMENT, cwd=folder) as script:
         try:
-            alone = everything(devices=1)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "client .* failed in round")
+                alone = everything(devices=1)
             assert script.wait(timeout=400) == 0
         finally:
             script.kill()

@@ -30,6 +30,7 @@ class ClientUpdates:
     def of(self, block: Block) -> Iterator[tuple[Block, Sent | None]]:
         """The updates of a block; several, of parts of it, if it is run again."""
         metrics, put_back = self.algorithm.round_metrics.copy(), self.algorithm.remember(block.clients)
+        before = metrics.rejected
         if self._put_back is not None:
             self._put_back.append(put_back)
         try:
@@ -46,7 +47,7 @@ class ClientUpdates:
                 yield from self._one_by_one(block, error)
         else:
             yield block, update
-        if self.algorithm.round_metrics.rejected - metrics.rejected < len(block.clients):
+        if self.algorithm.round_metrics.rejected - before < len(block.clients):
             self._put_back = None  # the round counts
 
     def put_all_back(self) -> None:

@@ -136,7 +136,7 @@ class Gathered(Collector):
                     continue
                 weights = column[members] if weighted else torch.ones_like(column[members])
                 for m in range(n_models):
-                    parts = {name: rows[members, m].flatten(1) for name, rows in self._models.items()}
+                    parts = {name: rows[members, m].reshape(len(members), -1) for name, rows in self._models.items()}
                     for name, row in self._combined(parts, parts, weights).items():
                         models[name][g, m] = row.view(shapes[name])
                 whole = {name: rows[members].flatten(1) for name, rows in self._models.items()} if extras else {}
@@ -161,8 +161,8 @@ class Gathered(Collector):
 
 def update_norms(models: Models, received: Models, parameters: Collection[str]) -> Tensor:
     """|theta_t - theta| over the trained parameters by component: models, received [C, M, ...] -> float64 [C, M]."""
-    differences = [(models[name] - received[name]).flatten(2).double() for name in models if name in parameters]
-    return torch.stack([d.square().sum(dim=2) for d in differences]).sum(dim=0).sqrt()
+    differences = [models[name].double() - received[name].double() for name in models if name in parameters]
+    return torch.stack([d.reshape(*d.shape[:2], -1).square().sum(dim=2) for d in differences]).sum(dim=0).sqrt()
 
 
 def middle(values: Tensor) -> float:

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation.base import Aggregation, Collector
+from fedem_lightning.aggregation.coordinates import trimmed_mean, weighted_median
 from fedem_lightning.aggregation.gathered import Gathered, middle
 from fedem_lightning.aggregation.weighted_mean import WeightedMean
 from fedem_lightning.errors import UserError
-from fedem_lightning.settings.ranges import AboveOne, BelowHalf, FaultyClients, Positive, PositiveInt
+from fedem_lightning.settings.ranges import AboveOne, BelowHalf, FaultyClients, PositiveInt, PositiveOrInfinite
 
 CHUNK = 2**16
 """Columns that are sorted at a time."""
@@ -48,14 +49,14 @@ class NormClipping(Robust):
     Each component's update is shortened by itself; its length is taken over the trained parameters.
 
     Args:
-        max_norm: c; None: in every round the median length of the cohort's updates that are not 0.
+        max_norm: c, above 0; None: in every round the median length of the cohort's updates that are not 0.
         max_norm_ratio: see `Aggregation`.
 
     """
 
     clips = True
 
-    def __init__(self, max_norm: Positive | None = None, max_norm_ratio: AboveOne | None = None) -> None:
+    def __init__(self, max_norm: PositiveOrInfinite | None = None, max_norm_ratio: AboveOne | None = None) -> None:
         super().__init__(max_norm_ratio)
         self.max_norm = max_norm
 
@@ -166,44 +167,6 @@ def make_aggregation(aggregation: Aggregation | str | None) -> Aggregation:
     if aggregation not in RULES:
         raise UserError(f"aggregation: expected one of {', '.join(RULES)}, got {aggregation}")
     return RULES[aggregation]()
-
-
-def weighted_median(values: Tensor, weights: Tensor) -> Tensor:
-    """The median of each column: values [n, F], weights float64 [n], above 0 -> [F].
-
-    With equal weights it is the usual median, the middle of two for even n.
-
-    Example:
-        >>> values = torch.tensor([[1.0], [9.0], [2.0]])
-        >>> weighted_median(values, torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64))
-        tensor([2.])
-        >>> weighted_median(values, torch.tensor([1.0, 5.0, 1.0], dtype=torch.float64))
-        tensor([9.])
-
-    """
-    ordered, order = values.sort(dim=0)
-    below = weights[order].cumsum(dim=0)  # the weight up to and with each value  [n, F]
-    half = weights.sum() / 2
-    lower = (below < half * (1 - 1e-12)).sum(dim=0, keepdim=True)
-    upper = (below <= half * (1 + 1e-12)).sum(dim=0, keepdim=True).clamp(max=len(values) - 1)
-    return ordered.gather(0, lower).lerp(ordered.gather(0, upper), 0.5).squeeze(0)
-
-
-def trimmed_mean(values: Tensor, weights: Tensor, trim: float) -> Tensor:
-    """The mean of each column without a share `trim` at each end: values [n, F], weights float64 [n] -> [F].
-
-    With equal weights whole values are left out: floor(trim n) at each end.
-    """
-    n, ordered_and_order = len(values), values.sort(dim=0)
-    ordered, order = ordered_and_order
-    if bool((weights == weights[0]).all()):
-        cut = int(trim * n + 1e-9)
-        return ordered[cut : n - cut].mean(dim=0)
-    each = weights[order]  # [n, F]
-    end, total = each.cumsum(dim=0), weights.sum()
-    kept = end.clamp(max=(1 - trim) * total) - (end - each).clamp(min=trim * total)  # of each value's weight
-    kept = kept.clamp(min=0.0)
-    return ((kept / kept.sum(dim=0)) * ordered).sum(dim=0).to(values)
 
 
 def squared_distances(parts: list[Tensor]) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, Predicate
+from pydantic import AllowInfNan
 
 
 def _share_or_number(value: float) -> bool:
@@ -19,6 +20,7 @@ PositiveInt = Annotated[int, Ge(1)]
 TwoOrMore = Annotated[int, Ge(2)]
 Seed = Annotated[int, Ge(0), Lt(2**32)]
 Positive = Annotated[float, Gt(0)]
+PositiveOrInfinite = Annotated[float, Gt(0), AllowInfNan()]
 NotNegative = Annotated[float, Ge(0)]
 AboveOne = Annotated[float, Gt(1)]
 Share = Annotated[float, Ge(0), Le(1)]

@@ -1,0 +1,247 @@
+"""Clients that fail on their own: exceptions, NaN, updates that are far too long; who is named, and what goes on."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from fedem_lightning import ClientSGD, FedAvg, FedEM, Local, LoopEngine, Mean, Scaling, UserError
+from fedem_lightning.aggregation import Sent
+from fedem_lightning.algorithms.checkpoints import read_checkpoint
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.data import Block
+from fedem_lightning.errors import NoUpdateLeft
+from fedem_lightning.rejections import LIMIT, Rejection, Rejections, first_line, summarised
+from fedem_lightning.run.loggers import RoundCSVLogger
+from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
+
+SIZES = (7, 12, 9, 20, 8)
+FAILS = pytest.mark.filterwarnings("ignore:client .* failed in round")
+
+
+class Among(FedEM):
+    """It fails on the clients 1 and 3, before or after its update."""
+
+    late = False
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        wrong = bool(torch.isin(block.clients, torch.tensor([1, 3])).any())
+        if wrong and not self.late:
+            raise ZeroDivisionError("no\nluck")
+        update = super().client_update(block, round_)
+        if wrong:
+            raise ZeroDivisionError("no\nluck")
+        return update
+
+
+def rejected(model: Any) -> list[tuple[int, str, int, int]]:
+    """Client, reason, number of rounds and first round."""
+    entries = model.statistics.rejections.by_client
+    return [(e["client"], e["reason"], e["rounds"], e["first_round"]) for e in entries]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_a_client_that_raises_is_left_out_alone(late: bool, block_size: int | None) -> None:
+    """The others end as if only they had trained; the failed ones keep pi and momentum, half-written or not."""
+    data, sgd = make_data(sizes=SIZES), ClientSGD(lr=0.3, momentum=0.9, state="keep")
+    options: dict[str, Any] = {"client_optimizer": sgd, "engine": LoopEngine(block_size=block_size)}
+    model = make_model(Among, data, **options)
+    model.late = late
+    before = model.pi.clone()
+    with pytest.warns(UserWarning, match=r"client 1 failed in round 1 \(ZeroDivisionError: no\); updates that fail"):
+        train(model, data, 2)
+    assert rejected(model) == [(1, "exception", 2, 1), (3, "exception", 2, 1)]
+    assert model.statistics.rejections.by_client[0]["detail"] == "ZeroDivisionError: no"
+    assert model.statistics.rejections.log == [[t, r, "exception"] for r in (1, 2) for t in (1, 3)]
+    assert torch.equal(model.pi[[1, 3]].double(), before[[1, 3]].double())
+    assert model.kept_momentum.written.tolist() == [True, False, True, False, True]
+
+    class Others(FedEM):
+        def cohort(self, federation: Any, round_: int) -> torch.Tensor:
+            return torch.tensor([0, 2, 4])
+
+    others = train(make_model(Others, data, **options), data, 2)
+    torch.testing.assert_close(parameters(model.components), parameters(others.components), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(model.pi[[0, 2, 4]], others.pi[[0, 2, 4]], rtol=1e-12, atol=1e-14)
+    assert model.round_metrics.means() == pytest.approx(others.round_metrics.means(), rel=1e-12)
+
+
+def test_a_bug_of_a_method_goes_on() -> None:
+    """All clients raise the same: it is nobody's fault but the method's."""
+
+    class Buggy(FedAvg):
+        def client_update(self, block: Block, round_: int) -> Sent:
+            raise AttributeError("a typing error")
+
+    data = make_data()
+    with pytest.raises(AttributeError, match="a typing error"):
+        train(make_model(Buggy, data), data, 1)
+
+
+def test_a_block_that_fails_although_none_of_its_clients_does() -> None:
+    """As where the memory is not enough for all of them."""
+
+    class Narrow(FedAvg):
+        def client_update(self, block: Block, round_: int) -> Sent:
+            if len(block.clients) > 1:
+                raise MemoryError("too many")
+            return super().client_update(block, round_)
+
+    data = make_data()
+    with pytest.raises(MemoryError, match="too many"):
+        train(make_model(Narrow, data), data, 1)
+
+
+def test_a_mistake_of_the_users_goes_on() -> None:
+    class Refuses(FedAvg):
+        def client_update(self, block: Block, round_: int) -> Sent:
+            raise UserError("dataset.x: not so")
+
+    data = make_data()
+    with pytest.raises(UserError, match=r"dataset.x: not so"):
+        train(make_model(Refuses, data), data, 1)
+
+
+@FAILS
+def test_a_method_whose_clients_send_nothing_names_them_too() -> None:
+    class Loses(Local):
+        def client_update(self, block: Block, round_: int) -> None:
+            if 2 in block.clients.tolist():
+                raise OSError
+            super().client_update(block, round_)
+
+    data = make_data(sizes=SIZES)
+    stored(data.federation).x[split_of(data.federation, "train").index[:1]] = torch.nan  # of client 0
+    model = train(make_model(Loses, data), data, 2)
+    assert rejected(model) == [(0, "not finite", 2, 1), (2, "exception", 2, 1)]
+    assert model.models.written.tolist() == [False, True, False, True, True]
+
+
+def test_a_sized_state_that_was_half_made_is_made_again() -> None:
+    class Sizes(FedAvg):
+        seen: torch.Tensor
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.add_client_state("seen", torch.zeros(self.n_clients, 0))
+
+        def client_update(self, block: Block, round_: int) -> Sent:
+            if not self.seen.shape[1]:
+                self.seen = self.seen.new_zeros(self.n_clients, 2)
+            self.seen[block.clients] = 1.0
+            if 0 in block.clients.tolist():
+                raise RuntimeError("client 0")
+            return super().client_update(block, round_)
+
+    data = make_data()
+    model = make_model(Sizes, data)
+    with pytest.warns(UserWarning, match="client 0 failed in round 1"):
+        train(model, data, 1)
+    assert model.seen.tolist() == [[0, 0], [1, 1], [1, 1], [1, 1]]
+
+
+def test_an_update_that_is_far_too_long_is_named() -> None:
+    data, faults = make_data(sizes=SIZES), Scaling(0.2, factor=1e6)
+    model = train(make_model(FedAvg, data, aggregation=Mean(100.0), faults=faults), data, 1)
+    (who,) = faults.faulty(torch.arange(5), 0, 0).tolist()
+    assert rejected(model) == [(who, "too long", 1, 1)]
+    assert float(parameters(model.components).abs().max()) < 10
+    assert float(parameters(train(make_model(FedAvg, data, faults=faults), data, 1).components).abs().max()) > 99
+
+
+def test_a_mean_that_overflows_stops_the_run() -> None:
+    """Every update is finite in float32, their weighted sum is not."""
+    data = make_data(sizes=(600, 600, 600))
+    model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=1e37), batch_size=1000)
+    with pytest.raises(UserError, match="training diverged: in round 1 the mean of the updates overflows; lower"):
+        train(model, data, 2, precision="32-true")
+    assert parameters(model.components).isfinite().all()
+
+
+def test_a_servers_step_that_overflows_stops_the_run() -> None:
+    data = make_data()
+    server = {"server_optimizer": lambda p: torch.optim.SGD(p, lr=1e308, momentum=0.9)}
+    with pytest.raises(UserError, match=r"training diverged: the server's step of round . overflows"):
+        train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=1e5), **server), data, 3)
+
+
+class Breaks(FedEM):
+    """From the third round on all clients fail: some send NaN, the others raise."""
+
+    raising: tuple[int, ...] = (1, 2)
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        update = super().client_update(block, round_)
+        if round_ < 2:
+            return update
+        if any(t in self.raising for t in block.clients.tolist()):
+            raise TimeoutError("gone")
+        return update._replace(models={name: torch.full_like(t, torch.nan) for name, t in update.models.items()})
+
+
+@FAILS
+@pytest.mark.parametrize("raising", [(1, 2), ()])
+def test_if_all_fail_the_last_good_state_is_saved(tmp_path: Path, raising: tuple[int, ...]) -> None:
+    data, sgd = make_data(), ClientSGD(lr=0.3, momentum=0.9, state="keep")
+    saving = {"callbacks": [RoundCheckpoint(10, dirpath=tmp_path)], "enable_checkpointing": True}
+    model = make_model(Breaks, data, client_optimizer=sgd)
+    model.raising = raising
+    some = r"training stopped: in round 3 no client's update was left: 2 not finite, 2 exception \(TimeoutError: gone\)"
+    none = r"training diverged: in round 3 no client's update was finite; lower algorithm.client_optimizer.lr"
+    with pytest.raises(NoUpdateLeft, match=some if raising else none):
+        train(model, data, 5, **saving)
+    path = tmp_path / "round-000002.ckpt"
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    good = train(make_model(FedEM, data, client_optimizer=sgd), data, 2)
+    saved = read_checkpoint(path)
+    for name, tensor in good.state_dict().items():
+        assert torch.equal(saved["state_dict"][name], tensor), name
+    assert saved["statistics"]["rejections"]["by_reason"] == {}
+    straight, resumed = (make_model(FedEM, data, client_optimizer=sgd) for _ in range(2))
+    train(straight, data, 4)
+    make_trainer(4).fit(resumed, data, ckpt_path=path, weights_only=True)
+    assert resumed.statistics.rounds == 4
+    assert torch.equal(parameters(resumed), parameters(straight))
+
+
+@FAILS
+def test_a_resumed_run_knows_what_was_rejected_before(tmp_path: Path) -> None:
+    data = make_data(sizes=SIZES)
+    saving = {"callbacks": [RoundCheckpoint(1, keep=9, dirpath=tmp_path)], "enable_checkpointing": True}
+    train(make_model(Among, data), data, 2, **saving)
+    resumed, logger = make_model(Among, data), RoundCSVLogger(tmp_path / "metrics.csv")
+    trainer = make_trainer(3, logger=logger, log_every_n_steps=1)
+    trainer.fit(resumed, data, ckpt_path=tmp_path / "round-000002.ckpt", weights_only=True)
+    assert rejected(resumed) == [(1, "exception", 3, 1), (3, "exception", 3, 1)]
+    table = pd.read_csv(tmp_path / "metrics.csv")
+    assert table["rejected"].tolist() == [2]
+    assert table.rejected_updates.tolist() == [6]
+
+
+def test_checkpoints_of_older_versions_have_a_number_only() -> None:
+    model = make_model(FedAvg, make_data())
+    saved = {"round_seconds": [1.0], "rejected_updates": 5}
+    statistics = model.statistics.count_on(saved)
+    assert statistics.rejected_updates == 5
+    assert statistics.rejections.by_client == []
+
+
+def test_the_record_has_an_end() -> None:
+    record = Rejections()
+    record.add(1, [Rejection(t, "not finite") for t in range(LIMIT + 50)], unnamed=3)
+    record.add(2, [Rejection(0, "not finite"), Rejection(0, "exception", "why")])
+    assert record.total == LIMIT + 55
+    assert record.by_reason == {"not finite": LIMIT + 54, "exception": 1}
+    assert len(record.by_client) == len(record.log) == LIMIT
+    assert record.by_client[0] == {"client": 0, "reason": "not finite", "rounds": 2, "first_round": 1, "detail": ""}
+
+
+def test_reasons_in_words() -> None:
+    assert first_line(ValueError("  a\n b")) == "ValueError: a"
+    assert first_line(OSError()) == "OSError"
+    assert len(first_line(ValueError("x" * 999))) == 200
+    several = [Rejection(0, "not finite"), Rejection(4, "exception", "E: no"), Rejection(5, "not finite")]
+    assert summarised(several) == "2 not finite, 1 exception (E: no)"

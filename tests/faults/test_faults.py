@@ -1,0 +1,291 @@
+"""Faults that the simulator injects: who is faulty, what is sent, and what the results say of it."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+
+from fedem_lightning import (
+    AFL,
+    FedAvg,
+    FedEM,
+    FederatedDataModule,
+    HypCluster,
+    LabelFlip,
+    Local,
+    MultiKrum,
+    NoAnswer,
+    Scaling,
+    SendNaN,
+    SignFlip,
+    UserCentric,
+    UserError,
+    load,
+)
+from fedem_lightning.aggregation import Sent
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.faults import Faults
+from fedem_lightning.run.summary import _rejected_lines, print_summary
+from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
+from helpers.runs import leave_undrawn, run_small
+from helpers.schema import problems_of_run
+
+SIZES = (7, 12, 9, 20, 8, 11, 10, 13, 6, 9)
+EVERYBODY = torch.arange(100)
+
+
+def test_the_same_share_of_clients_is_faulty_in_all_rounds() -> None:
+    faults, clients = SendNaN(0.2), torch.arange(0, 200, 2)
+    first = faults.faulty(clients, 0, 0)
+    assert len(first) == 20
+    assert (first.diff() > 0).all()
+    assert torch.isin(first, clients).all()
+    assert all(torch.equal(faults.faulty(clients, 0, round_), first) for round_ in (1, 9))
+    assert not torch.equal(faults.faulty(clients, 1, 0), first)
+    assert torch.equal(faults.ever_faulty(clients, 0, 5), first)
+    assert len(SendNaN(0.0).faulty(clients, 0, 0)) == 0
+    assert len(SendNaN(0.001).faulty(clients, 0, 0)) == 1
+
+
+def test_others_are_faulty_in_every_round() -> None:
+    faults = NoAnswer(0.1)
+    drawn = [faults.faulty(EVERYBODY, 0, round_) for round_ in range(200)]
+    counts = torch.bincount(torch.cat(drawn), minlength=100).double()
+    assert counts.sum() == 2000
+    assert counts.min() > 5  # of 20 expected
+    assert torch.equal(faults.ever_faulty(EVERYBODY, 0, 3), torch.cat(drawn[:3]).unique())
+    assert len(faults.ever_faulty(EVERYBODY, 0, 0)) == 0
+
+
+SENT = Sent({"w": torch.tensor([[[3.0, 1.0]], [[5.0, 0.0]]]), "mean": torch.tensor([[[4.0]], [[6.0]]])}, torch.ones(2))
+RECEIVED = {"w": torch.tensor([[[1.0, 1.0]], [[1.0, 1.0]]]), "mean": torch.zeros(2, 1, 1)}
+EXPECTED: dict[str, tuple[Faults, list[float]]] = {
+    "scaling": (Scaling(factor=10.0), [1 + 10 * 4, 1 - 10 * 1]),
+    "negative": (Scaling(factor=-2.0), [1 - 2 * 4, 1 + 2 * 1]),
+    "sign_flip": (SignFlip(factor=3.0), [1 - 3 * 4, 1 + 3 * 1]),
+    "nan": (SendNaN(), [np.nan, np.nan]),
+}
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_what_a_faulty_client_sends(kind: str) -> None:
+    faults, expected = EXPECTED[kind]
+    found = faults.corrupted(SENT, RECEIVED, torch.tensor([False, True]), {"w"}).models
+    np.testing.assert_array_equal(found["w"], [[[3.0, 1.0]], [expected]])
+    assert torch.equal(found["mean"], SENT.models["mean"])  # no parameter
+    assert SENT.models["w"].tolist() == [[[3.0, 1.0]], [[5.0, 0.0]]]
+
+
+def turned(trained: torch.Tensor, received: torch.Tensor, faulty: torch.Tensor) -> torch.Tensor:
+    """What clients send under a sign flip by 5: rows [T, D]."""
+    sent = trained.clone()
+    sent[faulty] = received[faulty] - 5 * (trained[faulty] - received[faulty])
+    return sent
+
+
+def test_a_round_under_attack_by_hand() -> None:
+    """FedAvg: the server's mean of the clients' own models, some of them turned about the common start."""
+    data, faults = make_data(sizes=SIZES), SignFlip(0.3)
+    fresh = make_model(FedAvg, data).double()
+    block = data.federation.block(torch.arange(10), "train")
+    trained = fresh.client_update(block, 0).models
+    faulty = faults.faulty(torch.arange(10), 0, 0)
+    assert len(faulty) == 3
+    model = train(make_model(FedAvg, data, faults=faults), data, 1)
+    counts = block.counts().double()
+    for name, start in fresh.named_parameters():
+        if not name.startswith("components.0."):
+            continue
+        own = trained[name.removeprefix("components.0.")][:, 0].detach()
+        sent = turned(own.flatten(1), start.detach().flatten().expand(10, -1), faulty)
+        expected = (counts @ sent / counts.sum()).view_as(start)
+        torch.testing.assert_close(model.get_parameter(name).detach(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_updates_are_turned_about_what_the_client_received() -> None:
+    """Not about the common components: the own model of user-centric clients, HypCluster's chosen hypothesis."""
+    data = make_data(sizes=SIZES)
+    options: dict[str, Any] = {"similarity": "cosine"}
+    still = train(make_model(UserCentric, data, faults=SignFlip(0.3, factor=1e-12), **options), data, 3)
+    plain = train(make_model(UserCentric, data, **options), data, 3)
+    # a turned update of length 0 is the model received: the clients stand still, and do not jump to the component
+    far = train(make_model(UserCentric, data, **options), data, 2)
+    distance = [float((a - b).norm()) for a, b in ((rows(still), rows(far)), (rows(plain), rows(far)))]
+    assert 0 < distance[0] < 3 * distance[1]
+    model = make_model(HypCluster, data, initialization="random").double()
+    model.cluster[:] = torch.arange(10) % 2
+    received = model.received_models(torch.tensor([2, 5]))
+    for name, parameter in model.components[1].named_parameters():
+        assert torch.equal(received[name][1, 0], parameter)
+    for name, parameter in model.components[0].named_parameters():
+        assert torch.equal(received[name][0, 0], parameter)
+
+
+def rows(model: Any) -> torch.Tensor:
+    """All clients' models as one vector."""
+    return torch.cat([t.flatten() for t in model.personal_models(torch.arange(model.n_clients)).models.values()])
+
+
+def test_nan_clients_are_left_out_and_keep_their_state() -> None:
+    """Training is that of the others alone; each client still has a model."""
+    data, faults = make_data(sizes=SIZES), SendNaN(0.3)
+    model = train(make_model(FedEM, data, faults=faults), data, 3)
+    faulty = faults.faulty(torch.arange(10), 0, 0).tolist()
+    entries = model.statistics.rejections.by_client
+    assert [(e["client"], e["reason"], e["rounds"]) for e in entries] == [(t, "not finite", 3) for t in faulty]
+    honest = torch.tensor([t for t in range(10) if t not in faulty])
+
+    class Others(FedEM):
+        def cohort(self, federation: Any, round_: int) -> torch.Tensor:
+            return honest
+
+    others = train(make_model(Others, data), data, 3)
+    torch.testing.assert_close(parameters(model.components), parameters(others.components), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(model.pi[honest], others.pi[honest], rtol=1e-10, atol=1e-12)
+
+
+def test_clients_that_do_not_answer_count_as_such() -> None:
+    data, faults = make_data(sizes=SIZES), NoAnswer(0.4)
+    model, plain = (make_model(FedAvg, data, faults=f, participation=5) for f in (faults, None))
+    trainer = make_trainer(4)
+    trainer.fit(model, data)
+    train(plain, data, 4)
+    silent = 0
+    for round_ in range(4):
+        cohort = plain.cohort(data.federation, round_)
+        silent += int(torch.isin(cohort, faults.faulty(torch.arange(10), 0, round_)).sum())
+    assert model.statistics.rejections.by_reason == {"no answer": silent}
+    assert model.statistics.stragglers == 0
+    size = model.message_bytes
+    assert model.statistics.down_bytes == plain.statistics.down_bytes == 4 * 5 * size
+    assert model.statistics.up_bytes == (4 * 5 - silent) * size
+
+
+def test_one_client_always_answers() -> None:
+    data = make_data()
+    model = train(make_model(FedAvg, data, faults=NoAnswer(0.99, every_round=False)), data, 2)
+    assert model.statistics.rejections.by_reason == {"no answer": 6}
+    assert model.statistics.rounds == 2
+
+
+def test_flipped_labels_are_those_of_another_federation() -> None:
+    """In the training samples of faulty clients alone; in every part of the training, such as special rounds."""
+    x, client = np.random.default_rng(0).normal(size=(120, 4)), np.arange(120) % 10
+    y = x[:, :3].argmax(axis=1)
+    split = np.arange(120) // 10 % 3
+    faults = LabelFlip(0.3)
+    faulty = np.isin(client, faults.faulty(torch.arange(10), 0, 0).numpy())
+    other = np.where(faulty & (split == 0), 2 - y, y)
+    for kind, options in ((FedAvg, {}), (Local, {}), (UserCentric, {"similarity": "cosine", "label_adjusted": True})):
+        data, flipped = (FederatedDataModule.from_arrays(x, labels, client, split=split) for labels in (y, other))
+        attacked = train(make_model(kind, data, faults=faults, **options), data, 2)
+        expected = train(make_model(kind, flipped, **options), flipped, 2)
+        torch.testing.assert_close(rows(attacked), rows(expected), rtol=1e-9, atol=1e-12)
+        assert not torch.equal(rows(attacked), rows(train(make_model(kind, data, **options), data, 2)))
+        assert stored(data.federation).y.tolist() == y.tolist()
+
+
+def test_faults_that_have_no_effect_are_refused() -> None:
+    data = make_data()
+    with pytest.raises(UserError, match=r"faults: SignFlip changes what clients send .* but Local has none"):
+        make_model(Local, data, faults=SignFlip()).prepare_for(data.federation)
+    with pytest.raises(UserError, match="faults: clients do not answer, but AFL needs every client in every round"):
+        make_model(AFL, data, faults=NoAnswer()).prepare_for(data.federation)
+    real = FederatedDataModule.from_arrays(np.ones((8, 2)), np.arange(8.0), np.arange(8) % 2, task="regression")
+    with pytest.raises(UserError, match="faults: label_flip needs a classification, the data is a Regression"):
+        make_model(FedAvg, real, faults=LabelFlip()).prepare_for(real.federation)
+
+
+WRONG: dict[str, tuple[type[Faults], dict[str, Any]]] = {
+    "faults.share: expected a number at least 0 and below 1, got 1": (SendNaN, {"share": 1}),
+    "faults.every_round: expected true or false, got 2": (NoAnswer, {"every_round": 2}),
+    "faults.factor: expected a number above 0, got -1": (SignFlip, {"factor": -1}),
+    "faults.factor: expected a number above 0, got nan": (SignFlip, {"factor": float("nan")}),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_values_are_named(message: str) -> None:
+    kind, options = WRONG[message]
+    with pytest.raises(UserError) as caught:
+        kind(**options)
+    assert str(caught.value) == message
+
+
+def test_a_robust_rule_resists_what_breaks_the_mean() -> None:
+    """3 of 10 clients send the opposite, five times as long: the plain mean goes backwards."""
+    data, faults = make_data(sizes=(30,) * 10, n_features=3), SignFlip(0.3)
+
+    def loss(**options: Any) -> float:
+        model, trainer = make_model(FedAvg, data, **options), make_trainer(15)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        honest = model.clients if "faulty" not in model.clients else model.clients[~model.clients.faulty]
+        return float(np.average(honest.train_loss, weights=honest.n_train))
+
+    clean, broken = loss(), loss(faults=faults)
+    assert broken > 3 * clean
+    for rule in ("median", "trimmed_mean", MultiKrum(0.3), "norm_clipping"):
+        assert loss(faults=faults, aggregation=rule) < 2 * clean
+
+
+def test_a_checkpoint_knows_the_faults(tmp_path: Path) -> None:
+    data = make_data(sizes=SIZES)
+    saving = {"callbacks": [RoundCheckpoint(1, dirpath=tmp_path)], "enable_checkpointing": True}
+    train(make_model(FedAvg, data, faults=SignFlip(0.3, factor=2.0)), data, 1, **saving)
+    faults = load(tmp_path / "round-000001.ckpt").faults
+    assert isinstance(faults, SignFlip)
+    assert (faults.share, faults.factor) == (0.3, -2.0)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of three rounds, in which two of four clients send NaN."""
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        leave_undrawn(patch)
+        run_small(folder / "nan", folder, "faults=send_nan", "faults.share=0.5", "aggregation=median")
+    return folder / "nan"
+
+
+def test_what_a_run_says_of_its_faults(run: Path) -> None:
+    results = json.loads((run / "results.json").read_text())
+    assert problems_of_run(run) == []
+    clients = pd.read_parquet(run / "clients.parquet")
+    faulty = np.flatnonzero(clients.faulty).tolist()
+    assert len(faulty) == 2
+    entry = {"reason": "not finite", "rounds": 2, "first_round": 1, "detail": ""}
+    named = [{"client": t, "name": clients.id[t], **entry} for t in faulty]
+    assert results["faults"]["counts"] == {"not finite": 4}
+    assert sorted(results["faults"]["clients"], key=lambda e: e["client"]) == named
+    assert results["rejected_updates"] == 4
+    honest = clients[~clients.faulty]
+    expected = np.average(honest.test_accuracy, weights=honest.n_train)
+    assert results["honest"]["test"]["accuracy"]["weighted"] == pytest.approx(expected)
+    assert results["honest"]["n_clients"] == 2
+    assert pd.read_csv(run / "metrics.csv").rejected.tolist() == [2, 2]
+
+
+def test_the_summary_names_the_clients_as_text(run: Path) -> None:
+    clients = [
+        {"client": 3, "name": "[red]\nward", "reason": "not finite", "rounds": 10, "first_round": 1, "detail": ""},
+        {"client": 5, "name": "x" * 300, "reason": "exception", "rounds": 1, "first_round": 4, "detail": "E"},
+    ]
+    found = {"rejected_updates": 11, "faults": {"counts": {}, "clients": clients}}
+    results = json.loads((run / "results.json").read_text())
+    screen = io.StringIO()
+    print_summary({**results, **found}, Console(file=screen, width=1000))
+    expected = "11 updates of 2 clients were rejected: [red] ward (10, not finite, first in round 1), "
+    assert f"{expected}{'x' * 40} (1, exception, first in round 4)\n" in screen.getvalue()
+    assert "test, 2 honest clients" in screen.getvalue()
+    once = {"rejected_updates": 1, "faults": {"counts": {}, "clients": clients[1:]}}
+    assert _rejected_lines(once) == [f"1 update of 1 client was rejected: {'x' * 40} (1, exception, first in round 4)"]
+    many = [{**clients[0], "client": t, "name": str(t)} for t in range(9)]
+    (line,) = _rejected_lines({"rejected_updates": 90, "faults": {"counts": {}, "clients": many}})
+    assert line.endswith("4 (10, not finite, first in round 1), and 4 more: results.json")
