@@ -71,8 +71,8 @@ class Found:
 
     def row(self) -> str:
         """A row of the table."""
-        s = self.setting
-        return f"| `{s.algorithm}` | {s.engine} | {s.processes} | {self.kills} | {', '.join(self.differing) or 'equal'} |"
+        s, files = self.setting, ", ".join(self.differing) or "equal"
+        return f"| `{s.algorithm}` | {s.engine} | {s.processes} | {self.kills} | {files} |"
 
 
 def write_data(path: Path) -> None:
@@ -278,7 +278,8 @@ def main() -> int:
         with get_context("fork").Pool(given.jobs) as pool:
             found = pool.map(_job, jobs, chunksize=1)
     wrong = sum(bool(f.differing) for f in found)
-    total = f"{sum(f.kills for f in found)} kills of {len(found)} runs in {time.monotonic() - start:.0f} s; {wrong} differ"
+    kills, seconds = sum(f.kills for f in found), time.monotonic() - start
+    total = f"{kills} kills of {len(found)} runs in {seconds:.0f} s; {wrong} differ"
     print(total)
     if given.out:
         head = ["| method | engine | processes | kills | files |", "|---|---|---|---|---|"]
