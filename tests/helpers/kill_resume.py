@@ -148,7 +148,7 @@ def _be(rank: int, port: int, place: Path, setting: Setting, arguments: list[str
         if setting.processes > 1:
             world = {"LOCAL_RANK": rank, "NODE_RANK": 0, "WORLD_SIZE": setting.processes, "MASTER_PORT": port}
             os.environ.update({name: str(value) for name, value in world.items()}, MASTER_ADDR="127.0.0.1")
-            rank_zero_only.rank = rank
+            vars(rank_zero_only)["rank"] = rank
         sys.argv = ["fedem-lightning", *arguments]
         from fedem_lightning.run.cli import main
 
