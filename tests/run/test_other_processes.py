@@ -2,7 +2,6 @@
 
 import os
 import queue
-import signal
 import subprocess
 import sys
 import time
@@ -13,12 +12,7 @@ import pytest
 from fedem_lightning.run.other_processes import StartedProcesses
 from fedem_lightning.startup.first_process import PARENT
 from helpers.commands import environment
-from run.test_stopping import FOLDER, RUN_DIR, START, TWO, Started, furnish, paste_quietly, stop_lines
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    return furnish(tmp_path)
+from helpers.processes import runs
 
 
 @pytest.mark.parametrize(("how", "said"), [("exit 3", "exit code 3"), ("kill -9 $$", "SIGKILL")])
@@ -65,64 +59,9 @@ def test_a_process_ends_when_the_first_one_is_gone(tmp_path: Path) -> None:
         child = int(first.stdout.readline())
         first.kill()
     deadline = time.monotonic() + 60
-    while _runs(child):
+    while runs(child):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def _second(first: int) -> int:
-    """The process that a run has started."""
-    found = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-    return next(int(p) for p in found if b"fedem_lightning" in Path(f"/proc/{p}/cmdline").read_bytes())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_second_process_that_is_ended_ends_the_run(number: signal.Signals, place: Path) -> None:
-    """SIGTERM waits for the round, which does not end, as long as grace_seconds says, and twice as long again."""
-    started = Started(place, *START, RUN_DIR, *TWO, "callbacks.gate.rank=1", "callbacks.interrupt.grace_seconds=1")
-    second = _second(started.process.pid)
-    os.kill(second, number)
-    begun = time.monotonic()
-    out, err = started.process.communicate(timeout=60)
-    assert (started.process.returncode, stop_lines(err)) == (1, 1), (out, err)
-    assert f"stopped by the end of process 2 of 2 (pid {second}, " in err
-    assert "in round 5; continue after round 3 with: " in err
-    assert time.monotonic() - begun < 60
-    assert not _runs(second)
-    assert "resumed from round 3" in paste_quietly(place, err)
-    assert (place / FOLDER / "results.json").exists()
-
-
-@pytest.mark.slow
-def test_the_second_process_ends_with_the_first(place: Path) -> None:
-    started = Started(place, *START, RUN_DIR, *TWO, "callbacks.gate.rank=1")
-    second = _second(started.process.pid)
-    started.process.kill()
-    out, err = started.process.communicate(timeout=60)  # both are gone: nobody holds the pipes
-    assert "Traceback" not in err
-    deadline = time.monotonic() + 60
-    while _runs(second):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.slow
-def test_a_second_ctrl_c_ends_both_with_one_line(place: Path) -> None:
-    started = Started(place, *START, RUN_DIR, *TWO)
-    os.killpg(started.process.pid, signal.SIGINT)
-    time.sleep(1)
-    line = started.stop(signal.SIGINT, group=True)  # exit code 1
-    assert stop_lines(line) == 1
-    with pytest.raises(ProcessLookupError):
-        os.killpg(started.process.pid, 0)
 
 
 @pytest.mark.slow
