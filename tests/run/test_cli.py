@@ -16,9 +16,7 @@ import torch
 import wandb
 from omegaconf import OmegaConf
 
-from fedem_lightning import UserError
 from fedem_lightning.run.cli import _config_flags
-from fedem_lightning.run.config_history import save_config
 from helpers.commands import TINY, call, finish, start
 from helpers.runs import figures, leave_undrawn, snapshot
 
@@ -287,14 +285,6 @@ def test_a_broken_newest_checkpoint_is_skipped(
     assert call(tmp_path, monkeypatch, *arguments, "ckpt_path=auto") == 0
     assert "skipped: ckpt_path" in capsys.readouterr().out
     assert figures(tmp_path / "run") == expected
-
-
-def test_two_runs_cannot_begin_in_one_folder(tmp_path: Path) -> None:
-    config = OmegaConf.create({"ckpt_path": None})
-    save_config(tmp_path / "run", config, [])
-    with pytest.raises(UserError, match="another run has just begun"):
-        save_config(tmp_path / "run", config, ["other"])
-    assert (tmp_path / "run" / ".hydra" / "overrides.yaml").read_text() == "[]\n"
 
 
 def test_a_sweeps_folders_have_names_that_a_file_system_takes() -> None:

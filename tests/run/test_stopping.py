@@ -21,6 +21,7 @@ from fedem_lightning.errors import Interrupted
 from fedem_lightning.run.stopping import StopSignals
 from helpers.commands import call, environment
 from helpers.federations import make_data, make_model, make_trainer
+from helpers.processes import runs, second_process
 from helpers.runs import figures
 
 GATE = '''
@@ -385,4 +386,46 @@ def test_two_processes_one_of_which_still_loads_its_packages(number: signal.Sign
     assert line.count("\n") == stop_lines(line) == 1
     assert "before the first checkpoint; start again with: " in line
     with pytest.raises(ProcessLookupError):  # nobody is left
+        os.killpg(started.process.pid, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_second_process_that_is_ended_ends_the_run(number: signal.Signals, place: Path) -> None:
+    """SIGTERM waits for the round, which does not end, as long as grace_seconds says, and twice as long again."""
+    started = Started(place, *START, RUN_DIR, *TWO, "callbacks.gate.rank=1", "callbacks.interrupt.grace_seconds=1")
+    second = second_process(started.process.pid)
+    os.kill(second, number)
+    begun = time.monotonic()
+    out, err = started.process.communicate(timeout=60)
+    assert (started.process.returncode, stop_lines(err)) == (1, 1), (out, err)
+    assert f"stopped by the end of process 2 of 2 (pid {second}, " in err
+    assert "in round 5; continue after round 3 with: " in err
+    assert time.monotonic() - begun < 60
+    assert not runs(second)
+    assert "resumed from round 3" in paste_quietly(place, err)
+    assert (place / FOLDER / "results.json").exists()
+
+
+@pytest.mark.slow
+def test_the_second_process_ends_with_the_first(place: Path) -> None:
+    started = Started(place, *START, RUN_DIR, *TWO, "callbacks.gate.rank=1")
+    second = second_process(started.process.pid)
+    started.process.kill()
+    _, err = started.process.communicate(timeout=60)  # both are gone: nobody holds the pipes
+    assert "Traceback" not in err
+    deadline = time.monotonic() + 60
+    while runs(second):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_both_with_one_line(place: Path) -> None:
+    started = Started(place, *START, RUN_DIR, *TWO)
+    os.killpg(started.process.pid, signal.SIGINT)
+    time.sleep(1)
+    line = started.stop(signal.SIGINT, group=True)  # exit code 1
+    assert stop_lines(line) == 1
+    with pytest.raises(ProcessLookupError):
         os.killpg(started.process.pid, 0)

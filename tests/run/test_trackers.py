@@ -26,7 +26,7 @@ from fedem_lightning.run.misspelt import meant
 from fedem_lightning.run.trackers.naming import LONGEST_NAME, LONGEST_TAG, flat_config
 from fedem_lightning.run.trackers.wandb_file import files_of, records
 from fedem_lightning.run.trackers.wandb_runs import MOST_CLIENTS, _shown
-from helpers.commands import CONFIG_DIR, TINY, call
+from helpers.commands import CONFIG_DIR, TINY, call, finish, start
 from helpers.runs import leave_undrawn
 
 pytestmark = pytest.mark.filterwarnings(
@@ -440,3 +440,23 @@ def test_the_wandb_sweep_is_a_command_of_ours() -> None:
     assert config.algorithm.client_optimizer.lr == 0.001
     assert instantiate(config.algorithm.client_optimizer).lr == 0.001
     assert list(config.logger) == ["wandb"]
+
+
+@pytest.mark.slow
+def test_wandb_has_every_round_once_after_a_kill(tmp_path: Path) -> None:
+    """The process is killed without a warning; what W&B had not written yet is sent again."""
+    variables = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_API_KEY": "", "HOME": str(tmp_path)}
+    words = [*TINY, "logger=wandb", "trainer.max_epochs=30", "callbacks.checkpoint.every_n_rounds=4", "run_dir=run"]
+    csv = tmp_path / "run" / "metrics.csv"
+    for rows in (6, 15):
+        process = start(tmp_path, *words, "ckpt_path=auto", **variables)
+        while not csv.exists() or len(csv.read_text().splitlines()) < rows:
+            assert process.poll() is None, process.communicate()
+        process.kill()
+        process.communicate()
+    code, _, err = finish(start(tmp_path, *words, "ckpt_path=auto", **variables))
+    assert code == 0, err
+    files = files_of(tmp_path / "run", json.loads((tmp_path / "run" / "trackers.json").read_text())["wandb"])
+    history = Read(files).history
+    assert [row["round"] for row in history] == list(range(1, 31))
+    assert [row["lr"] for row in history] == pytest.approx(pd.read_csv(csv)["lr"].tolist())

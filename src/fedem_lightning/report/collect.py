@@ -213,7 +213,13 @@ def read_run(folder: Path) -> Run:
         raise UserError("broken: results.json holds something else than scores") from error
     require(missing is None, f"broken: results.json has no {missing}")
     results |= {key: {} for key in _OPTIONAL if not isinstance(results.get(key), dict)}
-    return Run(folder, results, read_config(folder / ".hydra" / "config.yaml"))
+    return Run(folder, results, _planned(read_config(folder / ".hydra" / "config.yaml"), results["rounds"]))
+
+
+def _planned(config: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """The configuration with as many rounds as were run: older versions left it as it was when they went on."""
+    planned = config.get("trainer.max_epochs")
+    return config | {"trainer.max_epochs": rounds} if isinstance(planned, int) and 0 <= planned < rounds else config
 
 
 def _last_round(folder: Path) -> str:

@@ -24,6 +24,7 @@ from fedem_lightning.run.failures import unexpected, user_message
 from fedem_lightning.run.job_folders import Refused, remove_if_empty, remove_refused_sweep
 from fedem_lightning.run.resuming import leave_sweep, sweep_command
 from fedem_lightning.run.usage import CONFIG_DIR, usage
+from fedem_lightning.startup.first_process import end_with_the_first
 from fedem_lightning.startup.loading import clean_up_at_a_stop, listening, loading
 from fedem_lightning.startup.rank import in_another_process
 
@@ -87,6 +88,8 @@ def main() -> None:
     if "--version" in sys.argv[1:]:
         print(f"fedem-lightning {fedem_lightning.__version__}")
         return
+    if in_another_process():
+        end_with_the_first()
     with listening(_COMPOSING):
         _compose_and_run()
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-PARENT = "FEDEM_LIGHTNING_PARENT"
-"""Environment variable by which the first process tells the others its process id."""
+from fedem_lightning.startup.first_process import PARENT
+
 _EVERY = 0.2
 """Seconds between two looks."""
 _GRACE = 5.0
@@ -61,21 +61,6 @@ class StartedProcesses(threading.Thread):
 
 def _how_it_ended(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-
-def end_with_the_first() -> None:
-    """In every process but the first: from here on it ends, without a word, once the process that started it is gone.
-
-    A process that torchrun or SLURM started ends with those.
-    """
-    parent = int(os.environ.get(PARENT, os.getppid()))
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_EVERY)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="first-process").start()
 
 
 def kill(processes: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None:

@@ -16,7 +16,7 @@ import pytorch_lightning as pl
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint
 from fedem_lightning.callbacks.interrupt import GRACE_SECONDS, SIGNALS
 from fedem_lightning.errors import Interrupted
-from fedem_lightning.run.other_processes import StartedProcesses, end_with_the_first, kill
+from fedem_lightning.run.other_processes import StartedProcesses, kill
 from fedem_lightning.run.resuming import sweep_command
 from fedem_lightning.startup.loading import say_at_a_stop
 from fedem_lightning.startup.rank import in_another_process
@@ -55,8 +55,6 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():  # Python hears signals there alone
             self._watchdog = _Watchdog(self._patience, self._end_by_force)
             self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
-        if in_another_process():
-            end_with_the_first()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

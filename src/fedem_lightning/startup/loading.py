@@ -89,10 +89,9 @@ def _ours() -> dict[int, Any]:
 
 
 def _end(line: str) -> NoReturn:
-    if in_another_process():  # the first one says it
-        os._exit(1)
-    _clean_up()
-    with suppress(RuntimeError):  # the signal came while something was printed
-        sys.stdout.flush()
-    os.write(2, f"{line}\n".encode())
+    if not in_another_process():  # the first one says it
+        _clean_up()
+        with suppress(RuntimeError):  # the signal came while something was printed
+            sys.stdout.flush()
+        os.write(2, f"{line}\n".encode())
     os._exit(1)
