@@ -3,15 +3,16 @@
 import sys
 import warnings
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from fedem_lightning import UserError
 from fedem_lightning.topology import (
-    GRAPHS,
-    WEIGHTS,
+    Graph,
     Topology,
+    Weights,
     check_mixing_matrix,
     mixing_matrix,
     spectral_gap,
@@ -31,11 +32,11 @@ def path(n: int) -> np.ndarray:
     return of_edges(n, *pairwise(range(n)))
 
 
-def fixed(graph: str, n: int) -> np.ndarray:
+def fixed(graph: Graph, n: int) -> np.ndarray:
     return Topology(graph).adjacency(n, 0, 0)
 
 
-def topology(graph: str = "erdos_renyi", weights: str = "metropolis", **options: object) -> Topology:
+def topology(graph: Graph = "erdos_renyi", weights: Weights = "metropolis", **options: object) -> Topology:
     if weights == "fmmc":
         pytest.importorskip("cvxpy")
     return Topology(graph, weights=weights, **options)  # type: ignore[arg-type]
@@ -72,9 +73,11 @@ def test_metropolis_by_hand() -> None:
     np.testing.assert_allclose(3 * w, [[2, 1, 0, 0], [1, 1, 1, 0], [0, 1, 2, 0], [0, 0, 0, 3]], atol=1e-12)
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize(("graph", "n"), [(g, n) for g in GRAPHS for n in (1, 2, 4, 6, 25) if (g, n) != ("torus", 2)])
-def test_every_graph_mixes(graph: str, n: int, weights: str) -> None:
+@pytest.mark.parametrize("weights", get_args(Weights))
+@pytest.mark.parametrize(
+    ("graph", "n"), [(g, n) for g in get_args(Graph) for n in (1, 2, 4, 6, 25) if (g, n) != ("torus", 2)]
+)
+def test_every_graph_mixes(graph: Graph, n: int, weights: Weights) -> None:
     chosen = topology(graph, weights)
     adjacency = chosen.adjacency(n, 3, 0)
     assert adjacency.shape == (n, n)
@@ -105,7 +108,7 @@ def test_every_graph_mixes(graph: str, n: int, weights: str) -> None:
         ("star", 5, {1, 4}),
     ],
 )
-def test_degrees(graph: str, n: int, degrees: set[int]) -> None:
+def test_degrees(graph: Graph, n: int, degrees: set[int]) -> None:
     assert set(fixed(graph, n).sum(axis=0).tolist()) == degrees
 
 
@@ -137,8 +140,8 @@ def test_graphs_in_pieces_are_drawn_anew_unless_they_vary() -> None:
     assert spectral_gap(np.mean(draws, axis=0)) > 0.1  # together they mix
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_clients_that_are_not_active_are_isolated(weights: str) -> None:
+@pytest.mark.parametrize("weights", get_args(Weights))
+def test_clients_that_are_not_active_are_isolated(weights: Weights) -> None:
     active = np.arange(12) % 4 != 0
     chosen = topology(weights=weights)
     w = chosen.mixing(12, active, 1, 0)
@@ -194,10 +197,10 @@ def test_spectral_gap() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"graph": "x"}, "algorithm.topology.graph: expected one of erdos_renyi, ring, torus, complete, star, got x"),
-        ({"p": 0}, "algorithm.topology.p: expected a number above 0, got 0"),
-        ({"p": 1.5}, "algorithm.topology.p: expected a probability, at most 1, got 1.5"),
-        ({"weights": "equal"}, "algorithm.topology.weights: expected one of metropolis, fmmc, got equal"),
+        ({"graph": "x"}, "algorithm.topology.graph: expected erdos_renyi, ring, torus, complete or star, got 'x'"),
+        ({"p": 0}, "algorithm.topology.p: expected a number above 0 and up to 1, got 0"),
+        ({"p": 1.5}, "algorithm.topology.p: expected a number above 0 and up to 1, got 1.5"),
+        ({"weights": "equal"}, "algorithm.topology.weights: expected metropolis or fmmc, got 'equal'"),
         (
             {"graph": "ring", "time_varying": True},
             "algorithm.topology.time_varying: only graph=erdos_renyi can be drawn anew each round, got graph=ring",

@@ -139,7 +139,7 @@ def contrary() -> FederatedDataModule:
 @pytest.mark.parametrize(
     ("selection", "expected"), [("val", [0.0, 1.0, 0.0, 1.0]), ("train", [1.0, 1.0, 1.0, 1.0])], ids=["val", "train"]
 )
-def test_dapper_chooses_lambda_on_the_samples_it_was_told_to(selection: str, expected: list[float]) -> None:
+def test_dapper_chooses_lambda_on_the_samples_it_was_told_to(selection: Any, expected: list[float]) -> None:
     """Half of the pool has label 0 and half label 1; a client's own samples have one label alone."""
     data, sgd = contrary(), ClientSGD(lr=0.5)
     model = make_model(FedAvg, data, client_optimizer=sgd)
@@ -168,7 +168,7 @@ def test_dapper_scores_a_lambda_on_the_clients_own_samples_not_on_those_drawn_fo
 
 
 @pytest.mark.parametrize("objective", ["own", "mixture"])
-def test_interpolation_starts_from_the_model_with_the_largest_weight(objective: str) -> None:
+def test_interpolation_starts_from_the_model_with_the_largest_weight(objective: Any) -> None:
     """One full-batch step of h_l: on its own loss, or on -log(lambda p_l + (1 - lambda) sum_m pi_m p_m)."""
     data, share, lr = make_data(sizes=(9, 17, 6, 13), fractions=ALL_TRAIN), 0.4, 0.3
     model = train(make_model(FedEM, data, n_components=3, batch_size=100), data, 1)

@@ -325,13 +325,13 @@ def test_every_adaptation_follows_every_base_and_engines_agree(kind: Any, adapta
 def test_wrong_values_are_named() -> None:
     for make, message in (
         (lambda: Dapper(ratio=0), "adaptation.ratio"),
-        (lambda: Dapper(source="cloud"), "adaptation.source: expected pool, proxy, model, got cloud"),
+        (lambda: Dapper(source=cast(Any, "cloud")), "adaptation.source: expected pool, proxy or model, got 'cloud'"),
         (lambda: Dapper(source="proxy"), "adaptation.proxy: expected a file with source=proxy only"),
-        (lambda: Dapper(lambdas=()), r"adaptation.lambdas: expected numbers in \[0, 1\], got \[\]"),
+        (lambda: Dapper(lambdas=()), r"adaptation.lambdas: expected a list of numbers from 0 to 1, got \(\)"),
         (lambda: Dapper(lambdas=(0.5, 1.5)), "adaptation.lambdas"),
-        (lambda: Dapper(lambdas=cast(Any, 0.5)), "adaptation.lambdas: expected a list of numbers, got 0.5"),
-        (lambda: Interpolate(selection="test"), "adaptation.selection: expected val or train, got test"),
-        (lambda: Interpolate("both"), "adaptation.objective: expected mixture or own, got both"),
+        (lambda: Dapper(lambdas=cast(Any, 0.5)), "adaptation.lambdas: expected a list of numbers from 0 to 1, got 0.5"),
+        (lambda: Interpolate(selection=cast(Any, "test")), "adaptation.selection: expected val or train, got 'test'"),
+        (lambda: Interpolate(cast(Any, "both")), "adaptation.objective: expected mixture or own, got 'both'"),
         (lambda: Interpolate(epochs=-1), "adaptation.epochs"),
     ):
         with pytest.raises(UserError, match=message):

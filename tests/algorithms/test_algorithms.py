@@ -152,7 +152,7 @@ def test_state_survives_a_round_trip(row: Row) -> None:
 @pytest.mark.parametrize(
     ("state", "schedule"), [pytest.param("restart", "cosine", marks=pytest.mark.slow), ("keep", "constant")]
 )
-def test_a_resumed_run_has_the_same_bits(row: Row, state: str, schedule: str, tmp_path: Any) -> None:
+def test_a_resumed_run_has_the_same_bits(row: Row, state: Any, schedule: Any, tmp_path: Any) -> None:
     data = row.data()
     sgd = ClientSGD(lr=0.5, momentum=0.9, state=state, schedule=schedule)
     options: dict[str, Any] = {"client_optimizer": sgd, "participation": 0.5 if row.samples else 1.0}

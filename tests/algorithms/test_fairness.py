@@ -78,7 +78,7 @@ class AllTrained(FedEM):
 
 
 @pytest.mark.parametrize("state", ["restart", "keep"])
-def test_a_warm_up_trains_one_model_for_equal_components(state: str) -> None:
+def test_a_warm_up_trains_one_model_for_equal_components(state: Any) -> None:
     """And ends where M trained models would; kept momentum goes on in the rounds after it."""
     data, sgd = make_data(), ClientSGD(lr=0.3, momentum=0.9, state=state)
     options: dict[str, Any] = {"initialization": "shared", "warmup_rounds": 2, "client_optimizer": sgd}
@@ -295,8 +295,8 @@ def test_a_run_that_cannot_split_says_so(options: dict[str, Any], reason: str) -
             "personalize_tolerance: expected a number above 0",
         ),
         (FedEM, {"personalize_tolerance": 0.1}, "personalize_tolerance: it needs algorithm.personalize_steps above 1"),
-        (FedEM, {"personalize_seen": "yes"}, "personalize_seen: expected true or false, got yes"),
-        (Clustered, {"eps1": "often"}, "eps1: expected a number or auto, got often"),
+        (FedEM, {"personalize_seen": "yes"}, "personalize_seen: expected true or false, got 'yes'"),
+        (Clustered, {"eps1": "often"}, "eps1: expected a number at least 0 or auto, got 'often'"),
         (Clustered, {"eps2": -1}, "eps2: expected a number at least 0"),
     ],
 )

@@ -325,7 +325,7 @@ def test_an_npz_file_with_objects_says_how_to_save_it(mmap: bool, tmp_path: Path
 
 
 @pytest.mark.parametrize("task", ["classification", "binary", "regression"])
-def test_labels_that_are_signs(task: str, tmp_path: Path) -> None:
+def test_labels_that_are_signs(task: Any, tmp_path: Path) -> None:
     for number, y in enumerate(([-1, 1, -1, 1], [-1.0, 1.0, 1.0, 1.0], [1, 1, 1, 1], [-1, 2, 0, 1])):
         np.savez(tmp_path / "mine.npz", **{**GOOD, "y": np.array(y)})
         if task == "regression" or number == 2:

@@ -119,7 +119,7 @@ def test_a_clients_samples_do_not_depend_on_the_others() -> None:
     ("options", "message"),
     [
         ({"n_clients": 0}, "dataset.n_clients: expected a whole number of at least 1"),
-        ({"n_symbols": 8}, "dataset.n_symbols: expected at least 9, or clients have no more symbols of their own"),
+        ({"n_symbols": 8}, "dataset.n_symbols: expected a whole number of at least 9, got 8"),
         ({"n_symbols": 9.5}, "dataset.n_symbols: expected a whole number"),
         ({"n_samples": 0}, "dataset.n_samples"),
         ({"n_val": -1}, "dataset.n_val"),

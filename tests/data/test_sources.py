@@ -25,7 +25,7 @@ from fedem_lightning import ImageDataModule, UserError
 from fedem_lightning.data import sources
 from fedem_lightning.data.formats.npz import read_npz, write_npz
 from fedem_lightning.data.sources import load, read
-from fedem_lightning.run.cli import user_message
+from fedem_lightning.run.failures import user_message
 from helpers.commands import CONFIG_DIR, call
 
 RNG = np.random.default_rng(0)

@@ -50,10 +50,14 @@ def test_without_names_the_share_is_drawn() -> None:
         ([7], 0.0, "no client is named 7"),
         (["clinic"], 0.25, "it names clients, and unseen_fraction=0.25 draws some; give one of them"),
         (list(NAMES), 0.0, "it names all 4 clients, which leaves nobody to train"),
-        ("clinic", 0.0, r"expected a list of clients' names such as \[a,b\], got 'clinic'"),
+        (
+            "clinic",
+            0.0,
+            r"expected a list of clients' names such as \[a,b\] \(null, true and 1.5 need quotes\), got 'clinic'",
+        ),
         (None, 0.0, "expected a list of clients' names"),
-        ([True], 0.0, "expected names of clients, got True; such a name needs quotes"),
-        ([1.5], 0.0, "expected names of clients, got 1.5"),
+        ([True], 0.0, r"expected a list of clients\' names such as .* need quotes\), got \[True\]"),
+        ([1.5], 0.0, r"expected a list of clients\' names such as .*, got \[1.5\]"),
     ],
 )
 def test_wrong_names_are_one_line(unseen: Any, fraction: float, message: str) -> None:

@@ -22,7 +22,7 @@ def images(n: int = 8) -> FederatedDataModule:
     return FederatedDataModule.from_arrays(x, torch.arange(n).numpy() % 3, torch.arange(n).numpy() % 4, n_classes=3)
 
 
-def chosen(engine: str, rounds: int, asked: Any = None, state: str = "restart", **trainer: Any) -> Any:
+def chosen(engine: str, rounds: int, asked: Any = None, state: Any = "restart", **trainer: Any) -> Any:
     data = images()
     sgd = ClientSGD(lr=0.1, momentum=0.9, state=state)
     model = FedAvg(CNN(3), n_clients=4, engine=engine, client_optimizer=sgd)

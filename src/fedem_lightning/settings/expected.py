@@ -68,7 +68,8 @@ def _words(hint: Any) -> list[str]:
         return known[hint]
     container = origin or hint
     if isinstance(container, type) and issubclass(container, collections.abc.Mapping):
-        return ["keys with values"]
+        held = _listed(_alternatives(arguments[1])) if arguments and arguments[1] is not Any else ""
+        return [f"keys, each with {held}" if held else "keys with values"]
     if isinstance(container, type) and issubclass(container, collections.abc.Iterable) and not _is_object(hint):
         items = _listed(_alternatives(arguments[0])) if arguments else "values"
         return [f"a list of {items.removeprefix('a ').replace('number', 'numbers', 1)}"]

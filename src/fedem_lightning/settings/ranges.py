@@ -31,7 +31,7 @@ BelowHalf = Annotated[float, Ge(0), Lt(0.5)]
 FaultyClients = Annotated[
     float, Ge(0), Predicate(_below_half_or_number), "a share below 0.5 or a whole number of clients"
 ]
-Names = Annotated[Sequence[str | int], "a list of clients' names such as [a,b,'null']"]
+Names = Annotated[Sequence[str | int], "a list of clients' names such as [a,b] (null, true and 1.5 need quotes)"]
 Column = str | int
 Columns = Annotated[Sequence[Column], "a list of columns such as [a,b]"]
 Shape = Annotated[Sequence[PositiveInt], MinLen(1)]

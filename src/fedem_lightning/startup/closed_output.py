@@ -13,13 +13,13 @@ def survive_closed_output() -> None:
         stream = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__") or not isinstance(stream, io.TextIOWrapper):
             continue  # there is none, or somebody captures it
-        stream.flush()
-        unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
-        if isinstance(stream.buffer if unbuffered else stream.buffer.raw, _Patient):
+        if isinstance(getattr(stream.buffer, "raw", stream.buffer), _Patient):
             continue
+        stream.flush()
         raw = _Patient(stream.fileno(), "wb", closefd=False)
+        buffer: Any = raw if isinstance(stream.buffer, io.FileIO) else io.BufferedWriter(raw)  # raw: of `python -u`
         kept = {option: getattr(stream, option) for option in ("encoding", "errors", "line_buffering", "write_through")}
-        again = io.TextIOWrapper(raw if unbuffered else io.BufferedWriter(raw), **kept)
+        again = io.TextIOWrapper(buffer, **kept)
         setattr(sys, name, again)
         setattr(sys, f"__{name}__", again)
 
