@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -420,7 +420,7 @@ TABLES: dict[str, tuple[Make, str]] = {
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_refused(name: str, tmp_path: Path, quick_and_small: None) -> None:
     make, message = TABLES[name]
-    task = "regression" if name == "labels of 1e300" else None
+    task: Any = "regression" if name == "labels of 1e300" else None
     refused(make, lambda path: TableDataModule(path, "y", "client", task=task), message, tmp_path)
 
 
@@ -615,6 +615,6 @@ def test_a_known_format_is_refused(name: str, tmp_path: Path, quick_and_small: N
     data, make, message = FORMATS[name]
 
     def read(path: Path) -> Any:
-        return TextDataModule(path) if data == "shakespeare" else ImageDataModule(data, "iid", 1, path=path)
+        return TextDataModule(path) if data == "shakespeare" else ImageDataModule(cast(Any, data), "iid", 1, path=path)
 
     refused(make, read, message, tmp_path)
