@@ -318,9 +318,7 @@ def test_methods_and_networks_that_do_not_fit_are_named() -> None:
     data, limited = make_data(), LIMITED["limited"]
     with pytest.raises(UserError, match=r"one deadline at most, got those of a, b"):
         make_model(FedAvg, data, networks={"a": limited, "b": limited, "c": FIGURE_3["wireless"]})
-    with pytest.raises(
-        UserError, match=r"algorithm.networks: expected keys, each with a Network or null, got"
-    ):
+    with pytest.raises(UserError, match=r"algorithm.networks: expected keys, each with a Network or null, got"):
         make_model(FedAvg, data, networks={"a": 1.0})
     for kind in (AFL, Clustered):
         with pytest.raises(UserError, match=rf"network.deadline: .*, but {kind.__name__} needs every client"):
