@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.data.catalogue import SOURCES, kept_copy
 from fedem_lightning.errors import UserError, require
@@ -120,7 +120,7 @@ def _describe(chosen: argparse.Namespace) -> None:
         from fedem_lightning.data.describe import draw, print_description
         from fedem_lightning.run.gate import check_group
 
-    check_group(config, "dataset")
+    check_group("dataset", OmegaConf.to_container(config.dataset, resolve=True))
     data = instantiate(config.dataset)
     print_description(data.federation)
     if chosen.figure is not None:

@@ -70,12 +70,11 @@ def check_settings(config: DictConfig) -> None:
     """
     _check_own(config)
     for group in (*NEEDED, *(str(key) for key in config if key not in NEEDED and key not in OWN)):
-        check_group(config, group)
+        check_group(group, _value(config, group))
 
 
-def check_group(config: DictConfig, group: str) -> None:
-    """Checks one part of a configuration, or everything in it that will be built; see `check_settings`."""
-    value = _value(config, group)
+def check_group(group: str, value: Any) -> None:
+    """Checks what a configuration has under one of its keys, without interpolations; see `check_settings`."""
     if group == "aggregation" and isinstance(value, dict):
         value = {"_target_": "fedem_lightning.Mean"} | value
     if group in NAMED:
@@ -207,10 +206,6 @@ def _try_optimizer(key: str, kind: Callable[..., Any], options: dict[str, Any]) 
     try:
         functools.partial(kind, **options)([torch.nn.Parameter(torch.zeros(1))])
     except Exception as error:  # of any class
-        raise UserError(
-            f"{key}: {kind.__name__} takes no {_shown(options)} ({' '.join(str(error).split())})"
-        ) from error
-
-
-def _shown(options: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={given(value)}" for name, value in options.items()) or "call without arguments"
+        shown = ", ".join(f"{name}={given(value)}" for name, value in options.items())
+        reason = " ".join(str(error).split())
+        raise UserError(f"{key}: the optimiser refuses {shown or 'to have no options'} ({reason})") from error

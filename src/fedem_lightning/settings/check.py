@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from types import GenericAlias
+from types import FunctionType, GenericAlias, MethodType
 from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -58,10 +58,11 @@ def parameters(target: Callable[..., Any]) -> Parameters:
     """The parameters of a function or a class, with those of its base classes as far as it hands arguments on."""
     known: dict[str, Setting] = {}
     for call in _calls(target):
-        if call is object.__init__ or call.__module__ == "torch.nn.modules.module":
+        if call is object.__init__ or getattr(call, "__module__", "") == "torch.nn.modules.module":
             return Parameters(known, open=False)  # they accept **kwargs, and refuse all of them
-        hints = _hints(call)
-        found = inspect.signature(call).parameters
+        if not isinstance(call, FunctionType | MethodType):
+            return Parameters(known, open=True)  # written in C, or an object that can be called
+        hints, found = _hints(call), inspect.signature(call).parameters
         for name, parameter in found.items():
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name != "self":
                 known.setdefault(name, Setting(hints.get(name, Any), parameter.default))
@@ -110,16 +111,23 @@ class Checked:
 
 
 def _calls(target: Callable[..., Any]) -> list[Callable[..., Any]]:
-    kinds = target.__mro__ if isinstance(target, type) else ()
-    return [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)] or [target]
+    """The functions that take a target's arguments, one after the other: constructors, those of base classes last."""
+    if not isinstance(target, type):
+        return [target]
+    made_by = {
+        name: [vars(kind)[name] for kind in target.__mro__ if name in vars(kind)] for name in ("__init__", "__new__")
+    }
+    if len(made_by["__init__"]) == 1 < len(made_by["__new__"]):  # such as a NamedTuple; the other is that of `object`
+        return [target.__new__]
+    return made_by["__init__"]
 
 
 def _hints(call: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations; none where a name in them is unknown at run time, as after `if TYPE_CHECKING`."""
+    """Annotations; not those in quotes where a name in one is unknown at run time, as after `if TYPE_CHECKING`."""
     try:
         return get_type_hints(call, include_extras=True)
     except (NameError, TypeError, AttributeError):
-        return {}
+        return {name: hint for name, hint in call.__annotations__.items() if not isinstance(hint, str)}
 
 
 def _is_plain(value: Any) -> bool:

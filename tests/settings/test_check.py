@@ -1,0 +1,152 @@
+"""Values against annotations, and the line that says what was expected."""
+
+import datetime
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import pytest
+from annotated_types import Ge, Gt, Le, Lt
+from omegaconf import OmegaConf
+from pydantic import AllowInfNan
+from torch import nn
+
+from fedem_lightning import MLP, ClientSGD, FedAvg, Linear, UserError
+from fedem_lightning.records.recipes import recorded
+from fedem_lightning.settings.check import Checked, Setting, check_arguments, parameters
+from fedem_lightning.settings.ranges import Fractions, Names, PositiveInt, Seed, Share, ShareOrNumber
+
+FITS: list[tuple[Any, list[Any]]] = [
+    (bool, [True, False]),
+    (int, [0, -3]),
+    (float, [0.5, 2, -1]),
+    (str, ["", "no", "<script>", "a\nb"]),
+    (str | Path | None, ["x", Path("x"), None]),
+    (PositiveInt | None, [1, None]),
+    (Share, [0, 1, 0.5]),
+    (Seed, [0, 2**32 - 1]),
+    (ShareOrNumber, [0.1, 1, 1.0, 2, 7.0]),
+    (float | Literal["auto"], [1, "auto"]),
+    (bool | Literal["all"], [True, "all"]),
+    (Fractions, [[0.6, 0.2, 0.2], (1, 0, 0)]),
+    (Names, [[], ["a", 3], ("a",)]),
+    (Sequence[int], [[1], (1, 2), OmegaConf.create([1, 2])]),
+    (Mapping[str, float], [{"a": 1}, {}, OmegaConf.create({"a": 0.5})]),
+    (Annotated[float, Gt(0), AllowInfNan()], [math.inf, 1]),
+    (ClientSGD | None, [None, ClientSGD()]),
+    (Callable[..., int] | None, [len, None]),
+    ("a name that nothing has", [3, "x", None]),  # an annotation that says nothing
+]
+DOES_NOT: list[tuple[Any, Any, str]] = [
+    (bool, "no", "expected true or false, got 'no'"),
+    (bool, 1, "expected true or false, got 1"),
+    (int, True, "expected a whole number, got true"),
+    (int, 1.0, "expected a whole number, got 1.0"),
+    (int, "1", "expected a whole number, got '1'"),
+    (float, False, "expected a number, got false"),
+    (float, math.nan, "expected a finite number, got nan"),
+    (float, -math.inf, "expected a finite number, got -inf"),
+    (Annotated[float, Gt(0), AllowInfNan()], math.nan, "expected a finite number above 0, got nan"),
+    (str, 3, "expected text, got 3"),
+    (str, None, "expected text, got null"),
+    (Annotated[int, Ge(1), Le(10)], 11, "expected a whole number from 1 to 10, got 11"),
+    (Annotated[int, Ge(1), Lt(9)], 9, "expected a whole number of at least 1 and below 9, got 9"),
+    (Annotated[float, Ge(0), Lt(1)], 1, "expected a number at least 0 and below 1, got 1"),
+    (Annotated[float, Gt(0), Le(1)] | None, 0, "expected a number above 0 and up to 1 or null, got 0"),
+    (ShareOrNumber, 1.5, "expected a fraction up to 1 or a number from 2 on, got 1.5"),
+    (Fractions, [0.5, 0.5], "expected train > 0, val >= 0, test >= 0 with sum 1, got [0.5, 0.5]"),
+    (Fractions, [0, 0.5, 0.5], "expected train > 0, val >= 0, test >= 0 with sum 1, got [0, 0.5, 0.5]"),
+    (Literal["ring", "star"], "rign", "expected ring or star, got 'rign'; did you mean ring?"),
+    (Literal["a", "b"] | int, "zzz", "expected a, b or a whole number, got 'zzz'"),
+    (Sequence[Share], [0.5, 2], "expected a list of numbers from 0 to 1, got [0.5, 2]"),
+    (Sequence[str], "abc", "expected a list of text, got 'abc'"),
+    (Mapping[str, str], [1], "expected keys, each with text, got [1]"),
+    (dict, 3, "expected keys with values, got 3"),
+    (ClientSGD | None, 0.1, "expected a ClientSGD or null, got 0.1"),
+    (str | nn.Module, 3, "expected text, got 3"),  # what only a program can make is left out
+    (str | None, ["x"] * 99, "expected text or null, got " + str(["x"] * 99)[:80] + "..."),
+    (int, "a\nb<script>", "expected a whole number, got 'a\\nb<script>'"),
+]
+
+
+@pytest.mark.parametrize(("hint", "values"), FITS)
+def test_what_an_annotation_allows(hint: Any, values: list[Any]) -> None:
+    for value in values:
+        Setting(hint).check("key", value)
+
+
+@pytest.mark.parametrize(("hint", "value", "line"), DOES_NOT)
+def test_what_it_does_not(hint: Any, value: Any, line: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Setting(hint).check("key", value)
+    assert str(caught.value) == f"key: {line}"
+
+
+class Base:
+    def __init__(self, kept: int, base: Share = 0.5) -> None: ...
+
+
+class Passing(Base):
+    def __init__(self, own: bool, kept: str = "x", **options: Any) -> None: ...
+
+
+class Point(NamedTuple):
+    x: float
+
+
+def generator(n: PositiveInt, *rest: int) -> Iterator[int]:
+    yield n
+
+
+def test_parameters_are_those_of_base_classes_too_as_far_as_they_are_reached() -> None:
+    known, is_open = parameters(Passing)
+    assert {name: setting.hint for name, setting in known.items()} == {"own": bool, "kept": str, "base": Share}
+    assert not is_open
+    assert parameters(Linear).known.keys() == {"in_shape", "n_outputs", "bias"}  # nn.Module takes no options
+    assert {"strength", "n_components"} - parameters(FedAvg).known.keys() == {"strength"}
+    assert parameters(generator).known.keys() == {"n"}
+    assert parameters(Point).known["x"].hint is float
+    assert parameters(lambda **options: options).open
+    assert parameters(dict).open
+    assert parameters(datetime.timedelta).open
+
+
+class Own(Checked):
+    settings_key = "mine"
+
+    def __init__(self, share: Share, late: int = None, size: "Unknown" = 3) -> None:  # type: ignore # noqa: F821, RUF013
+        raise AssertionError("it was made")
+
+
+def test_arguments_are_checked_before_the_constructor_runs() -> None:
+    with pytest.raises(UserError, match=r"^backbone\.hidden: expected a list of whole numbers of at least 1, got 3"):
+        MLP((3,), 2, hidden=3)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^algorithm\.batch_size: expected a whole number of at least 1, got 0"):
+        FedAvg(Linear((3,), 2), n_clients=2, batch_size=0)
+
+
+def test_annotations_that_say_nothing_and_defaults_pass() -> None:
+    with pytest.raises(AssertionError, match="it was made"):
+        Own(1, size="x", late=None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^mine\.share: expected a number from 0 to 1, got 2"):
+        Own(2, size="x")
+
+
+def test_only_plain_values_are_checked() -> None:
+    def function(weights: int, names: Sequence[str] = ()) -> None: ...
+
+    check_arguments("key", function, {"weights": np.ones(3), "names": np.array(["a"]), "other": 3})
+    with pytest.raises(UserError, match=r"^names: expected a list of text, got \[3\]"):
+        check_arguments("", function, {"names": [3]})
+
+
+def test_a_function_that_makes_a_backbone_is_checked() -> None:
+    @recorded
+    def body(n_outputs: PositiveInt) -> nn.Module:
+        return nn.Linear(1, n_outputs)
+
+    assert body(3).made_with == {"n_outputs": 3}
+    with pytest.raises(UserError, match=r"^backbone\.n_outputs: expected a whole number of at least 1, got 0"):
+        body(0)
