@@ -589,3 +589,13 @@ def test_no_gradient_at_all_ends_the_run() -> None:
     data = with_bad_samples((0, 1, 2, 3, 4))
     with pytest.raises(UserError, match="in a special round no client's gradient was finite"):
         train(make_model(UserCentric, data), data, 1)
+
+
+def test_a_gradient_that_was_known_once_does_not_stand_for_one_that_is_not_finite() -> None:
+    data = with_bad_samples(())
+    model = train(make_model(UserCentric, data, client_optimizer=SGD), data, 1)
+    assert model.weights[:, 1].any()
+    data.federation.samples.x[20:40] = np.inf  # type: ignore[attr-defined]
+    with torch.no_grad(), pytest.warns(UserWarning, match="clinic 1"):
+        model.special_round(data.federation)
+    assert not model.weights[:, 1].any()

@@ -104,12 +104,12 @@ def encrypted(folder: Path) -> Path:
 
 
 def lying(folder: Path) -> Path:
-    """A member whose entries promise 8 GB that its few compressed bytes cannot hold."""
-    path = zipped({"x.npy": header("<f8", (10**8, 10))}, zipfile.ZIP_DEFLATED)(folder)
+    """An array of 3.2 GB, as its header and its entry in the zip say; its few compressed bytes cannot hold it."""
+    begun = header("<f8", (4 * 10**7, 10))
+    path = zipped({"x.npy": begun}, zipfile.ZIP_DEFLATED)(folder)
     content = bytearray(path.read_bytes())
-    start = len(header("<f8", (10**8, 10)))
-    at = content.rfind(b"PK\x01\x02")
-    content[at + 24 : at + 28] = struct.pack("<I", (8 * 10**9 + start) % 2**32)
+    size = content.rfind(b"PK\x01\x02") + 24  # of the last entry
+    content[size : size + 4] = struct.pack("<I", 32 * 10**8 + len(begun))
     path.write_bytes(content)
     return path
 
@@ -207,7 +207,7 @@ NPZ: dict[str, tuple[Make, str]] = {
     "a nested header": (zipped({"x.npy": raw_header("(" * 9000 + ")" * 9000)}), "cannot read .*a.npz as .npz"),
     "signs in the header": (zipped({"x.npy": raw_header("-" * 9000 + "1")}), "cannot read .*a.npz as .npz"),
     "a pickle": (with_pickle, "a.npz holds Python objects in x; save strings with .astype"),
-    "8 GB in few bytes": (lying, "array x promises float64"),
+    "3 GB in few bytes": (lying, "array x promises .* 3200000000 bytes, which .* compressed bytes cannot hold"),
     "a single value": (npz(x=np.array(3.0)), "array x is a single value"),
     "no client array": (npz(client=None), "a.npz lacks client; expected x, y, client"),
     "one axis": (npz(x=np.arange(N * 1.0)), r"x: expected features \[n, ...\], at least one, got shape \(12,\)"),
