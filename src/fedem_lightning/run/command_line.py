@@ -78,8 +78,7 @@ def _check_choice(override: Override, options: list[str]) -> None:
     if isinstance(value, list):
         single = f"{group}={typed}: expected one choice; -m {group}={','.join(map(str, value))} makes a run of each"
         require(group not in _OF_ONE, single)
-        return
     swept = value.list if isinstance(value, ChoiceSweep) else [] if override.is_sweep_override() else [value]
-    for name in swept:
-        named = isinstance(name, str | QuotedString | list) and name != ""
+    for name in [name for choice in swept for name in (choice if isinstance(choice, list) else [choice])]:
+        named = isinstance(name, str | QuotedString) and name != ""
         require(named, no_choice(group, "null" if name is None else str(name), options))
