@@ -286,7 +286,7 @@ def test_parts_of_an_unknown_group_are_checked() -> None:
         ({"rule": "neat"}, "algorithm.rule: expected near or far, got 'neat'; did you mean near?"),
         ({"sizes": [1, 0]}, "algorithm.sizes: expected a list of whole numbers of at least 1 or null, got [1, 0]"),
         ({"batch_size": "many"}, "algorithm.batch_size: expected a whole number of at least 1, got 'many'"),
-        ({"strenth": 1}, "algorithm.strenth: Mine takes no such argument"),
+        ({"force": 1}, "algorithm.force: Mine takes no such argument"),
         ({"untyped": object.__name__}, ""),
     ],
 )

@@ -114,12 +114,9 @@ def _calls(target: Callable[..., Any]) -> list[Callable[..., Any]]:
     """The functions that take a target's arguments, one after the other: constructors, those of base classes last."""
     if not isinstance(target, type):
         return [target]
-    made_by = {
-        name: [vars(kind)[name] for kind in target.__mro__ if name in vars(kind)] for name in ("__init__", "__new__")
-    }
-    if len(made_by["__init__"]) == 1 < len(made_by["__new__"]):  # such as a NamedTuple; the other is that of `object`
-        return [target.__new__]
-    return made_by["__init__"]
+    spaces = [vars(kind) for kind in target.__mro__]
+    inits, news = ([names[name] for names in spaces if name in names] for name in ("__init__", "__new__"))
+    return [target.__new__] if len(inits) == 1 < len(news) else inits  # the former: such as a NamedTuple
 
 
 def _hints(call: Callable[..., Any]) -> dict[str, Any]:

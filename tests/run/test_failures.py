@@ -1,0 +1,161 @@
+"""Errors that nobody foresaw: one line and exit code 1, the trace in a file; in a sweep, in another command too."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedem_lightning import FedAvg, UserError
+from fedem_lightning.report import __main__ as report
+from fedem_lightning.run import execute, failures
+from fedem_lightning.run.failures import TRACE, unexpected
+from helpers.commands import TINY, call
+from helpers.runs import leave_undrawn
+
+SHORT = [*TINY, "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "algorithm=fedavg"]
+
+
+def break_round(monkeypatch: pytest.MonkeyPatch, seed: int | None = None) -> None:
+    """Rounds fail, those of one seed or all."""
+    step = FedAvg.training_step
+
+    def broken(model: FedAvg, *arguments: Any) -> None:
+        if seed in (None, model.seed):
+            raise KeyError("line one\nline two")
+        step(model, *arguments)
+
+    monkeypatch.setattr(FedAvg, "training_step", broken)
+
+
+def test_a_failed_round_is_one_line_and_the_trace_lies_in_the_runs_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_undrawn(monkeypatch)
+    with monkeypatch.context() as patch:
+        break_round(patch)
+        assert call(tmp_path, patch, *SHORT, "run_dir=run") == 1
+    trace = tmp_path / "run" / TRACE
+    assert capsys.readouterr().err == f"error: KeyError: 'line one\\nline two'; full trace: {trace}\n"
+    assert re.search(r'line \d+, in broken\n.*raise KeyError\("line one', trace.read_text(), re.S)
+    assert call(tmp_path, monkeypatch, *SHORT, "run_dir=run", "ckpt_path=auto") == 0
+    assert not trace.exists()  # the run has been continued
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["rounds"] == 1
+
+
+def test_what_fails_before_the_run_begins_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(execute, "build_model", broken)
+    assert call(tmp_path, monkeypatch, *SHORT, "run_dir=a/run") == 1
+    found = re.fullmatch(r"error: ZeroDivisionError; full trace: (\S+error\.txt)\n", capsys.readouterr().err)
+    assert found
+    assert "in broken" in Path(found.group(1)).read_text()
+    Path(found.group(1)).unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_trace_is_shown_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    break_round(monkeypatch)
+    assert call(tmp_path, monkeypatch, *SHORT, "run_dir=run", HYDRA_FULL_ERROR="1") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.splitlines()[-1].startswith("error: KeyError: ")
+
+
+def test_a_sweep_runs_its_other_jobs_and_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_undrawn(monkeypatch)
+    break_round(monkeypatch, seed=0)
+    assert call(tmp_path, monkeypatch, "-m", *SHORT, "seed=0,1", "run_dir=sweep") == 1
+    lines = capsys.readouterr().err.splitlines()
+    trace = tmp_path / "sweep" / "0_seed=0" / TRACE
+    line = f"KeyError: 'line one\\nline two'; full trace: {trace}"
+    assert lines[0] == f"job 0_seed=0 failed: {line}"
+    assert lines[-1] == f"error: {line}"
+    assert "Traceback" not in "\n".join(lines)
+    assert trace.exists()
+    assert (tmp_path / "sweep" / "1_seed=1" / "results.json").exists()
+
+
+def test_a_refused_sweep_leaves_nothing_and_names_each_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in ([], ["run_dir=a/sweep"]):
+        assert call(tmp_path, monkeypatch, "-m", *TINY, "dataset.one_hot=no,off", *place) == 2
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[0] == "job 0_dataset.one_hot=no failed: dataset.one_hot: expected true or false, got 'no'"
+        assert lines[1] == "job 1_dataset.one_hot=off failed: dataset.one_hot: expected true or false, got 'off'"
+        assert lines[-1] == "error: dataset.one_hot: expected true or false, got 'no'"
+        assert list(tmp_path.iterdir()) == []
+
+
+REFUSED = {
+    "dataset.one_hot=no": "dataset.one_hot: expected true or false, got 'no'",
+    "learning_rates=[1,2]": "learning_rates: expected keys with values, got [1,2]",
+    "algorithm.pretrained={a:1}": "algorithm.pretrained: expected a list, got {a:1}",
+    "algorithm=[fedavg,local]": "algorithm=[fedavg,local]: expected one choice; -m algorithm=fedavg,local makes a run "
+    "of each",
+    "-m backbone=5,linear": "backbone=5: no such choice; there are",
+    "-m algorithm=null,fedavg": "algorithm=null: no such choice; there are",
+    "trainer.precision=16-true": "trainer.precision: expected 32-true, 64-true, bf16-mixed or null, got '16-true'",
+    "backbone=cnn": "backbone: CNN takes images",
+    "backbone=lstm": "backbone: it does not take samples of shape (6,)",
+    "+trainer.limit_val_batches=-1": "You have passed invalid value -1 for limit_val_batches",
+}
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_a_refused_run_leaves_no_folder(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(tmp_path, monkeypatch, *typed.split(), *TINY, "run_dir=a/run") == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {REFUSED[typed]}")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_takes_no_trace_still_lets_the_line_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / ".hydra").mkdir()
+    monkeypatch.setattr(failures, "_save", full)
+    assert str(unexpected(OSError(28, "No space left on device"), tmp_path)) == (
+        "OSError: [Errno 28] No space left on device"
+    )
+
+
+def test_a_long_message_is_cut_and_names_are_text(tmp_path: Path) -> None:
+    (tmp_path / ".hydra").mkdir()
+    error = ValueError("<script>\udc80 $\\frac{$ " + "x" * 999)
+    line = str(unexpected(error, tmp_path))
+    assert line.startswith("ValueError: <script>\udc80 $\\frac{$ xxx")
+    assert len(line) < 400 + len(str(tmp_path))
+    assert "x" * 999 in (tmp_path / TRACE).read_text(encoding="utf-8")
+
+
+def test_other_commands_fail_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(chosen: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("fedem_lightning.report.comparison.compare", broken)
+    for error, code in ((KeyError("x"), 1), (UserError("DIR: no runs"), 2), (OSError("no\nspace"), 2)):
+        with pytest.raises(SystemExit, match=str(code)):
+            report.main([str(tmp_path)])
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        said = "error: KeyError: 'x'; full trace: " if code == 1 else f"error: {' '.join(str(error).split())}\n"
+        assert err.startswith(said)
+        if code == 1:
+            Path(err.split("full trace: ")[1].strip()).unlink()
