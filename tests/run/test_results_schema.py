@@ -50,6 +50,15 @@ def test_each_kind_of_run_fits(runs: dict[str, Path]) -> None:
     assert {kind: problems_of_run(folder) for kind, folder in runs.items()} == {kind: [] for kind in KINDS}
 
 
+def test_what_the_bits_depend_on_stands_in_the_results(runs: dict[str, Path]) -> None:
+    results = json.loads((runs["mixture"] / "results.json").read_text())
+    named = results | {"seed": 0}  # the run's own function adds it
+    for key in results["reproducibility"]["depends_on"]:
+        group, _, name = key.partition(".")
+        assert name in named[group] if name else group in named, key
+    assert results["reproducibility"]["same_bits"]
+
+
 def test_the_kinds_have_what_only_they_have(runs: dict[str, Path]) -> None:
     results = {kind: json.loads((folder / "results.json").read_text()) for kind, folder in runs.items()}
     assert results["mixture"]["bounds"]["models"] > 0

@@ -28,6 +28,7 @@ from fedem_lightning.evaluation.scores import REFERENCES
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.writing import replacing
 from fedem_lightning.run.files import write_arrays, write_atomically
+from fedem_lightning.run.reproducibility import reproducibility
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
 """Arrays by file and name, see `Contract.artifacts`."""
@@ -78,6 +79,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         },
         "peak_memory_bytes": _peak_memory(algorithm.device),
         "environment": environment(algorithm.device),
+        "reproducibility": reproducibility(algorithm.device),
     }
 
 
