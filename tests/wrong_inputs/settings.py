@@ -6,7 +6,8 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from fedem_lightning.run.usage import CONFIG_DIR, choices
+from fedem_lightning.run.usage import choices
+from helpers.commands import CONFIG_DIR
 from wrong_inputs.case import Case
 
 TINY = (
