@@ -40,7 +40,7 @@ DATA = {"oracle": ["dataset=density", "dataset.n_clients=8", "dataset.n_samples=
 """Where a method needs another data set than `NPZ`."""
 MORE = {
     "clustered": ["algorithm.min_rounds=2", "algorithm.eps1=1e9", "algorithm.eps2=0"],  # so that it splits
-    "mocha": ["dataset.task=binary"],
+    "mocha": ["dataset.task=binary", "dataset.unseen_fraction=0"],
 }
 
 
