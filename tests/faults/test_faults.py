@@ -206,7 +206,7 @@ WRONG: dict[str, tuple[type[Faults], dict[str, Any]]] = {
     "faults.share: expected a number at least 0 and below 1, got 1": (SendNaN, {"share": 1}),
     "faults.every_round: expected true or false, got 2": (NoAnswer, {"every_round": 2}),
     "faults.factor: expected a number above 0, got -1": (SignFlip, {"factor": -1}),
-    "faults.factor: expected a number above 0, got nan": (SignFlip, {"factor": float("nan")}),
+    "faults.factor: expected a finite number above 0, got nan": (SignFlip, {"factor": float("nan")}),
 }
 
 

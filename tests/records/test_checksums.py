@@ -94,8 +94,9 @@ def test_a_checkpoint_without_a_checksum_is_used_with_a_line(
     torch.save(torch.load(run / "checkpoints" / path.name, weights_only=True), path)
     assert is_intact(path) is None
     assert find_checkpoint("auto", tmp_path) == path
-    load(tmp_path)
-    assert capsys.readouterr().out.count(f"{path} has no checksum") == 2
+    assert capsys.readouterr().out.count(f"{path} has no checksum") == 1
+    load(tmp_path)  # which may well be of a Trainer without the plugin
+    assert capsys.readouterr().out == ""
     os.truncate(path, path.stat().st_size - 1)
     assert is_intact(path) is False
 

@@ -46,12 +46,12 @@ def test_a_run_whose_x_changed_is_refused(
 def test_a_model_that_overflowed_is_not_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every client's model is finite, their mean is not."""
+    """Every client's model is finite, their mean is not: the round says so, and no round follows."""
     write(tmp_path)
     arguments = ["dataset=npz", "dataset.path=mine.npz", "algorithm=fedavg", "run_dir=run", "trainer.max_epochs=1"]
     assert call(tmp_path, monkeypatch, *arguments, "algorithm.client_optimizer.lr=1e38") == 2
     error = capsys.readouterr().err
-    assert "training diverged: after round 1, linear." in error
+    assert "training diverged: in round 1 the mean of the updates overflows" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run" / "results.json").exists()
 
@@ -75,4 +75,4 @@ def test_a_data_dir_that_is_no_folder(folder: str, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as stopped:
         data_main(["list", f"data_dir={folder}"])
     assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith("error: data_dir: expected a folder, got ")
+    assert capsys.readouterr().err.startswith("error: data_dir: expected text, got ")

@@ -25,7 +25,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
     save = Figure.savefig
 
     def kept(figure: Figure, path: Path, **options: Any) -> None:
-        figures[Path(path).stem] = figure
+        figures[Path(path).name.removeprefix(".").partition(".")[0]] = figure  # a temporary name
         save(figure, path, **options)
 
     monkeypatch.setattr(Figure, "savefig", kept)

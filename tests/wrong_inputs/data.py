@@ -262,7 +262,15 @@ def _commands() -> Iterator[Case]:
     """Wrong arguments of `python -m fedem_lightning.data`."""
     command = "fedem_lightning.data"
     wrong: tuple[tuple[str, ...], ...] = (
-        *((), ("describe",), ("describe", "no_such"), ("no_such_command",), ("list", "data_dir"), ("--what",), ("convert",)),
+        *(
+            (),
+            ("describe",),
+            ("describe", "no_such"),
+            ("no_such_command",),
+            ("list", "data_dir"),
+            ("--what",),
+            ("convert",),
+        ),
         *(("convert", "cifar10", "missing", "out.npz"), ("convert", "no_such", "a", "b"), ("download",)),
         *(("download", "no_such"), ("describe", "npz"), ("describe", "npz", "dataset.path=5")),
         *(("describe", "synthetic", "dataset.n_clients=abc"), ("describe", "synthetic", "dataset.n_client=3")),

@@ -73,7 +73,7 @@ def _list(chosen: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedem_lightning.data.names import printable
+    from fedem_lightning.data.printing import printable
 
     folder = _data_dir(chosen.overrides)
     table = Table(title=printable(f"data_dir: {folder}"))

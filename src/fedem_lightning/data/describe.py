@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.names import printable
+from fedem_lightning.data.printing import printable
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.tasks import Regression

@@ -34,12 +34,6 @@ def shown(name: str) -> str:
     return cut if cut.isprintable() else ascii(cut)
 
 
-def printable(text: str) -> str:
-    """The text as any terminal can show it: control characters other than line ends, and surrogates, are escaped."""
-    whole = text.encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in whole)
-
-
 def strings(what: str, values: np.ndarray) -> np.ndarray:
     """Bytes as the UTF-8 text that they are; other arrays as they are.
 

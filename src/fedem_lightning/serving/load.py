@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint, say_if_unverified
+from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.run.run_folder import newest_checkpoint
@@ -28,7 +28,6 @@ def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) ->
     require(Path(path).suffix != ".safetensors", f"{path}: clients' models; expected a run's folder or a .ckpt file")
     file = checkpoint_of(Path(path).expanduser())
     checkpoint = read_checkpoint(file, "RUN")
-    say_if_unverified(file)
     given = {"engine": "auto", "networks": None, **arguments}  # no simulated time, and any machine
     model: FederatedAlgorithm = model_of(checkpoint, None, [trust] if isinstance(trust, str) else trust, given)
     require(model.schema is not None, f"{path}: written by an older version, which did not save the clients' names")
