@@ -236,7 +236,7 @@ LINES = [
         "algorithm._target_: expected a FederatedAlgorithm, got fedem_lightning.MLP",
     ),
     ("algorithm._target_", "torch.pi", "algorithm._target_: expected a class or a function, torch.pi is none"),
-    ("dataset._target_", "nowhere.Data", "dataset._target_: cannot import nowhere.Data (No module named 'nowhere')"),
+    ("dataset._target_", "nowhere.Data", "dataset._target_: cannot import 'nowhere.Data' (No module named 'nowhere')"),
     (
         "algorithm.participation",
         1.5,

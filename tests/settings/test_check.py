@@ -125,6 +125,8 @@ def test_arguments_are_checked_before_the_constructor_runs() -> None:
         MLP((3,), 2, hidden=3)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^algorithm\.batch_size: expected a whole number of at least 1, got 0"):
         FedAvg(Linear((3,), 2), n_clients=2, batch_size=0)
+    with pytest.raises(UserError, match=r"^algorithm\.n_clients: expected a whole number of at least 1, got 0"):
+        FedAvg(Linear((3,), 2), n_clients=0)
 
 
 def test_annotations_that_say_nothing_and_defaults_pass() -> None:

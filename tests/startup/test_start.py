@@ -19,7 +19,7 @@ from helpers.commands import CONFIG_DIR, TINY, call
 from helpers.paths import ROOT
 
 HEAVY = ["torch", "pytorch_lightning", "torchmetrics", "torchvision", "numpy", "pandas", "matplotlib", "scipy"]
-HEAVY += ["sklearn", "networkx", "pyarrow", "PIL", "wandb"]
+HEAVY += ["sklearn", "networkx", "pyarrow", "PIL", "wandb", "pydantic"]
 SHOW_LOADED = """
 import json, runpy, sys
 module, *sys.argv[1:] = sys.argv[1:]

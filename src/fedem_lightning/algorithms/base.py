@@ -35,6 +35,7 @@ from fedem_lightning.models.personal_models import PersonalModels
 from fedem_lightning.network import Network, check_networks
 from fedem_lightning.records.hyperparameters import constructor_arguments, is_plain, plain
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import PositiveInt, Seed, Share, ShareOrNumber
 
 ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -113,6 +114,7 @@ class FederatedAlgorithm(
         faults: Faults | None = None,
         seed: Seed = 0,
     ) -> None:
+        check_arguments("algorithm", FederatedAlgorithm, locals())  # a subclass may pass them on without a range
         super().__init__()
         self._client_states, self._server_columns = {}, {}
         self.group_state, self.sized_by_data = None, set()

@@ -6,12 +6,12 @@ settings that the run itself reads are in `OWN`.
 
 import functools
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import pytorch_lightning as pl
 import torch
-from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.loggers import Logger
 
@@ -25,6 +25,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.faults import Faults
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.network import Network
+from fedem_lightning.run.failures import one_line
 from fedem_lightning.run.misspelt import BY_THE_RUN, check_names
 from fedem_lightning.run.usage import CONFIG_DIR, choices
 from fedem_lightning.settings.check import Parameters, Setting, parameters
@@ -185,10 +186,9 @@ def _target(key: str, path: Any) -> Callable[..., Any]:
     """
     Setting(str).check(f"{key}._target_", path)
     try:
-        found: Callable[..., Any] = get_object(path)
+        found: Callable[..., Any] = pkgutil.resolve_name(path)
     except Exception as error:  # importing somebody's module may fail in any way
-        reason = " ".join(str(error.__cause__ or error).split())
-        raise UserError(f"{key}._target_: cannot import {path} ({reason})") from error
+        raise UserError(f"{key}._target_: cannot import {given(path)} ({one_line(error)})") from error
     require(callable(found), f"{key}._target_: expected a class or a function, {path} is none")
     return found
 
@@ -207,5 +207,4 @@ def _try_optimizer(key: str, kind: Callable[..., Any], options: dict[str, Any]) 
         functools.partial(kind, **options)([torch.nn.Parameter(torch.zeros(1))])
     except Exception as error:  # of any class
         shown = ", ".join(f"{name}={given(value)}" for name, value in options.items())
-        reason = " ".join(str(error).split())
-        raise UserError(f"{key}: the optimiser refuses {shown or 'to have no options'} ({reason})") from error
+        raise UserError(f"{key}: the optimiser refuses {shown or 'to have no options'} ({one_line(error)})") from error
