@@ -154,9 +154,8 @@ def test_a_group_that_is_no_choice_is_one_line(group: str, value: Any) -> None:
     """As in a file of the user's own; on the command line Hydra does not know such a choice."""
     config = default()
     config[group] = value
-    with pytest.raises(
-        UserError, match=rf"^{group}(\.a)?(\._target_)?: (expected|it is missing|Mean takes no)"
-    ) as caught:
+    line = rf"^{group}(\.a)?(\._target_)?: (expected|it is missing|Mean takes no)"
+    with pytest.raises(UserError, match=line) as caught:
         check_settings(config)
     assert "\n" not in str(caught.value)
 
