@@ -248,6 +248,11 @@ LINES = [
     ("callbacks.progress", "abc", "callbacks.progress: expected keys with a _target_, or null, got 'abc'"),
     ("callbacks.checkpoint.keep", 0, "callbacks.checkpoint.keep: expected a whole number of at least 1, got 0"),
     (
+        "engine.memory_gb",
+        {"_target_": "os.getcwd"},
+        "engine.memory_gb: expected a number above 0 or null, got {'_target_': 'os.getcwd'}",
+    ),
+    (
         "dataset.unseen",
         "north",
         "dataset.unseen: expected a list of clients' names such as [a,b] (null, true and 1.5 need quotes), got 'north'",

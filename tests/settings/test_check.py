@@ -16,6 +16,7 @@ from torch import nn
 from fedem_lightning import MLP, ClientSGD, FedAvg, Linear, UserError
 from fedem_lightning.records.recipes import recorded
 from fedem_lightning.settings.check import Checked, Setting, check_arguments, parameters
+from fedem_lightning.settings.expected import takes_objects
 from fedem_lightning.settings.ranges import Fractions, Names, PositiveInt, Seed, Share, ShareOrNumber
 
 FITS: list[tuple[Any, list[Any]]] = [
@@ -82,6 +83,21 @@ def test_what_it_does_not(hint: Any, value: Any, line: str) -> None:
     with pytest.raises(UserError) as caught:
         Setting(hint).check("key", value)
     assert str(caught.value) == f"key: {line}"
+
+
+@pytest.mark.parametrize(
+    ("hint", "takes"),
+    [
+        (hint, False)
+        for hint in (int, str | None, Share, Literal["a"], Sequence[PositiveInt], Mapping[str, float] | None)
+    ]
+    + [
+        (hint, True)
+        for hint in (Any, dict, ClientSGD | None, float | nn.Module, Sequence[nn.Module], Callable[..., int])
+    ],
+)
+def test_where_a_configuration_may_have_a_target(hint: Any, takes: bool) -> None:
+    assert takes_objects(hint) == takes
 
 
 class Base:

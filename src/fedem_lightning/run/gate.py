@@ -29,7 +29,7 @@ from fedem_lightning.run.failures import one_line
 from fedem_lightning.run.misspelt import BY_THE_RUN, check_names
 from fedem_lightning.run.usage import CONFIG_DIR, choices
 from fedem_lightning.settings.check import Parameters, Setting, parameters
-from fedem_lightning.settings.expected import given
+from fedem_lightning.settings.expected import given, takes_objects
 from fedem_lightning.settings.ranges import Positive, Seed
 from fedem_lightning.topology import Weights
 
@@ -149,9 +149,9 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
 
 
 def _check_argument(path: str, value: Any, setting: Setting) -> None:
-    if isinstance(value, dict) and "_target_" in value:
+    if isinstance(value, dict) and "_target_" in value and takes_objects(setting.hint):
         _check_made(path, value, _classes(setting.hint))
-    elif _has_parts(value):
+    elif _has_parts(value) and takes_objects(setting.hint):
         _check_within(path, value)
     else:
         setting.check(path, value)

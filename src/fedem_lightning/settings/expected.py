@@ -20,11 +20,7 @@ def expected(hint: Any) -> str:
 
 def given(value: Any) -> str:
     """A value as a configuration writes it, on one line, cut if it is long."""
-    text = (
-        {None: "null", True: "true", False: "false"}[value]
-        if value is None or value is True or value is False
-        else repr(value)
-    )
+    text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
@@ -34,6 +30,22 @@ def nearest(value: Any, hint: Any) -> str:
     names = [name for name in _choices(hint) if isinstance(name, str)]
     near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def finite(text: str, value: Any) -> str:
+    """The words for a value that is no finite number: the range alone would not say why it is refused."""
+    endless = isinstance(value, float) and not math.isfinite(value)
+    return text.replace("a number", "a finite number") if endless else text
+
+
+def takes_objects(hint: Any) -> bool:
+    """Whether an annotation allows something that only a program can make, or anything at all."""
+    if get_origin(hint) is Annotated:
+        return takes_objects(get_args(hint)[0])
+    if get_origin(hint) in (Literal, None):
+        anything = isinstance(hint, type) and issubclass(hint, collections.abc.Collection) and hint is not str
+        return anything or _is_object(hint)
+    return any(map(takes_objects, get_args(hint))) or get_origin(hint) is collections.abc.Callable
 
 
 def _listed(words: list[str]) -> str:
@@ -110,10 +122,3 @@ def _choices(hint: Any) -> list[Any]:
     return [
         name for part in (*get_args(hint),) if origin in (Union, types.UnionType, Annotated) for name in _choices(part)
     ]
-
-
-def finite(text: str, value: Any) -> str:
-    """The words for a value that is no finite number: the range alone would not say why it is refused."""
-    return (
-        text.replace("a number", "a finite number") if isinstance(value, float) and not math.isfinite(value) else text
-    )
