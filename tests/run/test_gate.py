@@ -293,7 +293,12 @@ def test_parts_of_an_unknown_group_are_checked() -> None:
         ({"sizes": [1, 0]}, "algorithm.sizes: expected a list of whole numbers of at least 1 or null, got [1, 0]"),
         ({"batch_size": "many"}, "algorithm.batch_size: expected a whole number of at least 1, got 'many'"),
         ({"force": 1}, "algorithm.force: Mine takes no such argument"),
-        ({"untyped": object.__name__}, ""),
+        ({"untyped": "anything"}, ""),
+        ({"untyped": {"_target_": "fedem_lightning.ClientSGD", "lr": 1}}, ""),
+        (
+            {"untyped": {"_target_": "fedem_lightning.ClientSGD", "lr": 0}},
+            "algorithm.untyped.lr: expected a number above 0, got 0",
+        ),
     ],
 )
 def test_a_users_own_class_is_read_as_ours(given: dict[str, Any], line: str) -> None:

@@ -159,8 +159,9 @@ def _check_argument(path: str, value: Any, setting: Setting) -> None:
 
 def _classes(hint: Any) -> tuple[type, ...]:
     """The classes of objects that an annotation allows; `object` if it names none."""
-    named = [kind for kind in (hint, *get_args(hint)) if inspect.isclass(kind) and kind not in (type(None), str)]
-    return tuple(kind for kind in named if not getattr(kind, "_is_protocol", False)) or (object,)
+    named = [kind for kind in (hint, *get_args(hint)) if inspect.isclass(kind) and kind is not Any]
+    objects = [kind for kind in named if takes_objects(kind) and not getattr(kind, "_is_protocol", False)]
+    return tuple(objects) or (object,)
 
 
 def _check_within(path: str, value: Any) -> None:

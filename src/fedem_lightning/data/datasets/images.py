@@ -168,7 +168,7 @@ def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequ
     for i, (domain, pattern) in enumerate(patterns.items()):
         try:
             matches[i] = [re.match(pattern, name) is not None for name in names]
-        except (re.error, TypeError) as error:
+        except re.error as error:
             raise UserError(f"dataset.domains.{domain}: {pattern!r} is no regular expression ({error})") from error
     n_matches = matches.sum(axis=0)  # [T]
     odd, known = int((n_matches != 1).argmax()), ", ".join(patterns)
