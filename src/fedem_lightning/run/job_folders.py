@@ -13,8 +13,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from fedem_lightning.run.resuming import begin_sweep, leave_sweep
 from fedem_lightning.startup.loading import raise_at_a_stop, say_at_a_stop
 
+MULTIRUN = "multirun.yaml"
+"""What Hydra writes into the folder of a sweep."""
+
 _before: set[Path] = set()  # folders that were there before Hydra made any
-_sweep: Path | None = None  # the folder of this process's sweep
+_sweep: Path | None = None  # the folder of this process's sweep, if it is a new one
 
 
 class Refused(BaseException):
@@ -33,7 +36,8 @@ class JobFolders(Callback):
         """Before a sweep."""
         global _sweep
         _make(config.hydra.sweep.dir)
-        _sweep = Path(os.path.abspath(config.hydra.sweep.dir))
+        folder = Path(os.path.abspath(config.hydra.sweep.dir))
+        _sweep = None if (folder / MULTIRUN).exists() else folder
         _name_by_swept_keys(config)
         begin_sweep(Path(config.hydra.sweep.dir), sys.argv[1:])
         if "BasicLauncher" not in config.hydra.launcher._target_:
@@ -56,13 +60,11 @@ def remove_if_empty(folder: Path) -> None:
 
 
 def remove_refused_sweep() -> None:
-    """Removes the folder of a new sweep whose jobs have all been refused: Hydra has left its multirun.yaml there."""
+    """Leaves nothing of a new sweep whose jobs have all been refused, not even the file that Hydra writes."""
     global _sweep
     folder, _sweep = _sweep, None
-    if folder is None or folder in _before or not folder.is_dir():
-        return
-    if [place.name for place in folder.iterdir()] in ([], ["multirun.yaml"]):
-        (folder / "multirun.yaml").unlink(missing_ok=True)
+    if folder is not None and folder.is_dir() and all(p in _before for p in folder.iterdir() if p.is_dir()):
+        (folder / MULTIRUN).unlink(missing_ok=True)
         remove_if_empty(folder)
 
 
