@@ -162,6 +162,7 @@ def test_a_regression_has_its_errors(n_targets: int, tmp_path: Path) -> None:
         (["bare"], "config.yaml: no such file, so the run's data set cannot be built again; give DATA"),
         (["moved"], "dataset.path: no file"),
         (["other"], "trained on another federation"),
+        (["listed"], "config.yaml: unreadable (AssertionError)"),
         (["garbled"], "results.json: not the results of a run"),
         (["fedem", "plain.npz", "--split", "val"], "--split: val, but DATA has no split"),
         (["fedem", "unlabelled.npz"], "has no labels"),
@@ -191,7 +192,7 @@ def test_a_mistake_is_one_line_and_leaves_no_file(
         (tmp_path / name).mkdir()
     for name in ("held/clients.csv", "text.txt", "c.safetensors"):
         (tmp_path / name).write_text("mine")
-    for name in ("bare", "moved", "other", "garbled"):
+    for name in ("bare", "moved", "other", "garbled", "listed"):
         shutil.copytree(place / "fedem", tmp_path / name)
     shutil.rmtree(tmp_path / "bare" / ".hydra")
     for name, (old, new) in {
@@ -202,6 +203,7 @@ def test_a_mistake_is_one_line_and_leaves_no_file(
         assert old in config.read_text()
         config.write_text(config.read_text().replace(old, new))
     (tmp_path / "garbled" / "results.json").write_text("{}")
+    (tmp_path / "listed" / ".hydra" / "config.yaml").write_text("[1, 2]\n")
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.chdir(tmp_path)
     assert re.search(line, refused(main, capsys, *arguments))

@@ -8,7 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
@@ -21,6 +21,7 @@ from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.run import cli  # noqa: F401 - the configurations need its resolvers
 from fedem_lightning.run.building import build_model
+from fedem_lightning.run.config_history import read_own_config
 from fedem_lightning.run.execute import quieten_lightning
 from fedem_lightning.run.run_folder import check_checkpoint, rounds_of
 from fedem_lightning.serving.load import checkpoint_of
@@ -58,10 +59,10 @@ def retest(path: Path, split: str) -> Evaluation:
 
 
 def _config(folder: Path) -> DictConfig:
-    file = folder / ".hydra" / "config.yaml"
-    require(file.is_file(), f"{file}: no such file, so the run's data set cannot be built again; give DATA")
-    config = OmegaConf.load(file)
-    assert isinstance(config, DictConfig)
+    config = read_own_config(folder)
+    if config is None:
+        file = folder / ".hydra" / "config.yaml"
+        raise UserError(f"{file}: no such file, so the run's data set cannot be built again; give DATA")
     return config
 
 
