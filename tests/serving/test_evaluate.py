@@ -162,7 +162,7 @@ def test_a_regression_has_its_errors(n_targets: int, tmp_path: Path) -> None:
         (["bare"], "config.yaml: no such file, so the run's data set cannot be built again; give DATA"),
         (["moved"], "dataset.path: no file"),
         (["other"], "trained on another federation"),
-        (["listed"], "config.yaml: unreadable (AssertionError)"),
+        (["listed"], "config.yaml: unreadable"),
         (["garbled"], "results.json: not the results of a run"),
         (["fedem", "plain.npz", "--split", "val"], "--split: val, but DATA has no split"),
         (["fedem", "unlabelled.npz"], "has no labels"),
