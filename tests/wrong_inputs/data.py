@@ -95,7 +95,6 @@ def _wrong_arrays() -> dict[str, dict[str, np.ndarray]]:
         "client-fractional": federation(client=client + 0.5),
         "client-nan": federation(client=np.where(client == 1, np.nan, client)),
         "client-negative": federation(client=client - 1),
-        "client-huge": federation(client=client * 10**15),
         "split-3": federation(split=np.full(_N, 3)),
         "split-negative": federation(split=np.full(_N, -1)),
         "split-text": federation(split=np.array(["tset"] * _N)),

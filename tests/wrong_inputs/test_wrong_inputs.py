@@ -34,6 +34,7 @@ def test_what_is_held_against_a_command(change: dict[str, object], fault: str | 
     assert fault in found if fault else found == []
 
 
+@pytest.mark.slow
 def test_settings_and_data_have_more_than_1000_different_cases() -> None:
     names = [case.name for room in (settings, data) for case in room.cases()]
     assert len(names) == len(set(names)) > 1000

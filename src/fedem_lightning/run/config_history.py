@@ -37,7 +37,7 @@ def _read(path: Path) -> DictConfig:
     except Exception as error:  # no text, no YAML, a list, an unknown interpolation, ...
         raise UserError(
             f"{path}: unreadable ({type(error).__name__}), so nobody can tell whether the run is the same; "
-            "put back what the run wrote, or choose another run_dir"
+            "put back what the run wrote, or train in another run_dir"
         ) from error
     return config
 
