@@ -26,8 +26,10 @@ Learner = dict[str, Models]
 
 An algorithm's own step may have more entries, e.g. "anchor" for a proximal term."""
 
-Gradient = Callable[[Learner], list[Tensor]]
-"""The gradient of the step's loss at a learner's params, in their order; it updates the learner's buffers in place."""
+Gradient = Callable[..., list[Tensor]]
+"""`gradient(learner)`: the gradient of the step's loss at the learner's params, in their order; it updates the buffers.
+`gradient(learner, 1, 3)`: the same on the second of three disjoint parts of the batch, which are every third
+sample; zeros if that part is empty."""
 
 
 def constant(done: float) -> float:

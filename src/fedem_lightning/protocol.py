@@ -1,6 +1,6 @@
 """The members of an algorithm that helpers use. `FederatedAlgorithm` has them; helpers import this module only."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -102,6 +102,7 @@ class Algorithm(Protocol):
         extra: Learner | None = None,
         epochs: int | None = None,
         steps: int | None = None,
+        only: Collection[str] | None = None,
         keep_momentum: bool = True,
         quiet: bool = False,
     ) -> Learner: ...

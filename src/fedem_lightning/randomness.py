@@ -37,6 +37,7 @@ class Purpose(IntEnum):
     DOWNLOADS = 21
     FEW_SHOT = 22
     FAULTS = 23
+    ALA = 24
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

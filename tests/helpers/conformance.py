@@ -11,27 +11,39 @@ from fedem_lightning import (
     AFL,
     APFL,
     L2SGD,
+    MLP,
     MOCHA,
     QFFL,
     Agnostic,
     Clustered,
     DecentralizedSurrogateOptimization,
     DFedEM,
+    Ditto,
     Dropout,
+    FedALA,
     FedAvg,
+    FedAvgEnsemble,
+    FedBABU,
+    FedBN,
     FedEM,
     FederatedAlgorithm,
     FederatedDataModule,
     FedFOMO,
+    FedPer,
     FedProx,
+    FedRep,
     HypCluster,
     Interpolate,
+    LGFedAvg,
+    Linear,
     Local,
     Mapper,
     MixtureSurrogate,
     MoreauSurrogate,
     Oracle,
+    PerFedAvg,
     PFedMe,
+    Scaffold,
     SurrogateOptimization,
     Topology,
     UserCentric,
@@ -57,6 +69,9 @@ class Row:
     once: float = 0  # each way, before training
     samples: bool = True  # is defined for cohorts
     sgd: bool = True  # clients train networks by SGD; if not, one linear layer for two classes, by steps of their own
+    draws: bool = False  # draws among a client's samples, by the client's number
+    unseen_own: bool = True  # unseen clients get private state of their own
+    hidden: bool = False  # needs a body: one hidden layer of 5 units in place of a linear layer
     options: dict[str, Any] = field(default_factory=dict)
     as_fedavg: dict[str, Any] | str = field(default_factory=dict)
     """Options with which it is FedAvg on clients that are all the same, or why it moves otherwise; of the first row."""
@@ -66,14 +81,19 @@ class Row:
         labels: dict[str, Any] = {} if self.sgd else {"n_classes": 2, "task": "binary"}
         return with_groups(make_data(**labels, **options))
 
+    def network(self, data: FederatedDataModule) -> torch.nn.Module:
+        """One linear layer, or one hidden layer."""
+        return MLP(data.in_shape, data.n_outputs, [5]) if self.hidden else Linear(data.in_shape, data.n_outputs)
+
     def model(self, data: FederatedDataModule, **options: Any) -> Any:
-        return make_model(self.kind, data, **{**self.options, **options})
+        return make_model(self.kind, data, hidden=self.hidden, **{**self.options, **options})
 
 
 COMPLETE = Topology(graph="complete")
 ROWS = [
     Row(FedEM, ("pi",), messages=3, as_fedavg={"n_components": 1}),
     Row(FedAvg),
+    Row(FedAvgEnsemble, messages=2, options={"n_components": 2}, as_fedavg={"n_components": 1}),
     Row(Local, ("models",), messages=0),
     Row(FedProx, options={"mu": 0.3}, as_fedavg={"mu": 0.0}),
     Row(Clustered, samples=False, options={"eps1": 1e9, "eps2": 0.0, "min_rounds": 1, "max_depth": 2}),
@@ -83,6 +103,22 @@ ROWS = [
         options={"penalty": 2.0, "outer_lr": 0.2, "inner_steps": 3},
         as_fedavg="a proximal point without momentum, and eta lambda of the way to it",
     ),
+    Row(Ditto, ("own",), as_fedavg="the clients' own models restart their momentum"),
+    Row(FedPer, ("own",), messages=25 / 43, hidden=True),
+    Row(LGFedAvg, ("own",), messages=18 / 43, hidden=True),
+    Row(FedRep, ("own",), messages=25 / 43, hidden=True, as_fedavg="heads and bodies move in turn"),
+    Row(FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
+    Row(FedBN),
+    Row(
+        FedALA,
+        ("own",),
+        draws=True,
+        hidden=True,
+        options={"max_passes": 3},
+        as_fedavg="serves the clients' models before they are averaged",
+    ),
+    Row(PerFedAvg, draws=True, options={"inner_lr": 0.1}, as_fedavg="steps on halves of the batches"),
+    Row(Scaffold, ("controls",), messages=2, unseen_own=False, as_fedavg="the control variates change the steps"),
     Row(APFL, ("own",), as_fedavg={"alpha": 0.0, "adaptive": False}),
     Row(
         L2SGD,
@@ -165,5 +201,6 @@ def each(rows: list[Row]) -> pytest.MarkDecorator:
 
 EVERY = each(ROWS)
 SAMPLING = each([r for r in ROWS if r.samples])
+NUMBERED_AT_WILL = each([r for r in ROWS if r.sgd and not r.draws])
 TRAINED_BY_SGD = each([r for r in ROWS if r.sgd])
 SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA])

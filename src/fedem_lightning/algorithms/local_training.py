@@ -1,6 +1,6 @@
 """Part of every algorithm: the clients' local training."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ class LocalTraining:
         extra: Learner | None = None,
         epochs: int | None = None,
         steps: int | None = None,
+        only: Collection[str] | None = None,
         keep_momentum: bool = True,
         quiet: bool = False,
     ) -> Learner:
@@ -52,21 +53,22 @@ class LocalTraining:
             step: the local step; None: that of `local_step`.
             extra: tensors that the step needs beside "params", "buffers" and "momentum", each [C, M, ...].
             epochs, steps: passes, or steps; None: the algorithm's.
+            only: names of the parameters that train; the others stay as they are. None: all.
             keep_momentum: whether kept momentum (`client_optimizer.state`) is used and updated.
             quiet: whether this training is left out of the progress bar.
 
         Returns:
-            The learners after the local steps, each tensor [C, M, ...].
+            The learners after the local steps, each tensor [C, M, ...]; "buffers" has the parameters that do not train.
 
         """
         step = step or self.local_step(block, round_)
-        params = list(trained_parameters(self.components[0]))
+        params = [name for name in trained_parameters(self.components[0]) if only is None or name in only]
         kept = self.kept_momentum if keep_momentum else None
         restart = {name: torch.zeros_like(models[name]) for name in params if step.optimizer.momentum}
         learners = {
             "params": {name: models[name] for name in params},
             "buffers": {name: tensor for name, tensor in models.items() if name not in params},
-            "momentum": restart if kept is None else _first(kept.read(block.clients), models),
+            "momentum": restart if kept is None else _first(kept.read(block.clients), models, params),
             **(extra or {}),
         }
         steps = self.local_steps if epochs is None and steps is None else steps
@@ -81,7 +83,8 @@ class LocalTraining:
                 name: t[finite].expand(-1, self.n_trained_models, *t.shape[2:])
                 for name, t in trained["momentum"].items()
             }
-            kept.write(block.clients[finite], rows)
+            t = block.clients[finite]
+            kept.write(t, rows if only is None else kept.read(t) | rows)
         return trained
 
     def local_step(
@@ -101,7 +104,7 @@ class LocalTraining:
         return self.client_optimizer.lr_at(round_, self.statistics.planned_rounds)
 
 
-def _first(kept: Models, models: Models) -> Models:
+def _first(kept: Models, models: Models, params: list[str]) -> Models:
     """The first rows of `kept` [C, M, ...], one for each model: one trained model may stand for M equal ones."""
     n_models = next(iter(models.values())).shape[1]
-    return {name: rows[:, :n_models] for name, rows in kept.items()}
+    return {name: kept[name][:, :n_models] for name in params}

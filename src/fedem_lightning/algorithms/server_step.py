@@ -25,9 +25,13 @@ class ServerStep:
         return self.server_step(None)
 
     def pseudo_gradient(self: Algorithm, means: Means) -> list[Models | None]:
-        """theta - mean for each component; None for a component that no client sent."""
+        """theta - mean for each component, of the parameters that clients send; None: no client sent the component."""
         return [
-            {name: p.detach() - means.models[name][m] for name, p in trained_parameters(component).items()}
+            {
+                name: p.detach() - means.models[name][m]
+                for name, p in trained_parameters(component).items()
+                if name in means.models
+            }
             if means.heard[m]
             else None
             for m, component in enumerate(self.components)
@@ -48,7 +52,7 @@ class ServerStep:
         for m, component in enumerate(self.components):
             gradient = None if gradients is None else gradients[m]
             for name, parameter in trained_parameters(component).items():
-                parameter.grad = None if gradient is None else gradient[name]
+                parameter.grad = None if gradient is None else gradient.get(name)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)  # configure_optimizers returns one
         optimizer.step()

@@ -6,6 +6,7 @@ All engines compute the same numbers (up to the order of float sums), whatever t
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -80,10 +81,32 @@ Objective = Callable[..., tuple[Tensor, Models]]
 """Function (params, buffers, x, y, weight, size, key) -> the learners' losses, and their buffers afterwards."""
 
 
-def take_step(step: LocalStep, objective: Objective, state: Learner, *batch: Tensor) -> None:
-    """Takes a local step in place, for a learner or a stack; in the sum of losses each learner has its own gradient."""
+class Batch(NamedTuple):
+    """The samples of a step, for one learner or for a stack: leading axes [], [A] or [A, M]."""
 
-    def gradient(learner: Learner) -> list[Tensor]:
+    x: Tensor  # [(A,) B, ...]
+    y: Tensor  # [(A,) B, ...]
+    weight: Tensor  # [..., B]; 0 for padding
+    size: Tensor  # [...], real samples; they come first
+    key: Tensor  # [...]
+
+    def part(self, number: int, parts: int) -> "Batch":
+        """Every `parts`-th sample from `number` on: the parts of a batch are disjoint."""
+        axis = min(self.size.ndim, 1)
+        columns = torch.arange(number, self.x.shape[axis], parts, device=self.x.device)
+        x, y = (t.index_select(axis, columns) for t in (self.x, self.y))
+        size = ((self.size - number) / parts).ceil().clamp(min=1)
+        return Batch(x, y, self.weight.index_select(-1, columns), size, self.key)
+
+
+def take_step(step: LocalStep, objective: Objective, state: Learner, *tensors: Tensor) -> None:
+    """Takes a local step in place, for a learner or a stack; in the sum of losses each learner has its own gradient."""
+    whole = Batch(*tensors)
+
+    def gradient(learner: Learner, part: int = 0, parts: int = 1) -> list[Tensor]:
+        batch = whole if parts == 1 else whole.part(part, parts)
+        if not batch.weight.shape[-1]:
+            return [torch.zeros_like(p) for p in learner["params"].values()]
         with torch.enable_grad():
             params = {name: p.detach().requires_grad_() for name, p in learner["params"].items()}  # leaves, same memory
             losses, buffers = objective(params, learner["buffers"], *batch)

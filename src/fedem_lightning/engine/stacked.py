@@ -129,9 +129,12 @@ class StackedBackbone:
         size: Tensor,
         keys: Tensor,
     ) -> tuple[Tensor, Models]:
-        """Objectives of all learners: x, y [A, B, ...], weight [A, M, B], size [A, 1], keys [A, M] -> [A, M]."""
+        """Objectives of all learners: x, y [A, B, ...], weight [A, M, B], size [A, 1], keys [A, M] -> [A, M].
+
+        `buffers` are parameters that do not train in this solve: stacked layers have no buffers of their own.
+        """
         a, m = keys.shape
-        outputs = self(params, x, keys)  # [A M B, ...]
+        outputs = self({**buffers, **params}, x, keys)  # [A M B, ...]
         each_y = y.unsqueeze(1).expand(-1, m, *y.shape[1:]).flatten(0, 2)  # [A M B, ...]
         losses = step.task.losses(outputs, each_y).view(a, m, -1)  # [A, M, B]
         return step.mean_loss(losses, weight, size), {}

@@ -4,7 +4,6 @@ import functools
 import math
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from fedem_lightning.backbones.batch_norm import is_frozen_norm
 from fedem_lightning.data.federation import Block
-from fedem_lightning.engine.base import Engine, take_step
+from fedem_lightning.engine.base import Batch, Engine, take_step
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
@@ -113,7 +112,7 @@ class VmapEngine(Engine):
                     state = tree_map(lambda t, rows=rows: t[rows], stack)  # views
                     x, y = block.batch(positions, key, dtype)
                     weight = _weights(weights, positions, real.to(dtype))
-                    self._step(step, state, _Batch(x, y, weight, real.sum(dim=1).to(dtype), key))
+                    self._step(step, state, Batch(x, y, weight, real.sum(dim=1).to(dtype), key))
                 share = float(sizes[done:].sum()) / max(1, batches.order.numel()) * len(counts)
                 reported += share
                 progress(share)
@@ -121,7 +120,7 @@ class VmapEngine(Engine):
         back = by_size.argsort()
         return tree_map(lambda t: t[back], stack)
 
-    def _step(self, step: LocalStep, state: Learner, batch: "_Batch") -> None:
+    def _step(self, step: LocalStep, state: Learner, batch: "Batch") -> None:
         n_models = next(iter(state["params"].values())).shape[1]
         if self._stacked is None:  # components one by one: copies of the batch would not fit a cache
             for m in range(n_models):
@@ -134,21 +133,12 @@ class VmapEngine(Engine):
         if self._stacked.draws:
             keys = fold(keys, torch.arange(n_models, device=keys.device))
         if not self._trusted and keys.numel() > 1:
-            if not self._stacked.agrees(step.backbone, state["params"], batch.x, keys):
+            tensors = {**state["buffers"], **state["params"]}
+            if not self._stacked.agrees(step.backbone, tensors, batch.x, keys):
                 raise _Disagrees
             self._trusted = len(keys) > 1  # a single client's models share samples, which hides mixing
         objective = functools.partial(self._stacked.objective, step)
         take_step(step, objective, state, batch.x, batch.y, batch.weight, batch.size.unsqueeze(1), keys)
-
-
-class _Batch(NamedTuple):
-    """The batches of A clients, padded to B samples."""
-
-    x: Tensor  # [A, B, ...]
-    y: Tensor  # [A, B, ...]
-    weight: Tensor  # [A, M, B], or [A, 1, B] if all models share them; 0 for padding
-    size: Tensor  # [A], real samples
-    key: Tensor  # [A]
 
 
 def _weights(weights: Tensor | None, positions: Tensor, real: Tensor) -> Tensor:

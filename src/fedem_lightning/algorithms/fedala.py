@@ -1,0 +1,145 @@
+"""FedALA: before training, each client learns element by element how much of the global model it takes over.
+
+Zhang, Hua, Wang, Song, Xue, Ma, Guan: "FedALA: Adaptive Local Aggregation for Personalized Federated Learning", AAAI
+2023, arXiv 2212.01197. Algorithm 1; equation numbers are the paper's.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Models, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep
+from fedem_lightning.models.body_head import split_body_head
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.personal_models import OwnModels, client_means
+from fedem_lightning.randomness import Purpose, fold
+from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
+
+
+@dataclass(frozen=True)
+class WeightStep(LocalStep):
+    """W <- clip(W - eta_w grad f * (w - theta_t), 0, 1), Eq. 5; then theta = theta_t + (w - theta_t) * W, Eq. 4.
+
+    The learner's "params" are theta's upper layers; it carries "weights" W, "own" theta_t and "away" w - theta_t.
+    """
+
+    weights_lr: float  # eta_w
+
+    def advance(self, learner: Learner, gradient: Gradient) -> None:
+        """Eq. 5 and 4 on one batch."""
+        parts = (learner[name].values() for name in ("params", "weights", "own", "away"))
+        for g, theta, weights, own, away in zip(gradient(learner), *parts, strict=True):
+            weights.sub_(self.weights_lr * g * away).clamp_(0, 1)
+            theta.copy_(own + away * weights)
+
+
+class FedALA(FederatedAlgorithm):
+    """Client t trains from theta_t + (w - theta_t) * W_t in the upper layers and from w below, and sends what it gets.
+
+    It predicts with its model after its last local training. The first time a client learns W_t pass after pass, until
+    the losses of the last ten passes have a small standard deviation; later one pass a round. In the first round
+    theta_t = w, so there is nothing to learn. An unseen client has theta = w.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`.
+        head: a regular expression found in the names of the upper layers' tensors; None: the last layer (p = 1).
+        weights_lr: eta_w.
+        share: s, the share of a client's samples with which it learns W, drawn anew in each round.
+        tolerance: standard deviation of the losses at which the first learning ends.
+        max_passes: most passes of the first learning.
+
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        head: str | None = None,
+        weights_lr: Positive = 1.0,
+        share: PositiveShare = 0.8,
+        tolerance: Positive = 0.01,
+        max_passes: PositiveInt = 100,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        names = split_body_head(self.components[0], head).head
+        self.upper = tuple(name for name in self.params_of(self.broadcast(torch.zeros(1))) if name in names)
+        self.weights_lr, self.share = weights_lr, share
+        self.tolerance, self.max_passes = tolerance, max_passes
+        self.own = ClientStore.of_components(n_clients, self.components)  # theta_t, rows [1, ...]
+        ones = {name: torch.ones_like(self.components[0].get_parameter(name)).unsqueeze(0) for name in self.upper}
+        self.weights = ClientStore(n_clients, ones)  # W_t
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """Adaptive local aggregation, then FedAvg's local training."""
+        if round_ > 0:
+            self.learn_weights(block, round_)
+        theta = self.local_solver(self.aggregated(block.clients), block, round_)
+        self.own.write_finite(block.clients, theta)
+        return Sent(theta, block.counts())
+
+    def aggregated(self, clients: Tensor) -> Models:
+        """w below, theta_t + (w - theta_t) * W_t in the upper layers (Eq. 4), [C, 1, ...]."""
+        w, own, weights = self.broadcast(clients), self.own.read(clients), self.weights.read(clients)
+        return w | {name: own[name] + (w[name] - own[name]) * weights[name] for name in self.upper}
+
+    def learn_weights(self, block: Block, round_: int) -> None:
+        """One pass for everybody; those who learn for the first time go on until their losses settle."""
+        part = self._part(block, round_)
+        learning = ~self.weights.written[block.clients]  # [C]
+        self._pass(part, round_)
+        losses: list[Tensor] = []
+        while learning.any() and len(losses) < self.max_passes:
+            found = self.own_models(self.aggregated(block.clients)).losses(part)
+            losses.append(client_means(found, part)[:, 0])  # [C]
+            if len(losses) >= 10:
+                learning &= torch.stack(losses[-10:]).std(dim=0, correction=0) >= self.tolerance
+            if learning.any():
+                self._pass(_of(part, learning), round_)
+
+    def _pass(self, part: Block, round_: int) -> None:
+        """Eq. 5 over the samples of `part`."""
+        t = part.clients
+        w, own, weights = self.broadcast(t), self.own.read(t), self.weights.read(t)
+        extra = {
+            "weights": weights,
+            "own": {name: own[name] for name in self.upper},
+            "away": {name: w[name] - own[name] for name in self.upper},
+        }
+        step = self.local_step(part, round_, WeightStep, weights_lr=self.weights_lr)
+        options: dict[str, Any] = {"only": self.upper, "epochs": 1, "keep_momentum": False, "quiet": True}
+        learned = self.solve(self.aggregated(t), part, round_, step=step, extra=extra, **options)
+        self.weights.write_finite(t, learned["weights"])
+
+    def _part(self, block: Block, round_: int) -> Block:
+        """A random share s of each client's samples."""
+        keys = fold(self.seed, Purpose.ALA, round_, block.clients)[block.owner]
+        order = torch.argsort((block.owner << 32) | fold(keys, block.ranks()), stable=True)
+        chosen = block.ranks() < (self.share * block.counts()).ceil()[block.owner]  # in the drawn order
+        kept = order[chosen].sort().values
+        return Block(block.federation, block.clients, block.index[kept], block.owner[kept])
+
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """Local training and, after the first round, one pass for W; the longer first learning is left out."""
+        passes = (self.share * federation.splits["train"].counts(clients)).ceil().long() * (round_ > 0)
+        return super().local_work(federation, clients, round_) + passes
+
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """theta_t after its last local training; a client that never took part has w."""
+        return self.own_models(self.own.read(clients, self.broadcast(clients)))
+
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+        """An unseen client takes w."""
+        self.own.write(clients, self.broadcast(clients))
+
+
+def _of(block: Block, chosen: Tensor) -> Block:
+    """The block of the chosen clients, bool [C]."""
+    mine, place = chosen[block.owner], chosen.cumsum(0) - 1
+    return Block(block.federation, block.clients[chosen], block.index[mine], place[block.owner[mine]])

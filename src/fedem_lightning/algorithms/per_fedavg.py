@@ -1,0 +1,113 @@
+"""Per-FedAvg: a model from which one gradient step leads to a good personal model.
+
+Fallah, Mokhtari, Ozdaglar: "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
+Approach", NeurIPS 2020, arXiv 2002.07948. Algorithm 1, with the approximations FO and HF of Section 5.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Models, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.client_gradients import GradientStep
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep, along
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.settings.ranges import NotNegative, Positive, PositiveInt
+
+
+@dataclass(frozen=True)
+class MetaStep(LocalStep):
+    """A step on f(w - alpha grad f(w; D); D'), its Hessian left out (FO), or its product by differences on D'' (HF).
+
+    D, D' and D'' are disjoint parts of the batch, a half each (FO) or a third each (HF).
+    """
+
+    inner_lr: float  # alpha
+    delta: float | None  # None: FO
+
+    def advance(self, learner: Learner, gradient: Gradient) -> None:
+        """Alg. 1, lines 6-8."""
+        parts = 2 if self.delta is None else 3
+        meta = gradient(moved(learner, gradient(learner, 0, parts), -self.inner_lr), 1, parts)  # g' at w~
+        if self.delta is not None:
+            up, down = (gradient(moved(learner, meta, d), 2, parts) for d in (self.delta, -self.delta))
+            product = torch._foreach_div(torch._foreach_sub(up, down), 2 * self.delta)  # d, about Hessian times g'
+            meta = list(torch._foreach_sub(meta, product, alpha=self.inner_lr))
+        self.optimizer.descend(learner, meta, self.lr)
+
+
+def moved(learner: Learner, direction: list[Tensor], by: float) -> Learner:
+    """The learner at w + by * direction."""
+    params = torch._foreach_add(list(learner["params"].values()), direction, alpha=by)
+    return {"params": dict(zip(learner["params"], params, strict=True)), "buffers": learner["buffers"]}
+
+
+class PerFedAvg(FederatedAlgorithm):
+    """min over w of the mean of F_t(w - alpha grad F_t(w)); client t predicts with w - alpha grad F_t(w).
+
+    Every client, seen or unseen, takes that step from the newest w before it is scored, on all of its training samples.
+    Clients of the cohort count alike, as in the paper. The last batch of a pass may be too short to be cut into parts:
+    then its gradient is 0.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`. `client_optimizer.lr` is beta.
+        inner_lr: alpha.
+        hessian: "first_order" leaves the Hessian out (FO); "differences" (HF) takes two gradients more in each step.
+        delta: of the differences.
+        personalize_steps: full gradient steps with which clients personalise w; the paper has 1.
+
+    """
+
+    personalizes_seen = True
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        inner_lr: NotNegative = 0.01,
+        hessian: Literal["first_order", "differences"] = "first_order",
+        delta: Positive = 1e-3,
+        personalize_steps: PositiveInt = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        self.inner_lr, self.personalize_steps = inner_lr, personalize_steps
+        self.delta = delta if hessian == "differences" else None
+        self.models = ClientStore.of_components(n_clients, self.components)  # rows [1, ...]
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """Local steps of the meta-gradient."""
+        step = self.local_step(block, round_, MetaStep, inner_lr=self.inner_lr, delta=self.delta)
+        models = self.local_solver(self.broadcast(block.clients), block, round_, step=step)
+        return Sent(models, (block.counts() > 0).long())
+
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """Two half batches are one gradient for each sample; HF takes four gradients on thirds."""
+        work = super().local_work(federation, clients, round_)
+        return work if self.delta is None else work * 4 // 3
+
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+        """theta_t <- w - alpha grad F_t(w)."""
+        for block in self.blocks(federation, clients):
+            theta = self.broadcast(block.clients)
+            for _ in range(self.personalize_steps):
+                theta = theta | self._stepped(theta, block)
+            self.models.write_finite(block.clients, theta)
+
+    def _stepped(self, theta: Models, block: Block) -> Models:
+        zeros = {name: torch.zeros_like(rows) for name, rows in self.params_of(theta).items()}
+        options: dict[str, Any] = {"epochs": 1, "keep_momentum": False, "quiet": True}
+        step = self.local_step(block, self.statistics.rounds, GradientStep)
+        sums = self.solve(theta, block, self.statistics.rounds, step=step, extra={"total": zeros}, **options)["total"]
+        scale = self.inner_lr / block.counts().clamp(min=1).to(self.parameter_dtype).unsqueeze(1)  # [C, 1]
+        return {name: theta[name] - along(scale, total) * total for name, total in sums.items()}
+
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """theta_t; a client that was never personalised has w."""
+        return self.own_models(self.models.read(clients, self.broadcast(clients)))

@@ -1,0 +1,92 @@
+"""SCAFFOLD: control variates correct the drift of local steps.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML
+2020, arXiv 1910.06378. Algorithm 1, Option II.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Models, Sent, all_finite
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.data.federation import Block
+from fedem_lightning.history import Round
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep, along
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.network import Transmission
+
+
+class ControlledStep(LocalStep):
+    """A local step y <- y - eta (g - c_t + c); the learner has "correction" c - c_t, "total" and "steps"."""
+
+    def advance(self, learner: Learner, gradient: Gradient) -> None:
+        """Line 10; it also sums the gradients g."""
+        grads = gradient(learner)
+        torch._foreach_add_(list(learner["total"].values()), grads)
+        learner["steps"]["steps"] += 1
+        self.optimizer.descend(learner, list(torch._foreach_add(grads, list(learner["correction"].values()))), self.lr)
+
+
+class Scaffold(FederatedAlgorithm):
+    """Clients step along g - c_t + c; c_t estimates client t's gradient, c the mean over all clients.
+
+    With plain SGD the new c_t of Option II, c_t - c + (w - y) / (J eta), is the mean of the gradients of the J local
+    steps. This mean is computed here, so that it is right with momentum, too. Unseen clients have w.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`. Clients of the cohort count alike, as in the paper. The
+            server's eta_g is the learning rate of the server optimiser.
+
+    """
+
+    control: Tensor  # c, [D]
+
+    def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        zeros = {name: torch.zeros_like(p) for name, p in self.params_of(self.broadcast(torch.zeros(1))).items()}
+        self.controls = ClientStore(n_clients, {name: p[0] for name, p in zeros.items()})  # c_t, rows [1, ...]
+        self.add_state("control", flat(zeros)[0])
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """Lines 7-13: the client keeps c_t, and sends y and the change of c_t."""
+        t, w = block.clients, self.broadcast(block.clients)
+        old, c = self.controls.read(t), unflat(self.control, self.params_of(w))  # [C, 1, ...], [1, ...]
+        extra = {
+            "correction": {name: c[name] - rows for name, rows in old.items()},
+            "total": {name: torch.zeros_like(rows) for name, rows in old.items()},
+            "steps": {"steps": self.control.new_zeros(len(t), 1)},
+        }
+        y = self.solve(w, block, round_, step=self.local_step(block, round_, ControlledStep), extra=extra)
+        steps = y["steps"]["steps"].clamp(min=1)  # J, [C, 1]
+        new = {name: total / along(steps, total) for name, total in y["total"].items()}  # line 12
+        models = y["params"] | y["buffers"]
+        finite = all_finite(models | new)  # [C]
+        self.controls.write(t[finite], {name: rows[finite] for name, rows in new.items()})
+        change = flat({name: rows - old[name] for name, rows in new.items()})  # [C, D]
+        return Sent(models, (block.counts() > 0).long(), extras={"control": change})
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """Lines 16-17: w takes the mean of y; c <- c + |S| / T times the mean change of c_t."""
+        if means is not None:
+            share = float(means.weight[0]) / len(round_.federation.clients())
+            self.control += share * means.extras["control"][0]
+        super().server_update(means, round_)
+
+    def transmission(self, clients: Tensor) -> Transmission:
+        """The model and the control variate, each way."""
+        both = 1 + self.control.numel() * self.control.element_size() / self.message_bytes
+        return Transmission(down=both, up=both)
+
+
+def flat(models: Models) -> Tensor:
+    """Models [C, 1, ...] as rows [C, D]."""
+    return torch.cat([rows.flatten(1) for rows in models.values()], dim=1)
+
+
+def unflat(row: Tensor, like: Models) -> Models:
+    """One row [D] as a model of the form of `like` [C, 1, ...]: [1, ...]."""
+    parts = row.split([rows[0].numel() for rows in like.values()])
+    return {name: part.view(rows.shape[1:]) for part, (name, rows) in zip(parts, like.items(), strict=True)}

@@ -1,0 +1,62 @@
+"""The split of a network into a body, which computes features, and a head, which predicts from them."""
+
+import re
+from collections.abc import Collection
+from typing import NamedTuple
+
+from torch import nn
+
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.models.components import model_state
+from fedem_lightning.models.frozen import trained_parameters
+
+
+class BodyHead(NamedTuple):
+    """Names of the tensors of a model (`model_state`: trained parameters and buffers) in each part."""
+
+    body: tuple[str, ...]
+    head: tuple[str, ...]
+
+
+def split_body_head(network: nn.Module, pattern: str | None = None) -> BodyHead:
+    """Splits a network's parameters that train, and its buffers.
+
+    Args:
+        network: any module.
+        pattern: a regular expression that is found in the names of the head's tensors; None: the head is the last
+            module with parameters of its own that train.
+
+    Raises:
+        UserError: the pattern is no regular expression, or one of the two parts has no parameter that trains.
+
+    Example:
+        >>> split_body_head(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+        BodyHead(body=('0.weight', '0.bias'), head=('2.weight', '2.bias'))
+
+    """
+    trained, names = trained_parameters(network), list(model_state(network))
+    if pattern is None:
+        last = [name for name, _ in network.named_modules() if any(_owner(p) == name for p in trained)][-1]
+        head = [name for name in names if _owner(name) == last]
+    else:
+        try:
+            head = [name for name in names if re.search(pattern, name)]
+        except re.error as error:
+            raise UserError(f"algorithm.head: {pattern!r} is no regular expression ({error})") from error
+    body = [name for name in names if name not in head]
+    what = "the last layer" if pattern is None else repr(pattern)
+    listed = ", ".join(trained)
+    require(any(n in trained for n in head), f"algorithm.head: {what} is in no parameter's name; they are {listed}")
+    require(any(n in trained for n in body), f"algorithm.head: {what} is all that trains ({listed}): no body is left")
+    return BodyHead(tuple(body), tuple(head))
+
+
+def share_of_bytes(network: nn.Module, names: Collection[str]) -> float:
+    """The named tensors' share of a model's bytes."""
+    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in model_state(network).items()}
+    return sum(size for name, size in sizes.items() if name in names) / sum(sizes.values())
+
+
+def _owner(name: str) -> str:
+    """The module that holds a tensor: "layers.2" of "layers.2.weight"."""
+    return name.rpartition(".")[0]
