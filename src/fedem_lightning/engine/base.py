@@ -93,7 +93,8 @@ class Batch(NamedTuple):
     def part(self, number: int, parts: int) -> "Batch":
         """Every `parts`-th sample from `number` on: the parts of a batch are disjoint."""
         axis = min(self.size.ndim, 1)
-        columns = torch.arange(number, self.x.shape[axis], parts, device=self.x.device)
+        length = self.x.shape[axis]
+        columns = torch.arange(min(number, length), length, parts, device=self.x.device)
         x, y = (t.index_select(axis, columns) for t in (self.x, self.y))
         size = ((self.size - number) / parts).ceil().clamp(min=1)
         return Batch(x, y, self.weight.index_select(-1, columns), size, self.key)

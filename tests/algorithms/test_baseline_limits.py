@@ -1,0 +1,240 @@
+"""Degenerate cases and refusals of the field's baselines."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedem_lightning import (
+    MLP,
+    ClientSGD,
+    Ditto,
+    FedALA,
+    FedAvg,
+    FedAvgEnsemble,
+    FedBABU,
+    FedBN,
+    FederatedDataModule,
+    FedPer,
+    FedRep,
+    LGFedAvg,
+    Linear,
+    Local,
+    UserError,
+)
+from fedem_lightning.algorithms.partial_averaging import PartialAveraging
+from fedem_lightning.models.body_head import split_body_head
+from fedem_lightning.models.components import model_state
+from fedem_lightning.models.normalization import normalization_tensors
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+
+SGD: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3, momentum=0.9), "participation": 0.5}
+
+
+def everybody(model: Any) -> dict[str, torch.Tensor]:
+    return dict(model.personal_models(torch.arange(model.n_clients)).models)
+
+
+def same(one: Any, other: Any) -> None:
+    assert torch.equal(parameters(one.components), parameters(other.components))
+
+
+class Empty(PartialAveraging):
+    """Clients keep nothing."""
+
+    def __init__(self, backbone: Any, n_clients: int, **options: Any) -> None:
+        super().__init__(backbone, n_clients, **options)
+        self.keep((), None)
+
+
+class Everything(PartialAveraging):
+    """Clients keep everything."""
+
+    def __init__(self, backbone: Any, n_clients: int, **options: Any) -> None:
+        super().__init__(backbone, n_clients, **options)
+        self.keep(model_state(self.components[0]), None)
+
+    def client_update(self, block: Any, round_: int) -> Any:
+        super().client_update(block, round_)
+
+
+@pytest.mark.parametrize("kind", [Empty, FedBN])
+def test_without_a_private_part_it_is_fedavg_bit_for_bit(kind: Any) -> None:
+    data = make_data()
+    same(
+        train(make_model(kind, data, hidden=True, **SGD), data, 3),
+        train(make_model(FedAvg, data, True, **SGD), data, 3),
+    )
+
+
+def test_without_a_shared_part_it_is_local() -> None:
+    data = make_data()
+    own, alone = (train(make_model(kind, data, True, **SGD), data, 3) for kind in (Everything, Local))
+    torch.testing.assert_close(everybody(own), everybody(alone), rtol=0, atol=0)
+    assert own.statistics.up_bytes == 0
+
+
+def test_ditto_without_its_penalty_is_local_and_its_shared_model_fedavgs() -> None:
+    data = make_data()
+    ditto, alone = (
+        train(make_model(kind, data, **o, **SGD), data, 3) for kind, o in ((Ditto, {"penalty": 0.0}), (Local, {}))
+    )
+    torch.testing.assert_close(everybody(ditto), everybody(alone), rtol=0, atol=0)
+    same(ditto, train(make_model(FedAvg, data, **SGD), data, 3))
+
+
+def test_ditto_with_a_stiff_penalty_holds_clients_near_the_model_they_received() -> None:
+    data = make_data()
+    sgd = ClientSGD(lr=1e-3)
+    model = make_model(Ditto, data, penalty=1e3, client_optimizer=sgd)  # lr lambda = 1: every step ends near w
+    start = {name: rows.clone() for name, rows in everybody(model.double()).items()}
+    train(model, data, 1)
+    for name, rows in everybody(model).items():
+        torch.testing.assert_close(rows, start[name], rtol=0, atol=2e-3)
+
+
+def test_fedrep_without_epochs_of_the_head_moves_bodies_only() -> None:
+    data = make_data()
+    model = make_model(FedRep, data, hidden=True, head_epochs=0, **SGD).double()
+    before = {name: rows.clone() for name, rows in everybody(model).items()}
+    train(model, data, 2)
+    after = everybody(model)
+    moved = {name for name, rows in after.items() if not torch.equal(rows, before[name])}
+    assert moved == {"layers.0.weight", "layers.0.bias"}
+
+
+def test_fedala_whose_weights_do_not_move_is_fedavg() -> None:
+    data = make_data()
+    ala = make_model(FedALA, data, hidden=True, weights_lr=1e-300, max_passes=1, **SGD)
+    plain = train(make_model(FedAvg, data, hidden=True, **SGD), data, 3)
+    torch.testing.assert_close(parameters(train(ala, data, 3).components), parameters(plain.components))
+
+
+def test_an_ensemble_of_one_is_fedavg_bit_for_bit() -> None:
+    data = make_data()
+    one = train(make_model(FedAvgEnsemble, data, n_components=1, **SGD), data, 3)
+    same(one, train(make_model(FedAvg, data, **SGD), data, 3))
+
+
+# --- FedBN ------------------------------------------------------------------------------------------------------------
+
+
+class Normalized(nn.Module):
+    """A normalisation layer whose name does not say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.third(self.second(self.first(x)).relu())
+
+
+NORM = {"second.weight", "second.bias", "second.running_mean", "second.running_var", "second.num_batches_tracked"}
+
+
+def normalized(data: FederatedDataModule, kind: Any = FedBN, **options: Any) -> Any:
+    torch.manual_seed(0)
+    return kind(Normalized(), n_clients=data.n_clients, batch_size=4, **options)
+
+
+def test_normalisation_layers_are_known_by_their_types() -> None:
+    assert normalization_tensors(Normalized()) == NORM
+    layers = nn.Sequential(nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.Conv2d(4, 4, 1), nn.InstanceNorm2d(4, affine=True))
+    assert {name.split(".")[0] for name in normalization_tensors(layers)} == {"0", "1", "3"}
+
+
+def test_fedbn_agrees_with_plain_torch() -> None:
+    """Each client's network is a module of its own, trained by torch.optim; the rest is averaged by hand."""
+    sizes = (8, 12, 4)
+    data = make_data(sizes=sizes, fractions=(1.0, 0.0, 0.0))
+    model = normalized(data, client_optimizer=ClientSGD(lr=0.2)).double()
+    networks = []
+    for _ in sizes:
+        network = Normalized().double()
+        network.load_state_dict(model.components[0].state_dict())
+        networks.append(network)
+    train(model, data, 3)
+    from helpers import by_hand
+
+    for k in range(3):
+        for t, network in enumerate(networks):
+            x, y = (torch.from_numpy(part) for part in by_hand.samples(data, t))
+            optimizer = torch.optim.SGD(network.parameters(), lr=0.2)
+            for rows in by_hand.batches(data, t, 4, 1, k):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(network(x[rows]), y[rows]).backward()
+                optimizer.step()
+        shared = set(networks[0].state_dict()) - NORM
+        states = [network.state_dict() for network in networks]
+        mean = {name: sum(n * s[name] for n, s in zip(sizes, states, strict=True)) / sum(sizes) for name in shared}
+        for network in networks:
+            network.load_state_dict(mean, strict=False)
+    found = everybody(model)
+    for t, network in enumerate(networks):
+        for name, tensor in network.state_dict().items():
+            torch.testing.assert_close(found[name][t, 0], tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_an_unseen_client_of_fedbn_estimates_its_statistics() -> None:
+    data = make_data(sizes=(20, 20, 20, 20), unseen_fraction=0.25)
+    model = normalized(data, client_optimizer=ClientSGD(lr=1e-12))
+    trainer = make_trainer(2)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    t = data.federation.clients(seen=False)
+    block = data.federation.block(t, "train")
+    inside = model.components[0].first(block.x(torch.float64))  # the input of the normalisation layer
+    means = torch.stack([part.mean(dim=0) for part in inside.split(4)])
+    found = everybody(model)["second.running_mean"][t, 0]
+    # the epoch of tuning then moves the running mean by its momentum, a tenth a batch
+    assert (found - inside.mean(dim=0)).norm() < 0.5 * means.std(dim=0).norm()
+    assert (model.clients.population == "unseen").sum() == 1
+
+
+# --- the split --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [FedPer, LGFedAvg, FedRep, FedBABU, FedALA])
+def test_a_network_without_a_body_is_one_line(kind: Any) -> None:
+    with pytest.raises(UserError, match=r"algorithm.head: the last layer is all that trains .*: no body is left"):
+        kind(Linear((4,), 3), n_clients=3)
+    with pytest.raises(UserError, match=r"algorithm.head: 'classifier' is in no parameter's name; they are layers.0"):
+        kind(MLP((4,), 3), n_clients=3, head="classifier")
+    with pytest.raises(UserError, match=r"algorithm.head: '\[' is no regular expression"):
+        kind(MLP((4,), 3), n_clients=3, head="[")
+    with pytest.raises(UserError, match=r"algorithm.head: 'layers' is all that trains"):
+        kind(MLP((4,), 3), n_clients=3, head="layers")
+
+
+def test_the_head_is_the_last_layer_that_trains() -> None:
+    network = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2), nn.Linear(2, 2))
+    for parameter in network[4].parameters():
+        parameter.requires_grad_(False)
+    body, head = split_body_head(network)
+    assert head == ("3.weight", "3.bias")
+    assert body[:4] == ("0.weight", "0.bias", "1.weight", "1.bias")
+    assert split_body_head(network, "^[13]").head == ("1.weight", "1.bias", "3.weight", "3.bias", *NORM_OF_1)
+
+
+NORM_OF_1 = ("1.running_mean", "1.running_var", "1.num_batches_tracked")
+
+
+@pytest.mark.parametrize("kind", [FedPer, LGFedAvg, FedRep, FedBABU])
+def test_a_server_optimizer_moves_the_part_that_is_sent(kind: Any) -> None:
+    data = make_data()
+    half = {"server_optimizer": lambda p: torch.optim.SGD(p, lr=0.5)}
+    plain, slow = (make_model(kind, data, hidden=True, **SGD, **o).double() for o in ({}, half))
+    start = {name: p.detach().clone() for name, p in plain.components[0].named_parameters()}
+    train(plain, data, 1), train(slow, data, 1)
+    for name, p in plain.components[0].named_parameters():
+        torch.testing.assert_close(slow.components[0].get_parameter(name), (start[name] + p) / 2)
+
+
+@pytest.mark.parametrize("rule", ["median", "norm_clipping", "trimmed_mean"])
+@pytest.mark.parametrize("kind", [FedPer, FedBABU])
+def test_robust_rules_take_a_part_of_a_model(kind: Any, rule: str) -> None:
+    data = make_data()
+    model = train(make_model(kind, data, hidden=True, aggregation=rule, client_optimizer=ClientSGD(lr=0.1)), data, 2)
+    assert parameters(model.components).isfinite().all()

@@ -1,0 +1,112 @@
+"""A network with one hidden layer in plain NumPy: losses, gradients, local steps; written from the equations.
+
+A model is a dictionary with the names of the package's tensors. Which samples a batch has is the package's choice
+(`by_hand.batches`).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedem_lightning import FederatedDataModule
+from fedem_lightning.cohort import sample_cohort
+from helpers import by_hand
+from helpers.federations import make_data
+
+Model = dict[str, np.ndarray]
+BODY, HEAD = ("layers.0.weight", "layers.0.bias"), ("layers.2.weight", "layers.2.bias")
+SIZES = (7, 12, 5, 9)
+
+
+def hidden(model: Model, x: np.ndarray) -> np.ndarray:
+    """The features: ReLU of the first layer, [n, 5]."""
+    return np.maximum(x @ model[BODY[0]].T + model[BODY[1]], 0.0)
+
+
+def logits(model: Model, x: np.ndarray) -> np.ndarray:
+    """[n, 3]."""
+    return hidden(model, x) @ model[HEAD[0]].T + model[HEAD[1]]
+
+
+def losses(model: Model, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Cross-entropy of each sample, [n]."""
+    z = logits(model, x)
+    return np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y]
+
+
+def gradient(model: Model, x: np.ndarray, y: np.ndarray) -> Model:
+    """Of the mean cross-entropy, by the chain rule."""
+    features, z = hidden(model, x), logits(model, x)
+    error = (np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) - np.eye(z.shape[1])[y]) / len(y)
+    below = (error @ model[HEAD[0]]) * (features > 0)
+    parts = (below.T @ x, below.sum(axis=0), error.T @ features, error.sum(axis=0))
+    return dict(zip((*BODY, *HEAD), parts, strict=True))
+
+
+def plus(model: Model, direction: Model, by: float = 1.0) -> Model:
+    """model + by * direction; tensors without a direction stay."""
+    return {name: v + by * direction[name] if name in direction else v for name, v in model.items()}
+
+
+def mean(models: Iterable[Model], weights: Iterable[float]) -> Model:
+    """The weighted mean, name by name."""
+    models, weights = list(models), np.array(list(weights), dtype=float)
+    return {name: np.average([m[name] for m in models], axis=0, weights=weights) for name in models[0]}
+
+
+def part(model: Model, names: Iterable[str]) -> Model:
+    """Some of the tensors."""
+    return {name: model[name] for name in names}
+
+
+class Clients:
+    """Four clients of unequal sizes, of which two are drawn in each round; batches of 4, rate 0.2, plain SGD."""
+
+    batch_size, lr, participation = 4, 0.2, 2
+
+    def __init__(self) -> None:
+        self.data: FederatedDataModule = make_data(sizes=SIZES, fractions=by_hand.ALL_TRAIN)
+        self.samples = [by_hand.samples(self.data, t) for t in range(len(SIZES))]
+
+    def cohort(self, round_: int) -> list[int]:
+        """The clients of a round."""
+        return list(map(int, sample_cohort(torch.arange(len(SIZES)), self.participation, 0, round_)))
+
+    def batches(self, t: int, round_: int, epochs: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The batches of a client's local steps."""
+        x, y = self.samples[t]
+        return [(x[rows], y[rows]) for rows in by_hand.batches(self.data, t, self.batch_size, epochs, round_)]
+
+    def descend(
+        self,
+        model: Model,
+        t: int,
+        round_: int,
+        epochs: int = 1,
+        only: Iterable[str] = (*BODY, *HEAD),
+        pull: Callable[[Model], Model] = lambda model: {},
+    ) -> Model:
+        """Local SGD on the tensors `only`; `pull` adds to the gradient."""
+        for x, y in self.batches(t, round_, epochs):
+            step = plus(part(gradient(model, x, y), only), pull(model))
+            model = plus(model, step, -self.lr)
+        return model
+
+
+def start_of(model: Any, m: int = 0) -> Model:
+    """The initial values of component m."""
+    return {name: p.detach().double().numpy().copy() for name, p in model.components[m].named_parameters()}
+
+
+def served(model: Any, t: int) -> Model:
+    """The single model with which client t predicts."""
+    return {name: rows[0, 0].numpy() for name, rows in model.personal_models(torch.tensor([t])).models.items()}
+
+
+def assert_models_agree(found: Model, expected: Model) -> None:
+    """Equal up to rounding, tensor by tensor."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
