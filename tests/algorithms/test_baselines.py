@@ -270,7 +270,7 @@ def learned(
     weights = dict(weights)
     one_pass()
     seen: list[float] = []
-    while first and len(seen) < 40:
+    while first and len(seen) + 1 < 40:
         seen.append(float(losses(mixed(), *clients.samples[t]).mean()))
         if len(seen) >= 10 and np.std(seen[-10:]) < settle:
             break

@@ -27,8 +27,8 @@ WRONG: dict[type, tuple[str, ...]] = {
     type(None): ("{zz: 1}", "[[[1]]]"),
 }
 """By the kind of a key's default."""
-LEGAL: dict[tuple[str, str], str] = {}
-"""Values that a key takes after all, and why."""
+LEGAL = {("faults=scaling", "faults.factor", "-7"): "the opposite of the update, longer"}
+"""Values that a key of a choice takes after all, and why."""
 _OF_SEVERAL = ("network", "callbacks", "logger", "experiment", "adaptation", "faults", "aggregation")
 """Groups that may be empty: [] chooses nothing."""
 _TEXT = {
@@ -74,7 +74,7 @@ def _wrong(choice: str, key: str, value: Any) -> Iterator[Case]:
         values.append(value[:-1])
     words = tuple(word for word in TINY if not choice.startswith("dataset=") or not word.startswith("dataset"))
     for wrong in values:
-        if (key, wrong) in LEGAL or (isinstance(value, str) and name in _TEXT and wrong in ("true", "3.5")):
+        if (choice, key, wrong) in LEGAL or (isinstance(value, str) and name in _TEXT and wrong in ("true", "3.5")):
             continue
         yield Case(
             f"settings/{choice or 'root'}/{key}={wrong}",

@@ -95,7 +95,7 @@ class FedALA(FederatedAlgorithm):
         learning = ~self.weights.written[block.clients]  # [C]
         self._pass(part, round_)
         losses: list[Tensor] = []
-        while learning.any() and len(losses) < self.max_passes:
+        while learning.any() and len(losses) + 1 < self.max_passes:
             found = self.own_models(self.aggregated(block.clients)).losses(part)
             losses.append(client_means(found, part)[:, 0])  # [C]
             if len(losses) >= 10:
