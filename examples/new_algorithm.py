@@ -26,7 +26,7 @@ class HeldStep(LocalStep):
         self.optimizer.descend(learner, [g + self.strength * (v - w) for g, v, w in pairs], self.lr)
 
 
-class Ditto(FederatedAlgorithm):
+class MyDitto(FederatedAlgorithm):
     """FedAvg of w; client t serves v_t ~ argmin F_t(v) + (strength / 2) |v - w|^2."""
 
     def __init__(self, backbone, n_clients, strength=0.1, **options):
@@ -66,7 +66,7 @@ def main() -> None:
     data = Digits(n_clients=chosen.clients, seed=0)
     sgd = ClientSGD(lr=0.3)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    for method, own in ((FedAvg, {}), (Local, {}), (Ditto, {"strength": chosen.strength})):
+    for method, own in ((FedAvg, {}), (Local, {}), (MyDitto, {"strength": chosen.strength})):
         pl.seed_everything(0, verbose=False)
         model = method(Linear(data.in_shape, data.n_outputs), data.n_clients, client_optimizer=sgd, **own)
         trainer = pl.Trainer(max_epochs=chosen.rounds, accelerator="cpu", limit_val_batches=0, **quiet)

@@ -157,7 +157,7 @@ def test_choices_that_are_named_exist() -> None:
     missing = []
     for document in DOCUMENTS:
         for group, names in re.findall(rf"[`+ ]({groups})=([a-z][\w,]*)", (ROOT / document).read_text()):
-            own = {"ditto", "robust", "sensors"}  # the reader's
+            own = {"my_ditto", "robust", "sensors"}  # the reader's
             known = {path.stem for path in (cli.CONFIG_DIR / group).glob("*.yaml")} | own
             missing += [f"{document}: {group}={name}" for name in names.strip(",").split(",") if name not in known]
     assert missing == []
@@ -441,7 +441,7 @@ def test_a_sweep_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPatc
     ("name", "arguments", "said"),
     [
         ("quickstart", ["--clients", "6", "--rounds", "2"], ("FedEM   seen", "FedEM   unseen", "Local   seen")),
-        ("new_algorithm", ["--clients", "5", "--rounds", "2"], ("FedAvg  mean", "Ditto   mean")),
+        ("new_algorithm", ["--clients", "5", "--rounds", "2"], ("FedAvg  mean", "MyDitto mean")),
         ("own_data", ["--samples", "20", "--rounds", "2"], ("test_accuracy", "clinic A", "pi_1")),
     ],
 )
@@ -467,7 +467,7 @@ def test_every_example_is_run() -> None:
 
 
 def test_the_examples_ditto_is_the_documents() -> None:
-    document = next(b.text for b in ALL_BLOCKS if b.document == OWN_PROJECT and "class Ditto" in b.text)
+    document = next(b.text for b in ALL_BLOCKS if b.document == OWN_PROJECT and "class MyDitto" in b.text)
     example = (ROOT / "examples" / "new_algorithm.py").read_text()
     for node in ast.parse(document).body:
         if isinstance(node, ast.ClassDef):

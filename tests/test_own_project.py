@@ -30,11 +30,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "conf" / "algorithm").mkdir(parents=True)
     method, checks = blocks("python")
     (settings,) = blocks("yaml")
-    for name, text in (("ditto.py", method), ("test_ditto.py", checks), ("conf/algorithm/ditto.yaml", settings)):
+    for name, text in (("my_ditto.py", method), ("test_my_ditto.py", checks), ("conf/algorithm/my_ditto.yaml", settings)):
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in ("ditto", "test_ditto"):
+    for name in ("my_ditto", "test_my_ditto"):
         sys.modules.pop(name, None)
 
 
@@ -50,12 +50,12 @@ def test_the_sweep_of_a_method_from_outside(
     leave_undrawn(monkeypatch)
     sweep = next(arguments for arguments in commands() if "-m" in arguments)
     assert call(project, monkeypatch, *sweep, *SMALL) == 0, capsys.readouterr().err
-    found = [json.loads(path.read_text()) for path in project.glob("runs/ditto/*/results.json")]
+    found = [json.loads(path.read_text()) for path in project.glob("runs/my_ditto/*/results.json")]
     digests = {(r["algorithm"], r["seed"]): r["federation_digest"] for r in found}
-    assert sorted(digests) == [("ditto", 0), ("ditto", 1), ("fedavg", 0), ("fedavg", 1)]
-    assert digests["ditto", 0] == digests["fedavg", 0] != digests["ditto", 1]
+    assert sorted(digests) == [("fedavg", 0), ("fedavg", 1), ("my_ditto", 0), ("my_ditto", 1)]
+    assert digests["my_ditto", 0] == digests["fedavg", 0] != digests["my_ditto", 1]
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("clients' learning rate")]
-    assert said == ["clients' learning rate: 0.3, ditto's own: learning_rates has none for it"] * 2
+    assert said == ["clients' learning rate: 0.3, my_ditto's own: learning_rates has none for it"] * 2
 
 
 def test_the_rate_of_a_method_from_outside(
@@ -72,8 +72,8 @@ def test_the_rate_of_a_method_from_outside(
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Lightning's, of a Trainer whose loggers a user left alone
 def test_the_checks_of_a_method_from_outside(project: Path) -> None:
-    checks = importlib.import_module("test_ditto")
+    checks = importlib.import_module("test_my_ditto")
     names = [name for name in dir(checks) if name.startswith("test_")]
-    assert len(names) == 4
+    assert len(names) == 5
     for name in names:
         getattr(checks, name)()

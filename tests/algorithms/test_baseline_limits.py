@@ -18,6 +18,7 @@ from fedem_lightning import (
     FederatedDataModule,
     FedPer,
     FedRep,
+    Finetune,
     LGFedAvg,
     Linear,
     Local,
@@ -115,6 +116,15 @@ def test_an_ensemble_of_one_is_fedavg_bit_for_bit() -> None:
     data = make_data()
     one = train(make_model(FedAvgEnsemble, data, n_components=1, **SGD), data, 3)
     same(one, train(make_model(FedAvg, data, **SGD), data, 3))
+
+
+@pytest.mark.parametrize(("chosen", "moving"), [("head", {"layers.2"}), ("body", {"layers.0"})])
+def test_tuning_moves_the_part_that_is_asked_for(chosen: Any, moving: set[str]) -> None:
+    data = make_data()
+    model = make_model(FedBABU, data, hidden=True, adaptation=Finetune(2, ClientSGD(lr=0.1), part=chosen)).double()
+    tuned = model.scored_models(data.federation.block(torch.arange(4), "train")).models
+    moved = {n.rpartition(".")[0] for n, rows in tuned.items() if not torch.equal(rows, everybody(model)[n])}
+    assert moved == moving
 
 
 # --- FedBN ------------------------------------------------------------------------------------------------------------

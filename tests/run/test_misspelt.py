@@ -72,13 +72,13 @@ def test_the_users_own_folder_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own" / "algorithm").mkdir(parents=True)
-    (tmp_path / "own" / "algorithm" / "ditto.yaml").write_text(
+    (tmp_path / "own" / "algorithm" / "mine.yaml").write_text(
         "defaults: [/algorithm_base@_here_, _self_]\n_target_: mine.Ditto\nstrength: 0.1\n"
     )
     own = ["--config-dir", "own"]
-    assert call(tmp_path, monkeypatch, *own, "algorithm=dittto") == 2
-    assert capsys.readouterr().err == "error: algorithm=dittto: no such choice; did you mean ditto?\n"
-    assert call(tmp_path, monkeypatch, *own, "algorithm=ditto", "algorithm.strengthh=1") == 2
+    assert call(tmp_path, monkeypatch, *own, "algorithm=minne") == 2
+    assert capsys.readouterr().err == "error: algorithm=minne: no such choice; did you mean mine?\n"
+    assert call(tmp_path, monkeypatch, *own, "algorithm=mine", "algorithm.strengthh=1") == 2
     assert capsys.readouterr().err.endswith("did you mean algorithm.strength?\n")
 
 

@@ -1,6 +1,7 @@
 """Base class of adaptations, the step between training and scoring."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 
 from torch import Tensor
 
@@ -47,6 +48,7 @@ class Adaptation(Recorded, ABC):
         block: Block,
         weights: Tensor | None = None,
         kind: type[LocalStep] = LocalStep,
+        only: Collection[str] | None = None,
     ) -> Models:
         """The models [C, M, ...] after SGD; samples are shuffled as in the round after the last one.
 
@@ -56,10 +58,11 @@ class Adaptation(Recorded, ABC):
             block: the clients and their training samples.
             weights: of the samples, [n, M], as a step of class `kind` reads them; None: 1.
             kind: class of the local step.
+            only: names of the parameters that train; None: all.
 
         """
         optimizer, rounds = self.client_optimizer or algorithm.client_optimizer, algorithm.statistics.rounds
         step = kind(algorithm.components[0], block.federation.task, optimizer, optimizer.lr)
         return algorithm.local_solver(
-            models, block, rounds, weights, step=step, epochs=self.epochs, keep_momentum=False, quiet=True
+            models, block, rounds, weights, step=step, epochs=self.epochs, only=only, keep_momentum=False, quiet=True
         )

@@ -1,15 +1,18 @@
 """Local tuning after training: FedAvg+ (Jiang et al. 2019, as in FedEM, Sec. 4) and Finetune (Mansour et al. 2020)."""
 
+from typing import Literal
+
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.data.federation import Block
 from fedem_lightning.local_solver import ClientSGD
+from fedem_lightning.models.body_head import split_body_head
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.settings.ranges import Count
 
 
 class Finetune(Adaptation):
-    """E passes of SGD over a client's training samples, all parameters, from a fresh optimiser.
+    """E passes of SGD over a client's training samples, from a fresh optimiser.
 
     After an algorithm with several components each component is tuned with samples weighted as in training (FedEM: by
     the responsibilities); the mixture weights stay.
@@ -17,14 +20,24 @@ class Finetune(Adaptation):
     Args:
         epochs: E; 0 leaves the models as they are.
         client_optimizer: of the tuning; None: the algorithm's, at the learning rate of its first round.
+        part: what is tuned: "all" parameters, the "head", or the "body".
+        head: a regular expression found in the names of the head's tensors; None: the last layer that trains.
 
     """
 
-    def __init__(self, epochs: Count = 1, client_optimizer: ClientSGD | None = None) -> None:
+    def __init__(
+        self,
+        epochs: Count = 1,
+        client_optimizer: ClientSGD | None = None,
+        part: Literal["all", "head", "body"] = "all",
+        head: str | None = None,
+    ) -> None:
         super().__init__(epochs, client_optimizer)
+        self.part, self.head = part, head
 
     def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
         """theta_t <- local_sgd(theta_t)."""
         own = algorithm.personal_models(block.clients)
-        tuned = self.tune(algorithm, own.models, block, own.sample_weights(block))
+        only = None if self.part == "all" else getattr(split_body_head(algorithm.components[0], self.head), self.part)
+        tuned = self.tune(algorithm, own.models, block, own.sample_weights(block), only=only)
         return algorithm.own_models(tuned, own.mixture)

@@ -1,0 +1,132 @@
+"""The same number of trials for every method, scored on validation samples: a CSV file with a row for each trial.
+
+    python benchmarks/tune.py baselines_synthetic --csv docs/tuning/baselines_synthetic.csv
+        --methods fedavg fedem [--words WORD ...]
+
+Each method has `BUDGET` trials: learning rates, or learning rates by values of its most important key. The words are
+more words of the command line, such as dataset.path=femnist.npz. Trials that the file already has are skipped. At last
+the best trial of each method is printed; `--best` prints only.
+"""
+
+import argparse
+import itertools
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytorch_lightning as pl
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.run.building import build_model
+from fedem_lightning.run.cli import CONFIG_DIR  # with it come the resolvers of the configurations
+from fedem_lightning.run.results import environment
+
+BUDGET = 6
+RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+MIDDLE = (0.03, 0.1, 0.3)
+KEYS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "ditto": {"penalty": (0.1, 1.0)},
+    "fedala": {"weights_lr": (1.0, 10.0)},
+    "fedavg_plus": {"adaptation.client_optimizer.lr": (0.03, 0.3)},
+    "fedbabu": {"adaptation.client_optimizer.lr": (0.03, 0.3)},
+    "fedproto": {"penalty": (0.1, 1.0)},
+    "fedrep": {"head_epochs": (1, 5)},
+    "per_fedavg": {"inner_lr": (0.03, 0.3)},
+    "apfl": {"alpha": (0.25, 0.75)},
+    "pfedme": {"penalty,outer_lr": ("1.0,0.9", "0.1,9.0")},
+}
+"""Of methods whose learning rate is not all: the second key's two values; the rates are then `MIDDLE`."""
+
+
+def trials(method: str) -> list[dict[str, Any]]:
+    """The settings that are tried: {key: value}."""
+    more = KEYS.get(method, {})
+    rates = MIDDLE if more else RATES
+    grid = [dict(zip(("lr", *more), values, strict=True)) for values in itertools.product(rates, *more.values())]
+    assert len(grid) == BUDGET
+    return grid
+
+
+def words(method: str, trial: dict[str, Any]) -> list[str]:
+    """The command line's words."""
+    found = [f"algorithm={method}", f"algorithm.client_optimizer.lr={trial['lr']}"]
+    for keys, values in trial.items():
+        pairs = zip(keys.split(","), str(values).split(","), strict=True) if keys != "lr" else ()
+        found += [f"{key if '.' in key else f'algorithm.{key}'}={value}" for key, value in pairs]
+    return found
+
+
+def run(experiment: str, method: str, trial: dict[str, Any], seed: int, more: list[str]) -> dict[str, Any]:
+    """Trains once; the weighted accuracy on validation samples, NaN if training diverged."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    start = time.perf_counter()
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        config = compose("config", [f"+experiment={experiment}", f"seed={seed}", *words(method, trial), *more])
+    pl.seed_everything(seed, verbose=False)
+    data = instantiate(config.dataset)
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    rounds = config.trainer.max_epochs
+    trainer = pl.Trainer(max_epochs=rounds, accelerator="cpu", devices=1, limit_val_batches=0, logger=False, **quiet)
+    try:
+        model = build_model(config, data)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        score = summarize_table(model.clients, "val")["accuracy"]["weighted"]
+    except ValueError:  # a user error: training diverged
+        score = float("nan")
+    setting = " ".join(f"{key}={value}" for key, value in trial.items())
+    seconds = round(time.perf_counter() - start, 1)
+    return {
+        "method": method,
+        "setting": setting,
+        "seed": seed,
+        "rounds": rounds,
+        "validation": score,
+        "seconds": seconds,
+    }
+
+
+def best(table: pd.DataFrame) -> pd.DataFrame:
+    """Each method's best setting: the highest mean over its seeds."""
+    means = table.groupby(["method", "setting"], as_index=False)["validation"].mean()
+    return means.sort_values("validation", ascending=False).drop_duplicates("method").sort_values("method")
+
+
+def main() -> None:
+    """Runs the trials that are missing, then prints the best."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment")
+    parser.add_argument("--csv", type=Path, required=True)
+    parser.add_argument("--methods", nargs="+", required=True)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--best", action="store_true", help="run nothing")
+    parser.add_argument("--words", nargs="+", default=[], help="more words of the command line")
+    options = parser.parse_args()
+    rows = pd.read_csv(options.csv).to_dict("records") if options.csv.is_file() else []
+    known = {(row["method"], row["setting"], row["seed"]) for row in rows}
+    wanted = [
+        (method, trial, seed)
+        for method, seed in itertools.product(options.methods, options.seeds)
+        for trial in trials(method)
+        if (method, " ".join(f"{k}={v}" for k, v in trial.items()), seed) not in known and not options.best
+    ]
+    commit = environment(torch.device("cpu"))["commit"]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        waiting = [pool.submit(run, options.experiment, *one, options.words) for one in wanted]
+        for done in as_completed(waiting):
+            rows.append(done.result() | {"commit": str(commit)[:7]})
+            options.csv.parent.mkdir(parents=True, exist_ok=True)
+            pd.DataFrame(rows).sort_values(["method", "seed", "setting"]).to_csv(options.csv, index=False)
+    print(best(pd.DataFrame(rows)).to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()
