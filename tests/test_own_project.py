@@ -30,7 +30,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "conf" / "algorithm").mkdir(parents=True)
     method, checks = blocks("python")
     (settings,) = blocks("yaml")
-    for name, text in (("my_ditto.py", method), ("test_my_ditto.py", checks), ("conf/algorithm/my_ditto.yaml", settings)):
+    files = {"my_ditto.py": method, "test_my_ditto.py": checks, "conf/algorithm/my_ditto.yaml": settings}
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path

@@ -42,6 +42,7 @@ OWN = {
     "mixing_weights": Weights,
     "learning_rates": Mapping[str, Any],
     "local_training": Mapping[str, Any],
+    "method_settings": Mapping[str, Mapping[str, Any]],
 }
 NEEDED: dict[str, tuple[type, ...]] = {
     "algorithm": (FederatedAlgorithm,),

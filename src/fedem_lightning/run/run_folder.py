@@ -19,8 +19,8 @@ OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet
 """What a run has in its folder, beside figures and arrays: `DRAWN_OR_KEPT`."""
 DRAWN_OR_KEPT = (".png", ".npz")
 """Endings of a run's other files; their names depend on the method."""
-FREE_ON_RESUME = ("ckpt_path", "run_dir", "trainer", "logger", "callbacks")
-"""Parts of the configuration that a resumed run may change."""
+FREE_ON_RESUME = ("ckpt_path", "run_dir", "trainer", "logger", "callbacks", "learning_rates", "method_settings")
+"""Parts of the configuration that a resumed run may change; what the last two set is compared in `algorithm`."""
 
 
 def check_run_folder(folder: Path, config: DictConfig) -> None:
