@@ -70,8 +70,9 @@ class KNN(Adaptation):
         task, samples = federation.task, federation.samples
         classes = isinstance(task, Classification | BinaryClassification) and task.n_targets == 1
         require(classes, "adaptation: KNN needs one class for each sample, the data has sequences or real targets")
-        alike = federation.in_shape == (1,) and isinstance(samples, Arrays) and bool((samples.x == samples.x[:1]).all())
-        require(not alike or not len(samples.y), "adaptation: KNN needs features, but all samples have the same x")
+        x = samples.x if isinstance(samples, Arrays) and federation.in_shape == (1,) else torch.zeros(0)
+        alike = len(x) > 0 and bool((x == x[:1]).all())  # a density has no inputs
+        require(not alike, "adaptation: KNN needs features, but all samples have the same x")
 
     @torch.no_grad()
     def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
@@ -128,13 +129,15 @@ class KNN(Adaptation):
 
     def _best(self, base: FeatureMixture, state: Models, store: Models, block: Block) -> Tensor:
         """Each client's lambda, float64 [C]: the one of the lowest loss, of equal ones the smallest."""
-        losses = torch.zeros(len(block.clients), len(self.lambdas), device=block.owner.device)
-        chosen = block.federation.block(block.clients, "val") if self.selection == "val" else block
-        for part in (block, chosen):
-            if bool((part.counts() == 0).all()) or (part is block and bool((chosen.counts() > 0).all())):
-                continue
-            found = client_means(self._losses(base, state, store, part), part)
-            losses = torch.where(part.counts().unsqueeze(1) > 0, found, losses)
+        losses = base.weights.new_zeros(len(block.clients), len(self.lambdas))
+        undecided = torch.ones(len(block.clients), dtype=torch.bool, device=block.owner.device)
+        for split in ("val", "train") if self.selection == "val" else ("train",):
+            chosen = block if split == "train" else block.federation.block(block.clients, split)
+            decided = undecided & (chosen.counts() > 0)
+            if decided.any():
+                found = client_means(self._losses(base, state, store, chosen), chosen)
+                losses[decided] = found[decided]
+            undecided &= ~decided
         best = losses.nan_to_num(nan=torch.inf, posinf=torch.inf).argmin(dim=1)
         return torch.tensor(self.lambdas, dtype=torch.float64, device=best.device)[best]
 

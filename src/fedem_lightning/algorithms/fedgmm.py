@@ -157,7 +157,8 @@ class FedGMM(FederatedAlgorithm):
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Client t predicts with sum over m2 of p(m2 | x, t) h_m2(x)."""
-        network = GatedMixture(list(self.components), self.task or (self.schema and self.schema.task))
+        task = self.task if self.schema is None else self.schema.task
+        network = GatedMixture(list(self.components), task)
         white = whitening(self.covariances) if self.means.numel() else self.covariances
         network.take(means=self.means, white=white, center=self.center, projection=self.projection)
         models = {name: t.expand(len(clients), 1, *t.shape) for name, t in model_state(network).items()}

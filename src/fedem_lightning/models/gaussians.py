@@ -101,6 +101,10 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
 
     sized = ("joint", "means", "white", "center", "projection")
     joint: Tensor  # pi(m1, m2), [M1, M2]
+    means: Tensor  # [M1, d]
+    white: Tensor  # see `whitening`
+    center: Tensor  # see `embedded`
+    projection: Tensor
 
     def __init__(self, networks: Sequence[nn.Module], task: Task | None) -> None:
         super().__init__()

@@ -75,7 +75,7 @@ class FeatureMixture(Recorded, nn.Module):
             features = torch.stack(found).index_select(0, self.strongest.view(1)).squeeze(0)
         if len(predictions) == 1:
             return features, predictions[0]
-        return features, self.task.mix(torch.stack(predictions), self.weights.expand(len(x), -1))
+        return features, self.task.mix(torch.stack(predictions), self.weights.expand(x.shape[0], -1))
 
 
 def with_inputs_of(network: nn.Module, layer: str, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,8 +160,8 @@ def votes(
 
     """
     squares = queries.square().sum(dim=1, keepdim=True) + features.square().sum(dim=1)
-    distances = (squares - 2 * queries @ features.T).clamp(min=0, max=FAR / 2) / (queries.shape[1] * scale)  # [n, K]
-    distances = torch.where(labels > 0, distances, FAR)
+    distances = (squares - 2 * queries @ features.T).relu() / (queries.shape[1] * scale)  # [n, K]
+    distances = torch.where(labels > 0, distances.clamp(max=FAR / 2), FAR)
     if left_out is not None:
         distances = torch.where(left_out, FAR, distances)
     nearest, which = distances.topk(min(neighbours, len(labels)), dim=1, largest=False)  # [n, k]

@@ -84,8 +84,8 @@ def _models(
     names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
     schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
     network = copy.deepcopy(backbone) if backbone is not None else make(without_download(made_of), trust, "backbone")
+    network = network.to(tensors["weights"].dtype).eval()  # first, so that no tensor loses bits
     network.load_state_dict(_under("network.", tensors), strict=False)
-    network = network.to(tensors["weights"].dtype).eval()
     return ClientModels(tuple(names), _personal(network, tensors), schema)
 
 
