@@ -10,16 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.history import Round
-from fedem_lightning.local_solver import along
 from fedem_lightning.models.components import Backbone, model_state
-from fedem_lightning.models.gaussian_start import start
+from fedem_lightning.models.gaussian_fit import fitted, moments_about, start
 from fedem_lightning.models.gaussians import GatedMixture, embedded, log_densities, regularized, whitening
 from fedem_lightning.models.personal_models import OwnModels, client_means, component_losses
 from fedem_lightning.network import Transmission
@@ -113,7 +112,7 @@ class FedGMM(FederatedAlgorithm):
         self.joint[t] = mixture_weights(q, owner, self.joint[t])
         q = q.view(-1, self.n_gaussians, len(self.components))
         models = self.local_solver(self.broadcast(t), block, round_, weights=q.sum(dim=1))
-        return Sent(models, block.counts(), extras=self._moments(z, q.sum(dim=2), block))
+        return Sent(models, block.counts(), extras=moments_about(self.means, z, q.sum(dim=2), block, self.full))
 
     def _pairs(self, block: Block) -> tuple[Tensor, Tensor]:
         losses = component_losses(self.components, block)  # [n, M2]
@@ -124,29 +123,11 @@ class FedGMM(FederatedAlgorithm):
     def _embedded(self, block: Block) -> Tensor:
         return embedded(block.x(self.parameter_dtype), self.center, self.projection)
 
-    def _moments(self, z: Tensor, q: Tensor, block: Block) -> Models:
-        """The means over each client's samples of q, q d and q d d', d = e(x) - mu: [C, M1], [C, M1 d], [C, M1 d d]."""
-        first, second = [], []
-        for m, mean in enumerate(self.means):
-            delta, weighted = z - mean, q[:, m : m + 1] * (z - mean)
-            first.append(client_means(weighted, block))
-            if self.full:
-                parts = zip(weighted.split(counts := block.counts().tolist()), delta.split(counts), strict=True)
-                second.append(torch.stack([(w.T @ d).flatten() / max(1, len(d)) for w, d in parts]))
-            else:
-                second.append(client_means(weighted * delta, block))
-        return {"mass": client_means(q, block), "first": torch.cat(first, 1), "second": torch.cat(second, 1)}
-
     def server_update(self, means: Means | None, round_: Round) -> None:
         """mu and Sigma in closed form from the clients' moments about the old mu; the components as in FedEM."""
         if means is not None:
-            mass = means.extras["mass"][0].unsqueeze(1)  # [M1, 1]
-            shift = means.extras["first"][0].view_as(self.means) / mass
-            second = means.extras["second"][0].view_as(self.covariances) / along(mass[:, 0], self.covariances)
-            square = shift.unsqueeze(2) * shift.unsqueeze(1) if self.full else shift.square()
-            used = mass[:, 0] > torch.finfo(mass.dtype).eps  # a Gaussian without samples stays as it is
-            self.means[used] += shift[used]
-            self.covariances[used] = regularized((second - square)[used], self.regularization)
+            old = (self.means, self.covariances)
+            self.means, self.covariances = fitted(*old, means.extras, self.regularization)
         super().server_update(means, round_)
 
     def transmission(self, clients: Tensor) -> Transmission:

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -56,28 +56,6 @@ def log_densities(z: Tensor, means: Tensor, white: Tensor) -> Tensor:
 def component_weights(log_n: Tensor, joint: Tensor) -> Tensor:
     """p(m2 | x) ~ sum over m1 of pi(m1, m2) N(x; m1): log N [n, M1], pi [M1, M2] or [n, M1, M2] -> [n, M2]."""
     return torch.softmax(torch.logsumexp(joint.log() + log_n.unsqueeze(2), dim=1), dim=1)
-
-
-def moments(samples: Iterator[Tensor], full: bool) -> tuple[Tensor, Tensor]:
-    """The mean, float64 [d], and the variances [d] or the covariance [d, d] of samples, given in parts [n, d].
-
-    Samples that are not finite, or so large that their squares are not, are left out.
-    """
-    count, first, second = 0, torch.zeros(()), torch.zeros(())
-    for part in samples:
-        z = part.double()
-        z = z[z.square().sum(dim=1).isfinite()]
-        count, first = count + len(z), first.to(z) + z.sum(dim=0)
-        second = second.to(z) + (z.T @ z if full else z.square().sum(dim=0))
-    mean = first / max(1, count)
-    return mean, second / max(1, count) - (torch.outer(mean, mean) if full else mean.square())
-
-
-def principal_axes(covariance: Tensor, dimension: int) -> Tensor:
-    """The `dimension` directions of the largest variance, [d_in, d]; each one's largest entry is positive."""
-    axes = torch.linalg.eigh(covariance).eigenvectors.flip(1)[:, :dimension]
-    largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))
-    return axes * largest.sign()
 
 
 def regularized(covariances: Tensor, amount: float) -> Tensor:
