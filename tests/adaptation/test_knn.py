@@ -230,6 +230,22 @@ def test_the_formats_for_one_client(format_: str, tmp_path: Path) -> None:
     assert measured(kind.read(tmp_path / f"one{kind.suffix}"), one).difference < 1e-5
 
 
+def test_a_network_of_ones_own_is_named_when_the_file_is_read(tmp_path: Path) -> None:
+    data, rng = make_data(sizes=(30, 21)), np.random.default_rng(1)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 3)
+    )
+    model = train(FedEM(network, n_clients=2, n_components=2, adaptation=KNN(3, lambdas=(0.4,))), data, 2)
+    x, y, queries = rng.normal(size=(20, 4)), np.arange(20) % 3, rng.normal(size=(9, 4))
+    codes = np.zeros(20, dtype=np.int64)
+    found = model.personalize_many(model.schema.samples_of(x, y), codes, codes, ("a",))
+    write_clients(tmp_path / "one.safetensors", found)
+    with pytest.raises(UserError, match="does not say how to make"):
+        load_clients(tmp_path / "one.safetensors")
+    again = load_clients(tmp_path / "one.safetensors", backbone=network)
+    np.testing.assert_array_equal(again.model("a").predict(queries), found.model("a").predict(queries))
+
+
 def test_models_of_blocks_are_joined_with_empty_places() -> None:
     data = make_data(sizes=(30, 21, 44, 4))
     model, test = trained(FedAvg, data), block_of(data, "test")
