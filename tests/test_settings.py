@@ -168,7 +168,10 @@ def model_after(algorithm: DictConfig, options: dict[str, Any], rounds: int = 3)
     algorithm.client_optimizer.lr, algorithm.participation = 0.05, 1.0
     model = instantiate(algorithm, Linear(data.in_shape, 3), n_clients=data.n_clients, **options)
     make_trainer(rounds).fit(model, data)
-    served = model.personal_models(torch.arange(data.n_clients)).models
+    everybody = torch.arange(data.n_clients)
+    served = model.personal_models(everybody).models
+    if "joint" in served:  # FedGMM's weights of the components
+        served = model.broadcast(everybody)
     return torch.cat([rows.flatten(1) for rows in model.params_of(served).values()], dim=1)
 
 

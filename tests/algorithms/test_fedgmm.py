@@ -186,18 +186,21 @@ def test_models_weighted_by_input_solve_what_fixed_weights_cannot() -> None:
 
 
 def test_novel_inputs_have_a_low_density_in_the_clients_table() -> None:
-    """Client 2's test inputs lie elsewhere; client 3 has no test samples, and its training samples count."""
+    """Client 2's test inputs lie elsewhere; client 3 has no test samples."""
     rng, client = np.random.default_rng(0), np.repeat(np.arange(4), 40)
     split = np.where((np.arange(160) % 4 == 0) & (client != 3), 2, 0)
     x = rng.normal(size=(160, 4)) + 8.0 * ((client == 2) & (split == 2))[:, None]
     data = FederatedDataModule.from_arrays(x, np.arange(160) % 3, client, split=split, n_classes=3)
     model = train(make_model(FedGMM, data), data, 2)
     make_trainer(0).test(model, data, verbose=False)
-    column = model.clients.log_density
-    for t, part in enumerate(("test", "test", "test", "train")):
-        block = data.federation.block(torch.tensor([t]), part)
-        assert column[t] == pytest.approx(model.log_density(block).mean().item(), rel=1e-9)
-    assert column[2] < column.drop(2).min() - 20
+    for part, clients in (("train", (0, 1, 2, 3)), ("test", (0, 1, 2))):
+        for t in clients:
+            block = data.federation.block(torch.tensor([t]), part)
+            found = model.clients[f"{part}_log_density"][t]
+            assert found == pytest.approx(model.log_density(block).mean().item(), rel=1e-9)
+    novelty = model.clients.train_log_density - model.clients.test_log_density
+    assert novelty.isna().tolist() == [False, False, False, True]
+    assert novelty[2] > 20 > 5 > novelty[:2].abs().max()
     assert model.clients[["pi_0", "pi_1", "pi_2"]].sum(axis=1).to_numpy() == pytest.approx(1)
     assert model.clients[["gaussian_0", "gaussian_1", "gaussian_2"]].sum(axis=1).to_numpy() == pytest.approx(1)
 

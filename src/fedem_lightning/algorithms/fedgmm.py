@@ -163,16 +163,16 @@ class FedGMM(FederatedAlgorithm):
         return torch.logsumexp(torch.cat(found) + prior[block.owner], dim=1)
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
-        """Scores all clients; adds "log_density", its mean over their test samples, or else their training samples."""
+        """Scores all clients; adds the means of `log_density` over their training and test samples."""
         super().test_step(batch, batch_idx)
         clients = all_scored_clients(self, batch)
-        column = torch.full((len(clients),), torch.nan, dtype=torch.float64, device=clients.device)
         for split in ("train", "test"):
             block = batch.block(clients, split)
+            column = torch.full((len(clients), 1), torch.nan, dtype=torch.float64, device=clients.device)
             if len(block.index):
-                found = client_means(self.log_density(block).double().unsqueeze(1), block).squeeze(1)
-                column = torch.where(block.counts() > 0, found, column)
-        self.clients = self.clients.assign(log_density=column.cpu().numpy())
+                found = client_means(self.log_density(block).double().unsqueeze(1), block)
+                column = torch.where(block.counts().unsqueeze(1) > 0, found, column)
+            self.clients[f"{split}_log_density"] = column[:, 0].cpu().numpy()
 
     def client_columns(self) -> dict[str, np.ndarray]:
         """The weights of the components, as FedEM has them, and of the Gaussians."""
