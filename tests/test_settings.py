@@ -175,7 +175,10 @@ def model_after(algorithm: DictConfig, options: dict[str, Any], rounds: int = 3,
     network = MLP(data.in_shape, 3, [4]) if hidden else Linear(data.in_shape, 3)
     model = instantiate(algorithm, network, n_clients=data.n_clients, **options)
     make_trainer(rounds).fit(model, data)
-    served = model.personal_models(torch.arange(data.n_clients)).models
+    everybody = torch.arange(data.n_clients)
+    served = model.personal_models(everybody).models
+    if "joint" in served:  # FedGMM's weights of the components
+        served = model.broadcast(everybody)
     return torch.cat([rows.flatten(1) for rows in model.params_of(served).values()], dim=1)
 
 

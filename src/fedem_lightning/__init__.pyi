@@ -1,5 +1,5 @@
 from fedem_lightning import algorithms
-from fedem_lightning.adaptation import Adaptation, Dapper, Finetune, Interpolate
+from fedem_lightning.adaptation import KNN, Adaptation, Dapper, Finetune, Interpolate
 from fedem_lightning.aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, TrimmedMean
 from fedem_lightning.algorithms import *  # noqa: F403 - a new algorithm is listed there alone
 from fedem_lightning.backbones import (
@@ -41,6 +41,7 @@ __version__: str
 
 __all__ = [
     "CNN",
+    "KNN",
     "LSTM",
     "MLP",
     "Adaptation",

@@ -39,6 +39,9 @@ class Task(Protocol):
     def predict(self, outputs: Tensor) -> Tensor:
         """A model's prediction from its outputs: log p(. | x), or the mean of y."""
 
+    def outputs(self, prediction: Tensor) -> Tensor:
+        """Outputs from which `predict` makes this prediction: [n, ...] -> [n, ...]."""
+
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
         """The mixture sum_m pi_m h_m(x), Eq. 5: predictions [M, n, ...], pi [n, M] -> [n, ...]."""
 
@@ -88,6 +91,10 @@ class Classification(Checked):
         """Log-probabilities, by log-softmax."""
         return F.log_softmax(outputs, dim=-1)
 
+    def outputs(self, prediction: Tensor) -> Tensor:
+        """Log-probabilities are logits, too."""
+        return prediction
+
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
         """The mixture log sum_m pi_m p_m(. | x), at every position of a sequence."""
         return _mix_log_probs(predictions, pi)
@@ -126,6 +133,10 @@ class BinaryClassification:
     def predict(self, outputs: Tensor) -> Tensor:
         """Log-probabilities of both classes."""
         return torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=-1)  # [n, 2]
+
+    def outputs(self, prediction: Tensor) -> Tensor:
+        """The logit of class 1, [n, 1]."""
+        return prediction[..., 1:] - prediction[..., :1]
 
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
         """The mixture log sum_m pi_m p_m(. | x)."""
@@ -168,6 +179,10 @@ class Regression(Checked):
     def predict(self, outputs: Tensor) -> Tensor:
         """The prediction, a mean of y, is the output."""
         return outputs
+
+    def outputs(self, prediction: Tensor) -> Tensor:
+        """The output, a mean of y, is the prediction."""
+        return prediction
 
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
         """The mixture of means sum_m pi_m h_m(x)."""

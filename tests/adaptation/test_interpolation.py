@@ -10,6 +10,7 @@ import torch
 
 from fedem_lightning import (
     AFL,
+    KNN,
     Categorical,
     ClientSGD,
     Dapper,
@@ -307,7 +308,7 @@ def test_dapper_with_labels_drawn_from_the_model() -> None:
         train(make_model(FedAvg, make_data(), adaptation=Dapper(source="model")), make_data(), 1)
 
 
-@pytest.mark.parametrize("adaptation", [Dapper(), Interpolate("own"), Interpolate("mixture"), Finetune()])
+@pytest.mark.parametrize("adaptation", [Dapper(), Interpolate("own"), Interpolate("mixture"), Finetune(), KNN()])
 @pytest.mark.parametrize("kind", [FedAvg, FedEM, HypCluster])
 def test_every_adaptation_follows_every_base_and_engines_agree(kind: Any, adaptation: Any) -> None:
     data = make_data(sizes=(30, 21, 44, 17), unseen_fraction=0.25)
@@ -333,13 +334,19 @@ def test_wrong_values_are_named() -> None:
         (lambda: Interpolate(selection=cast(Any, "test")), "adaptation.selection: expected val or train, got 'test'"),
         (lambda: Interpolate(cast(Any, "both")), "adaptation.objective: expected mixture or own, got 'both'"),
         (lambda: Interpolate(epochs=-1), "adaptation.epochs"),
+        (lambda: KNN(neighbours=0), "adaptation.neighbours"),
+        (lambda: KNN(scale=0), "adaptation.scale"),
+        (lambda: KNN(capacity=0), "adaptation.capacity"),
+        (lambda: KNN(features=cast(Any, "some")), "adaptation.features: expected strongest or all, got 'some'"),
     ):
         with pytest.raises(UserError, match=message):
             make()
 
 
 @pytest.mark.parametrize(("kind", "column"), [(FedAvg, "lambda"), (AFL, "adaptation_lambda")])
-@pytest.mark.parametrize("adaptation", [Dapper(lambdas=(0.1, 0.7)), Interpolate("own", (0.1, 0.7))])
+@pytest.mark.parametrize(
+    "adaptation", [Dapper(lambdas=(0.1, 0.7)), Interpolate("own", (0.1, 0.7)), KNN(lambdas=(0.1, 0.7))]
+)
 def test_lambda_joins_the_clients_table_as_the_grid_has_it(kind: Any, column: str, adaptation: Any) -> None:
     """AFL has a column of this name, its own weights; in float32 0.1 would be 0.10000000149."""
     data = make_data(sizes=(30, 30))

@@ -29,6 +29,7 @@ from fedem_lightning import (
     FederatedAlgorithm,
     FederatedDataModule,
     FedFOMO,
+    FedGMM,
     FedPer,
     FedProx,
     FedRep,
@@ -92,6 +93,14 @@ class Row:
 COMPLETE = Topology(graph="complete")
 ROWS = [
     Row(FedEM, ("pi",), messages=3, as_fedavg={"n_components": 1}),
+    Row(
+        FedGMM,
+        ("joint",),
+        messages=3 + 2 * (1 + 4 + 4) / 15,
+        down=3 + 2 * (4 + 4) / 15,
+        options={"n_gaussians": 2},
+        as_fedavg={"n_components": 1},
+    ),
     Row(FedAvg),
     Row(FedAvgEnsemble, messages=2, options={"n_components": 2}, as_fedavg={"n_components": 1}),
     Row(Local, ("models",), messages=0),

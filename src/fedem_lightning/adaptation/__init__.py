@@ -4,5 +4,6 @@ from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.adaptation.dapper import Dapper
 from fedem_lightning.adaptation.finetune import Finetune
 from fedem_lightning.adaptation.interpolate import Interpolate
+from fedem_lightning.adaptation.knn import KNN
 
-__all__ = ["Adaptation", "Dapper", "Finetune", "Interpolate"]
+__all__ = ["KNN", "Adaptation", "Dapper", "Finetune", "Interpolate"]

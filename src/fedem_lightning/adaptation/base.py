@@ -24,6 +24,7 @@ class Adaptation(Recorded, ABC):
     """
 
     settings_key = "adaptation"
+    tunes = True  # whether it trains the models; False: it takes models that clients cannot train, too
     columns: tuple[str, ...] = ()  # names in `OwnModels.columns`, which join the clients' table
 
     def __init__(self, epochs: Count, client_optimizer: ClientSGD | None) -> None:

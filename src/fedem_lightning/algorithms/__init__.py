@@ -13,6 +13,7 @@ from fedem_lightning.algorithms.fedavg import FedAvg, FedAvgEnsemble
 from fedem_lightning.algorithms.fedbabu import FedBABU
 from fedem_lightning.algorithms.fedem import FedEM
 from fedem_lightning.algorithms.fedfomo import FedFOMO
+from fedem_lightning.algorithms.fedgmm import FedGMM
 from fedem_lightning.algorithms.fedprox import FedProx
 from fedem_lightning.algorithms.fedrep import FedRep
 from fedem_lightning.algorithms.hypcluster import HypCluster
@@ -53,6 +54,7 @@ __all__ = [
     "FedBN",
     "FedEM",
     "FedFOMO",
+    "FedGMM",
     "FedPer",
     "FedProx",
     "FedRep",

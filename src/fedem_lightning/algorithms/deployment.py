@@ -12,7 +12,7 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
-from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, joined
 from fedem_lightning.processes import Processes
 
 if TYPE_CHECKING:
@@ -167,5 +167,4 @@ def _personalized(algorithm: "FederatedAlgorithm", federation: Federation, clien
         models = algorithm.scored_models(block)
         assert not isinstance(models, SharedModels)
         parts.append(models)
-    joined = {name: torch.cat([part.models[name] for part in parts]) for name in parts[0].models}
-    return OwnModels(parts[0].backbone, joined, torch.cat([part.mixture for part in parts]))
+    return joined(parts)

@@ -35,20 +35,46 @@ def split_body_head(network: nn.Module, pattern: str | None = None) -> BodyHead:
 
     """
     trained, names = trained_parameters(network), list(model_state(network))
-    if pattern is None:
-        last = [name for name, _ in network.named_modules() if any(_owner(p) == name for p in trained)][-1]
-        head = [name for name in names if _owner(name) == last]
-    else:
-        try:
-            head = [name for name in names if re.search(pattern, name)]
-        except re.error as error:
-            raise UserError(f"algorithm.head: {pattern!r} is no regular expression ({error})") from error
+    head = _head(network, names, pattern, "algorithm.head")
     body = [name for name in names if name not in head]
     what = "the last layer" if pattern is None else repr(pattern)
     listed = ", ".join(trained)
     require(any(n in trained for n in head), f"algorithm.head: {what} is in no parameter's name; they are {listed}")
     require(any(n in trained for n in body), f"algorithm.head: {what} is all that trains ({listed}): no body is left")
     return BodyHead(tuple(body), tuple(head))
+
+
+def head_layer(network: nn.Module, pattern: str | None = None, key: str = "algorithm.head") -> str:
+    """The name of the head's first layer, whose inputs are the features; the head may be the whole network.
+
+    Args:
+        network, pattern: see `split_body_head`.
+        key: the setting that has the pattern, for messages.
+
+    Raises:
+        UserError: the pattern is no regular expression, or is in no name.
+
+    Example:
+        >>> head_layer(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+        '2'
+
+    """
+    names = list(model_state(network))
+    owners = {_owner(name) for name in _head(network, names, pattern, key)}
+    require(bool(owners), f"{key}: {pattern!r} is in no parameter's name; they are {', '.join(names)}")
+    return next(name for name, _ in network.named_modules() if name in owners)
+
+
+def _head(network: nn.Module, names: list[str], pattern: str | None, key: str) -> list[str]:
+    """Those of the tensors' names that are the head's."""
+    if pattern is None:
+        trained = trained_parameters(network)
+        last = [name for name, _ in network.named_modules() if any(_owner(p) == name for p in trained)][-1]
+        return [name for name in names if _owner(name) == last]
+    try:
+        return [name for name in names if re.search(pattern, name)]
+    except re.error as error:
+        raise UserError(f"{key}: {pattern!r} is no regular expression ({error})") from error
 
 
 def share_of_bytes(network: nn.Module, names: Collection[str]) -> float:

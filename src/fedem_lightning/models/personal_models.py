@@ -4,7 +4,7 @@ Clients either share the components and have their own mixture weights (`SharedM
 (`OwnModels`). Both predict by Eq. 5 of the FedEM paper.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -95,6 +95,30 @@ class OwnModels(NamedTuple):
 
 
 PersonalModels = SharedModels | OwnModels
+
+
+def joined(parts: Sequence[OwnModels]) -> OwnModels:
+    """The models of several blocks' clients, one block after the other.
+
+    Where clients keep samples in their models, the tensors' axes differ: zeros make them as long as the longest.
+    """
+    if len(parts) == 1:
+        return parts[0]._replace(columns={})
+    models = {}
+    for name in parts[0].models:
+        rows = [part.models[name] for part in parts]
+        shape = [max(lengths) for lengths in zip(*(r.shape[1:] for r in rows), strict=True)]
+        models[name] = torch.cat([_extended(r, shape) for r in rows])
+    return OwnModels(parts[0].backbone, models, torch.cat([part.mixture for part in parts]))
+
+
+def _extended(rows: Tensor, shape: list[int]) -> Tensor:
+    """Rows [C, *] with zeros behind them, [C, *shape]."""
+    if list(rows.shape[1:]) == shape:
+        return rows
+    longer = rows.new_zeros(len(rows), *shape)
+    longer[tuple(slice(n) for n in rows.shape)] = rows
+    return longer
 
 
 def broadcast(components: nn.ModuleList, n_clients: int) -> Models:

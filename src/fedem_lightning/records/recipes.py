@@ -19,7 +19,7 @@ from fedem_lightning.settings.check import Checked, arguments_of, check_argument
 
 _ROOMS = [
     *("adaptation", "aggregation", "algorithms", "backbones", "engine", "faults", "local_solver", "network", "tasks"),
-    "topology",
+    *("models.gaussians", "models.neighbours", "topology"),
 ]
 TRUSTED = ("torch.optim", *(f"fedem_lightning.{room}" for room in _ROOMS))
 """What a file may name: nothing there touches files. The user must allow others: to call them is to run code."""
@@ -103,8 +103,23 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
 
 
 def without_download(made_of: Any) -> Any:
-    """The recipe of a network whose weights a file brings: it asks for no pretrained ones."""
-    return {**made_of, "pretrained": False} if isinstance(made_of, dict) and "pretrained" in made_of else made_of
+    """The recipe of a network whose weights a file brings: neither it nor a network in it asks for pretrained ones."""
+    if isinstance(made_of, list):
+        return [without_download(part) for part in made_of]
+    if not isinstance(made_of, dict):
+        return made_of
+    return {name: name != "pretrained" and without_download(part) for name, part in made_of.items()}
+
+
+def with_network(made_of: Any, network: Any) -> Any:
+    """The recipe with `network` in place of what cannot be made again."""
+    if isinstance(made_of, list):
+        return [with_network(part, network) for part in made_of]
+    if not isinstance(made_of, dict):
+        return made_of
+    if "_unknown_" in made_of:
+        return network
+    return {name: with_network(part, network) for name, part in made_of.items()}
 
 
 _MARKS = ("_target_", "_partial_")

@@ -22,7 +22,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
-from fedem_lightning.records.recipes import make, recipe, without_download
+from fedem_lightning.records.recipes import make, recipe, with_network, without_download
 
 FORMAT = "fedem-lightning clients 1"
 _TENSORS = ("seen", "n_train")  # of the schema
@@ -83,10 +83,21 @@ def _models(
 ) -> ClientModels:
     names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
     schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
-    network = copy.deepcopy(backbone) if backbone is not None else make(without_download(made_of), trust, "backbone")
+    network = _network(without_download(made_of), trust, backbone)
+    network = network.to(tensors["weights"].dtype).eval()  # first, so that no tensor loses bits
     network.load_state_dict(_under("network.", tensors), strict=False)
-    network = network.to(tensors["weights"].dtype).eval()
     return ClientModels(tuple(names), _personal(network, tensors), schema)
+
+
+def _network(made_of: Any, trust: Sequence[str], backbone: nn.Module | None) -> nn.Module:
+    """The network of a recipe; `backbone` stands for it, or for the networks in it that the file cannot name."""
+    if backbone is None:
+        made: nn.Module = make(made_of, trust, "backbone")
+        return made
+    filled = with_network(made_of, backbone)
+    if filled == made_of or recipe(backbone).get("_target_") == made_of.get("_target_"):
+        return copy.deepcopy(backbone)
+    return copy.deepcopy(make(filled, trust, "backbone"))
 
 
 def _personal(network: nn.Module, tensors: dict[str, Tensor]) -> SharedModels | OwnModels:

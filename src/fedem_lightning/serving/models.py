@@ -16,7 +16,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMetrics
 from fedem_lightning.models.client_model import ClientModels
-from fedem_lightning.models.personal_models import OwnModels, SharedModels
+from fedem_lightning.models.personal_models import OwnModels, SharedModels, joined
 from fedem_lightning.serving.rows import Rows
 
 CHUNK = 50_000
@@ -62,11 +62,12 @@ def _chunks(n_train: np.ndarray) -> Iterator[range]:
 
 
 def _joined(parts: list[ClientModels], names: tuple[str, ...]) -> ClientModels:
-    first, mixture = parts[0].personal, torch.cat([part.personal.mixture for part in parts])
+    first = parts[0].personal
     if isinstance(first, SharedModels):
+        mixture = torch.cat([part.personal.mixture for part in parts])
         return ClientModels(names, SharedModels(first.components, mixture), parts[0].schema)
-    models = {name: torch.cat([part.personal.models[name] for part in parts]) for name in first.models}
-    return ClientModels(names, OwnModels(first.backbone, models, mixture), parts[0].schema)
+    own = [part.personal for part in parts if isinstance(part.personal, OwnModels)]
+    return ClientModels(names, joined(own), parts[0].schema)
 
 
 def places(models: ClientModels, names: tuple[str, ...]) -> Tensor:

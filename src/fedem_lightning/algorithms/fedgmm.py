@@ -1,0 +1,182 @@
+"""FedGMM: FedEM with a joint mixture over inputs and labels, for clients whose inputs differ.
+
+Wu, Zhang, Yu, Liu, Gu, Zhou, Chen, Cheng: "Personalized Federated Learning under Mixture of Distributions", ICML 2023,
+arXiv 2305.01068.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
+from fedem_lightning.errors import require
+from fedem_lightning.evaluation.scores import all_scored_clients
+from fedem_lightning.history import Round
+from fedem_lightning.models.components import Backbone, model_state
+from fedem_lightning.models.gaussian_fit import fitted, moments_about, start
+from fedem_lightning.models.gaussians import GatedMixture, embedded, log_densities, regularized, whitening
+from fedem_lightning.models.personal_models import OwnModels, client_means, component_losses
+from fedem_lightning.network import Transmission
+from fedem_lightning.settings.ranges import Positive, PositiveInt
+from fedem_lightning.tasks import Task
+
+
+class FedGMM(FederatedAlgorithm):
+    """p_t(x, y) = sum over m1, m2 of pi_t(m1, m2) N(e(x); mu_m1, Sigma_m1) p_m2(y | x); pi_t is the client's own.
+
+    Clients share the Gaussians and the components; client t serves sum over m2 of p(m2 | x, t) h_m2(x). With one
+    Gaussian it is FedEM. The Gaussians start at training samples drawn at random, with the covariance of all of them.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`.
+        n_components: M2, the components h.
+        n_gaussians: M1.
+        embedding: e(x). "inputs": x itself, flat. "pca": the first principal components of the training samples of the
+            clients that train. "random": a random projection.
+        dimension: of "pca" and "random".
+        covariance: "diagonal" or "full".
+        regularization: is added to the variances.
+        personalize_steps: E-steps and updates of pi of an unseen client.
+
+    """
+
+    joint: Tensor  # pi_t(m1, m2), [T, M1 M2]; rows sum to 1
+    means: Tensor  # mu, [M1, d]
+    covariances: Tensor  # Sigma, [M1, d] or [M1, d, d]
+    center: Tensor  # of the projection, [d_in]
+    projection: Tensor  # [d_in, d]; empty: e(x) is x
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        n_components: PositiveInt = 3,
+        n_gaussians: PositiveInt = 3,
+        embedding: Literal["inputs", "pca", "random"] = "inputs",
+        dimension: PositiveInt = 16,
+        covariance: Literal["diagonal", "full"] = "diagonal",
+        regularization: Positive = 1e-3,
+        personalize_steps: PositiveInt = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components, **options)
+        self.n_gaussians, self.embedding, self.dimension = n_gaussians, embedding, dimension
+        self.full, self.regularization = covariance == "full", regularization
+        self.personalize_steps = personalize_steps
+        self.task: Task | None = None
+        n_pairs = n_gaussians * n_components
+        self.add_client_state("joint", torch.full((n_clients, n_pairs), 1 / n_pairs))
+        for name, axes in (("means", 2), ("covariances", 3 if self.full else 2), ("center", 1), ("projection", 2)):
+            self.add_state(name, torch.zeros([0] * axes))
+
+    @property
+    def pi(self) -> Tensor:
+        """Each client's weights of the components, [T, M2]."""
+        return self.joint.view(-1, self.n_gaussians, len(self.components)).sum(dim=1)
+
+    def prepare(self, federation: Federation) -> None:
+        """Refuses texts, and adaptations that train; the Gaussians get their sizes."""
+        none = torch.zeros(0, dtype=torch.int64, device=federation.device)
+        x = federation.samples.features(none, self.parameter_dtype)
+        require(x.is_floating_point(), "algorithm: FedGMM needs inputs with a density, the data has texts")
+        require(
+            self.adaptation is None or not self.adaptation.tunes,
+            f"adaptation: FedGMM's clients weigh models by input, which {type(self.adaptation).__name__} cannot tune; "
+            "expected none, or one that does not train, such as knn",
+        )
+        self.task = federation.task
+        if not self.means.numel():
+            with torch.inference_mode(False), torch.no_grad():
+                self.initialize(federation)
+
+    def initialize(self, federation: Federation) -> None:
+        """The projection, then the Gaussians' starting points, both from the training samples of seen clients."""
+        found = start(federation, self.embedding, self.dimension, self.n_gaussians, self.full, self.seed)
+        first = regularized(found.covariance.unsqueeze(0), self.regularization)
+        covariances = first.repeat(self.n_gaussians, *[1] * found.covariance.ndim)
+        tensors = {**found._asdict(), "covariances": covariances}
+        for name in ("center", "projection", "means", "covariances"):
+            setattr(self, name, tensors[name].to(self.joint))
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """E-step over pairs of a Gaussian and a component, pi, moments and local solver; pi and q stay with it."""
+        t, owner = block.clients, block.owner
+        z, pairs = self._pairs(block)  # e(x_i) [n, d], and -log N(e(x_i)) + l(h_m2(x_i), y_i)  [n, M1 M2]
+        self.round_metrics.add("objective", mixture_losses(self.joint[t], pairs, owner))
+        q = responsibilities(self.joint[t], pairs, owner)
+        self.joint[t] = mixture_weights(q, owner, self.joint[t])
+        q = q.view(-1, self.n_gaussians, len(self.components))
+        models = self.local_solver(self.broadcast(t), block, round_, weights=q.sum(dim=1))
+        return Sent(models, block.counts(), extras=moments_about(self.means, z, q.sum(dim=2), block, self.full))
+
+    def _pairs(self, block: Block) -> tuple[Tensor, Tensor]:
+        losses = component_losses(self.components, block)  # [n, M2]
+        z = torch.cat([self._embedded(piece) for piece in block.pieces()])
+        log_n = log_densities(z, self.means, whitening(self.covariances))  # [n, M1]
+        return z, (losses.unsqueeze(1) - log_n.unsqueeze(2)).flatten(1)
+
+    def _embedded(self, block: Block) -> Tensor:
+        return embedded(block.x(self.parameter_dtype), self.center, self.projection)
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """mu and Sigma in closed form from the clients' moments about the old mu; the components as in FedEM."""
+        if means is not None:
+            old = (self.means, self.covariances)
+            self.means, self.covariances = fitted(*old, means.extras, self.regularization)
+        super().server_update(means, round_)
+
+    def transmission(self, clients: Tensor) -> Transmission:
+        """The components each way; the Gaussians down, and their moments up."""
+        size = self.joint.element_size() / self.message_bytes
+        gaussians, m = (self.means.numel() + self.covariances.numel()) * size, len(self.components)
+        return Transmission(down=m + gaussians, up=m + gaussians + self.n_gaussians * size)
+
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """Client t predicts with sum over m2 of p(m2 | x, t) h_m2(x)."""
+        task = self.task if self.schema is None else self.schema.task
+        network = GatedMixture(list(self.components), task)
+        white = whitening(self.covariances) if self.means.numel() else self.covariances
+        network.take(means=self.means, white=white, center=self.center, projection=self.projection)
+        models = {name: t.expand(len(clients), 1, *t.shape) for name, t in model_state(network).items()}
+        models["joint"] = self.joint[clients].view(-1, 1, self.n_gaussians, len(self.components))
+        return OwnModels(network, models, self.joint.new_ones(len(clients), 1))
+
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+        """E-steps and updates of pi alone, from uniform weights."""
+        block, joint = federation.block(clients, "train"), torch.full_like(self.joint[clients], 1 / self.joint.shape[1])
+        if len(block.index):
+            pairs = self._pairs(block)[1]
+            for _ in range(self.personalize_steps):
+                joint = mixture_weights(responsibilities(joint, pairs, block.owner), block.owner, joint)
+        self.joint[clients] = joint
+
+    def log_density(self, block: Block) -> Tensor:
+        """log p(e(x) | t) of the block's samples under their clients' Gaussians, [n]; low values are novel inputs."""
+        prior = self.joint[block.clients].view(-1, self.n_gaussians, len(self.components)).sum(dim=2).log()
+        white = whitening(self.covariances)
+        found = [log_densities(self._embedded(piece), self.means, white) for piece in block.pieces()]
+        return torch.logsumexp(torch.cat(found) + prior[block.owner], dim=1)
+
+    def test_step(self, batch: Federation, batch_idx: int) -> None:
+        """Scores all clients; adds the means of `log_density` over their training and test samples."""
+        super().test_step(batch, batch_idx)
+        clients = all_scored_clients(self, batch)
+        for split in ("train", "test"):
+            block = batch.block(clients, split)
+            column = torch.full((len(clients), 1), torch.nan, dtype=torch.float64, device=clients.device)
+            if len(block.index):
+                found = client_means(self.log_density(block).double().unsqueeze(1), block)
+                column = torch.where(block.counts().unsqueeze(1) > 0, found, column)
+            self.clients[f"{split}_log_density"] = column[:, 0].cpu().numpy()
+
+    def client_columns(self) -> dict[str, np.ndarray]:
+        """The weights of the components, as FedEM has them, and of the Gaussians."""
+        rows = self.joint.view(-1, self.n_gaussians, len(self.components)).cpu().numpy()
+        components = {f"pi_{m}": column for m, column in enumerate(rows.sum(axis=1).T)}
+        gaussians = {f"gaussian_{m}": column for m, column in enumerate(rows.sum(axis=2).T)}
+        return super().client_columns() | components | gaussians

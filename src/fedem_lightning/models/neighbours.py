@@ -1,0 +1,170 @@
+"""A mixture of networks, and the nearest of a client's samples by the networks' features, as one module: kNN-Per.
+
+Marfoq, Neglia, Kameni, Vidal: "Personalized Federated Learning through Local Memorization", ICML 2022, arXiv
+2111.09360. Section 3.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.errors import UserError
+from fedem_lightning.models.frozen import share_frozen
+from fedem_lightning.models.sized import SizedByState
+from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.ranges import Positive, PositiveInt
+from fedem_lightning.tasks import Task
+
+FAR = 1e30
+"""A distance larger than every other one; no sample is so far away."""
+
+
+class FeatureMixture(Recorded, nn.Module):
+    """M networks: their mixture (FedEM, Eq. 5), and the features from which they predict.
+
+    Args:
+        networks: the M networks; it holds copies.
+        layer: name of the layer whose inputs are the features. A network may hold it in several parts: then their
+            features stand side by side.
+        task: of the networks.
+        features: "strongest": those of the network with the largest weight; "all": of all M, side by side.
+        shared: whether the networks are the same for all clients, so that they are no part of a client's model.
+
+    """
+
+    weights: Tensor  # of the networks, [M]
+    strongest: Tensor  # int64 [], the network with the largest weight
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        layer: str,
+        task: Task,
+        features: Literal["strongest", "all"] = "strongest",
+        shared: bool = True,
+    ) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(copy.deepcopy(network) for network in networks)
+        for network in self.networks[1:]:
+            share_frozen(network, self.networks[0])
+        if shared:
+            self.networks.requires_grad_(False)
+        self.layer, self.task, self.features = layer, task, features
+        dtype = next(self.networks.parameters()).dtype
+        self.register_buffer("weights", torch.full((len(networks),), 1 / len(networks), dtype=dtype))
+        self.register_buffer("strongest", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and the mixture's prediction: x [n, ...] -> [n, D], log-probabilities [n, Y].
+
+        Raises:
+            UserError: a network does not call the layer.
+
+        """
+        found, predictions = [], []
+        for network in self.networks:
+            features, outputs = with_inputs_of(network, self.layer, x)
+            found.append(features)
+            predictions.append(self.task.predict(outputs))
+        if self.features == "all":
+            features = torch.cat(found, dim=1)
+        else:
+            features = torch.stack(found).index_select(0, self.strongest.view(1)).squeeze(0)
+        if len(predictions) == 1:
+            return features, predictions[0]
+        return features, self.task.mix(torch.stack(predictions), self.weights.expand(x.shape[0], -1))
+
+
+def with_inputs_of(network: nn.Module, layer: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The inputs of a layer, flat, and the network's outputs: x [n, ...] -> [n, D], [n, ...].
+
+    Raises:
+        UserError: the network does not call the layer.
+
+    """
+    seen: list[Tensor] = []
+    layers = [part for name, part in network.named_modules() if f".{name}".endswith(f".{layer}")]
+    hooks = [part.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1))) for part in layers]
+    try:
+        outputs = network(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not seen:
+        raise UserError(f"adaptation.head: the network does not call the layer {layer!r}, so it has no features")
+    return torch.cat(seen, dim=1), outputs
+
+
+class Neighbours(SizedByState, Recorded, nn.Module):
+    """lambda p_knn + (1 - lambda) p, where p is the mixture of a client's networks and p_knn the vote of its samples.
+
+    Args:
+        base: the networks.
+        neighbours: k.
+        scale: sigma.
+
+    """
+
+    sized = ("features", "labels")
+    share: Tensor  # lambda, []
+    features: Tensor  # of the stored samples, [K, D]
+    labels: Tensor  # int64 [K], the class + 1; 0: no sample
+
+    def __init__(self, base: FeatureMixture, neighbours: PositiveInt = 10, scale: Positive = 1.0) -> None:
+        super().__init__()
+        self.base, self.neighbours, self.scale = base, neighbours, scale
+        self.register_buffer("share", base.weights.new_zeros(()))
+        self.register_buffer("features", base.weights.new_zeros(0, 0))
+        self.register_buffer("labels", torch.zeros(0, dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs: [n, ...] -> [n, Y], the mixture's log-probabilities; in a binary task [n, 1], its logit."""
+        features, log_p = self.base(x)
+        log_votes = votes(features, self.features, self.labels, log_p.shape[1], self.neighbours, self.scale).log()
+        mixed = torch.logaddexp(self.share.log() + log_votes, (1 - self.share).log() + log_p)
+        return self.base.task.outputs(mixed)
+
+
+def votes(
+    queries: Tensor,
+    features: Tensor,
+    labels: Tensor,
+    n_classes: int,
+    neighbours: int = 10,
+    scale: float = 1.0,
+    left_out: Tensor | None = None,
+) -> Tensor:
+    """p_knn(y) ~ the sum of exp(-d^2 / (D sigma)) over the k nearest samples with label y.
+
+    Args:
+        queries: features [n, D].
+        features: of the stored samples, [K, D].
+        labels: of these, the class + 1, int64 [K]; 0: no sample.
+        n_classes: Y.
+        neighbours: k; if fewer samples are stored, all of them vote.
+        scale: sigma.
+        left_out: bool [n, K], samples that do not vote on a query.
+
+    Returns:
+        Probabilities [n, Y]; zeros where no sample votes.
+
+    Example:
+        Two of the samples have the query's features, and different labels.
+
+        >>> features = torch.tensor([[0.0], [0.0], [9.0]])
+        >>> votes(torch.zeros(1, 1), features, torch.tensor([1, 2, 2]), n_classes=2, neighbours=2)
+        tensor([[0.5000, 0.5000]])
+
+    """
+    squares = queries.square().sum(dim=1, keepdim=True) + features.square().sum(dim=1)
+    distances = (squares - 2 * queries @ features.T).relu() / (queries.shape[1] * scale)  # [n, K]
+    distances = torch.where(labels > 0, distances.clamp(max=FAR / 2), FAR)
+    if left_out is not None:
+        distances = torch.where(left_out, FAR, distances)
+    nearest, which = distances.topk(min(neighbours, len(labels)), dim=1, largest=False)  # [n, k]
+    weights = torch.softmax(-nearest, dim=1) * (nearest < FAR)
+    classes = torch.arange(1, n_classes + 1, device=labels.device)
+    return (weights.unsqueeze(2) * (labels[which].unsqueeze(2) == classes)).sum(dim=1)

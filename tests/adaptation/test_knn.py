@@ -1,0 +1,280 @@
+"""kNN-Per: votes against scikit-learn, the mixture with the model's probabilities, and how clients are served."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from fedem_lightning import (
+    KNN,
+    MLP,
+    ClientSGD,
+    DensityDataModule,
+    Ditto,
+    FedAvg,
+    FedEM,
+    FederatedDataModule,
+    FedGMM,
+    LoopEngine,
+    UserError,
+    load_clients,
+)
+from fedem_lightning.models.client_model import ClientModels
+from fedem_lightning.models.neighbours import votes
+from fedem_lightning.models.personal_models import joined
+from fedem_lightning.serving.client_files import write_clients
+from fedem_lightning.serving.export_formats import FORMATS, measured
+from helpers.federations import make_data, make_model, make_trainer, train
+
+SGD = ClientSGD(lr=0.3)
+SIZES = (30, 21, 44, 9)
+
+
+def trained(kind: Any, data: FederatedDataModule, **options: Any) -> Any:
+    return train(make_model(kind, data, hidden=True, client_optimizer=SGD, **options), data, 2)
+
+
+def block_of(data: FederatedDataModule, split: str, t: int | None = None) -> Any:
+    clients = torch.arange(data.n_clients) if t is None else torch.tensor([t])
+    return data.federation.block(clients, split)
+
+
+def hidden(network: Any, x: torch.Tensor) -> np.ndarray:
+    """The inputs of the last layer of the perceptron of one hidden layer."""
+    found: np.ndarray = network.layers[:2](x).detach().numpy()
+    return found
+
+
+def by_sklearn(z: np.ndarray, y: np.ndarray, queries: np.ndarray, k: int, scale: float) -> np.ndarray:
+    """p_knn over three classes, [n, 3]."""
+    found = KNeighborsClassifier(
+        min(k, len(y)), algorithm="brute", weights=lambda d: np.exp(-(d**2) / (z.shape[1] * scale))
+    ).fit(z, y)
+    p = np.zeros((len(queries), 3))
+    p[:, found.classes_] = found.predict_proba(queries)
+    return p
+
+
+@pytest.mark.parametrize(("k", "scale"), [(1, 1.0), (10, 1.0), (7, 0.3), (1000, 5.0)])
+def test_at_one_the_votes_are_scikit_learns(k: int, scale: float) -> None:
+    """The features are the hidden units; the last client has fewer samples than k."""
+    data = make_data(sizes=SIZES)
+    model = trained(FedAvg, data)
+    served = KNN(k, scale, lambdas=(1.0,)).adapt(model, block_of(data, "train"))
+    for t in range(4):
+        train_, test = block_of(data, "train", t), block_of(data, "test", t)
+        z, queries = (hidden(model.components[0], b.x(torch.float64)) for b in (train_, test))
+        expected = by_sklearn(z, train_.y().numpy(), queries, k, scale)
+        one = served._replace(models={n: rows[t : t + 1] for n, rows in served.models.items()})
+        np.testing.assert_allclose(one.predict(test).exp().numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedEM, Ditto, FedGMM])
+def test_at_zero_the_model_is_as_before(kind: Any) -> None:
+    data = make_data(sizes=SIZES)
+    model, test = trained(kind, data), block_of(data, "test")
+    served = KNN(lambdas=(0.0,)).adapt(model, block_of(data, "train")).predict(test)
+    torch.testing.assert_close(served, model.predict(test), rtol=0, atol=1e-12)
+
+
+def test_a_binary_task_has_one_logit() -> None:
+    data = make_data(sizes=(20, 30), n_classes=2, task="binary")
+    model, test = trained(FedEM, data), block_of(data, "test")
+    for value in (0.0, 0.4):
+        served = KNN(lambdas=(value,)).adapt(model, block_of(data, "train"))
+        assert served.losses(test).shape == (len(test.index), 1)
+        p = served.predict(test).exp()
+        pure = KNN(lambdas=(1.0,)).adapt(model, block_of(data, "train")).predict(test).exp()
+        torch.testing.assert_close(p, value * pure + (1 - value) * model.predict(test).exp(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("features", ["strongest", "all"])
+def test_after_fedem_the_features_are_those_of_the_strongest_component_or_of_all(features: Any) -> None:
+    """lambda p_knn + (1 - lambda) sum_m pi_m p_m, in NumPy."""
+    data, share = make_data(sizes=SIZES), 0.3
+    model = trained(FedEM, data)
+    model.pi.copy_(
+        torch.tensor([[0.1, 0.3, 0.6], [0.5, 0.2, 0.3], [0.2, 0.7, 0.1], [0.3, 0.25, 0.45]], dtype=torch.float64)
+    )
+    served = KNN(5, features=features, lambdas=(share,)).adapt(model, block_of(data, "train"))
+    test = block_of(data, "test")
+    found = served.predict(test).exp().numpy()
+    for t, strongest in enumerate((2, 0, 1, 2)):
+        bodies = [strongest] if features == "strongest" else [0, 1, 2]
+        own, x = block_of(data, "train", t), block_of(data, "test", t).x(torch.float64)
+        z, queries = (
+            np.concatenate([hidden(model.components[m], inputs) for m in bodies], axis=1)
+            for inputs in (own.x(torch.float64), x)
+        )
+        p = [torch.softmax(component(x), dim=1).detach().numpy() for component in model.components]
+        base = sum(weight * p_m for weight, p_m in zip(model.pi[t].tolist(), p, strict=True))
+        expected = share * by_sklearn(z, own.y().numpy(), queries, 5, 1.0) + (1 - share) * base
+        np.testing.assert_allclose(found[(test.owner == t).numpy()], expected, rtol=1e-9, atol=1e-12)
+
+
+def chosen_by_hand(model: Any, data: FederatedDataModule, t: int, split: str, grid: np.ndarray) -> float:
+    """The lambda of the lowest mean loss; a training sample does not see itself."""
+    own, query = block_of(data, "train", t), block_of(data, split, t)
+    z, queries = (hidden(model.components[0], b.x(torch.float64)) for b in (own, query))
+    y, labels = own.y().numpy(), query.y().numpy()
+    near = np.zeros(len(labels))
+    for i in range(len(labels)):
+        others = np.ones(len(y), dtype=bool)
+        if split == "train":
+            others[i] = False
+        near[i] = by_sklearn(z[others], y[others], queries[i : i + 1], 5, 1.0)[0, labels[i]]
+    base = model.predict(query).exp().numpy()[np.arange(len(labels)), labels]
+    with np.errstate(divide="ignore"):
+        losses = [-np.log(v * near + (1 - v) * base).mean() for v in grid]
+    return float(grid[int(np.argmin(losses))])
+
+
+@pytest.mark.parametrize("selection", ["val", "train"])
+def test_lambda_has_the_lowest_loss_of_the_grid(selection: Any) -> None:
+    """The last client has no validation samples, and takes its training samples."""
+    sizes, grid = (40, 31, 50, 9), np.linspace(0, 1, 11)
+    client = np.repeat(np.arange(4), sizes)
+    rank = np.concatenate([np.arange(n) for n in sizes])
+    split = np.where(rank % 3 == 2, np.where(client == 3, 0, 1), 0)
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(len(client), 4))
+    y = (x[:, :3] + 0.7 * rng.normal(size=(len(client), 3))).argmax(axis=1)
+    data = FederatedDataModule.from_arrays(x, (y + client) % 3, client, split=split, n_classes=3)
+    model = trained(FedAvg, data)
+    found = KNN(5, lambdas=tuple(grid), selection=selection).adapt(model, block_of(data, "train")).columns["lambda"]
+    splits = [selection] * 3 + ["train"]
+    expected = [chosen_by_hand(model, data, t, s, grid) for t, s in enumerate(splits)]
+    assert len(set(expected)) > 1
+    np.testing.assert_allclose(found.numpy(), expected)
+
+
+def test_a_client_stores_a_share_of_its_samples() -> None:
+    data = make_data(sizes=(30, 20, 3))
+    model, block = trained(FedAvg, data), block_of(data, "train")
+    counts = block.counts()
+    half = KNN(capacity=0.5).adapt(model, block)
+    stored = half.models["labels"][:, 0]
+    assert ((stored > 0).sum(dim=1) == (counts * 0.5).ceil()).all()
+    z = hidden(model.components[0], block.x(torch.float64))
+    for c in range(3):
+        mine = {tuple(row.round(9)) for row in z[(block.owner == c).numpy()]}
+        kept = half.models["features"][c, 0][stored[c] > 0].numpy()
+        assert {tuple(row.round(9)) for row in kept} <= mine
+    assert torch.equal(KNN(capacity=0.5).adapt(model, block).models["labels"], half.models["labels"])
+
+
+def scored(model: Any, data: FederatedDataModule) -> Any:
+    make_trainer(0).test(model, data, verbose=False)
+    return model.clients
+
+
+def test_a_client_without_samples_keeps_the_model() -> None:
+    x, y, client = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3, np.arange(60) % 3
+    options: dict[str, Any] = {"unseen_fraction": 1 / 3}
+    seen = FederatedDataModule.from_arrays(x, y, client, **options).federation.seen.numpy()
+    split = np.where(seen[client], np.arange(60) // 3 % 3, 2)
+    data = FederatedDataModule.from_arrays(x, y, client, split=split, **options)
+    plain, table = trained(FedEM, data), None
+    before = scored(plain, data)
+    table = scored(trained(FedEM, data, adaptation=KNN(lambdas=(0.5, 1.0))), data)
+    np.testing.assert_allclose(table.test_loss[~seen], before.test_loss[~seen], rtol=1e-12)
+    assert table["lambda"][~seen].tolist() == [0.0]
+    assert (table["lambda"][seen] >= 0.5).all()
+    alone = data.federation.block(data.federation.clients(seen=False), "train")
+    assert KNN(lambdas=(1.0,)).adapt(plain, alone).columns["lambda"].tolist() == [0.0]
+
+
+def test_unseen_clients_and_blocks_give_the_same_scores() -> None:
+    data, tables = make_data(sizes=(30, 21, 44, 17), unseen_fraction=0.25), []
+    for size in (1, 2, 4):
+        model = trained(FedEM, data, adaptation=KNN(features="all"), engine=LoopEngine(block_size=size))
+        tables.append(scored(model, data))
+    for table in tables[1:]:
+        np.testing.assert_allclose(table.test_loss, tables[0].test_loss, rtol=1e-9)
+        np.testing.assert_allclose(table["lambda"], tables[0]["lambda"])
+    assert (tables[0].population == "unseen").sum() == 1
+
+
+@pytest.mark.parametrize("kind", [FedEM, Ditto, FedGMM])
+def test_clients_are_personalised_and_saved(kind: Any, tmp_path: Path) -> None:
+    data, rng = make_data(sizes=(30, 21, 44)), np.random.default_rng(1)
+    model = trained(kind, data, adaptation=KNN(5, lambdas=(0.4,)))
+    x, y = rng.normal(size=(25, 4)), np.arange(25) % 3
+    client, split = np.repeat([0, 1], [20, 5]), np.zeros(25, dtype=np.int64)
+    many = model.personalize_many(model.schema.samples_of(x, y), client, split, ("a", "b"))
+    queries = rng.normal(size=(9, 4))
+    found = [many.model(name).predict(queries) for name in ("a", "b")]
+    np.testing.assert_allclose(model.personalize(x[:20], y[:20], "a").predict(queries), found[0], rtol=1e-6)
+    z, own = many.personal.models["features"][0, 0, :20], many.personal.models["labels"][0, 0, :20]
+    assert own.tolist() == (y[:20] + 1).tolist()
+    write_clients(tmp_path / "two.safetensors", many)
+    again = load_clients(tmp_path / "two.safetensors")
+    assert isinstance(again, ClientModels)
+    for name, expected in zip(("a", "b"), found, strict=True):
+        np.testing.assert_allclose(again.model(name).predict(queries), expected, rtol=1e-9)
+    assert torch.equal(again.personal.models["features"][0, 0, :20], z)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of torch and onnx
+@pytest.mark.parametrize("format_", ["onnx", "torch"])
+def test_the_formats_for_one_client(format_: str, tmp_path: Path) -> None:
+    data = make_data(sizes=(30, 21, 44))
+    model = trained(FedEM, data, adaptation=KNN(5, lambdas=(0.4,)))
+    one, kind = model.personalize(np.random.default_rng(1).normal(size=(25, 4)), np.arange(25) % 3), FORMATS[format_]
+    assert kind.write is not None
+    assert kind.read is not None
+    kind.write(one, tmp_path / f"one{kind.suffix}")
+    assert measured(kind.read(tmp_path / f"one{kind.suffix}"), one).difference < 1e-5
+
+
+def test_a_network_of_ones_own_is_named_when_the_file_is_read(tmp_path: Path) -> None:
+    data, rng = make_data(sizes=(30, 21)), np.random.default_rng(1)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 3)
+    )
+    model = train(FedEM(network, n_clients=2, n_components=2, adaptation=KNN(3, lambdas=(0.4,))), data, 2)
+    x, y, queries = rng.normal(size=(20, 4)), np.arange(20) % 3, rng.normal(size=(9, 4))
+    codes = np.zeros(20, dtype=np.int64)
+    found = model.personalize_many(model.schema.samples_of(x, y), codes, codes, ("a",))
+    write_clients(tmp_path / "one.safetensors", found)
+    with pytest.raises(UserError, match="does not say how to make"):
+        load_clients(tmp_path / "one.safetensors")
+    again = load_clients(tmp_path / "one.safetensors", backbone=network)
+    np.testing.assert_array_equal(again.model("a").predict(queries), found.model("a").predict(queries))
+
+
+def test_models_of_blocks_are_joined_with_empty_places() -> None:
+    data = make_data(sizes=(30, 21, 44, 4))
+    model, test = trained(FedAvg, data), block_of(data, "test")
+    together = KNN(lambdas=(1.0,)).adapt(model, block_of(data, "train"))
+    apart = [KNN(lambdas=(1.0,)).adapt(model, block_of(data, "train", t)) for t in range(4)]
+    torch.testing.assert_close(joined(apart).predict(test), together.predict(test), rtol=1e-9, atol=1e-12)
+
+
+def test_a_sample_far_from_all_others_has_votes() -> None:
+    far = votes(torch.tensor([[1e12]]), torch.tensor([[0.0], [1.0]]), torch.tensor([1, 2]), 2)
+    assert far.sum().item() == pytest.approx(1)
+    nobody = votes(torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([0, 0]), 2)
+    assert nobody.tolist() == [[0.0, 0.0]]
+
+
+def test_what_is_refused() -> None:
+    for data in (make_data(task="regression"), DensityDataModule(n_clients=3, n_symbols=9, n_samples=20, test_size=5)):
+        network = MLP(data.in_shape, data.n_outputs, [5])
+        model = FedAvg(network, n_clients=data.n_clients, adaptation=KNN())
+        with pytest.raises(UserError, match=r"adaptation: KNN needs (one class for each sample|features)"):
+            train(model, data, 1)
+    data = make_data()
+    for pattern, message in (("(", "is no regular expression"), ("tail", "is in no parameter's name")):
+        with pytest.raises(UserError, match=rf"adaptation\.head: .*{message}"):
+            KNN(head=pattern).adapt(trained(FedAvg, data), block_of(data, "train"))
+
+
+def test_a_pattern_chooses_the_layer_whose_inputs_are_the_features() -> None:
+    data = make_data()
+    model, block = trained(FedAvg, data), block_of(data, "train")
+    found = KNN(head="layers.0").adapt(model, block).models["features"][0, 0]
+    torch.testing.assert_close(found[: block.counts()[0]], block.x(torch.float64)[block.owner == 0])

@@ -1,0 +1,250 @@
+"""FedGMM against NumPy, SciPy and scikit-learn, its degenerate case, and how clients are served."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.decomposition import PCA
+
+from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, FedGMM, Finetune, UserError, load_clients
+from fedem_lightning.cohort import sample_cohort
+from fedem_lightning.serving.client_files import write_clients
+from fedem_lightning.serving.export_formats import FORMATS, measured
+from helpers.by_hand import ALL_TRAIN, assert_agree, batches, descend, losses, samples, vector
+from helpers.federations import make_data, make_model, make_trainer, stored, train
+
+SGD = ClientSGD(lr=0.3)
+SIZES = (9, 17, 6, 13, 21)
+REGULARIZATION = 0.05
+
+
+def log_n(z: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> np.ndarray:
+    """log N(z_i; mu_m, Sigma_m), [n, M]; covariances [M, d] or [M, d, d], as SciPy takes both."""
+    parts = [multivariate_normal(mu, c).logpdf(z) for mu, c in zip(means, covariances, strict=True)]
+    return np.stack(parts, axis=1).reshape(len(z), len(means))
+
+
+def responsibilities(joint: np.ndarray, log_z: np.ndarray, loss: np.ndarray) -> np.ndarray:
+    """q [n, M1, M2] for one client: joint [M1, M2], log N [n, M1], losses [n, M2]."""
+    logs = np.log(joint) + log_z[:, :, None] - loss[:, None, :]
+    return np.asarray(np.exp(logs - logsumexp(logs, axis=(1, 2), keepdims=True)))
+
+
+def started(data: FederatedDataModule, **options: Any) -> Any:
+    """A model that knows its federation, before the first round."""
+    options = {"client_optimizer": SGD, "regularization": REGULARIZATION, **options}
+    model = make_model(FedGMM, data, **options).double()
+    model.prepare_for(data.federation)
+    return model
+
+
+def m_step(parts: list[tuple[np.ndarray, np.ndarray]], full: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Means and covariances of all samples of the cohort: pairs of z [n, d] and q [n, M1]."""
+    z, q = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    means = np.stack([np.average(z, axis=0, weights=w) for w in q.T])
+    found = []
+    for mean, w in zip(means, q.T, strict=True):
+        d = z - mean
+        c = (w[:, None] * d).T @ d / w.sum()
+        found.append(c + REGULARIZATION * np.eye(len(mean)) if full else np.diag(c) + REGULARIZATION)
+    return means, np.stack(found)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_four_rounds_agree_with_numpy(covariance: Any) -> None:
+    """Cohorts of three of five clients of unequal sizes, two passes in batches of four."""
+    data = make_data(sizes=SIZES, fractions=ALL_TRAIN)
+    options: dict[str, Any] = {"n_components": 2, "n_gaussians": 3, "covariance": covariance, "participation": 3}
+    model = started(data, local_epochs=2, **options)
+    thetas = [vector(component) for component in model.components]
+    means, covariances = model.means.numpy().copy(), model.covariances.numpy().copy()
+    joint, n = np.full((5, 3, 2), 1 / 6), np.array(SIZES)
+    train(model, data, 4)
+    for round_ in range(4):
+        cohort, parts, trained = sample_cohort(data.federation.clients(), 3, 0, round_).tolist(), [], []
+        for t in cohort:
+            x, y = samples(data, t)
+            loss = np.stack([losses(theta, x, y) for theta in thetas], axis=1)
+            q = responsibilities(joint[t], log_n(x, means, covariances), loss)
+            joint[t] = q.mean(axis=0)
+            parts.append((x, q.sum(axis=2)))
+            rows = batches(data, t, size=4, epochs=2, round_=round_)
+            trained.append([descend(theta, x, y, rows, 0.3, q.sum(axis=1)[:, m]) for m, theta in enumerate(thetas)])
+        means, covariances = m_step(parts, covariance == "full")
+        thetas = [np.average([own[m] for own in trained], axis=0, weights=n[cohort]) for m in range(2)]
+    assert_agree(model.joint.view(5, 3, 2).numpy(), joint)
+    assert_agree(model.means.numpy(), means)
+    assert_agree(model.covariances.numpy(), covariances)
+    for component, theta in zip(model.components, thetas, strict=True):
+        assert_agree(vector(component), theta)
+    weights = model.pi.numpy()
+    assert 0.1 < weights.min() < weights.max() < 0.9
+    block = data.federation.block(torch.tensor([1, 4]), "train")  # what clients serve
+    found = model.predict(block).exp().numpy()
+    expected, novelty = [], []
+    for t in (1, 4):
+        x, _ = samples(data, t)
+        log_x = np.log(joint[t]) + log_n(x, means, covariances)[:, :, None]
+        p_m2 = np.exp(logsumexp(log_x, axis=1) - logsumexp(log_x, axis=(1, 2))[:, None])
+        p = np.stack([np.exp(-np.stack([losses(th, x, np.full(len(x), c)) for c in range(3)], 1)) for th in thetas])
+        expected.append(np.einsum("nm,mny->ny", p_m2, p))
+        novelty.append(logsumexp(log_x, axis=(1, 2)))
+    assert_agree(found, np.concatenate(expected))
+    assert_agree(model.log_density(block).numpy(), np.concatenate(novelty))
+
+
+def test_with_one_gaussian_it_is_fedem() -> None:
+    data = make_data(sizes=(30, 17, 26, 33), unseen_fraction=0.25)
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3, momentum=0.9), "participation": 0.75}
+    models = []
+    for kind, more in ((FedEM, {}), (FedGMM, {"n_gaussians": 1})):
+        model = train(make_model(kind, data, personalize_steps=3, **options, **more), data, 5)
+        make_trainer(0).test(model, data, verbose=False)
+        models.append(model)
+    fedem, fedgmm = models
+    assert_agree(fedgmm.pi.numpy(), fedem.pi.numpy())
+    for a, b in zip(fedgmm.components, fedem.components, strict=True):
+        assert_agree(vector(a), vector(b))
+    columns = ["pi_0", "pi_1", "pi_2", "test_loss", "train_loss", "test_accuracy"]
+    np.testing.assert_allclose(fedgmm.clients[columns], fedem.clients[columns], rtol=1e-9)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_gaussians_start_at_samples_with_the_covariance_of_all(covariance: Any) -> None:
+    data = make_data(sizes=SIZES, fractions=ALL_TRAIN)
+    model, x = started(data, covariance=covariance), stored(data.federation).x.numpy()
+    for mean in model.means.numpy():
+        assert np.isclose(x, mean).all(axis=1).sum() == 1
+    assert len({tuple(mean) for mean in model.means.numpy()}) == 3
+    c = np.cov(x.T, bias=True) + REGULARIZATION * np.eye(4)
+    for found in model.covariances.numpy():
+        assert_agree(found, c if covariance == "full" else np.diag(c))
+    other = started(data, covariance=covariance, seed=1)
+    assert not torch.equal(other.means, model.means)
+
+
+def test_principal_components_are_scikit_learns_and_never_of_unseen_clients() -> None:
+    found = []
+    for change in (False, True):
+        data = make_data(sizes=(30, 21, 44, 17), n_features=7, unseen_fraction=0.25)
+        federation = data.federation
+        if change:
+            unseen = federation.block(federation.clients(seen=False), "train").index
+            stored(federation).x[unseen] = 100 * stored(federation).x[unseen].flip(0) + 5
+        found.append(started(data, embedding="pca", dimension=3))
+        x = federation.block(federation.clients(), "train").x(torch.float64).numpy()
+        expected = PCA(3, svd_solver="full").fit(x)
+        axes = found[-1].projection.numpy()
+        assert_agree(np.abs((axes * expected.components_.T).sum(axis=0)), np.ones(3))
+        assert_agree(found[-1].center.numpy(), expected.mean_)
+    for name in ("center", "projection", "means", "covariances"):
+        assert torch.equal(getattr(found[0], name), getattr(found[1], name))
+
+
+@pytest.mark.parametrize("embedding", ["pca", "random"])
+def test_an_embedding_is_fixed_and_saved(embedding: Any) -> None:
+    data = make_data(sizes=(30, 21, 44), n_features=7)
+    model = started(data, embedding=embedding, dimension=2)
+    before = model.projection.clone()
+    assert before.shape == (7, 2)
+    train(model, data, 2)
+    assert torch.equal(model.projection, before)
+    copy = make_model(FedGMM, data, embedding=embedding, dimension=2).double()
+    copy.load_state_dict(model.state_dict())
+    assert torch.equal(copy.projection, before)
+    x = np.random.default_rng(0).normal(size=(5, 7))
+    z = (x - model.center.numpy()) @ before.numpy()
+    network = model.client("1").networks[0]
+    log_z = np.log(model.joint[1].view(3, 3).sum(dim=1).numpy()) + log_n(
+        z, model.means.numpy(), model.covariances.numpy()
+    )
+    np.testing.assert_allclose(network.log_density(torch.from_numpy(x)).numpy(), logsumexp(log_z, axis=1), rtol=1e-9)
+
+
+def two_regions(n_clients: int = 6, n: int = 80) -> FederatedDataModule:
+    """Every client has inputs of two regions, in which the same rule has opposite labels."""
+    rng, client = np.random.default_rng(0), np.repeat(np.arange(n_clients), n)
+    x, region = rng.normal(size=(len(client), 2)), rng.random(len(client)) < 0.5
+    y = (x[:, 0] > 0) ^ region
+    x[:, 1] += np.where(region, 6.0, -6.0)
+    return FederatedDataModule.from_arrays(x, y.astype(np.int64), client, n_classes=2)
+
+
+def test_models_weighted_by_input_solve_what_fixed_weights_cannot() -> None:
+    data, accuracy = two_regions(), []
+    for kind, options in ((FedEM, {}), (FedGMM, {"n_gaussians": 2})):
+        sgd = ClientSGD(lr=0.5, momentum=0.9)
+        model = make_model(kind, data, n_components=2, client_optimizer=sgd, batch_size=20, **options)
+        train(model, data, 15)
+        make_trainer(0).test(model, data, verbose=False)
+        accuracy.append(model.clients.test_accuracy.mean())
+    assert accuracy[0] < 0.8 < 0.9 < accuracy[1]
+
+
+def test_novel_inputs_have_a_low_density_in_the_clients_table() -> None:
+    """Client 2's test inputs lie elsewhere; client 3 has no test samples."""
+    rng, client = np.random.default_rng(0), np.repeat(np.arange(4), 40)
+    split = np.where((np.arange(160) % 4 == 0) & (client != 3), 2, 0)
+    x = rng.normal(size=(160, 4)) + 8.0 * ((client == 2) & (split == 2))[:, None]
+    data = FederatedDataModule.from_arrays(x, np.arange(160) % 3, client, split=split, n_classes=3)
+    model = train(make_model(FedGMM, data), data, 2)
+    make_trainer(0).test(model, data, verbose=False)
+    for part, clients in (("train", (0, 1, 2, 3)), ("test", (0, 1, 2))):
+        for t in clients:
+            block = data.federation.block(torch.tensor([t]), part)
+            found = model.clients[f"{part}_log_density"][t]
+            assert found == pytest.approx(model.log_density(block).mean().item(), rel=1e-9)
+    novelty = model.clients.train_log_density - model.clients.test_log_density
+    assert novelty.isna().tolist() == [False, False, False, True]
+    assert novelty[2] > 20 > 5 > novelty[:2].abs().max()
+    assert model.clients[["pi_0", "pi_1", "pi_2"]].sum(axis=1).to_numpy() == pytest.approx(1)
+    assert model.clients[["gaussian_0", "gaussian_1", "gaussian_2"]].sum(axis=1).to_numpy() == pytest.approx(1)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of torch and onnx
+@pytest.mark.parametrize(("covariance", "format_"), [("diagonal", "torch"), ("full", "onnx")])
+def test_clients_are_personalised_saved_and_exported(covariance: Any, format_: str, tmp_path: Path) -> None:
+    data, rng = make_data(sizes=(30, 21, 44)), np.random.default_rng(1)
+    model = train(make_model(FedGMM, data, covariance=covariance, n_gaussians=2), data, 2)
+    x, y, queries = rng.normal(size=(20, 4)), np.arange(20) % 3, rng.normal(size=(9, 4))
+    new = model.personalize(x, y, "new")
+    seen = model.clients_models()
+    write_clients(tmp_path / "all.safetensors", seen)
+    again = load_clients(tmp_path / "all.safetensors")
+    for name in seen.names:
+        np.testing.assert_array_equal(again.model(name).predict(queries), model.client(name).predict(queries))
+    kind = FORMATS[format_]
+    assert kind.write is not None
+    assert kind.read is not None
+    kind.write(new, tmp_path / f"one{kind.suffix}")
+    assert measured(kind.read(tmp_path / f"one{kind.suffix}"), new).difference < 1e-5
+
+
+def test_regressions_mix_means() -> None:
+    data = make_data(sizes=(30, 21, 44), task="regression")
+    model = train(make_model(FedGMM, data, client_optimizer=ClientSGD(lr=0.05)), data, 2)
+    block = data.federation.block(torch.arange(3), "test")
+    found = model.predict(block)
+    parts = torch.stack([component(block.x(torch.float64)) for component in model.components])
+    assert ((found >= parts.amin(dim=0) - 1e-9) & (found <= parts.amax(dim=0) + 1e-9)).all()
+
+
+def test_what_is_refused() -> None:
+    data = make_data()
+    for options, message in (
+        ({"adaptation": Finetune()}, r"adaptation: FedGMM's clients weigh models by input, which Finetune cannot tune"),
+        (
+            {"embedding": "pca", "dimension": 5},
+            r"algorithm\.dimension: expected at most 4, the number of inputs, got 5",
+        ),
+        ({"n_gaussians": 99}, r"algorithm\.n_gaussians: expected at most \d+, the number of samples, got 99"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train(make_model(FedGMM, data, **options), data, 1)
+    for key, value in (("regularization", 0.0), ("covariance", "round"), ("embedding", "text"), ("n_gaussians", 0)):
+        with pytest.raises(UserError, match=rf"algorithm\.{key}"):
+            make_model(FedGMM, data, **{key: value})
