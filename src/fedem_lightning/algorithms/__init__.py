@@ -13,8 +13,10 @@ from fedem_lightning.algorithms.fedavg import FedAvg, FedAvgEnsemble
 from fedem_lightning.algorithms.fedbabu import FedBABU
 from fedem_lightning.algorithms.fedem import FedEM
 from fedem_lightning.algorithms.fedfomo import FedFOMO
+from fedem_lightning.algorithms.fedproto import FedProto
 from fedem_lightning.algorithms.fedprox import FedProx
 from fedem_lightning.algorithms.fedrep import FedRep
+from fedem_lightning.algorithms.fedrod import FedRoD
 from fedem_lightning.algorithms.hypcluster import HypCluster
 from fedem_lightning.algorithms.l2sgd import L2SGD
 from fedem_lightning.algorithms.local import Local
@@ -54,8 +56,10 @@ __all__ = [
     "FedEM",
     "FedFOMO",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
+    "FedRoD",
     "FederatedAlgorithm",
     "HypCluster",
     "LGFedAvg",

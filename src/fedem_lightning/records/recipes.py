@@ -18,8 +18,8 @@ from fedem_lightning.records.hyperparameters import is_plain
 from fedem_lightning.settings.check import Checked, arguments_of, check_arguments
 
 _ROOMS = [
-    *("adaptation", "aggregation", "algorithms", "backbones", "engine", "faults", "local_solver", "network", "tasks"),
-    "topology",
+    *("adaptation", "aggregation", "algorithms", "backbones", "engine", "faults", "local_solver"),
+    *("models.prototypes", "models.two_heads", "network", "tasks", "topology"),
 ]
 TRUSTED = ("torch.optim", *(f"fedem_lightning.{room}" for room in _ROOMS))
 """What a file may name: nothing there touches files. The user must allow others: to call them is to run code."""
@@ -103,8 +103,10 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
 
 
 def without_download(made_of: Any) -> Any:
-    """The recipe of a network whose weights a file brings: it asks for no pretrained ones."""
-    return {**made_of, "pretrained": False} if isinstance(made_of, dict) and "pretrained" in made_of else made_of
+    """The recipe of a network whose weights a file brings: neither it nor a network in it asks for pretrained ones."""
+    if not isinstance(made_of, dict):
+        return made_of
+    return {name: False if name == "pretrained" else without_download(part) for name, part in made_of.items()}
 
 
 _MARKS = ("_target_", "_partial_")

@@ -21,6 +21,7 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import model_state
+from fedem_lightning.models.features import WithFeatures
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.recipes import make, recipe, without_download
 
@@ -83,10 +84,20 @@ def _models(
 ) -> ClientModels:
     names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
     schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
-    network = copy.deepcopy(backbone) if backbone is not None else make(without_download(made_of), trust, "backbone")
+    network = _network(made_of, trust, backbone)
     network.load_state_dict(_under("network.", tensors), strict=False)
     network = network.to(tensors["weights"].dtype).eval()
     return ClientModels(tuple(names), _personal(network, tensors), schema)
+
+
+def _network(made_of: Any, trust: Sequence[str], backbone: nn.Module | None) -> nn.Module:
+    """The network of a file; if its method puts the user's network into one of its own, so is `backbone`."""
+    if backbone is None:
+        made: nn.Module = make(without_download(made_of), trust, "backbone")
+        return made
+    own = copy.deepcopy(backbone)
+    inside = {"backbone", "head"} <= made_of.keys() and not isinstance(own, WithFeatures)
+    return make({**made_of, "backbone": own}, trust, "backbone") if inside else own
 
 
 def _personal(network: nn.Module, tensors: dict[str, Tensor]) -> SharedModels | OwnModels:
