@@ -104,6 +104,8 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
     overrides = [f"{'+' if group == 'experiment' else ''}{group}={name}"]
     if group in ("algorithm", "backbone") and name in FITTING:
         overrides.append(f"dataset={FITTING[name]}")
+    if name in ("fedproto", "fedrod"):  # they need a body
+        overrides.append("backbone=mlp")
     if name in ("mobilenet_v2", "resnet18"):  # three components: experiment/cifar10
         overrides.append("algorithm=fedavg")
     if group == "dataset/augmentation":

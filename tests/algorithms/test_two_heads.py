@@ -316,7 +316,7 @@ def test_what_is_refused_is_one_line(kind: Any, data: FederatedDataModule) -> No
     )
     with pytest.raises(UserError, match=r"dataset.task: .* expected classification or binary, got Regression"):
         train(kind(MLP((4,), 1), 2), numbers, 1)
-    with pytest.raises(UserError, match="the last layer is all that trains .*no body is left"):
+    with pytest.raises(UserError, match=r"the last layer is all that trains .*no body is left"):
         kind(Linear((4,), 3), 2)
     with pytest.raises(UserError, match="no body is left"):
         kind(Categorical(n_outputs=DensityDataModule(n_clients=4).n_outputs), 4)

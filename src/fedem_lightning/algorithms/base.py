@@ -206,7 +206,7 @@ class FederatedAlgorithm(
 
     @property
     def scored_columns(self) -> tuple[str, ...]:
-        """Names of the columns that the adaptation adds to the clients' table; none without an adaptation."""
+        """Names of the columns that scored models bring to the clients' table. Default: those of the adaptation."""
         return () if self.adaptation is None else self.adaptation.columns
 
     def scored_models(self, block: Block) -> PersonalModels:

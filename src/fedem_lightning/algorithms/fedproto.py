@@ -27,18 +27,17 @@ from fedem_lightning.settings.ranges import NotNegative
 class FedProto(FederatedAlgorithm):
     """Client t trains theta_t on cross-entropy + lambda |z - C_y|^2 / d; C_y is the mean feature of class y.
 
-    The server averages the clients' prototypes of a class by their numbers of samples. Models are never sent: Y d
-    features and Y counts go up, and the same comes down from the second round on. A class that no client of a round has
-    keeps its prototype. Clients predict the class of the nearest prototype, among those that exist, with probabilities
-    softmax(-|z - C_y|^2); before the first round by their heads. All clients start from the same model.
+    The server averages the clients' prototypes of a class by their numbers of samples. Models, which start equal, are
+    never sent: Y d features and Y counts go up, and the same comes down from the second round on. A class that no
+    client of a round has keeps its prototype. Clients predict the class of the nearest prototype that exists, with
+    probabilities softmax(-|z - C_y|^2); before the first round by their heads.
 
     An unseen client trains the initial model for one round, with the newest prototypes.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
+        backbone, n_clients, head, options: see `FedRoD`; the input of the head is z, of d features.
         penalty: lambda; the distance is a mean over the d features.
         prediction: "prototype", or "head" for the clients' own heads.
-        head: see `FedRoD`; its input is z.
 
     """
 
@@ -91,8 +90,7 @@ class FedProto(FederatedAlgorithm):
             sums, counts = means.models["sums"][0], means.models["counts"][0]  # [Y, d], [Y]
             if not len(self.known):  # the first round
                 self.prototypes, self.known = torch.zeros_like(sums), counts > 0
-            heard = counts.unsqueeze(1) > 0  # bool [Y, 1]
-            self.prototypes = torch.where(heard, sums / counts.unsqueeze(1), self.prototypes)
+            self.prototypes = torch.where(counts[:, None] > 0, sums / counts[:, None], self.prototypes)
             self.known = self.known | (counts > 0)
         self.server_step(None)
 
