@@ -166,12 +166,12 @@ def test_the_generic_model_has_a_column() -> None:
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     net = net_of(model.components[0].state_dict())
-    for t, found in enumerate(model.clients.generic_accuracy):
+    for t, found in enumerate(model.clients.test_generic_accuracy):
         block = data.federation.block(torch.tensor([t]), "test")
         guess = (hidden(net, block.x(torch.float64).numpy()) @ net["v"].T + net["c"]).argmax(axis=1)
         right = guess == block.y().numpy()
         assert found == pytest.approx(right.mean()) if len(right) else np.isnan(found)
-    assert (model.clients.generic_accuracy != model.clients.test_accuracy).any()
+    assert (model.clients.test_generic_accuracy != model.clients.test_accuracy).any()
 
 
 # --- FedProto ---------------------------------------------------------------------------------------------------------
@@ -256,7 +256,8 @@ def test_other_labels_and_tuning_train_alike_in_both_engines(kind: Any, task: st
         (tmp_path / "hamlet.txt").write_text(PLAY)
         made: Any = TextDataModule(tmp_path / "hamlet.txt", window=6, min_sentences=0)
     else:
-        made = make_data(sizes=(9, 15), **({"n_classes": 2, "task": "binary"} if task == "binary" else {}))
+        labels: dict[str, Any] = {"n_classes": 2, "task": "binary"} if task == "binary" else {}
+        made = make_data(sizes=(9, 15), **labels)
     tables = []
     for engine in (LoopEngine(), VmapEngine()):
         made.setup("fit")
@@ -328,7 +329,7 @@ def test_what_is_refused_is_one_line(kind: Any, data: FederatedDataModule) -> No
 
 def test_heads_of_several_modules_are_found() -> None:
     deep, images = MLP((4,), 3, [6, 5]), LeNet5(10)
-    cases = {
+    cases: dict[tuple[Any, str | None], str] = {
         (deep, None): "layers.4",
         (deep, r"layers\.(2|4)"): "layers.2",
         (images, "head"): "head.0",

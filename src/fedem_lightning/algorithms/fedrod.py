@@ -29,7 +29,7 @@ class FedRoD(PartialAveraging):
 
     h_G and the body are trained with balanced softmax, cross-entropy of the logits h_G(z) + log n_{t,y}, where n_{t,y}
     is the client's number of training samples of class y; h_t on the logits h_G(z) + h_t(z), which do not change z and
-    h_G. Clients predict with h_G(z) + h_t(z). The column `generic_accuracy` is that of h_G alone, on the test split.
+    h_G. Clients predict with h_G(z) + h_t(z). The column `test_generic_accuracy` is that of h_G alone, on the test split.
 
     An unseen client trains h_t from its initial values; body and h_G are fixed.
 
@@ -74,13 +74,13 @@ class FedRoD(PartialAveraging):
     @property
     def scored_columns(self) -> tuple[str, ...]:
         """The generic model's test accuracy, and the columns of the adaptation."""
-        return ("generic_accuracy", *super().scored_columns)
+        return ("test_generic_accuracy", *super().scored_columns)
 
     def scored_models(self, block: Block) -> PersonalModels:
-        """The personal models, with the column `generic_accuracy`."""
+        """The personal models, with the column `test_generic_accuracy`."""
         personal = super().scored_models(block)
         assert isinstance(personal, OwnModels)
-        return personal._replace(columns={**personal.columns, "generic_accuracy": self.generic_accuracy(block)})
+        return personal._replace(columns={**personal.columns, "test_generic_accuracy": self.generic_accuracy(block)})
 
     def generic_accuracy(self, block: Block) -> Tensor:
         """The accuracy of h_G alone on each client's test samples, [C]; NaN without any. The component's h_t is 0."""
