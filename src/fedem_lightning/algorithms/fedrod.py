@@ -29,7 +29,7 @@ class FedRoD(PartialAveraging):
 
     h_G and the body are trained with balanced softmax, cross-entropy of the logits h_G(z) + log n_{t,y}, where n_{t,y}
     is the client's number of training samples of class y; h_t on the logits h_G(z) + h_t(z), which do not change z and
-    h_G. Clients predict with h_G(z) + h_t(z). The column `test_generic_accuracy` is that of h_G alone, on the test split.
+    h_G. Clients predict with h_G(z) + h_t(z). Column `test_generic_accuracy`: that of h_G alone, on the test split.
 
     An unseen client trains h_t from its initial values; body and h_G are fixed.
 
