@@ -45,7 +45,7 @@ FITTING = {  # a data set for an algorithm or a backbone that does not run on th
     "resnet18": "cifar10",
     "lstm": "shakespeare",
 }
-HIDDEN = {"fedala", "fedbabu", "fedper", "fedrep", "lg_fedavg"}  # need a body
+HIDDEN = {"fedala", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg"}  # need a body
 DRAWN = {
     "algorithm/fedem",
     "algorithm/user_centric",

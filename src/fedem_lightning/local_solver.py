@@ -19,7 +19,7 @@ from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive
-from fedem_lightning.tasks import Task
+from fedem_lightning.tasks import Loss
 
 Learner = dict[str, Models]
 """A learner's state: "params", "buffers" and "momentum", each name -> tensor (with leading axes where stacked).
@@ -107,7 +107,7 @@ class LocalStep:
     """
 
     backbone: nn.Module
-    task: Task
+    task: Loss
     optimizer: ClientSGD
     lr: float
 

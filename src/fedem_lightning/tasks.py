@@ -18,7 +18,18 @@ from fedem_lightning.settings.ranges import BelowOne, Positive, TwoOrMore
 TaskName = Literal["classification", "binary", "regression"]
 
 
-class Task(Protocol):
+class Loss(Protocol):
+    """What the local solver minimises."""
+
+    @property
+    def n_targets(self) -> int:
+        """Number of labels of a sample: 1, or the length of a sequence. The local solver divides the loss by it."""
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Losses -log p(y | x) + c in nats, summed over a sample's targets: outputs [n, ...], y [n, ...] -> [n]."""
+
+
+class Task(Loss, Protocol):
     """Loss, prediction and scores for one kind of label."""
 
     @property
@@ -26,15 +37,8 @@ class Task(Protocol):
         """Number of a backbone's outputs for a sample (for a sequence: for each of its positions)."""
 
     @property
-    def n_targets(self) -> int:
-        """Number of labels of a sample: 1, or the length of a sequence. The local solver divides the loss by it."""
-
-    @property
     def measures(self) -> tuple[str, ...]:
         """Names of the scores, the most important one first."""
-
-    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Losses -log p(y | x) + c in nats, summed over a sample's targets: outputs [n, ...], y [n, ...] -> [n]."""
 
     def predict(self, outputs: Tensor) -> Tensor:
         """A model's prediction from its outputs: log p(. | x), or the mean of y."""

@@ -27,6 +27,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
+from fedem_lightning.models.components import model_state
 from helpers.conformance import (
     EVERY,
     NUMBERED_AT_WILL,
@@ -44,9 +45,8 @@ from helpers.federations import make_data, make_model, make_trainer, parameters,
 
 def served(model: FederatedAlgorithm) -> torch.Tensor:
     """Everybody's models as one vector of float64."""
-    return torch.cat(
-        [rows.double().flatten() for rows in model.personal_models(torch.arange(model.n_clients)).models.values()]
-    )
+    models = model.personal_models(torch.arange(model.n_clients)).models
+    return torch.cat([models[name].double().flatten() for name in model_state(model.components[0])])
 
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)

@@ -31,8 +31,10 @@ from fedem_lightning import (
     FedFOMO,
     FedGMM,
     FedPer,
+    FedProto,
     FedProx,
     FedRep,
+    FedRoD,
     HypCluster,
     Interpolate,
     LGFedAvg,
@@ -116,6 +118,15 @@ ROWS = [
     Row(FedPer, ("own",), messages=25 / 43, hidden=True),
     Row(LGFedAvg, ("own",), messages=18 / 43, hidden=True),
     Row(FedRep, ("own",), messages=25 / 43, hidden=True, as_fedavg="heads and bodies move in turn"),
+    Row(FedRoD, ("own",), hidden=True, as_fedavg="a personal head joins the generic one"),
+    Row(
+        FedProto,
+        ("models",),
+        messages=18 / 43,  # a prototype of 5 features and a count for each of 3 classes
+        down=9 / 43,  # none in the first of two rounds
+        hidden=True,
+        as_fedavg="models are not averaged",
+    ),
     Row(FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
     Row(FedBN),
     Row(FedALA, ("own",), draws=True, hidden=True, options={"max_passes": 3}),

@@ -21,6 +21,8 @@ from fedem_lightning import (
     FedAvg,
     FedEM,
     FederatedDataModule,
+    FedProto,
+    FedRoD,
     Finetune,
     Linear,
     Local,
@@ -66,6 +68,8 @@ CASES = {
     "own": Case(Local, Linear),
     "regression": Case(FedEM, MLP, {"n_components": 2}, {"task": "regression"}),
     "cnn": Case(FedEM, SmallCNN, {"n_components": 2}, {"images": True}),
+    "heads": Case(FedRoD, MLP),
+    "prototypes": Case(FedProto, MLP, {"prediction": "prototype"}),
     "text": Case(FedEM, CharLSTM, {"n_components": 2}, {"text": True}, "hamlet/GHOST"),
 }
 

@@ -14,8 +14,10 @@ from fedem_lightning.algorithms.fedbabu import FedBABU
 from fedem_lightning.algorithms.fedem import FedEM
 from fedem_lightning.algorithms.fedfomo import FedFOMO
 from fedem_lightning.algorithms.fedgmm import FedGMM
+from fedem_lightning.algorithms.fedproto import FedProto
 from fedem_lightning.algorithms.fedprox import FedProx
 from fedem_lightning.algorithms.fedrep import FedRep
+from fedem_lightning.algorithms.fedrod import FedRoD
 from fedem_lightning.algorithms.hypcluster import HypCluster
 from fedem_lightning.algorithms.l2sgd import L2SGD
 from fedem_lightning.algorithms.local import Local
@@ -56,8 +58,10 @@ __all__ = [
     "FedFOMO",
     "FedGMM",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
+    "FedRoD",
     "FederatedAlgorithm",
     "HypCluster",
     "LGFedAvg",

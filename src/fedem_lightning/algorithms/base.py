@@ -30,6 +30,7 @@ from fedem_lightning.history import RoundMetrics, RoundObserver, Statistics
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone, make_components, model_state
+from fedem_lightning.models.features import users_network
 from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
 from fedem_lightning.models.personal_models import PersonalModels
 from fedem_lightning.network import Network, check_networks
@@ -135,7 +136,7 @@ class FederatedAlgorithm(
         self._engine_choice = make_engine(engine)
         arguments, own = constructor_arguments(self)
         self._saved_arguments = {name: value for name, value in own.items() if is_plain(value)}
-        made = {"backbone": self.components[0], "client_optimizer": self.client_optimizer}
+        made = {"backbone": users_network(self.components[0]), "client_optimizer": self.client_optimizer}
         made |= {"server_optimizer": self.server_optimizer, "engine": self._engine_choice}
         self.save_hyperparameters(plain({"algorithm": type(self), **arguments, **made}))
         self._engine: Engine | None = None
@@ -205,7 +206,7 @@ class FederatedAlgorithm(
 
     @property
     def scored_columns(self) -> tuple[str, ...]:
-        """Names of the columns that the adaptation adds to the clients' table; none without an adaptation."""
+        """Names of the columns that scored models bring to the clients' table. Default: those of the adaptation."""
         return () if self.adaptation is None else self.adaptation.columns
 
     def scored_models(self, block: Block) -> PersonalModels:

@@ -9,6 +9,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.models.features import users_network
 from fedem_lightning.records.checksums import is_intact
 from fedem_lightning.records.recipes import make, recipe, without_download
 
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def recipe_of(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
-    """The class of an algorithm and its arguments; the backbone's recipe is that of component 0."""
+    """The class of an algorithm and its arguments; the backbone's recipe is that of the network in component 0."""
     made = recipe({name: value for name, value in algorithm.made_with.items() if name != "backbone"})
-    kind = type(algorithm)
-    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", "backbone": recipe(algorithm.components[0]), **made}
+    kind, backbone = type(algorithm), recipe(users_network(algorithm.components[0]))
+    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", "backbone": backbone, **made}
 
 
 def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:

@@ -63,14 +63,14 @@ def check_robustness(algorithm: Algorithm, federation: Federation) -> None:
     kind = type(algorithm.aggregation).__name__
     require(
         sends or algorithm.aggregation.is_plain,
-        f"aggregation: {name} has no server that averages what clients send, expected mean without max_norm_ratio, "
+        f"aggregation: {name} has no server that averages clients' models, expected mean without max_norm_ratio, "
         f"got {kind}",
     )
     if faults is not None:
         kind = type(faults).__name__
         require(
             sends or not faults.corrupts,
-            f"faults: {kind} changes what clients send to a server that averages it, but {name} has none",
+            f"faults: {kind} changes what clients send to a server that averages models, but {name} has none",
         )
         faults.check(federation)
 
@@ -95,6 +95,13 @@ def check_everybody_is_seen(algorithm: Algorithm, federation: Federation) -> Non
         len(federation.clients()) == federation.n_clients,
         f"dataset.unseen or unseen_fraction: {type(algorithm).__name__} has no model for clients that did not train",
     )
+
+
+def check_classes(algorithm: Algorithm, federation: Federation) -> None:
+    """Raises UserError if labels are no classes."""
+    name, kind = type(algorithm).__name__, type(federation.task).__name__
+    classes = hasattr(federation.task, "n_classes")
+    require(classes, f"dataset.task: {name} needs classes as labels, expected classification or binary, got {kind}")
 
 
 @torch.no_grad()

@@ -83,7 +83,7 @@ class Contract:
     """Whether a server optimiser other than the plain average (SGD with rate 1, no momentum) is allowed."""
 
     sends_updates = True
-    """Whether `client_update` returns what the clients send; False: always None, so no aggregation has an effect."""
+    """Whether clients send models; False: only the mean is allowed, of whatever else `client_update` may return."""
 
     # --- rarely -----------------------------------------------------------------------------------------------------
 

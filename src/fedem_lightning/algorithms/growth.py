@@ -12,6 +12,7 @@ from fedem_lightning.data.positions import Split
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError
+from fedem_lightning.models.features import users_network
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -22,7 +23,7 @@ def grown(algorithm: "FederatedAlgorithm", n_more: int) -> "FederatedAlgorithm":
 
     Every tensor that has an axis of clients keeps its entries in the leading corner; the rest is as at the start.
     """
-    n_clients, source = algorithm.n_clients + n_more, algorithm.components[0]
+    n_clients, source = algorithm.n_clients + n_more, users_network(algorithm.components[0])
     arguments = {**algorithm.made_with, "n_clients": n_clients, "backbone": lambda: copy.deepcopy(source)}
     other = type(algorithm)(**arguments).to(algorithm.device, algorithm.parameter_dtype)
     other.statistics, other.federation_digest = copy.deepcopy(algorithm.statistics), algorithm.federation_digest

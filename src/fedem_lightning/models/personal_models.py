@@ -64,7 +64,7 @@ class OwnModels(NamedTuple):
     def predict(self, block: Block) -> Tensor:
         """Predictions by Eq. 5 with own models: sum_m pi[t, m] h_{t,m}(x), [n, ...]; the block has these clients."""
         task, parts = block.federation.task, []
-        for c, outputs, _ in self._outputs(block):
+        for c, outputs, _ in self.outputs(block):
             predictions = [task.predict(output) for output in outputs]  # M x [n_c, ...]
             if len(predictions) == 1:
                 parts.append(predictions[0])
@@ -77,14 +77,14 @@ class OwnModels(NamedTuple):
     def losses(self, block: Block) -> Tensor:
         """The losses l(h_{t,m}(x_i), y_i) in nats, [n, M]."""
         task = block.federation.task
-        found = [torch.stack([task.losses(o, y) for o in outputs]) for _, outputs, y in self._outputs(block)]
+        found = [torch.stack([task.losses(o, y) for o in outputs]) for _, outputs, y in self.outputs(block)]
         return torch.cat(found, dim=1).T if found else self.mixture.new_zeros(0, self.mixture.shape[1])
 
     def sample_weights(self, block: Block) -> Tensor | None:
         """Weights of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
         return responsibilities(self.mixture, self.losses(block), block.owner) if self.by_responsibility else None
 
-    def _outputs(self, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
+    def outputs(self, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
         """For each client with samples: its index, its models' outputs M x [n_c, ...] in eval mode, and its labels."""
         self.backbone.eval()
         dtype = next(self.backbone.parameters()).dtype

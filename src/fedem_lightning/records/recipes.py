@@ -19,7 +19,7 @@ from fedem_lightning.settings.check import Checked, arguments_of, check_argument
 
 _ROOMS = [
     *("adaptation", "aggregation", "algorithms", "backbones", "engine", "faults", "local_solver", "network", "tasks"),
-    *("models.gaussians", "models.neighbours", "topology"),
+    *("models.gaussians", "models.neighbours", "models.prototypes", "models.two_heads", "topology"),
 ]
 TRUSTED = ("torch.optim", *(f"fedem_lightning.{room}" for room in _ROOMS))
 """What a file may name: nothing there touches files. The user must allow others: to call them is to run code."""

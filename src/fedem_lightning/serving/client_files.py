@@ -21,6 +21,7 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import model_state
+from fedem_lightning.models.features import WithFeatures
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.recipes import make, recipe, with_network, without_download
 
@@ -90,13 +91,16 @@ def _models(
 
 
 def _network(made_of: Any, trust: Sequence[str], backbone: nn.Module | None) -> nn.Module:
-    """The network of a recipe; `backbone` stands for it, or for the networks in it that the file cannot name."""
+    """The network of a recipe; `backbone` stands for it, or for the user's network in it."""
     if backbone is None:
         made: nn.Module = make(made_of, trust, "backbone")
         return made
-    filled = with_network(made_of, backbone)
-    if filled == made_of or recipe(backbone).get("_target_") == made_of.get("_target_"):
-        return copy.deepcopy(backbone)
+    own = copy.deepcopy(backbone)
+    filled = with_network(made_of, own)
+    if filled == made_of and {"backbone", "head"} <= made_of.keys():  # a network of the method's around the user's
+        filled = {**made_of, "backbone": own}
+    if isinstance(own, WithFeatures) or filled == made_of or recipe(own).get("_target_") == made_of.get("_target_"):
+        return own
     return copy.deepcopy(make(filled, trust, "backbone"))
 
 

@@ -1,0 +1,120 @@
+"""FedProto: clients have models of their own and exchange class prototypes, the mean features of the classes.
+
+Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI
+2022, arXiv 2105.00243. Algorithm 1, Eq. 6-8.
+"""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Models, Sent, all_finite
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.checks import check_classes
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.history import Round
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.features import with_features
+from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.models.prototypes import PrototypeNetwork, PulledLoss, apart, class_sums
+from fedem_lightning.network import Transmission
+from fedem_lightning.settings.ranges import NotNegative
+
+
+class FedProto(FederatedAlgorithm):
+    """Client t trains theta_t on cross-entropy + lambda |z - C_y|^2 / d; C_y is the mean feature of class y.
+
+    The server averages the clients' prototypes of a class by their numbers of samples. Models, which start equal, are
+    never sent: Y d features and Y counts go up, and the same comes down from the second round on. A class that no
+    client of a round has keeps its prototype. Clients predict the class of the nearest prototype that exists, with
+    probabilities softmax(-|z - C_y|^2); before the first round by their heads.
+
+    An unseen client trains the initial model for one round, with the newest prototypes.
+
+    Args:
+        backbone, n_clients, head, options: see `FedRoD`; the input of the head is z, of d features.
+        penalty: lambda; the distance is a mean over the d features.
+        prediction: "prototype", or "head" for the clients' own heads.
+
+    """
+
+    uses_server_optimizer = False
+    sends_updates = False
+    prototypes: Tensor  # [Y, d]; empty before the first round
+    known: Tensor  # bool [Y], the classes that have a prototype
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        penalty: NotNegative = 1.0,
+        prediction: Literal["prototype", "head"] = "prototype",
+        head: str | None = None,
+        **options: Any,
+    ) -> None:
+        network = with_features(backbone, lambda own: PrototypeNetwork(own, head))
+        super().__init__(network, n_clients, n_components=1, **options)
+        self.penalty, self.prediction = penalty, prediction
+        self.models = ClientStore.of_components(n_clients, self.components)  # theta_t, rows [1, ...]
+        self.add_state("prototypes", torch.zeros(0, 0))
+        self.add_state("known", torch.zeros(0, dtype=torch.bool))
+        self.has_frozen.fill_(True)  # clients have all of the first model from the start
+
+    def prepare(self, federation: Federation) -> None:
+        """Prototypes need classes."""
+        check_classes(self, federation)
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """theta_t <- local SGD; the client sends the sums of its features by class, and the numbers of samples."""
+        trained = self.train_models(block, round_)
+        sums, counts = class_sums(self.own_models(trained | apart(block)), block)  # [C, Y, d], [C, Y]
+        sums[~all_finite(trained)] = torch.nan
+        return Sent({"sums": sums.unsqueeze(1), "counts": counts.unsqueeze(1)}, torch.ones_like(block.clients))
+
+    def train_models(self, block: Block, round_: int) -> Models:
+        """Local SGD on the pulled loss, or on the task's before there are prototypes; a finite model is kept."""
+        models, step = self.models.read(block.clients), self.local_step(block, round_)
+        if len(self.known):
+            step = replace(step, task=PulledLoss(step.task, self.prototypes, self.known, self.penalty))
+            models |= apart(block)
+        trained = self.local_solver(models, block, round_, step=step)
+        self.models.write_finite(block.clients, trained)
+        return trained
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """Eq. 7: C_y <- the sum of the cohort's features of class y, divided by their number."""
+        if means is not None:
+            sums, counts = means.models["sums"][0], means.models["counts"][0]  # [Y, d], [Y]
+            if not len(self.known):  # the first round
+                self.prototypes, self.known = torch.zeros_like(sums), counts > 0
+            self.prototypes = torch.where(counts[:, None] > 0, sums / counts[:, None], self.prototypes)
+            self.known = self.known | (counts > 0)
+        self.server_step(None)
+
+    def transmission(self, clients: Tensor) -> Transmission:
+        """Prototypes and counts, no models; in the first round the server has none to send."""
+        share = (self.prototypes.numel() + len(self.known)) * self.prototypes.element_size() / self.message_bytes
+        return Transmission(down=share if self.statistics.rounds else 0, up=share)
+
+    def own_models(self, models: Models, mixture: Tensor | None = None) -> OwnModels:
+        """Models of the clients' own, with prototypes if `models` has them."""
+        own, network = super().own_models(models, mixture), self.components[0]
+        assert isinstance(network, PrototypeNetwork)
+        return own._replace(backbone=network.of_shape(self.prototypes.shape)) if "prototypes" in models else own
+
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """theta_t, with the newest prototypes if clients predict by them."""
+        models = self.models.read(clients)
+        if self.prediction == "prototype" and len(self.known):
+            shared = {"prototypes": self.prototypes, "known": self.known}
+            models |= {name: t.expand(len(clients), 1, *t.shape) for name, t in shared.items()}
+        return self.own_models(models)
+
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+        """One round of local training from the initial model."""
+        self.models.write(clients, self.broadcast(clients))
+        for block in self.blocks(federation, clients):
+            self.train_models(block, self.statistics.rounds)

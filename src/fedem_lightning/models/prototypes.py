@@ -1,0 +1,100 @@
+"""Class prototypes, the mean features of the classes: networks that predict by them, and a loss (FedProto)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.data.federation import Block
+from fedem_lightning.models.features import WithFeatures, by_learner, class_counts
+from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.tasks import Loss
+
+UNKNOWN = 50.0
+"""How much less likely, in nats, a class without a prototype is than the farthest class that has one."""
+
+
+class PrototypeNetwork(WithFeatures):
+    """A network that may predict by class prototypes C_y, points among the features.
+
+    Outputs: those of its head. With `prototypes` [Y, d] and `known` [Y], the classes that have one, they are
+    -|z - C_y|^2 up to a constant of the sample; with one output the difference of those of the classes 1 and 0. With
+    `apart` (any value) they are the head's outputs and then z: [n, ..., n_outputs + d].
+
+    Args:
+        backbone, head: see `WithFeatures`.
+        shape: Y and d, if the model holds prototypes.
+
+    """
+
+    prototypes: Tensor | None
+    known: Tensor | None
+    apart: Tensor | None
+
+    def __init__(self, backbone: nn.Module, head: str | None = None, shape: Sequence[int] | None = None) -> None:
+        super().__init__(backbone, head)
+        like = next(backbone.parameters())
+        self.register_buffer("prototypes", None if shape is None else like.new_zeros(*shape))
+        self.register_buffer("known", None if shape is None else like.new_zeros(shape[0], dtype=torch.bool))
+        self.register_buffer("apart", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs; see the class."""
+        outputs, z = self.outputs_and_features(x)
+        z = z.flatten(outputs.ndim - 1)  # [n, ..., d]
+        if self.apart is not None:
+            return torch.cat([outputs, z], dim=-1)
+        if self.prototypes is None or self.known is None:
+            return outputs
+        rows, known = by_learner(self.prototypes, 2), by_learner(self.known, 1).unsqueeze(1)  # [A M, Y, d], [A M, 1, Y]
+        each = z.reshape(len(rows), -1, z.shape[-1])  # [A M, n', d]
+        near = 2 * each @ rows.mT - rows.square().sum(dim=-1).unsqueeze(1)  # |z|^2 - |z - C|^2
+        lowest = near.masked_fill(~known, torch.inf).amin(dim=-1, keepdim=True)
+        logits = torch.where(known, near, lowest - UNKNOWN).view(*outputs.shape[:-1], -1)
+        return logits if outputs.shape[-1] > 1 else logits[..., 1:] - logits[..., :1]
+
+    def of_shape(self, shape: Sequence[int]) -> "PrototypeNetwork":
+        """The same network, not a copy, with room for prototypes [Y, d]."""
+        return PrototypeNetwork(self.network, self.made_with.get("head"), list(shape))
+
+
+@dataclass(frozen=True)
+class PulledLoss:
+    """The task's loss plus penalty |z - C_y|^2 / d; a class y without a prototype adds nothing."""
+
+    task: Loss
+    prototypes: Tensor  # [Y, d]
+    known: Tensor  # bool [Y]
+    penalty: float
+
+    @property
+    def n_targets(self) -> int:
+        """The task's."""
+        return self.task.n_targets
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Losses, summed over a sample's targets: outputs and features [n, ..., n_outputs + d], y [n, ...] -> [n]."""
+        sizes = [outputs.shape[-1] - self.prototypes.shape[1], self.prototypes.shape[1]]
+        logits, z = outputs.split(sizes, dim=-1)
+        distance = (z - self.prototypes[y.long()]).square().mean(dim=-1) * self.known[y.long()]  # [n, ...]
+        return self.task.losses(logits, y) + self.penalty * distance.reshape(len(y), -1).sum(dim=1)
+
+
+def apart(block: Block) -> Models:
+    """What a block's networks need to give their features, too: [C, 1]."""
+    return {"apart": torch.zeros(len(block.clients), 1, dtype=torch.bool, device=block.clients.device)}
+
+
+def class_sums(networks: OwnModels, block: Block) -> tuple[Tensor, Tensor]:
+    """The sums of each client's features by class, [C, Y, d], and its numbers of labels, [C, Y]; networks `apart`."""
+    task: Any = block.federation.task
+    counts = class_counts(block, task.n_classes).to(networks.mixture.dtype)
+    sums: dict[int, Tensor] = {}
+    for c, (outputs,), y in networks.outputs(block):
+        z = outputs[..., task.n_outputs :].flatten(0, -2).to(counts)  # [n_c, d], or [n_c L, d]
+        sums[c] = z.new_zeros(task.n_classes, z.shape[1]).index_add_(0, y.flatten().long(), z)
+    none = torch.zeros_like(next(iter(sums.values())))
+    return torch.stack([sums.get(c, none) for c in range(len(counts))]), counts

@@ -1,0 +1,343 @@
+"""FedRoD and FedProto: against NumPy, degenerate cases, other tasks, and what they refuse."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning import (
+    MLP,
+    Categorical,
+    CharLSTM,
+    ClientSGD,
+    DensityDataModule,
+    FedAvg,
+    FederatedDataModule,
+    FedProto,
+    FedRoD,
+    Finetune,
+    LeNet5,
+    Linear,
+    Local,
+    LoopEngine,
+    TextDataModule,
+    UserError,
+    VmapEngine,
+    load,
+    load_clients,
+)
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.cohort import sample_cohort
+from fedem_lightning.models.features import find_head
+from fedem_lightning.serving.client_files import write_clients
+from helpers.by_hand import ALL_TRAIN, assert_agree, batches, samples
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+
+LR, ROUNDS, CLIENTS = 0.3, 4, 5
+PLAIN: dict[str, Any] = {"hidden": True, "client_optimizer": ClientSGD(lr=LR), "batch_size": 4, "participation": 3}
+METHODS = pytest.mark.parametrize("kind", [FedRoD, FedProto], ids=lambda kind: kind.__name__)
+Net = dict[str, np.ndarray]
+
+
+@pytest.fixture
+def data() -> FederatedDataModule:
+    """Unequal clients; some lack a class."""
+    return make_data(sizes=(7, 12, 3, 20, 5), fractions=ALL_TRAIN, seed=3)
+
+
+def net_of(tensors: dict[str, Tensor], prefix: str = "network.layers.") -> Net:
+    names = {"w": "0.weight", "b": "0.bias", "v": "2.weight", "c": "2.bias"}
+    return {k: tensors[prefix + name].detach().numpy().squeeze().copy() for k, name in names.items()}
+
+
+def hidden(net: Net, x: np.ndarray) -> np.ndarray:
+    return np.maximum(x @ net["w"].T + net["b"], 0)
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def step(net: Net, x: np.ndarray, error: np.ndarray, more: np.ndarray | float = 0.0) -> Net:
+    """One step of SGD on a mean loss with gradients `error` [n, Y] of the logits and `more` [n, d] of the features."""
+    z = hidden(net, x)
+    back = (error @ net["v"] + more) * (z > 0)
+    grads = {"w": back.T @ x, "b": back.sum(axis=0), "v": error.T @ z, "c": error.sum(axis=0)}
+    return {k: net[k] - LR * grads[k] / len(x) for k in net}
+
+
+# --- FedRoD -----------------------------------------------------------------------------------------------------------
+
+
+def test_fedrod_agrees_with_numpy(data: FederatedDataModule) -> None:
+    model = make_model(FedRoD, data, **PLAIN)
+    shared = net_of(model.components[0].state_dict())
+    heads = [(np.zeros((3, 5)), np.zeros(3)) for _ in range(CLIENTS)]
+    train(model, data, ROUNDS)
+    for k in range(ROUNDS):
+        cohort, sent = sample_cohort(torch.arange(CLIENTS), 3, 0, k).tolist(), []
+        for t in cohort:
+            x, y = samples(data, t)
+            with np.errstate(divide="ignore"):
+                log_n = np.log(np.bincount(y, minlength=3))
+            net, (v, c) = dict(shared), heads[t]
+            for rows in batches(data, t, 4, 1, k):
+                one_hot, z = np.eye(3)[y[rows]], hidden(net, x[rows])
+                generic = z @ net["v"].T + net["c"]
+                own = softmax(generic + z @ v.T + c) - one_hot
+                net = step(net, x[rows], softmax(generic + log_n) - one_hot)
+                v, c = v - LR * own.T @ z / len(rows), c - LR * own.mean(axis=0)
+            heads[t] = v, c
+            sent.append(net)
+        n = [len(samples(data, t)[1]) for t in cohort]
+        shared = {key: np.average([net[key] for net in sent], axis=0, weights=n) for key in shared}
+    found = net_of(model.components[0].state_dict())
+    for key in shared:
+        assert_agree(found[key], shared[key])
+    served = model.personal_models(torch.arange(CLIENTS))
+    for t, (v, c) in enumerate(heads):
+        assert_agree(served.models["personal.weight"][t, 0].numpy(), v)
+        assert_agree(served.models["personal.bias"][t, 0].numpy(), c)
+    block = data.federation.block(torch.tensor([3]), "train")
+    x, z = samples(data, 3)[0], hidden(shared, samples(data, 3)[0])
+    expected = softmax(z @ shared["v"].T + shared["c"] + z @ heads[3][0].T + heads[3][1])
+    assert_agree(model.predict(block).exp().numpy(), expected)
+    assert len(x) == 20
+
+
+def test_the_generic_model_of_balanced_clients_is_fedavgs() -> None:
+    """Equal counts shift all logits alike, so balanced softmax is plain cross-entropy."""
+    rng = np.random.default_rng(0)
+    x, y, client = rng.normal(size=(36, 4)), np.arange(36) % 3, np.arange(36) // 12
+    data = FederatedDataModule.from_arrays(x, y, client, fractions=ALL_TRAIN)
+    options = {**PLAIN, "participation": 2, "client_optimizer": ClientSGD(lr=LR, momentum=0.9)}
+    rod, avg = (train(make_model(kind, data, **options), data, 3) for kind in (FedRoD, FedAvg))
+    own, plain = rod.components[0].network.state_dict(), avg.components[0].state_dict()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(own[name], tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_an_absent_class_gets_no_gradient_from_balanced_softmax() -> None:
+    x, y = np.random.default_rng(0).normal(size=(8, 4)), np.array([0, 2] * 4)
+    data = FederatedDataModule.from_arrays(x, y, np.zeros(8, int), n_classes=3, fractions=ALL_TRAIN)
+    model = make_model(FedRoD, data, **{**PLAIN, "participation": 1})
+    before = model.components[0].network.layers[2].weight.detach().double().clone()
+    train(model, data, 2)
+    after = model.components[0].network.layers[2].weight.detach()
+    assert torch.equal(after[1], before[1])
+    assert (after[[0, 2]] != before[[0, 2]]).any(dim=1).all()
+
+
+def test_one_logit_is_shifted_by_the_log_odds_of_the_classes() -> None:
+    data = make_data(sizes=(9, 20), n_classes=2, task="binary", fractions=ALL_TRAIN)
+    model = make_model(FedRoD, data, **{**PLAIN, "participation": 1.0}).double()
+    block = data.federation.block(torch.arange(2), "train")
+    for t in range(2):
+        ones = int(samples(data, t)[1].sum())
+        n = len(samples(data, t)[1])
+        assert_agree(model.log_counts(block)[t].numpy(), np.array([[np.log(ones / (n - ones))]]))
+
+
+def test_an_unseen_client_trains_a_personal_head_from_zero() -> None:
+    data = make_data(sizes=(16,) * 4, unseen_fraction=0.25)
+    model, trainer = make_model(FedRoD, data, **PLAIN, local_epochs=2), make_trainer(3)
+    trainer.fit(model, data)
+    before = parameters(model.components)
+    trainer.test(model, data, verbose=False)
+    assert torch.equal(parameters(model.components), before)
+    (t,) = data.federation.clients(seen=False).tolist()
+    net, (x, y) = net_of(model.components[0].state_dict()), samples(data, t)
+    v, c = np.zeros((3, 5)), np.zeros(3)
+    for rows in batches(data, t, 4, 2, 3):
+        z = hidden(net, x[rows])
+        own = softmax(z @ (net["v"] + v).T + net["c"] + c) - np.eye(3)[y[rows]]
+        v, c = v - LR * own.T @ z / len(rows), c - LR * own.mean(axis=0)
+    assert_agree(model.own.read(torch.tensor([t]))["personal.weight"][0, 0].numpy(), v)
+    assert_agree(model.own.read(torch.tensor([t]))["personal.bias"][0, 0].numpy(), c)
+
+
+def test_the_generic_model_has_a_column() -> None:
+    data = make_data(sizes=(20, 14, 2, 30))  # the third client has no test samples
+    model, trainer = make_model(FedRoD, data, **PLAIN), make_trainer(3)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    net = net_of(model.components[0].state_dict())
+    for t, found in enumerate(model.clients.test_generic_accuracy):
+        block = data.federation.block(torch.tensor([t]), "test")
+        guess = (hidden(net, block.x(torch.float64).numpy()) @ net["v"].T + net["c"]).argmax(axis=1)
+        right = guess == block.y().numpy()
+        assert found == pytest.approx(right.mean()) if len(right) else np.isnan(found)
+    assert (model.clients.test_generic_accuracy != model.clients.test_accuracy).any()
+
+
+# --- FedProto ---------------------------------------------------------------------------------------------------------
+
+
+def test_fedproto_agrees_with_numpy(data: FederatedDataModule) -> None:
+    model = make_model(FedProto, data, **PLAIN, penalty=0.7)
+    start = net_of(model.components[0].state_dict())
+    nets, centres, known = [dict(start) for _ in range(CLIENTS)], np.zeros((3, 5)), np.zeros(3, dtype=bool)
+    train(model, data, ROUNDS)
+    for k in range(ROUNDS):
+        sums, counts = np.zeros((3, 5)), np.zeros(3)
+        for t in sample_cohort(torch.arange(CLIENTS), 3, 0, k).tolist():
+            x, y = samples(data, t)
+            for rows in batches(data, t, 4, 1, k):
+                z, net = hidden(nets[t], x[rows]), nets[t]
+                error = softmax(z @ net["v"].T + net["c"]) - np.eye(3)[y[rows]]
+                pull = 0.7 * 2 / 5 * (z - centres[y[rows]]) * known[y[rows], None]
+                nets[t] = step(net, x[rows], error, pull)
+            z = hidden(nets[t], x)
+            for i, label in enumerate(y):
+                sums[label] += z[i]
+                counts[label] += 1
+        here = counts > 0
+        centres[here], known = sums[here] / counts[here, None], known | here
+    assert_agree(model.prototypes.numpy(), centres)
+    assert model.known.tolist() == known.tolist()
+    models = model.models.read(torch.arange(CLIENTS))
+    for t in range(CLIENTS):
+        found = net_of({name: rows[t] for name, rows in models.items()})
+        for key in found:
+            assert_agree(found[key], nets[t][key])
+    for t in (1, 3):
+        z = hidden(nets[t], samples(data, t)[0])
+        distance = ((z[:, None] - centres) ** 2).sum(axis=2)
+        found = model.predict(data.federation.block(torch.tensor([t]), "train")).exp().numpy()
+        assert_agree(found, softmax(-distance))
+
+
+def test_fedproto_without_its_term_and_with_heads_is_local_bit_for_bit(data: FederatedDataModule) -> None:
+    options = {**PLAIN, "client_optimizer": ClientSGD(lr=LR, momentum=0.9)}
+    proto = train(make_model(FedProto, data, **options, penalty=0.0, prediction="head"), data, 3)
+    local = train(make_model(Local, data, **options), data, 3)
+    everybody = torch.arange(CLIENTS)
+    for name, rows in local.personal_models(everybody).models.items():
+        assert torch.equal(proto.personal_models(everybody).models[f"network.{name}"], rows)
+    block = data.federation.block(everybody, "train")
+    assert torch.equal(proto.predict(block), local.predict(block))
+
+
+def test_before_the_first_round_heads_predict(data: FederatedDataModule) -> None:
+    model = make_model(FedProto, data, **PLAIN).double()
+    block = data.federation.block(torch.arange(CLIENTS), "train")
+    expected = model.components[0].network(block.x(torch.float64)).log_softmax(dim=1)
+    torch.testing.assert_close(model.predict(block), expected)
+
+
+def test_a_class_without_a_prototype_is_never_predicted() -> None:
+    rng = np.random.default_rng(0)
+    x, y, split = rng.normal(size=(40, 4)), np.arange(40) % 2, np.arange(40) // 4 % 5 // 4 * 2
+    y[split == 2] = 2  # the test samples' class is in no training set
+    data = FederatedDataModule.from_arrays(x, y, np.arange(40) % 4, split=split, n_classes=3)
+    model, trainer = make_model(FedProto, data, **{**PLAIN, "participation": 1.0}), make_trainer(2)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    assert model.known.tolist() == [True, True, False]
+    assert model.clients.test_accuracy.tolist() == [0] * 4
+    assert model.clients.test_loss.between(50, 1000).all()
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+PLAY = """HAMLET. To be, or not to be: that is the question. Whether it is nobler in the mind to suffer.
+GHOST. I am thy father's spirit, doomed for a certain term to walk the night. List, list, O list!"""
+
+
+@METHODS
+@pytest.mark.parametrize("task", ["binary", "text", "tuned"])
+def test_other_labels_and_tuning_train_alike_in_both_engines(kind: Any, task: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=LR, momentum=0.9), "batch_size": 4, "local_epochs": 2}
+    if task == "text":
+        (tmp_path / "hamlet.txt").write_text(PLAY)
+        made: Any = TextDataModule(tmp_path / "hamlet.txt", window=6, min_sentences=0)
+    else:
+        labels: dict[str, Any] = {"n_classes": 2, "task": "binary"} if task == "binary" else {}
+        made = make_data(sizes=(9, 15), **labels)
+    tables = []
+    for engine in (LoopEngine(), VmapEngine()):
+        made.setup("fit")
+        torch.manual_seed(0)
+        net = CharLSTM(made.n_outputs, embedding=3, hidden=4) if task == "text" else MLP(made.in_shape, made.n_outputs)
+        if task == "tuned":
+            options["adaptation"] = Finetune()
+        model, trainer = kind(net, made.n_clients, engine=engine, **options), make_trainer(3)
+        trainer.fit(model, made)
+        trainer.test(model, made, verbose=False)
+        assert model.engine.name == engine.name
+        tables.append(model.clients[["train_loss", "test_loss", "test_accuracy"]].to_numpy())
+    np.testing.assert_allclose(tables[0], tables[1], rtol=1e-7)
+
+
+class Own(nn.Module):
+    """A network that no file can name; its head is called before the last operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.last = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.body(x).tanh()).log_softmax(dim=1)
+
+
+@METHODS
+def test_models_come_back_from_files(kind: Any, data: FederatedDataModule, tmp_path: Path) -> None:
+    model = kind(Own(), CLIENTS, client_optimizer=ClientSGD(lr=LR))
+    trainer = make_trainer(2, callbacks=[RoundCheckpoint(1, dirpath=tmp_path)], enable_checkpointing=True)
+    trainer.fit(model, data)
+    x, y = samples(data, 3)
+    again: Any = load(tmp_path / "round-000002.ckpt", backbone=Own())
+    new = [one.personalize(x, y).predict(x) for one in (model, again)]
+    np.testing.assert_array_equal(new[0], new[1])
+    write_clients(tmp_path / "all.safetensors", model.clients_models())
+    with pytest.raises(UserError, match=r"backbone: the file does not say how to make .*Own again; pass backbone="):
+        load_clients(tmp_path / "all.safetensors")
+    models = load_clients(tmp_path / "all.safetensors", backbone=Own())
+    name = model.schema.name(3)
+    expected = model.predict(data.federation.block(torch.tensor([3]), "train")).exp().numpy()
+    for one in (models.model(name), again.client(name), model.client(name)):
+        np.testing.assert_allclose(one.predict(x), expected, rtol=1e-12)
+
+
+class Uncalled(Own):
+    """Its forward uses the head's weight without a call."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(self.body(x), self.last.weight, self.last.bias)
+
+
+@METHODS
+def test_what_is_refused_is_one_line(kind: Any, data: FederatedDataModule) -> None:
+    numbers = FederatedDataModule.from_arrays(
+        np.zeros((8, 4)), np.linspace(0, 1, 8), np.arange(8) % 2, task="regression", fractions=ALL_TRAIN
+    )
+    with pytest.raises(UserError, match=r"dataset.task: .* expected classification or binary, got Regression"):
+        train(kind(MLP((4,), 1), 2), numbers, 1)
+    with pytest.raises(UserError, match=r"the last layer is all that trains .*no body is left"):
+        kind(Linear((4,), 3), 2)
+    with pytest.raises(UserError, match="no body is left"):
+        kind(Categorical(n_outputs=DensityDataModule(n_clients=4).n_outputs), 4)
+    with pytest.raises(UserError, match=r"algorithm.head: layers.0.bias, layers.2.bias are neither one module nor"):
+        kind(MLP((4,), 3), 2, head="bias")
+    with pytest.raises(UserError, match="the network does not call its module last"):
+        train(kind(Uncalled(), CLIENTS), data, 1)
+
+
+def test_heads_of_several_modules_are_found() -> None:
+    deep, images = MLP((4,), 3, [6, 5]), LeNet5(10)
+    cases: dict[tuple[Any, str | None], str] = {
+        (deep, None): "layers.4",
+        (deep, r"layers\.(2|4)"): "layers.2",
+        (images, "head"): "head.0",
+        (images, r"head\.(2|4)"): "head.2",
+    }
+    for (network, pattern), name in cases.items():
+        first, module = find_head(network, pattern)
+        assert first == name
+        assert module(torch.zeros(2, network.get_submodule(first).in_features)).shape[1] in (3, 10)
+    rod: Any = FedRoD(deep, 2, head=r"layers\.(2|4)")
+    assert [bool(p.any()) for p in rod.components[0].personal.parameters()] == [True, True, False, False]
