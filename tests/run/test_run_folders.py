@@ -118,6 +118,11 @@ def test_a_users_own_file_stays(name: str, more: list[str], tmp_path: Path, monk
     assert snapshot(tmp_path) == {f"run/{name}": b"mine"}
 
 
+def results_as_a_folder(run: Path) -> None:
+    (run / "results.json").unlink()
+    (run / "results.json").mkdir()
+
+
 CHANGED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
     "back": (
         lambda run: (run / "results.json").unlink(),
@@ -139,10 +144,30 @@ CHANGED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
         ["ckpt_path=auto", "trainer.max_epochs=5"],
         "{run}/.hydra/config.yaml: unreadable (",
     ),
+    "configuration with aliases": (
+        lambda run: (run / ".hydra" / "config.yaml").write_text("a: &a [1]\nb: *a\n"),
+        ["ckpt_path=auto", "trainer.max_epochs=5"],
+        "{run}/.hydra/config.yaml is broken: .hydra/config.yaml has aliases, which no run writes",
+    ),
     "metrics of Excel": (
         lambda run: (run / "metrics.csv").write_text((run / "metrics.csv").read_text().replace(",", ";")),
         ["ckpt_path=auto", "trainer.max_epochs=5"],
         "{run}/metrics.csv: another program has changed it",
+    ),
+    "a folder for a file": (
+        results_as_a_folder,
+        ["ckpt_path=auto", "trainer.max_epochs=5"],
+        "run_dir: {run}/results.json is a folder, but a run writes a file of that name",
+    ),
+    "a folder for a checkpoint": (
+        lambda run: (run / "checkpoints" / "round-000005.ckpt").mkdir(),
+        ["ckpt_path=auto", "trainer.max_epochs=5"],
+        "run_dir: {run}/checkpoints/round-000005.ckpt is a folder, but a run writes a file of that name",
+    ),
+    "a file for a folder": (
+        lambda run: (run / "checkpoints").rename(run / "kept") and (run / "checkpoints").write_text(""),
+        ["ckpt_path=auto", "trainer.max_epochs=5"],
+        "run_dir: {run}/checkpoints is a file, but a run keeps a folder of that name",
     ),
     "no checkpoint": (
         lambda run: (run / "x").symlink_to("nowhere"),

@@ -106,7 +106,6 @@ def _wrong_arrays() -> dict[str, dict[str, np.ndarray]]:
         "names-numbers": federation(names=np.arange(4) + 0.5),
         "names-surrogate": federation(names=np.array(["a", "b", "c", "\ud800"])),
         "domain-short": federation(domain=np.zeros(3, int)),
-        "domain-text": federation(domain=np.array(["a"] * _N)),
         "domain-nan": federation(domain=np.full(_N, np.nan)),
     }
 
@@ -274,7 +273,6 @@ def _commands() -> Iterator[Case]:
         *(("download", "no_such"), ("describe", "npz"), ("describe", "npz", "dataset.path=5")),
         *(("describe", "synthetic", "dataset.n_clients=abc"), ("describe", "synthetic", "dataset.n_client=3")),
         *(("describe", "synthetic", "seed=-1"), ("describe", "synthetic", "--figure")),
-        *(("describe", "synthetic", "dataset.n_clients=3", "--figure", "no/such/folder/a.png"),),
         *(("describe", "npz", "dataset.path="), ("describe", "table", "dataset.path=a.csv")),
     )
     for words in wrong:

@@ -27,7 +27,11 @@ WRONG: dict[type, tuple[str, ...]] = {
     type(None): ("{zz: 1}", "[[[1]]]"),
 }
 """By the kind of a key's default."""
-LEGAL = {("faults=scaling", "faults.factor", "-7"): "the opposite of the update, longer"}
+LEGAL = {
+    ("faults=scaling", "faults.factor", "-7"): "the opposite of the update, longer",
+    ("callbacks=default", "callbacks.interrupt.grace_seconds", "1.5"): "seconds may have a fraction",
+    ("callbacks=bounds", "callbacks.interrupt.grace_seconds", "1.5"): "seconds may have a fraction",
+}
 """Values that a key of a choice takes after all, and why."""
 _OF_SEVERAL = ("network", "callbacks", "logger", "experiment", "adaptation", "faults", "aggregation")
 """Groups that may be empty: [] chooses nothing."""

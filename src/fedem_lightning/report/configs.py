@@ -8,10 +8,11 @@ import yaml
 from omegaconf._utils import get_yaml_loader
 
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.records.config_shape import text_of
 
 _NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}
 """Values set in a configuration before it is resolved, so that values derived from them (dataset.seed) agree too."""
-_MOST_BYTES, _MOST_STEPS, _MOST_DEPTH, _MOST_LETTERS = 1_000_000, 50_000, 50, 10_000
+_MOST_STEPS, _MOST_LETTERS = 50_000, 10_000
 _ONE = re.compile(r"\$\{((?:[^${}]|\$(?!\{)|\$\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
 """An interpolation, with others inside it up to two deep."""
 
@@ -34,25 +35,13 @@ def read_config(path: Path) -> dict[str, Any]:
 
     """
     try:
-        require(path.stat().st_size <= _MOST_BYTES, "broken: .hydra/config.yaml is larger than 1 MB")
-        text = path.read_text()
-        _check_shape(text)
-        tree = yaml.load(text, Loader=_Loader)
+        tree = yaml.load(text_of(path), Loader=_Loader)
         assert isinstance(tree, dict)
         return _Resolver(tree | _NEUTRAL).flat()
     except UserError:
         raise
     except Exception as error:  # no text, no YAML, a list instead of keys, ...
         raise UserError(f"broken: .hydra/config.yaml is unreadable ({type(error).__name__})") from error
-
-
-def _check_shape(text: str) -> None:
-    """Refuses what would grow or nest without limit; the parser of events does neither."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        require(not isinstance(event, yaml.AliasEvent), "broken: .hydra/config.yaml has aliases, which no run writes")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        require(depth <= _MOST_DEPTH, "broken: .hydra/config.yaml is nested too deeply")
 
 
 class _Resolver:

@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.errors import UserError
+from fedem_lightning.records.config_shape import text_of
 from fedem_lightning.run.files import write_atomically
 from fedem_lightning.run.secrets import hide_in_overrides, hide_in_tree
 
@@ -31,9 +32,11 @@ def read_own_config(folder: Path) -> DictConfig | None:
 
 def _read(path: Path) -> DictConfig:
     try:
-        config = OmegaConf.load(path)
+        config = OmegaConf.create(text_of(path))
         assert isinstance(config, DictConfig)
         OmegaConf.to_container(config, resolve=True)
+    except UserError as error:
+        raise UserError(f"{path} is {error}") from error
     except Exception as error:  # no text, no YAML, a list, an unknown interpolation, ...
         raise UserError(
             f"{path}: unreadable ({type(error).__name__}), so nobody can tell whether the run is the same; "

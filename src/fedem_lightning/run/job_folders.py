@@ -87,7 +87,7 @@ def _make(name: str) -> None:
 def _look_at(folder: Path) -> None:
     _before.clear()
     _before.update(place for place in (folder, *folder.parents) if os.path.exists(place))
-    if folder.is_dir():
+    if os.path.isdir(folder):  # which a name that is too long does not stop
         _before.update(place for place in folder.iterdir() if place.is_dir())
 
 

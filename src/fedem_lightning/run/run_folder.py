@@ -19,6 +19,8 @@ OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet
 """What a run has in its folder, beside figures and arrays: `DRAWN_OR_KEPT`."""
 DRAWN_OR_KEPT = (".png", ".npz")
 """Endings of a run's other files; their names depend on the method."""
+IN_FOLDERS = {".hydra": (".yaml", ".json"), "checkpoints": (".ckpt",)}
+"""Endings of the files in a run's own folders."""
 FREE_ON_RESUME = ("ckpt_path", "run_dir", "trainer", "logger", "callbacks", "learning_rates", "method_settings")
 """Parts of the configuration that a resumed run may change; what the last two set is compared in `algorithm`."""
 
@@ -30,6 +32,7 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
         UserError: see above; or the folder holds files that are no run's, and that a run would write over.
 
     """
+    check_kinds(folder)
     held = [name for name in OURS if os.path.lexists(folder / name)]
     if config.ckpt_path is None:
         require(
@@ -51,6 +54,26 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
             raise UserError(
                 f"{key}: the run in {folder} had {before}, now it is {now}; resume with the same "
                 "configuration, or choose another run_dir"
+            )
+
+
+def check_kinds(folder: Path) -> None:
+    """Refuses a run's folder in which a folder has the name of a file that a run writes, or a file that of a folder.
+
+    Raises:
+        UserError: there is one.
+
+    """
+    away = "move it away, or choose another run_dir"
+    for place in (folder / name for name in OURS[:2]):
+        is_none = os.path.lexists(place) and not place.is_dir()
+        require(not is_none, f"run_dir: {place} is a file, but a run keeps a folder of that name; {away}")
+    for place in (folder, folder / ".hydra", folder / "checkpoints"):
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            is_file = path.name in OURS[2:] or path.suffix in (*DRAWN_OR_KEPT, *IN_FOLDERS.get(place.name, ()))
+            require(
+                not (is_file and path.is_dir()),
+                f"run_dir: {path} is a folder, but a run writes a file of that name; {away}",
             )
 
 
