@@ -46,4 +46,5 @@ class FedAvgEnsemble(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_{t, m} = local_sgd(theta_m) for every m, with weight n_t in the average."""
-        return Sent(self.local_solver(self.broadcast(block.clients), block, round_), block.counts())
+        received = self.broadcast(block.clients)  # [C, M, ...]
+        return Sent(self.local_solver(received, block, round_), weights=block.counts())
