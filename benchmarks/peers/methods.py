@@ -24,7 +24,9 @@ from fluke.algorithms.fedavg import FedAVG
 from fluke.algorithms.fedbabu import FedBABU as FlukeFedBABU
 from fluke.algorithms.fedbn import FedBN as FlukeFedBN
 from fluke.algorithms.fedper import FedPer as FlukeFedPer
+from fluke.algorithms.fedproto import FedProto as FlukeFedProto
 from fluke.algorithms.fedrep import FedRep as FlukeFedRep
+from fluke.algorithms.fedrod import FedROD
 from fluke.algorithms.lg_fedavg import LGFedAVG
 from fluke.algorithms.per_fedavg import PerFedAVG
 from fluke.algorithms.scaffold import SCAFFOLD
@@ -63,6 +65,8 @@ class Pair:
         finalize: whether fluke's clients then receive the last average.
         own_start: whether fluke's clients are made with a model.
         prepare: what fluke needs so that all clients begin with the network.
+        more: names of further tensors that are compared.
+        rounds: if only so many are compared.
         norm: whether the network has a normalisation layer.
 
     """
@@ -77,6 +81,8 @@ class Pair:
     finalize: bool = True
     own_start: bool = False
     prepare: Callable[[Any, nn.Module], None] = lambda algorithm, network: None
+    more: tuple[str, ...] = ()
+    rounds: int | None = None
     norm: bool = False
 
 
@@ -97,6 +103,26 @@ def with_networks_of_their_own(algorithm: Any, network: nn.Module) -> None:
     for client in algorithm.clients:
         client._modopt.model = EncoderGlobalHeadLocalNet(copy.deepcopy(network))
         client._save_to_cache()
+
+
+def with_networks_of_their_own_for_prototypes(algorithm: Any, network: nn.Module) -> None:
+    """Clients that are given one module would share it."""
+    for client in algorithm.clients:
+        client.model = copy.deepcopy(network)
+        client._save_to_cache()
+
+
+def with_heads_of_zeros(algorithm: Any, network: nn.Module) -> None:
+    """Clients begin with a copy of the generic head as their own otherwise."""
+    for client in algorithm.clients:
+        client.inner_model = nn.Linear(5, 3)
+        for parameter in client.inner_model.parameters():
+            nn.init.zeros_(parameter)
+
+
+def with_personal_head(client: Any, server: nn.Module) -> nn.Module:
+    """The newest body and generic head, and the client's head."""
+    return nn.ModuleDict({"network": server, "personal": client.inner_model})
 
 
 PAIRS = {
@@ -135,6 +161,24 @@ PAIRS = {
         {"share": 1.0, "tolerance": 1e-300},
         {"ala_sample_size": 1.0, "conergence_threshold": 0.0},
         finalize=False,
+    ),
+    "fedrod": Pair(
+        fl.FedRoD,
+        FedROD,
+        models=with_personal_head,
+        more=("personal.weight", "personal.bias"),
+        prepare=with_heads_of_zeros,
+    ),
+    "fedproto": Pair(  # models of the first round, in which there are no prototypes yet
+        fl.FedProto,
+        FlukeFedProto,
+        {"penalty": 0.5},
+        {"n_protos": 3, "lam": 0.5},
+        {"weighted": True, "n_protos": 3},
+        own_start=True,
+        prepare=with_networks_of_their_own_for_prototypes,
+        finalize=False,
+        rounds=1,
     ),
     "scaffold": Pair(fl.Scaffold, SCAFFOLD, server={"weighted": False}, models=of_server),
 }
@@ -268,13 +312,15 @@ def main() -> None:
         torch.manual_seed(0)
         network = Network(pair is not None and pair.norm)
         names = [key for key, _ in network.named_parameters()]
+        more = [*names, *(pair.more if pair is not None else ())]
         if pair is None:
             per_fedavg(network, names, options.rounds)
             continue
         start = flat(dict(network.state_dict()), names)
-        ours, theirs = by_us(pair, network, options.rounds), by_fluke(pair, network, options.rounds)
-        pairs = [(flat(a, names), flat(b, names)) for a, b in zip(ours, theirs, strict=True)]
-        distance = max(float((a - b).norm() / (a - start).norm()) for a, b in pairs)
+        rounds = pair.rounds or options.rounds
+        ours, theirs = by_us(pair, network, rounds), by_fluke(pair, network, rounds)
+        pairs = [(flat(a, more), flat(b, more)) for a, b in zip(ours, theirs, strict=True)]
+        distance = max(float((a - b).norm() / (a[: len(start)] - start).norm()) for a, b in pairs)
         print(f"| {name} | {distance:.1e} |", flush=True)
         if distance > 1e-5:
             wrong.append(name)
