@@ -36,6 +36,7 @@ COLOUR += ["dataset.sample_fraction=1.0", "algorithm=fedavg"]
 TEXT = ["dataset=shakespeare", "dataset.path={files}/text.npz", "dataset.window=9", "dataset.stride=9", "backbone=lstm"]
 SPLIT = ["algorithm.min_rounds=1", "algorithm.eps1=100", "algorithm.eps2=1e-4"]
 DATA = {"agnostic": GREY, "oracle": DENSITY}  # of algorithms that need other data than the synthetic mixture
+WITH_A_BODY = {"fedala", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg"}  # and a head
 NOT_COMPARED = {"seconds", "training_seconds", "peak_memory_bytes", "environment", "time", "date", "reason", "source"}
 NOT_COMPARED |= {"command"}
 
@@ -47,6 +48,7 @@ def runs() -> dict[str, list[str]]:
     for name in algorithms:
         data = DATA.get(name, SYNTHETIC)
         own = {"clustered": [*SPLIT, UNSEEN], "mocha": []}.get(name, [UNSEEN])  # MOCHA has no unseen clients
+        own = [*own, "backbone=mlp"] if name in WITH_A_BODY else own
         for engine in ("loop", "vmap"):
             rows[f"{name} {engine}"] = [f"algorithm={name}", f"engine={engine}", *data, *own]
     for name in ("fedavg", "fedem", "hypcluster", "fedprox", "qffl"):
