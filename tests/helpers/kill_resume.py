@@ -41,7 +41,7 @@ DATA = {"oracle": ["dataset=density", "dataset.n_clients=8", "dataset.n_samples=
 MORE = {
     "clustered": ["algorithm.min_rounds=2", "algorithm.eps1=1e9", "algorithm.eps2=0"],  # so that it splits
     "mocha": ["dataset.task=binary", "dataset.unseen_fraction=0"],
-    **dict.fromkeys(("fedala", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg"), ["backbone=mlp"]),
+    **{key: ["backbone=mlp"] for key in ("fedala", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg")},
 }
 
 
