@@ -30,6 +30,7 @@ from fedem_lightning import (
     Interpolate,
     MixturePopulation,
     Oracle,
+    PerFedAvg,
     SyntheticMixture,
     TableDataModule,
     TextDataModule,
@@ -193,8 +194,11 @@ def test_unseen_clients_reach_nobody(case: int) -> None:
 
 @EVERY
 def test_a_test_leaves_what_was_trained(case: int) -> None:
-    seen = federation_for(TABLE[case].kind).federation.seen.numpy()
-    assert differing(outcome(case).trained, outcome(case).tested, seen) == []
+    kind = TABLE[case].kind
+    changed = differing(outcome(case).trained, outcome(case).tested, federation_for(kind).federation.seen.numpy())
+    if kind is PerFedAvg:  # its clients' models are made for a scoring, from the newest w; training does not use them
+        changed = [name for name in changed if not name.startswith(("models.", "served "))]
+    assert changed == []
 
 
 @EVERY

@@ -22,7 +22,6 @@ from fedem_lightning import (
     FedEM,
     FederatedAlgorithm,
     Finetune,
-    Linear,
     Mean,
     MultiKrum,
     Scaling,
@@ -87,7 +86,7 @@ def results(devices: int) -> dict[str, dict[str, Tensor]]:
     for name, (row, options) in cases().items():
         data = row.data(sizes=SIZES, unseen_fraction=0.3 if row.kind is not MOCHA else 0.0)
         torch.manual_seed(0)
-        backbone = Noisy() if name == "tuned" else Linear(data.in_shape, data.n_outputs)
+        backbone = Noisy() if name == "tuned" else row.network(data)
         model = row.kind(backbone, 7, batch_size=4, client_optimizer=sgd, **{**row.options, **options})
         trainer = make_trainer(3, num_sanity_val_steps=0, **several(devices))
         trainer.fit(model, data)

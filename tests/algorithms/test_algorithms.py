@@ -46,7 +46,8 @@ from helpers.federations import make_data, make_model, make_trainer, parameters,
 def served(model: FederatedAlgorithm) -> torch.Tensor:
     """Everybody's models as one vector of float64."""
     models = model.personal_models(torch.arange(model.n_clients)).models
-    return torch.cat([models[name].double().flatten() for name in model_state(model.components[0])])
+    names = [name for name in model_state(model.components[0]) if name in models]  # FedProto's get more in a round
+    return torch.cat([models[name].double().flatten() for name in names or models])
 
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)

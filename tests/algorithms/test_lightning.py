@@ -362,7 +362,7 @@ def test_loggers_record_what_a_run_was_made_with(tmp_path: Path) -> None:
         "mu": 0.7,
         "client_optimizer": {"class": "ClientSGD", **vars(sgd)},
         "server_optimizer": {"class": "SGD", "lr": 1.0},
-        "adaptation": {"class": "Finetune", "epochs": 2, "client_optimizer": None},
+        "adaptation": {"class": "Finetune", "epochs": 2, "client_optimizer": None, "part": "all", "head": None},
         "engine": {"class": "AutoEngine", "block_size": None, "memory_gb": None},
         "batch_size": 128,
         "participation": 1.0,

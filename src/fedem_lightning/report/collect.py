@@ -16,6 +16,7 @@ from fedem_lightning.records.measures import headline
 from fedem_lightning.report.configs import read_config
 from fedem_lightning.report.samples import Samples, Scored, read_samples, scored_clients
 from fedem_lightning.report.text import plain
+from fedem_lightning.run.method_names import adaptation_of
 
 SUMS = ("weighted", "pooled", "mean", "bottom_decile", "worst")
 _OPTIONAL = (
@@ -34,8 +35,6 @@ _REQUIRED: dict[str, type] = {
     "seconds": dict,
     "communication": dict,
 }
-_INCLUDED = (("fedavg_plus", "finetune"), ("mapper", "mapper"))
-"""Adaptations that the algorithm's name implies."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Run:
         adaptation = str(adaptation).lower()
         if adaptation == "interpolate" and self.config.get("adaptation.objective") == "mixture":
             adaptation = "mapper"
-        if adaptation in ("", "none", "noadaptation") or (name, adaptation) in _INCLUDED:
+        if adaptation in ("", "none", "noadaptation") or adaptation == adaptation_of(name):
             return plain(name)
         return plain(f"{name}+{adaptation}")
 

@@ -36,3 +36,11 @@ def title(algorithm: str) -> str:
     """afl -> AFL, fedavg+finetune -> FedAvg + finetune; a method from elsewhere keeps the name that its user gave."""
     name, _, adaptation = algorithm.partition("+")
     return " + ".join(filter(None, (_titles().get(name, name), adaptation)))
+
+
+@functools.cache
+def adaptation_of(algorithm: str) -> str | None:
+    """The adaptation that a shipped method's configuration chooses, which its name implies: fedavg_plus -> finetune."""
+    path = CONFIG_DIR / "algorithm" / f"{algorithm}.yaml"
+    chosen = re.search(r"^  - override /adaptation\S*: (\w+)$", path.read_text() if path.is_file() else "", re.M)
+    return None if chosen is None else chosen[1]
