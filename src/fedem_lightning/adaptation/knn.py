@@ -108,10 +108,7 @@ class KNN(Adaptation):
         """The samples that the clients store."""
         if self.capacity == 1:
             return block
-        order = torch.argsort((block.owner << 32) | fold(seed, Purpose.THINNED, block.index), stable=True)
-        sizes = (self.capacity * block.counts()).ceil()
-        kept = order[block.ranks() < sizes[block.owner]].sort().values
-        return Block(block.federation, block.clients, block.index[kept], block.owner[kept])
+        return block.thinned(self.capacity, fold(seed, Purpose.THINNED, block.index))
 
     def _store(self, base: FeatureMixture, state: Models, kept: Block) -> Models:
         """The stored samples of each client: features [C, K, D], labels [C, K] (the class + 1) and positions [C, K]."""

@@ -120,10 +120,7 @@ class FedALA(FederatedAlgorithm):
     def _part(self, block: Block, round_: int) -> Block:
         """A random share s of each client's samples."""
         keys = fold(self.seed, Purpose.ALA, round_, block.clients)[block.owner]
-        order = torch.argsort((block.owner << 32) | fold(keys, block.ranks()), stable=True)
-        chosen = block.ranks() < (self.share * block.counts()).ceil()[block.owner]  # in the drawn order
-        kept = order[chosen].sort().values
-        return Block(block.federation, block.clients, block.index[kept], block.owner[kept])
+        return block.thinned(self.share, fold(keys, block.ranks()))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """Local training and, after the first round, one pass for W; the longer first learning is left out."""

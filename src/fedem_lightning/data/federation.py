@@ -76,6 +76,13 @@ class Block:
             x = self.federation.augmentation(x.flatten(0, positions.ndim - 1), keys.flatten()).view_as(x)
         return x, samples.labels(index)
 
+    def thinned(self, share: float, draws: Tensor) -> "Block":
+        """A share of each client's samples, rounded up: those with the lowest draws, int64 [n] in [0, 2^32)."""
+        order = torch.argsort((self.owner << 32) | draws, stable=True)
+        sizes = (share * self.counts()).ceil()  # [C]
+        kept = order[self.ranks() < sizes[self.owner]].sort().values
+        return Block(self.federation, self.clients, self.index[kept], self.owner[kept])
+
     def pieces(self) -> Iterator["Block"]:
         """Cuts the samples (not the clients) into parts that fit a CPU's cache: 4 MB of vectors, or 256 others."""
         shape = self.federation.in_shape

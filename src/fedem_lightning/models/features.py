@@ -1,7 +1,7 @@
 """Features, the input of a network's head, for methods that need them beside the network's outputs."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 
 import torch
@@ -38,11 +38,20 @@ class WithFeatures(Recorded, nn.Module):
 
     def outputs_and_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The network's outputs [n, ..., n_outputs], and the head's input z, of any shape [n, ...]."""
-        seen: list[Tensor] = []
-        with self.network.get_submodule(self.head).register_forward_pre_hook(lambda _, given: seen.append(given[0])):
-            outputs = self.network(x)
+        outputs, seen = with_inputs_of(self.network, [self.network.get_submodule(self.head)], x)
         require(bool(seen), f"algorithm.head: the network does not call its module {self.head}")
         return outputs, seen[-1]
+
+
+def with_inputs_of(network: nn.Module, layers: Iterable[nn.Module], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The network's outputs [n, ...], and the inputs of these layers, call by call; the hooks are gone afterwards."""
+    seen: list[Tensor] = []
+    hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for layer in layers]
+    try:
+        return network(x), seen
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def with_features(backbone: Backbone, wrap: Callable[[nn.Module], WithFeatures]) -> Callable[[], nn.Module]:

@@ -11,7 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.errors import UserError
+from fedem_lightning.errors import require
+from fedem_lightning.models.features import with_inputs_of
 from fedem_lightning.models.frozen import share_frozen
 from fedem_lightning.models.sized import SizedByState
 from fedem_lightning.records.recipes import Recorded
@@ -66,7 +67,7 @@ class FeatureMixture(Recorded, nn.Module):
         """
         found, predictions = [], []
         for network in self.networks:
-            features, outputs = with_inputs_of(network, self.layer, x)
+            features, outputs = features_and_outputs(network, self.layer, x)
             found.append(features)
             predictions.append(self.task.predict(outputs))
         if self.features == "all":
@@ -78,24 +79,17 @@ class FeatureMixture(Recorded, nn.Module):
         return features, self.task.mix(torch.stack(predictions), self.weights.expand(x.shape[0], -1))
 
 
-def with_inputs_of(network: nn.Module, layer: str, x: Tensor) -> tuple[Tensor, Tensor]:
+def features_and_outputs(network: nn.Module, layer: str, x: Tensor) -> tuple[Tensor, Tensor]:
     """The inputs of a layer, flat, and the network's outputs: x [n, ...] -> [n, D], [n, ...].
 
     Raises:
         UserError: the network does not call the layer.
 
     """
-    seen: list[Tensor] = []
-    layers = [part for name, part in network.named_modules() if f".{name}".endswith(f".{layer}")]
-    hooks = [part.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1))) for part in layers]
-    try:
-        outputs = network(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not seen:
-        raise UserError(f"adaptation.head: the network does not call the layer {layer!r}, so it has no features")
-    return torch.cat(seen, dim=1), outputs
+    parts = (part for name, part in network.named_modules() if f".{name}".endswith(f".{layer}"))
+    outputs, seen = with_inputs_of(network, parts, x)
+    require(bool(seen), f"adaptation.head: the network does not call the layer {layer!r}, so it has no features")
+    return torch.cat([inputs.flatten(1) for inputs in seen], dim=1), outputs
 
 
 class Neighbours(SizedByState, Recorded, nn.Module):

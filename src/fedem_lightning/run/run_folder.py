@@ -58,7 +58,7 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
 
 
 def check_kinds(folder: Path) -> None:
-    """Refuses a run's folder in which a folder has the name of a file that a run writes, or a file that of a folder.
+    """Refuses a run's folder in which a folder has the name of a file that a run writes, or the reverse.
 
     Raises:
         UserError: there is one.
