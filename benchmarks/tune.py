@@ -12,6 +12,7 @@ import argparse
 import itertools
 import time
 import warnings
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from fedem_lightning.run.results import environment
 
 BUDGET = 6
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-MIDDLE = (0.03, 0.1, 0.3)
 KEYS: dict[str, dict[str, tuple[Any, ...]]] = {
     "ditto": {"penalty": (0.1, 1.0)},
     "fedala": {"weights_lr": (1.0, 10.0)},
@@ -41,13 +41,13 @@ KEYS: dict[str, dict[str, tuple[Any, ...]]] = {
     "apfl": {"alpha": (0.25, 0.75)},
     "pfedme": {"penalty,outer_lr": ("1.0,0.9", "0.1,9.0")},
 }
-"""Of methods whose learning rate is not all: the second key's two values; the rates are then `MIDDLE`."""
+"""Of methods whose learning rate is not all: the second key's two values; the rates are then the second to fourth."""
 
 
-def trials(method: str) -> list[dict[str, Any]]:
+def trials(method: str, rates: Sequence[float]) -> list[dict[str, Any]]:
     """The settings that are tried: {key: value}."""
     more = KEYS.get(method, {})
-    rates = MIDDLE if more else RATES
+    rates = rates[1:4] if more else rates
     grid = [dict(zip(("lr", *more), values, strict=True)) for values in itertools.product(rates, *more.values())]
     assert len(grid) == BUDGET
     return grid
@@ -106,6 +106,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--methods", nargs="+", required=True)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--rates", nargs=BUDGET, type=float, default=RATES, help="six learning rates, ascending")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--best", action="store_true", help="run nothing")
     parser.add_argument("--words", nargs="+", default=[], help="more words of the command line")
@@ -115,7 +116,7 @@ def main() -> None:
     wanted = [
         (method, trial, seed)
         for method, seed in itertools.product(options.methods, options.seeds)
-        for trial in trials(method)
+        for trial in trials(method, options.rates)
         if (method, " ".join(f"{k}={v}" for k, v in trial.items()), seed) not in known and not options.best
     ]
     commit = environment(torch.device("cpu"))["commit"]
