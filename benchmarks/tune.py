@@ -33,20 +33,23 @@ RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 KEYS: dict[str, dict[str, tuple[Any, ...]]] = {
     "ditto": {"penalty": (0.1, 1.0)},
     "fedala": {"weights_lr": (1.0, 10.0)},
-    "fedavg_plus": {"adaptation.client_optimizer.lr": (0.03, 0.3)},
-    "fedbabu": {"adaptation.client_optimizer.lr": (0.03, 0.3)},
+    "fedavg_plus": {"adaptation.client_optimizer.lr": ()},
+    "fedbabu": {"adaptation.client_optimizer.lr": ()},
     "fedproto": {"penalty": (0.1, 1.0)},
     "fedrep": {"head_epochs": (1, 5)},
-    "per_fedavg": {"inner_lr": (0.03, 0.3)},
+    "per_fedavg": {"inner_lr": ()},
     "apfl": {"alpha": (0.25, 0.75)},
     "pfedme": {"penalty,outer_lr": ("1.0,0.9", "0.1,9.0")},
 }
-"""Of methods whose learning rate is not all: the second key's two values; the rates are then the second to fourth."""
+"""Of methods whose learning rate is not all: the second key's two values; the rates are then the second to fourth.
+
+Without values the key is a rate, too: the second and the fourth.
+"""
 
 
 def trials(method: str, rates: Sequence[float]) -> list[dict[str, Any]]:
     """The settings that are tried: {key: value}."""
-    more = KEYS.get(method, {})
+    more = {key: values or (rates[1], rates[3]) for key, values in KEYS.get(method, {}).items()}
     rates = rates[1:4] if more else rates
     grid = [dict(zip(("lr", *more), values, strict=True)) for values in itertools.product(rates, *more.values())]
     assert len(grid) == BUDGET

@@ -11,8 +11,10 @@ def main() -> None:
     with loading():
         from fedem_lightning.run import cli  # Hydra
         from fedem_lightning.startup.closed_output import survive_closed_output
+        from fedem_lightning.startup.memory import keep_freed_memory
 
         survive_closed_output()
+        keep_freed_memory()
     try:
         cli.main()
     finally:

@@ -54,7 +54,7 @@ class ClientStates(nn.Module):
         """Copies the clients' rows (int64 [C]); the function returned puts them back."""
         buffers = [self.get_buffer(name) for name in self._client_states]
         before = [(tensor, clients.to(tensor.device)) for tensor in self.client_state()]
-        rows = [tensor[where] for tensor, where in before]
+        rows = [tensor.index_select(0, where) for tensor, where in before]
 
         @torch.no_grad()
         def put_back() -> None:

@@ -78,9 +78,9 @@ class LocalTraining:
         progress = (lambda clients: None) if quiet else self.observer.advance
         trained = self.engine.run(step, learners, block, batches, weights, progress)
         if kept is not None:
-            finite = all_finite(trained["momentum"])  # a client that diverged keeps its earlier momentum
+            finite = all_finite(trained["momentum"]).nonzero().squeeze(1)  # the others keep their earlier momentum
             rows = {
-                name: t[finite].expand(-1, self.n_trained_models, *t.shape[2:])
+                name: t.index_select(0, finite).expand(-1, self.n_trained_models, *t.shape[2:])
                 for name, t in trained["momentum"].items()
             }
             t = block.clients[finite]

@@ -69,14 +69,14 @@ class Arrays:
         rows = _rows(self.x, index)
         if rows.dtype != torch.uint8:
             return rows.to(dtype)
-        image = (255 - rows if self.invert else rows).to(dtype) / 255
+        image = (255 - rows if self.invert else rows).to(dtype).div_(255)  # in place: copies cost more
         if self.x.ndim == 3:
             image = image.unsqueeze(-3)  # [..., h, w] -> [..., 1, h, w]
         elif self.x.ndim == 4:
             image = image.movedim(-1, -3)  # [..., h, w, c] -> [..., c, h, w]
         if self.mean is not None and self.std is not None:
             mean, std = (image.new_tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))
-            image = (image - mean) / std
+            image = image.sub_(mean).div_(std)
         return image
 
     def labels(self, index: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ class VmapEngine(Engine):
                 progress(share)
         progress(len(counts) - reported)
         back = by_size.argsort()
-        return tree_map(lambda t: t[back], stack)
+        return tree_map(lambda t: t.index_select(0, back), stack)  # several times as fast as t[back] on a CPU
 
     def _step(self, step: LocalStep, state: Learner, batch: "Batch") -> None:
         n_models = next(iter(state["params"].values())).shape[1]

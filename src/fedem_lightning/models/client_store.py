@@ -80,11 +80,14 @@ class ClientStore(nn.Module):
 
         """
         written, models = self.written[clients], {}
+        all_written = bool(written.all())
         for i, name in enumerate(self.names):
             initial, rows = self.get_buffer(f"initial_{i}"), self.get_buffer(f"rows_{i}")
-            own = rows[clients.to(rows.device)].to(initial.device)
+            where = clients.to(rows.device)
+            own = rows.index_select(0, where.flatten()).view(*where.shape, *initial.shape).to(initial.device)
             has = written.view(*written.shape, *[1] * initial.ndim)
-            models[name] = torch.where(has, own, initial if otherwise is None else otherwise[name])
+            never = initial if otherwise is None else otherwise[name]
+            models[name] = own if all_written else torch.where(has, own, never)
         return models
 
     @torch.no_grad()
@@ -92,13 +95,15 @@ class ClientStore(nn.Module):
         """Replaces the clients' rows by `models`, each [C, ...]."""
         for i, name in enumerate(self.names):
             rows = self.get_buffer(f"rows_{i}")
-            rows[clients.to(rows.device)] = models[name].to(rows.device)
+            rows.index_copy_(0, clients.to(rows.device), models[name].to(rows))
         self.written[clients] = True
 
     def write_finite(self, clients: Tensor, models: Models) -> int:
         """Writes the clients' rows without NaN and infinity; returns the number of rejected rows."""
         finite = all_finite(models)  # [C]
-        self.write(clients[finite], {name: rows[finite] for name, rows in models.items()})
+        if not finite.all():
+            clients, models = clients[finite], {name: rows[finite] for name, rows in models.items()}
+        self.write(clients, models)
         return int((~finite).sum())
 
     @torch.no_grad()

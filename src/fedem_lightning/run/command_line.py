@@ -17,7 +17,7 @@ _GRAMMAR = "https://hydra.cc/docs/1.3/advanced/override_grammar/basic"
 _NEEDED = {
     *("adaptation", "algorithm", "backbone", "callbacks", "dataset", "engine", "logger", "trainer"),
     *("ckpt_path", "data_dir", "fidelity", "learning_rates", "local_training", "method_settings"),
-    *("mixing_weights", "run_dir", "seed"),
+    *("mixing_weights", "n_components", "run_dir", "seed"),
     *("trainer.devices", "trainer.max_epochs", "trainer.precision"),
 }
 """What the run and the configuration read."""

@@ -30,7 +30,7 @@ from fedem_lightning.run.misspelt import BY_THE_RUN, check_names
 from fedem_lightning.run.usage import CONFIG_DIR, choices
 from fedem_lightning.settings.check import Parameters, Setting, parameters
 from fedem_lightning.settings.expected import given, takes_objects
-from fedem_lightning.settings.ranges import Positive, Seed
+from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed
 from fedem_lightning.topology import Weights
 
 OWN = {
@@ -40,6 +40,7 @@ OWN = {
     "run_dir": str | float | None,  # Hydra reads a folder called 3 as a number
     "ckpt_path": str | None,
     "mixing_weights": Weights,
+    "n_components": PositiveInt | None,
     "learning_rates": Mapping[str, Any],
     "local_training": Mapping[str, Any],
     "method_settings": Mapping[str, Mapping[str, Any]],

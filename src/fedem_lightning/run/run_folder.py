@@ -21,8 +21,11 @@ DRAWN_OR_KEPT = (".png", ".npz")
 """Endings of a run's other files; their names depend on the method."""
 IN_FOLDERS = {".hydra": (".yaml", ".json"), "checkpoints": (".ckpt",)}
 """Endings of the files in a run's own folders."""
-FREE_ON_RESUME = ("ckpt_path", "run_dir", "trainer", "logger", "callbacks", "learning_rates", "method_settings")
-"""Parts of the configuration that a resumed run may change; what the last two set is compared in `algorithm`."""
+FREE_ON_RESUME = (
+    *("ckpt_path", "run_dir", "trainer", "logger", "callbacks"),
+    *("learning_rates", "method_settings", "n_components"),
+)
+"""Parts of the configuration that a resumed run may change; what the last three set is compared in `algorithm`."""
 
 
 def check_run_folder(folder: Path, config: DictConfig) -> None:
