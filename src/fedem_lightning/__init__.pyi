@@ -2,6 +2,7 @@ from fedem_lightning import algorithms
 from fedem_lightning.adaptation import KNN, Adaptation, Dapper, Finetune, Interpolate
 from fedem_lightning.aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, TrimmedMean
 from fedem_lightning.algorithms import *  # noqa: F403 - a new algorithm is listed there alone
+from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.backbones import (
     CNN,
     LSTM,
@@ -58,6 +59,7 @@ __all__ = [
     "DeviceNetwork",
     "Digits",
     "Dropout",
+    "EStep",
     "Engine",
     "Faults",
     "FederatedDataModule",

@@ -13,9 +13,10 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.deployment import ClientPredictions
-from fedem_lightning.algorithms.initialization import farthest_models, load_models
+from fedem_lightning.algorithms.e_step import EStep
+from fedem_lightning.algorithms.initialization import farthest_models, load_models, perturb
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
+from fedem_lightning.em import mixture_losses
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone
@@ -23,6 +24,9 @@ from fedem_lightning.models.personal_models import SharedModels, broadcast, comp
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.ranges import Count, Positive, PositiveInt
+
+SMALLEST = 1e-6
+"""Least pi by which a client's weights are divided."""
 
 
 class FedEM(FederatedAlgorithm):
@@ -37,9 +41,14 @@ class FedEM(FederatedAlgorithm):
         initialization: "random": each component from its own seed, pi uniform. "farthest": components trained on single
             clients, each of which has a high loss under the others' models (`algorithms/initialization.py`). "shared":
             equal components and a random pi for every client, so that components differ by clients, not by labels.
+            "perturbed": equal components, to which noise is added.
         warmup_rounds: initial rounds in which every component trains on all samples (q = 1) and pi does not change.
-            With "shared" the components are then FedAvg's one model, which is sent and trained once; afterwards they
-            become different. With the other initialisations it is FedAvg M times. The paper has 0.
+            With "random" it is FedAvg M times. Otherwise the components are FedAvg's one model, which is sent and
+            trained once; when the warm-up ends, they become different by `initialization`. The paper has 0.
+        perturbation: standard deviation of the noise of "perturbed", as a multiple of that of each tensor's values.
+        e_step: responsibilities and mixture weights; None: the paper's.
+        normalize_weights: whether a client divides the weights of its samples by its pi, component by component: then a
+            component with a small pi does not take smaller steps.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, after which pi is still close
             to the uniform weights.
         personalize_tolerance: a client stops earlier, once every weight of its pi moves by less; None: it never does.
@@ -56,8 +65,11 @@ class FedEM(FederatedAlgorithm):
         backbone: Backbone,
         n_clients: int,
         n_components: PositiveInt = 3,
-        initialization: Literal["random", "farthest", "shared"] = "random",
+        initialization: Literal["random", "farthest", "shared", "perturbed"] = "random",
         warmup_rounds: Count = 0,
+        perturbation: Positive = 0.1,
+        e_step: EStep | None = None,
+        normalize_weights: bool = False,
         personalize_steps: PositiveInt = 1,
         personalize_tolerance: Positive | None = None,
         personalize_seen: bool = False,
@@ -70,20 +82,30 @@ class FedEM(FederatedAlgorithm):
         )
         self.initialization, self.personalize_steps = initialization, personalize_steps
         self.personalize_tolerance, self.personalizes_seen = personalize_tolerance or 0.0, personalize_seen
-        self.warmup_rounds = warmup_rounds
+        self.warmup_rounds, self.perturbation = warmup_rounds, perturbation
+        self.e_step, self.normalize_weights = e_step or EStep(), normalize_weights
         self.add_client_state("pi", torch.full((n_clients, n_components), 1.0 / n_components), columns="pi_{m}")
 
     def initialize(self, federation: Federation) -> None:
-        """Computes the components' starting points if they depend on the data."""
-        if self.initialization == "farthest":
-            models = farthest_models(self, federation, n_candidates=10 * len(self.components), epochs=5)
-            load_models(self.components, models)
-        elif self.initialization == "shared":
-            for component in self.components:
-                component.load_state_dict(self.components[0].state_dict())
+        """The components' starting points, and those of pi."""
+        if self.initialization == "random":
+            return
+        for component in self.components:
+            component.load_state_dict(self.components[0].state_dict())
+        if self.initialization == "shared":
             rng = generator(self.seed, Purpose.INITIAL)
             drawn = rng.dirichlet(np.ones(len(self.components)), size=self.n_clients)  # [T, M]
             self.pi[federation.seen] = torch.from_numpy(drawn).to(self.pi)[federation.seen]
+        if not self.warmup_rounds:
+            self.differentiate(federation)
+
+    def differentiate(self, federation: Federation) -> None:
+        """Makes equal components different; "shared" ones do so by pi."""
+        if self.initialization == "farthest":
+            models = farthest_models(self, federation, n_candidates=10 * len(self.components), epochs=5)
+            load_models(self.components, models)
+        elif self.initialization == "perturbed":
+            perturb(self.components, self.perturbation, generator(self.seed, Purpose.INITIAL))
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""
@@ -94,8 +116,9 @@ class FedEM(FederatedAlgorithm):
         if round_ < self.warmup_rounds:
             q = torch.ones_like(losses)  # as FedAvg: every sample counts fully
         else:
-            q = responsibilities(self.pi[t], losses, owner)  # Eq. 8  [n, M]
-            self.pi[t] = mixture_weights(q, owner, self.pi[t])  # Eq. 9  [C, M]
+            q, self.pi[t] = self.e_step(self.pi[t], losses, owner, round_ - self.warmup_rounds)  # Eq. 8, 9  [n, M]
+            if self.normalize_weights:
+                q = q / self.pi[t][owner].clamp(min=SMALLEST)
         models = self.local_solver(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
         return Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
 
@@ -106,10 +129,12 @@ class FedEM(FederatedAlgorithm):
             models = {name: rows.expand(m, *rows.shape[1:]) for name, rows in means.models.items()}
             means = means._replace(models=models, heard=means.heard.expand(m))
         super().server_update(means, round_)
+        if round_.number + 1 == self.warmup_rounds:
+            self.differentiate(round_.federation)
 
     def _n_sent(self, round_: int) -> int:
         """Number of models sent and trained in a round: one in a warm-up with equal components, else M."""
-        return 1 if self.initialization == "shared" and round_ < self.warmup_rounds else len(self.components)
+        return 1 if self.initialization != "random" and round_ < self.warmup_rounds else len(self.components)
 
     def transmission(self, clients: Tensor) -> Transmission:
         """M models each way, or one."""
@@ -134,8 +159,8 @@ class FedEM(FederatedAlgorithm):
         losses = self.losses(block)  # the components stay as they are  [n, M]
         moving = torch.ones(len(clients), dtype=torch.bool, device=pi.device)
         for _ in range(self.personalize_steps):
-            q = responsibilities(pi, losses, block.owner)
-            new = mixture_weights(q, block.owner, pi)
+            q = self.e_step.responsibilities(pi, losses, block.owner)
+            new = self.e_step.mixture_weights(q, block.owner, pi)
             change = (new - pi).abs().amax(dim=1)  # [C]
             pi = torch.where(moving.unsqueeze(1), new, pi)  # each client stops on its own
             moving &= change >= self.personalize_tolerance

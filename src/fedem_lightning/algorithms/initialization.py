@@ -1,5 +1,6 @@
 """Starting points of components, trained on the data of single clients."""
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -7,6 +8,7 @@ from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
+from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, generator
 
@@ -92,6 +94,15 @@ def load_models(components: nn.ModuleList, models: Models) -> None:
     """Component m <- models[m], each tensor [M, ...]."""
     for m, component in enumerate(components):
         component.load_state_dict({name: t[m] for name, t in models.items()}, strict=False)
+
+
+@torch.no_grad()
+def perturb(components: nn.ModuleList, scale: float, rng: np.random.Generator) -> None:
+    """Adds normal noise to each component's trained tensors, with `scale` times the deviation of a tensor's values."""
+    for component in components:
+        for parameter in trained_parameters(component).values():
+            noise = torch.from_numpy(rng.standard_normal(tuple(parameter.shape))).to(parameter)
+            parameter.add_(noise, alpha=scale * float(parameter.std(unbiased=False)))
 
 
 def _trained(algorithm: Algorithm, federation: Federation, candidates: Tensor, epochs: int) -> tuple[Tensor, Models]:

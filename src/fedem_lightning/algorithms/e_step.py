@@ -1,0 +1,91 @@
+"""The E-step and the mixture weights of FedEM, and variants of both.
+
+The defaults are Eq. 8 and Eq. 9 of FedEM (Marfoq et al., NeurIPS 2021, arXiv 2108.10252).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from fedem_lightning.em import mixture_weights, responsibilities
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import Count, PositiveInt, Share
+
+AtLeastOne = Annotated[float, Ge(1)]
+
+
+@dataclass(frozen=True)
+class EStep(Checked):
+    """How a client computes responsibilities q and mixture weights pi from the losses of its samples.
+
+    Args:
+        level: "sample": each sample has its own responsibilities (Eq. 8). "client": all samples of a client have the
+            same ones, proportional to the likelihood of all of them, as if one component made a client's data. It is
+            HypCluster's choice made soft, and starts from even weights in every round.
+        steps: updates of q and pi before each M-step. The paper has 1.
+        temperature: tau of the first round: q is proportional to (pi exp(-loss))^(1/tau). Above 1 it is closer to even
+            weights: deterministic annealing EM (Ueda and Nakano, Neural Networks 11, 1998, Eq. 10).
+        annealing_rounds: rounds in which 1/tau rises linearly to 1; 0: the temperature stays.
+        client_share: a: the M-step weighs samples by (1 - a) q + a pi. With 1 a client's samples count alike.
+        concentration: alpha of a symmetric Dirichlet prior of pi, whose mode is taken in place of Eq. 9
+            (Bishop, Pattern Recognition and Machine Learning, 2006, Sec. 10.2); 1: no prior.
+
+    """
+
+    settings_key: ClassVar[str] = "algorithm.e_step"
+
+    level: Literal["sample", "client"] = "sample"
+    steps: PositiveInt = 1
+    temperature: AtLeastOne = 1.0
+    annealing_rounds: Count = 0
+    client_share: Share = 0.0
+    concentration: AtLeastOne = 1.0
+
+    def __call__(self, pi: Tensor, losses: Tensor, owner: Tensor, round_: int) -> tuple[Tensor, Tensor]:
+        """The weights of the M-step, and the new pi.
+
+        Args:
+            pi: mixture weights [C, M].
+            losses: l(h_m(x_i), y_i) in nats [n, M].
+            owner: int64 [n], each sample's client.
+            round_: number of the round, from 0 after the warm-up.
+
+        Returns:
+            Weights [n, M] and pi [C, M]; rows of both sum to 1.
+
+        """
+        q, beta = losses, self.inverse_temperature(round_)
+        for _ in range(self.steps):
+            q = self.responsibilities(pi, losses, owner, beta)  # Eq. 8  [n, M]
+            pi = self.mixture_weights(q, owner, pi)  # Eq. 9  [C, M]
+        if self.client_share:
+            q = torch.lerp(q, pi[owner].to(q), self.client_share)
+        return q, pi
+
+    def inverse_temperature(self, round_: int) -> float:
+        """1 / tau in a round, from 0."""
+        first = 1 / self.temperature
+        done = min(1.0, round_ / self.annealing_rounds) if self.annealing_rounds else 0.0
+        return first + (1 - first) * done
+
+    def responsibilities(self, pi: Tensor, losses: Tensor, owner: Tensor, beta: float = 1.0) -> Tensor:
+        """q [n, M] of pi [C, M] and losses [n, M] at the inverse temperature beta."""
+        if self.level == "client":
+            summed = torch.zeros_like(pi).index_add_(0, owner, losses.to(pi))  # of all samples of a client  [C, M]
+            return torch.softmax(-beta * summed, dim=1)[owner].to(losses)
+        if beta == 1:
+            return responsibilities(pi, losses, owner)
+        log_pi = beta * pi.log()
+        return responsibilities(log_pi.softmax(dim=1), beta * losses, owner)  # a row's scale does not matter
+
+    def mixture_weights(self, q: Tensor, owner: Tensor, previous: Tensor) -> Tensor:
+        """pi [C, M]: the means of q [n, M] over each client's samples, or the mode under the prior."""
+        pi = mixture_weights(q, owner, previous)
+        if self.concentration == 1:
+            return pi
+        n = torch.bincount(owner, minlength=len(pi)).unsqueeze(1)  # [C, 1]
+        added = self.concentration - 1
+        return (n * pi + added) / (n + pi.shape[1] * added)

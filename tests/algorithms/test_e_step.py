@@ -1,0 +1,133 @@
+"""The variants of FedEM's E-step against their equations, and what they are at their limits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import EStep, FedEM
+from fedem_lightning.algorithms.initialization import perturb
+from fedem_lightning.em import mixture_weights, responsibilities
+from fedem_lightning.errors import UserError
+from helpers.federations import make_data, make_model, train
+
+RNG = np.random.default_rng(0)
+OWNER = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
+LOSSES = RNG.exponential(1.0, (9, 3))
+PI = RNG.dirichlet(np.ones(3), 3)
+
+
+def step(**options: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The weights and pi of a step in round 0."""
+    q, pi = EStep(**options)(torch.tensor(PI), torch.tensor(LOSSES), torch.tensor(OWNER), 0)
+    return q.numpy(), pi.numpy()
+
+
+def softmax(rows: np.ndarray) -> np.ndarray:
+    """Of each row."""
+    return np.exp(rows) / np.exp(rows).sum(axis=1, keepdims=True)
+
+
+def means(q: np.ndarray) -> np.ndarray:
+    """Each client's mean of q, [3, M]."""
+    return np.stack([q[t == OWNER].mean(axis=0) for t in range(3)])
+
+
+def test_the_default_is_the_papers_bit_for_bit() -> None:
+    pi, losses, owner = torch.tensor(PI), torch.tensor(LOSSES), torch.tensor(OWNER)
+    q, new = EStep()(pi, losses, owner, 7)
+    assert torch.equal(q, responsibilities(pi, losses, owner))
+    assert torch.equal(new, mixture_weights(q, owner, pi))
+
+
+def test_tempered_responsibilities_follow_deterministic_annealing() -> None:
+    q, pi = step(temperature=4.0)
+    np.testing.assert_allclose(q, softmax((np.log(PI[OWNER]) - LOSSES) / 4), rtol=1e-12)
+    np.testing.assert_allclose(pi, means(q), rtol=1e-12)
+    np.testing.assert_allclose(step(temperature=1e9)[0], 1 / 3, rtol=1e-6)  # as hot as can be: even
+
+
+def test_annealing_raises_the_inverse_temperature_linearly() -> None:
+    hot = EStep(temperature=5.0, annealing_rounds=4)
+    assert [hot.inverse_temperature(r) for r in (0, 1, 2, 4, 9)] == pytest.approx([0.2, 0.4, 0.6, 1.0, 1.0])
+    assert EStep(temperature=5.0).inverse_temperature(100) == 0.2
+
+
+def test_all_samples_of_a_client_have_the_responsibilities_of_their_likelihood() -> None:
+    q, pi = step(level="client")
+    summed = np.stack([LOSSES[t == OWNER].sum(axis=0) for t in range(3)])
+    np.testing.assert_allclose(q, softmax(-summed)[OWNER], rtol=1e-12)
+    np.testing.assert_allclose(pi, softmax(-summed), rtol=1e-12)
+    hard, _ = EStep(level="client")(torch.tensor(PI), torch.tensor(1e4 * LOSSES), torch.tensor(OWNER), 0)
+    np.testing.assert_array_equal(hard.numpy(), np.eye(3)[summed.argmin(1)[OWNER]])  # HypCluster's choice
+
+
+def test_several_steps_repeat_both_equations() -> None:
+    pi = PI
+    for _ in range(5):
+        q = softmax(np.log(pi[OWNER]) - LOSSES)
+        pi = means(q)
+    for found, expected in zip(step(steps=5), (q, pi), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_the_m_step_may_weigh_by_pi() -> None:
+    q, pi = step()
+    mixed, same = step(client_share=0.25)
+    np.testing.assert_allclose(mixed, 0.75 * q + 0.25 * pi[OWNER], rtol=1e-12)
+    np.testing.assert_array_equal(same, pi)
+    np.testing.assert_allclose(step(client_share=1.0)[0], pi[OWNER], rtol=1e-12)
+
+
+def test_the_prior_adds_samples_to_each_component() -> None:
+    q, _ = step()
+    n = np.bincount(OWNER)[:, None]
+    _, pi = step(concentration=3.0)
+    np.testing.assert_allclose(pi, (n * means(q) + 2) / (n + 6), rtol=1e-12)
+    _, kept = EStep(concentration=3.0)(torch.tensor(PI), torch.tensor(LOSSES[:3]), torch.tensor(OWNER[:3]), 0)
+    np.testing.assert_allclose(kept[1:].numpy(), 1 / 3, rtol=1e-12)  # without samples there is the prior alone
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.5}, {"concentration": 0.9}, {"client_share": 1.1}, {"steps": 0}])
+def test_values_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"algorithm.e_step.{next(iter(options))}: expected"):
+        EStep(**options)
+
+
+@pytest.mark.parametrize("initialization", ["shared", "perturbed", "farthest"])
+def test_one_model_stands_for_equal_components_until_the_warm_up_ends(initialization: str) -> None:
+    spread = []
+    for rounds in (1, 2, 3):
+        data = make_data()
+        model = train(make_model(FedEM, data, initialization=initialization, warmup_rounds=2), data, rounds)
+        vectors = [
+            torch.nn.utils.parameters_to_vector(component.parameters()).detach() for component in model.components
+        ]
+        spread.append(max(float((vectors[0] - other).abs().max()) for other in vectors[1:]))
+    assert spread[0] == 0
+    assert (spread[1] > 0) == (initialization != "shared")  # which becomes different by pi, a round later
+    assert spread[2] > 0
+
+
+def test_noise_scales_with_the_values_of_a_tensor() -> None:
+    network = torch.nn.Linear(200, 200)
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+    perturb(torch.nn.ModuleList([network]), 0.5, np.random.default_rng(0))
+    for name, p in network.named_parameters():
+        assert float((p.detach() - before[name]).std() / before[name].std()) == pytest.approx(0.5, rel=0.2)
+
+
+def test_normalized_weights_have_mean_one() -> None:
+    data, seen = make_data(), list[torch.Tensor]()
+    model = make_model(FedEM, data, normalize_weights=True)
+
+    def solver(models: object, block: object, round_: int, weights: torch.Tensor) -> object:
+        seen.append(weights)
+        return models
+
+    model.local_solver = solver
+    block = data.federation.block(data.federation.clients(), "train")
+    model.client_update(block, 0)
+    for t in range(len(block.clients)):
+        np.testing.assert_allclose(seen[0][block.owner == t].mean(dim=0).detach().numpy(), 1, rtol=1e-4)
