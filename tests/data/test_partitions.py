@@ -151,9 +151,28 @@ def test_groups_are_rotated_by_quarter_turns() -> None:
         assert np.array_equal(turned[i], np.rot90(x[i], group[client[i]]))
 
 
+def test_the_second_group_is_inverted() -> None:
+    x, client = np.random.default_rng(0).integers(256, size=(80, 6, 6)).astype(np.uint8), np.arange(80) % 8
+    found, y, group = shift_groups(x.copy(), Y[:80], client, 8, 20, "inversion", 2, seed=0)
+    assert np.bincount(group).tolist() == [4, 4]
+    assert np.array_equal(y, Y[:80])
+    for i in range(80):
+        assert np.array_equal(found[i], 255 - x[i] if group[client[i]] else x[i])
+
+
+@pytest.mark.parametrize(("share", "sizes"), [(0.0, [20]), (0.3, [16, 2, 2]), (0.5, [14, 3, 3]), (1.0, [7, 7, 6])])
+def test_a_share_of_the_clients_is_dealt_to_the_groups(share: float, sizes: list[int]) -> None:
+    x, client = np.zeros((40, 6, 6), dtype=np.uint8), np.arange(40) % 20
+    group = shift_groups(x, np.arange(40) % 2, client, 20, 2, "labels", 3, seed=1, shifted_share=share)[2]
+    assert np.bincount(group).tolist() == sizes
+    everyone = shift_groups(x, np.arange(40) % 2, client, 20, 2, "labels", 3, seed=1)[2]
+    assert np.array_equal(group, everyone) == (share == 1)
+
+
 @pytest.mark.parametrize(
     ("shape", "kind", "n_groups", "message"),
     [
+        ((8, 6, 6), "inversion", 3, "2 groups at most"),
         ((8, 6, 6), "tilt", 2, "dataset.shift: expected rotation"),
         ((8, 6, 6), "rotation", 5, "4 groups at most"),
         ((8, 6, 5), "rotation", 2, "square images"),

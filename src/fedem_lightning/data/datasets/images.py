@@ -28,6 +28,7 @@ from fedem_lightning.settings.ranges import (
     Positive,
     PositiveInt,
     Seed,
+    Share,
     ShareOrNumber,
 )
 from fedem_lightning.tasks import Classification
@@ -46,8 +47,11 @@ class ImageDataModule(FederatedDataModule):
         path: a file or folder with the data, see `sources.load`.
         data_dir: where downloads are kept.
         sample_fraction: up to 1: fraction of the samples to use, drawn at random; from 2 on: their number.
-        shift: "rotation" (images of group g are turned by g * 90 degrees) or "labels" (a permutation for each group).
+        shift: "rotation" (images of group g are turned by g * 90 degrees), "labels" (a permutation for each group) or
+            "inversion" (the second group's images are negatives).
         n_groups: number of true groups of the shift.
+        shifted_share: share of the clients that are dealt evenly to the groups; the others are in the first one, which is
+            not shifted.
         invert: whether black and white are exchanged (FEMNIST is black on white, EMNIST white on black).
         mean, std: of each channel in [0, 1], for normalisation.
         augmentation: of training batches.
@@ -77,8 +81,9 @@ class ImageDataModule(FederatedDataModule):
         path: str | Path | None = None,
         data_dir: str | Path = "data",
         sample_fraction: ShareOrNumber = 1.0,
-        shift: Literal["rotation", "labels"] | None = None,
+        shift: Literal["rotation", "labels", "inversion"] | None = None,
         n_groups: PositiveInt = 1,
+        shifted_share: Share = 1.0,
         invert: bool = False,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -104,7 +109,9 @@ class ImageDataModule(FederatedDataModule):
         dealt = _deal_share(labels, sample_fraction, seed, partition, options)
         y, n_classes, truth = labels.y, SOURCES[name].n_classes, {}
         if shift is not None:
-            x, y, truth["group"] = shift_groups(x, y, dealt.client, len(dealt.names), n_classes, shift, n_groups, seed)
+            n_clients = len(dealt.names)
+            shifted = shift_groups(x, y, dealt.client, n_clients, n_classes, shift, n_groups, seed, shifted_share)
+            x, y, truth["group"] = shifted
         super().__init__(
             Federation.from_samples(
                 Arrays(torch.from_numpy(x), torch.from_numpy(y), mean, std, invert),
