@@ -2,10 +2,12 @@
 
     python benchmarks/tune.py baselines_synthetic --csv docs/tuning/baselines_synthetic.csv
         --methods fedavg fedem [--words WORD ...]
+    python benchmarks/tune.py femnist_mlp --csv trials.csv --methods fedem --settings "algorithm.warmup_rounds=60" ""
 
-Each method has `BUDGET` trials: learning rates, or learning rates by values of its most important key. The words are
-more words of the command line, such as dataset.path=femnist.npz. Trials that the file already has are skipped. At last
-the best trial of each method is printed; `--best` prints only.
+Each method has `BUDGET` trials: learning rates, or learning rates by values of its most important key; or a trial for
+each of the settings given, which are words of the command line. `--words` are words for all trials, such as
+dataset.path=femnist.npz. Trials that the file already has are skipped. At last the best trial of each method is
+printed; `--best` prints only.
 """
 
 import argparse
@@ -56,22 +58,23 @@ def trials(method: str, rates: Sequence[float]) -> list[dict[str, Any]]:
     return grid
 
 
-def words(method: str, trial: dict[str, Any]) -> list[str]:
-    """The command line's words."""
-    found = [f"algorithm={method}", f"algorithm.client_optimizer.lr={trial['lr']}"]
+def words(trial: dict[str, Any]) -> list[str]:
+    """The trial as words of the command line."""
+    found = []
     for keys, values in trial.items():
-        pairs = zip(keys.split(","), str(values).split(","), strict=True) if keys != "lr" else ()
-        found += [f"{key if '.' in key else f'algorithm.{key}'}={value}" for key, value in pairs]
+        for key, value in zip(keys.split(","), str(values).split(","), strict=True):
+            name = {"lr": "client_optimizer.lr"}.get(key, key)
+            found.append(f"{name if name.startswith('adaptation.') else f'algorithm.{name}'}={value}")
     return found
 
 
-def run(experiment: str, method: str, trial: dict[str, Any], seed: int, more: list[str]) -> dict[str, Any]:
+def run(experiment: str, method: str, setting: str, its_words: list[str], seed: int) -> dict[str, Any]:
     """Trains once; the weighted accuracy on validation samples, NaN if training diverged."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     start = time.perf_counter()
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        config = compose("config", [f"+experiment={experiment}", f"seed={seed}", *words(method, trial), *more])
+        config = compose("config", [f"+experiment={experiment}", f"algorithm={method}", f"seed={seed}", *its_words])
     pl.seed_everything(seed, verbose=False)
     data = instantiate(config.dataset)
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
@@ -84,7 +87,6 @@ def run(experiment: str, method: str, trial: dict[str, Any], seed: int, more: li
         score = summarize_table(model.clients, "val")["accuracy"]["weighted"]
     except ValueError:  # a user error: training diverged
         score = float("nan")
-    setting = " ".join(f"{key}={value}" for key, value in trial.items())
     seconds = round(time.perf_counter() - start, 1)
     return {
         "method": method,
@@ -94,6 +96,14 @@ def run(experiment: str, method: str, trial: dict[str, Any], seed: int, more: li
         "validation": score,
         "seconds": seconds,
     }
+
+
+def settings(method: str, options: argparse.Namespace) -> dict[str, list[str]]:
+    """The words of each trial, by what stands in the file."""
+    if options.settings is not None:
+        return {setting or "default": setting.split() for setting in options.settings}
+    grid = trials(method, options.rates)
+    return {" ".join(f"{key}={value}" for key, value in trial.items()): words(trial) for trial in grid}
 
 
 def best(table: pd.DataFrame) -> pd.DataFrame:
@@ -109,6 +119,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--methods", nargs="+", required=True)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--settings", nargs="+", help="in place of the method's own trials")
     parser.add_argument("--rates", nargs=BUDGET, type=float, default=RATES, help="six learning rates, ascending")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--best", action="store_true", help="run nothing")
@@ -117,14 +128,14 @@ def main() -> None:
     rows = pd.read_csv(options.csv).to_dict("records") if options.csv.is_file() else []
     known = {(row["method"], row["setting"], row["seed"]) for row in rows}
     wanted = [
-        (method, trial, seed)
+        (method, setting, [*its_words, *options.words], seed)
         for method, seed in itertools.product(options.methods, options.seeds)
-        for trial in trials(method, options.rates)
-        if (method, " ".join(f"{k}={v}" for k, v in trial.items()), seed) not in known and not options.best
+        for setting, its_words in settings(method, options).items()
+        if (method, setting, seed) not in known and not options.best
     ]
     commit = environment(torch.device("cpu"))["commit"]
     with ProcessPoolExecutor(options.jobs) as pool:
-        waiting = [pool.submit(run, options.experiment, *one, options.words) for one in wanted]
+        waiting = [pool.submit(run, options.experiment, *one) for one in wanted]
         for done in as_completed(waiting):
             rows.append(done.result() | {"commit": str(commit)[:7]})
             options.csv.parent.mkdir(parents=True, exist_ok=True)

@@ -50,8 +50,8 @@ class ImageDataModule(FederatedDataModule):
         shift: "rotation" (images of group g are turned by g * 90 degrees), "labels" (a permutation for each group) or
             "inversion" (the second group's images are negatives).
         n_groups: number of true groups of the shift.
-        shifted_share: share of the clients that are dealt evenly to the groups; the others are in the first one, which is
-            not shifted.
+        shifted_share: share of the clients that are dealt evenly to the groups; the others are in the first one, which
+            is not shifted.
         invert: whether black and white are exchanged (FEMNIST is black on white, EMNIST white on black).
         mean, std: of each channel in [0, 1], for normalisation.
         augmentation: of training batches.
