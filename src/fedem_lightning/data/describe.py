@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from fedem_lightning.data.concepts import concept_difference
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.printing import printable
 from fedem_lightning.data.samples import Windows
@@ -57,6 +58,10 @@ def describe(federation: Federation) -> dict[str, Any]:
             f"{np.average(distance, weights=total):.3f} (total variation between a client's labels and all, "
             "weighted by samples: 0 alike, 1 disjoint)"
         )
+    difference = concept_difference(federation)
+    if difference is not None:
+        pairs = "estimated share of pairs of clients whose samples of a label differ"
+        facts["concept difference"] = f"{difference:.2f} ({pairs})"
     if "group" in federation.truth:
         facts["clients by true group"] = np.bincount(federation.truth["group"]).tolist()
     if federation.domains is not None:
