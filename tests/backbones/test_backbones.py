@@ -38,6 +38,7 @@ SIZES = [  # PAPERS: published or counted from the published layers
     (lambda: ReferenceCNN(62), 2_278_334),
     (lambda: LeNet5(62, (1, 28, 28)), 66_126),
     (lambda: LeNet5(10, (3, 32, 32)), 62_006),
+    (lambda: LeNet5(10, (3, 32, 32), width=1.75), 187_495),
     (lambda: MobileNetV2(10), 2_236_682),
     (lambda: MobileNetV2(100), 2_351_972),
     (lambda: CharLSTM(80), 819_920),

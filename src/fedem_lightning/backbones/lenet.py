@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.backbones.shapes import image_shape
 from fedem_lightning.records.recipes import Recorded
-from fedem_lightning.settings.ranges import PositiveInt, Shape
+from fedem_lightning.settings.ranges import Positive, PositiveInt, Shape
 
 
 class LeNet5(Recorded, nn.Module):
@@ -15,6 +15,7 @@ class LeNet5(Recorded, nn.Module):
     Args:
         n_outputs: number of outputs.
         in_shape: channels, height, width.
+        width: factor of the numbers of channels and units, rounded; 1.75 gives about three times the parameters.
 
     Raises:
         UserError: samples have another shape.
@@ -23,22 +24,23 @@ class LeNet5(Recorded, nn.Module):
 
     settings_key = "backbone"
 
-    def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28)) -> None:
+    def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28), width: Positive = 1.0) -> None:
         super().__init__()
-        channels, height, width = image_shape("LeNet5", in_shape, at_least=12)
+        channels, height, columns = image_shape("LeNet5", in_shape, at_least=12)
+        first, second, third, fourth = (max(1, round(width * n)) for n in (6, 16, 120, 84))
         pad = 2 if height < 32 else 0
         self.features = nn.Sequential(
             nn.ZeroPad2d(pad),
-            nn.Conv2d(channels, 6, 5),
+            nn.Conv2d(channels, first, 5),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5),
+            nn.Conv2d(first, second, 5),
             nn.ReLU(),
             nn.MaxPool2d(2),
         )
-        flat = 16 * (((height + 2 * pad - 4) // 2 - 4) // 2) * (((width + 2 * pad - 4) // 2 - 4) // 2)
+        flat = second * (((height + 2 * pad - 4) // 2 - 4) // 2) * (((columns + 2 * pad - 4) // 2 - 4) // 2)
         self.head = nn.Sequential(
-            nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, n_outputs)
+            nn.Linear(flat, third), nn.ReLU(), nn.Linear(third, fourth), nn.ReLU(), nn.Linear(fourth, n_outputs)
         )
 
     def forward(self, x: Tensor) -> Tensor:
