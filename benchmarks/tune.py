@@ -4,10 +4,10 @@
         --methods fedavg fedem [--words WORD ...]
     python benchmarks/tune.py femnist_mlp --csv trials.csv --methods fedem --settings "algorithm.warmup_rounds=60" ""
 
-Each method has `BUDGET` trials: learning rates, or learning rates by values of its most important key; or a trial for
-each of the settings given, which are words of the command line. `--words` are words for all trials, such as
-dataset.path=femnist.npz. Trials that the file already has are skipped. At last the best trial of each method is
-printed; `--best` prints only.
+Each method has as many trials as there are `--rates`: learning rates, or half of them by two values of its most
+important key; or a trial for each of the settings given, which are words of the command line. `--words` are words for
+all trials, such as dataset.path=femnist.npz. Trials that the file already has are skipped. At last the best trial of
+each method is printed; `--best` prints only.
 """
 
 import argparse
@@ -30,7 +30,6 @@ from fedem_lightning.run.building import build_model
 from fedem_lightning.run.cli import CONFIG_DIR  # with it come the resolvers of the configurations
 from fedem_lightning.run.results import environment
 
-BUDGET = 6
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 KEYS: dict[str, dict[str, tuple[Any, ...]]] = {
     "ditto": {"penalty": (0.1, 1.0)},
@@ -43,18 +42,19 @@ KEYS: dict[str, dict[str, tuple[Any, ...]]] = {
     "apfl": {"alpha": (0.25, 0.75)},
     "pfedme": {"penalty,outer_lr": ("1.0,0.9", "0.1,9.0")},
 }
-"""Of methods whose learning rate is not all: the second key's two values; the rates are then the second to fourth.
+"""Of methods whose learning rate is not all: two values of their most important key.
 
-Without values the key is a rate, too: the second and the fourth.
+Of N rates they have N / 2, from the second on. Without values the key is a rate, too: one below these, one among them.
 """
 
 
 def trials(method: str, rates: Sequence[float]) -> list[dict[str, Any]]:
     """The settings that are tried: {key: value}."""
-    more = {key: values or (rates[1], rates[3]) for key, values in KEYS.get(method, {}).items()}
-    rates = rates[1:4] if more else rates
-    grid = [dict(zip(("lr", *more), values, strict=True)) for values in itertools.product(rates, *more.values())]
-    assert len(grid) == BUDGET
+    half = len(rates) // 2
+    more = {key: values or (rates[half - 2], rates[half]) for key, values in KEYS.get(method, {}).items()}
+    own = rates[1 : half + 1] if more else rates
+    grid = [dict(zip(("lr", *more), values, strict=True)) for values in itertools.product(own, *more.values())]
+    assert len(grid) == len(rates)
     return grid
 
 
@@ -120,7 +120,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", required=True)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--settings", nargs="+", help="in place of the method's own trials")
-    parser.add_argument("--rates", nargs=BUDGET, type=float, default=RATES, help="six learning rates, ascending")
+    parser.add_argument(
+        "--rates", nargs="+", type=float, default=RATES, help="learning rates, an even number, ascending"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--best", action="store_true", help="run nothing")
     parser.add_argument("--words", nargs="+", default=[], help="more words of the command line")
