@@ -122,7 +122,7 @@ def composed_small(files: Path, *overrides: str) -> tuple[DictConfig, dict[str, 
     chosen = config.hydra.runtime.choices
     choices = {group: str(chosen[group]) for group in ("algorithm", "adaptation", "dataset", "backbone")}
     small = [argument.format(files=files) for argument in SMALL[choices["dataset"]]]
-    if re.search("user_centric_(covariate|concept)_shift", str(overrides)):
+    if re.search("(covariate|concept)_shift|dial_", str(overrides)) and "shift" in config.dataset:
         small.append("dataset.n_groups=3")  # of as many clients
     given = {override.split("=")[0] for override in overrides}
     with open_dict(config):
