@@ -114,7 +114,7 @@ def moved_by() -> dict[tuple[Any, ...], bool]:
     return {}
 
 
-OF_EACH_KIND = {"table2", "table3"}
+OF_EACH_KIND = {"table3"}
 SORTED = sorted({experiment for experiment, _ in ROWS})
 
 
