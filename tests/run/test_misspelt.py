@@ -31,7 +31,7 @@ ANSWERS = {
     "bckbone=mlp": "bckbone: no such key; did you mean backbone?",
     "+seeed=3": "seeed: no such key; did you mean seed?",
     "+local_training.batchsize=3": "did you mean local_training.batch_size?",
-    "+algorithm.temperature=2": "algorithm.temperature: no such key; --cfg job shows those there are",
+    "+algorithm.viscosity=2": "algorithm.viscosity: no such key; --cfg job shows those there are",
     "+algorithm.client_optimizer.nesterov=true": "algorithm.client_optimizer.nesterov: no such key;",
     "hydra.sweepr.dir=x": "hydra.sweepr.dir: no such key; did you mean hydra.run.dir or hydra.sweep.dir?",
     # keys that a target takes, and those that the run itself gives it
@@ -50,7 +50,7 @@ ANSWERS = {
     "experiment=digits": f"experiment: {DEFAULT} +experiment=digits",
     "dataset/augmentation=crop_flip": f"dataset/augmentation: {DEFAULT} +dataset/augmentation=crop_flip",
     "+exprmnt=digits": "exprmnt: no such key; did you mean +experiment?",
-    "+temperature=2": "temperature: no such key; --cfg job shows those there are",
+    "+viscosity=2": "viscosity: no such key; --cfg job shows those there are",
     "protocol=fedem": "protocol: no such key; --cfg job shows those there are",
 }
 
