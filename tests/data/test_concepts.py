@@ -57,3 +57,8 @@ def test_without_classes_there_is_none() -> None:
     assert concept_difference(lonely) is None
     assert "concept difference" not in describe(lonely)
     assert describe(federation(np.zeros(4, dtype=int)))["concept difference"].startswith("0.0")
+
+
+def test_of_many_clients_some_are_drawn() -> None:
+    groups = np.arange(400) % 2
+    assert concept_difference(federation(groups, n=60)) == pytest.approx(0.5, abs=0.15)

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.randomness import Purpose, generator
@@ -32,7 +31,10 @@ def concept_difference(federation: Federation) -> float | None:
     samples = federation.samples
     if isinstance(federation.task, Regression) or isinstance(samples, Windows):
         return None
-    clients = draw_clients(federation.clients(), MOST_CLIENTS, generator(0, Purpose.SUBSAMPLE))
+    clients = federation.clients()
+    if len(clients) > MOST_CLIENTS:
+        drawn = generator(0, Purpose.SUBSAMPLE).choice(len(clients), MOST_CLIENTS, replace=False)
+        clients = clients[torch.from_numpy(drawn).to(clients.device)].sort().values
     block, n_classes = federation.block(clients, "train"), getattr(federation.task, "n_classes", 2)
     in_features = int(torch.tensor(samples.in_shape).prod())
     projection = torch.randn(in_features, DIMENSION, generator=torch.Generator().manual_seed(0)) / in_features**0.5
