@@ -44,7 +44,8 @@ KEYS: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 """Of methods whose learning rate is not all: two values of their most important key.
 
-Of N rates they have N / 2, from the second on. Without values the key is a rate, too: one below these, one among them.
+Such a method tries N / 2 of the N rates, from the second on, with each value. A key without values is itself a learning
+rate; its two values come from the rates.
 """
 
 

@@ -4,17 +4,14 @@ The defaults are Eq. 8 and Eq. 9 of FedEM (Marfoq et al., NeurIPS 2021, arXiv 21
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from annotated_types import Ge
 from torch import Tensor
 
 from fedem_lightning.em import mixture_weights, responsibilities
 from fedem_lightning.settings.check import Checked
-from fedem_lightning.settings.ranges import Count, PositiveInt, Share
-
-AtLeastOne = Annotated[float, Ge(1)]
+from fedem_lightning.settings.ranges import AtLeastOne, Count, PositiveInt, Share
 
 
 @dataclass(frozen=True)
@@ -27,11 +24,11 @@ class EStep(Checked):
             HypCluster's choice made soft, and starts from even weights in every round.
         steps: updates of q and pi before each M-step. The paper has 1.
         temperature: tau of the first round: q is proportional to (pi exp(-loss))^(1/tau). Above 1 it is closer to even
-            weights: deterministic annealing EM (Ueda and Nakano, Neural Networks 11, 1998, Eq. 10).
+            weights: deterministic annealing EM (Ueda and Nakano, Neural Networks 11, 1998).
         annealing_rounds: rounds in which 1/tau rises linearly to 1; 0: the temperature stays.
         client_share: a: the M-step weighs samples by (1 - a) q + a pi. With 1 a client's samples count alike.
-        concentration: alpha of a symmetric Dirichlet prior of pi, whose mode is taken in place of Eq. 9
-            (Bishop, Pattern Recognition and Machine Learning, 2006, Sec. 10.2); 1: no prior.
+        concentration: alpha of a symmetric Dirichlet prior of pi; the mode of its posterior replaces Eq. 9. With 1 both
+            are the same.
 
     """
 
