@@ -32,11 +32,13 @@ from fedem_lightning.run.results import environment
 
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 KEYS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "clustered": {"eps1,eps2": ("0.4,1.6", "auto,auto")},
     "ditto": {"penalty": (0.1, 1.0)},
     "fedala": {"weights_lr": (1.0, 10.0)},
     "fedavg_plus": {"adaptation.client_optimizer.lr": ()},
     "fedbabu": {"adaptation.client_optimizer.lr": ()},
     "fedproto": {"penalty": (0.1, 1.0)},
+    "fedprox": {"mu": (0.1, 1.0)},
     "fedrep": {"head_epochs": (1, 5)},
     "per_fedavg": {"inner_lr": ()},
     "apfl": {"alpha": (0.25, 0.75)},
