@@ -1,0 +1,153 @@
+"""A client: it holds its data and its state, and answers the server's requests."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors.torch
+import torch
+
+from fedem_lightning.aggregation import Models, check_sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.checkpoints import made_from
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.deploy.wire import Parcel, packed, with_prefix
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.evaluation.scores import score
+from fedem_lightning.records.writing import replacing
+from fedem_lightning.rejections import first_line
+
+NEWEST, BEFORE = "state.safetensors", "before.safetensors"
+
+
+class OneProcess(NamedTuple):
+    """What an algorithm asks its Trainer for."""
+
+    current_epoch: int
+    world_size: int = 1
+    global_rank: int = 0
+    strategy: None = None
+
+
+class Node:
+    """One client. Its state lies in its folder, a file for each run; pi and personal models never leave it.
+
+    Args:
+        federation: its data, a federation of one client.
+        folder: of its state.
+        trust: packages of the user's whose classes the server may name.
+
+    """
+
+    def __init__(self, federation: Federation, folder: Path, trust: Sequence[str] = ()) -> None:
+        require(federation.n_clients == 1, f"expected the data of one client, got {federation.n_clients} clients")
+        self.federation, self.folder, self.trust = federation, folder, trust
+
+    def answer(self, request: Parcel) -> Parcel:
+        """The reply to a request; one with "error" if the client fails."""
+        answers = {"describe": self._describe, "train": self._train, "score": self._score}
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                return answers[request.facts["kind"]](request)
+        except Exception as error:
+            return Parcel({"error": first_line(error), "is_users": isinstance(error, UserError)}, {})
+
+    def _describe(self, request: Parcel) -> Parcel:
+        """The client's name, the form of its samples, and the number of them that it trains on."""
+        form = Schema.of(self.federation).state()
+        n_train = int(form.pop("n_train"))
+        for name in ("seen", "names"):
+            form.pop(name)
+        name, run = str(self.federation.names[0]), request.facts["run"]
+        return Parcel({"name": name, "form": form, "n_train": n_train, "round": self._newest_round(run)}, {})
+
+    def _train(self, request: Parcel) -> Parcel:
+        """The client update of a round, and the rows of client state that the method reports."""
+        facts, zero = request.facts, torch.zeros(1, dtype=torch.int64)
+        algorithm = self._algorithm(request, before=facts["round"])
+        if algorithm is None:
+            return Parcel({"needs_start": True}, {})
+        sent = algorithm.client_update(self.federation.block(zero, "train"), facts["round"])
+        check_sent(algorithm, sent)
+        self._keep(algorithm, facts["run"], facts["round"])
+        reported = {f"reported.{name}": algorithm.get_buffer(name) for name in sorted(algorithm.reported)}
+        metrics = {name: list(pair) for name, pair in algorithm.round_metrics.sums().items()}
+        rejected = [list(rejection[1:]) for rejection in algorithm.round_metrics.rejections]
+        n_groups = 1 if sent is None else sent.n_groups
+        return Parcel({"n_groups": n_groups, "metrics": metrics, "rejected": rejected}, packed(sent) | reported)
+
+    def _score(self, request: Parcel) -> Parcel:
+        """The mean scores of the client's model on each split. What scoring changes is forgotten."""
+        algorithm, zero = self._algorithm(request), torch.zeros(1, dtype=torch.int64)
+        if algorithm is None:
+            return Parcel({"needs_start": True}, {})
+        if algorithm.personalizes_seen:
+            algorithm.personalize_clients(self.federation, zero)
+        found = score(algorithm, self.federation, zero)
+        measures = {
+            split: {measure: float(values[0]) for measure, values in by_measure.items()}
+            for split, by_measure in found.measures.items()
+        }
+        sizes = {split: int(self.federation.splits[split].counts().sum()) for split in SPLITS}
+        columns = {name: float(values[0]) for name, values in found.columns.items()}
+        return Parcel({"measures": measures, "sizes": sizes, "columns": columns}, {})
+
+    def _algorithm(self, request: Parcel, before: int | None = None) -> FederatedAlgorithm | None:
+        """The server's algorithm for this client alone, with its state; None: it has no state to start from.
+
+        Args:
+            request: has the recipe, the server's tensors and, for a client without state, its start.
+            before: the number of a round: the state is that from before it; None: the newest.
+
+        """
+        facts = request.facts
+        state = self._state(facts["run"], before)
+        if state is None:
+            state = with_prefix(request.tensors, "start.")
+        if not state:
+            return None
+        given = {"n_clients": 1, "participation": 1.0, "scored_clients": 1.0, "faults": None, "networks": None}
+        algorithm: FederatedAlgorithm = made_from(facts["recipe"], None, self.trust, given)
+        state = state | with_prefix(request.tensors, "sent.")
+        algorithm.to(
+            next(t.dtype for name, t in state.items() if name.startswith("components.") and t.is_floating_point())
+        )
+        algorithm.load_state_dict(state)
+        self.federation.keys = torch.tensor([facts["client"]])
+        algorithm.statistics.planned_rounds = facts["planned_rounds"]
+        algorithm.statistics.round_seconds = [0.0] * facts["round"]
+        algorithm.trainer = OneProcess(facts["round"])  # type: ignore[assignment]
+        algorithm.prepare_for(self.federation)
+        return algorithm
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    def _path(self, run: str, name: str) -> Path:
+        return self.folder / run / name
+
+    def _newest_round(self, run: str) -> int | None:
+        path = self._path(run, NEWEST)
+        return _round_of(path) if path.is_file() else None
+
+    def _state(self, run: str, before: int | None) -> Models | None:
+        """The newest state, or the newest from before a round: after a restart the server may ask for a round again."""
+        for name in (NEWEST, BEFORE):
+            path = self._path(run, name)
+            if path.is_file() and (before is None or _round_of(path) < before):
+                return safetensors.torch.load_file(path)
+        return None
+
+    def _keep(self, algorithm: FederatedAlgorithm, run: str, round_: int) -> None:
+        newest = self._path(run, NEWEST)
+        if newest.is_file() and _round_of(newest) < round_:
+            newest.replace(self._path(run, BEFORE))
+        tensors = {name: tensor.contiguous().clone() for name, tensor in algorithm.state_dict().items()}
+        with replacing(newest) as path:
+            safetensors.torch.save_file(tensors, path, {"round": str(round_)})
+
+
+def _round_of(path: Path) -> int:
+    with safetensors.safe_open(path, "pt") as file:
+        return int(file.metadata()["round"])

@@ -1,0 +1,178 @@
+"""The server's side: an ordinary run whose client updates and scores come from remote clients."""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.checkpoints import recipe_of
+from fedem_lightning.algorithms.growth import Remembered, federation_of
+from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.deploy.state import sent_for_scoring, sent_for_training, state_of_client
+from fedem_lightning.deploy.wire import Link, Parcel, unpacked, with_prefix
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.evaluation.scores import Scores
+from fedem_lightning.rejections import EXCEPTION, NO_ANSWER
+
+
+class RemoteClients:
+    """The clients behind a link, by their indices in the federation.
+
+    Args:
+        link: to their nodes.
+        nodes: address of each client's node, [T].
+        run: the name under which the clients keep their state.
+        started: the clients that have state of this run.
+
+    """
+
+    def __init__(self, link: Link, nodes: list[int], run: str, started: set[int]) -> None:
+        self.link, self.nodes, self.run, self.started = link, nodes, run, started
+
+    def begin(self, algorithm: FederatedAlgorithm, round_: int) -> "RemoteUpdates":
+        """The source of a round's updates."""
+        return RemoteUpdates(self, algorithm, round_)
+
+    def ask(self, algorithm: FederatedAlgorithm, kind: str, clients: Tensor, round_: int) -> Iterator[tuple[int, Any]]:
+        """Asks clients; yields the index of each and its reply, or None. A client without state gets a start."""
+        waiting = clients.tolist()
+        for again in (False, True):
+            places = {self.nodes[t]: t for t in waiting}
+            waiting = []
+            requests = {node: self._request(algorithm, kind, t, round_, again) for node, t in places.items()}
+            for node, reply in self.link.ask(requests) if requests else ():
+                if reply is not None and reply.facts.get("needs_start") and not again:
+                    self.started.discard(places[node])
+                    waiting.append(places[node])
+                else:
+                    yield places[node], reply
+
+    def _request(self, algorithm: FederatedAlgorithm, kind: str, client: int, round_: int, start: bool) -> Parcel:
+        facts = {
+            "kind": kind,
+            "run": self.run,
+            "client": client,
+            "round": round_,
+            "planned_rounds": algorithm.statistics.planned_rounds,
+            "recipe": recipe_of(algorithm),
+        }
+        sent = sent_for_training(algorithm, client) if kind == "train" else sent_for_scoring(algorithm, client)
+        tensors = {f"sent.{name}": tensor for name, tensor in sent.items()}
+        if start or client not in self.started:
+            tensors |= {f"start.{name}": tensor for name, tensor in state_of_client(algorithm, client).items()}
+        return Parcel(facts, tensors)
+
+    def scores(self, algorithm: FederatedAlgorithm, federation: Federation, clients: Tensor) -> Scores:
+        """The scores that clients compute of themselves; NaN for one that does not answer."""
+        place, n = {t: i for i, t in enumerate(clients.tolist())}, len(clients)
+        measures = {split: {m: np.full(n, np.nan) for m in federation.task.measures} for split in SPLITS}
+        columns = {name: np.full(n, np.nan) for name in algorithm.scored_columns}
+        for client, reply in self.ask(algorithm, "score", clients, algorithm.statistics.rounds):
+            if reply is None or "error" in reply.facts:
+                continue
+            for split, found in reply.facts["measures"].items():
+                for measure, value in found.items():
+                    measures[split][measure][place[client]] = value
+            for name, value in reply.facts["columns"].items():
+                columns[name][place[client]] = value
+            for split, size in reply.facts["sizes"].items():
+                known = federation.splits[split]
+                assert isinstance(known, Remembered)  # see `_without_samples`
+                known.n_known[client] = size
+        return Scores(measures, columns)
+
+
+class RemoteUpdates:
+    """The client updates of one round, from remote clients; their private state stays with them."""
+
+    def __init__(self, clients: RemoteClients, algorithm: FederatedAlgorithm, round_: int) -> None:
+        self.clients, self.algorithm, self.round_ = clients, algorithm, round_
+        self.error: Exception | None = None
+
+    def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
+        """The updates of the clients [C] as they arrive; a client that fails or does not answer is rejected."""
+        algorithm, metrics = self.algorithm, self.algorithm.round_metrics
+        for t, reply in self.clients.ask(algorithm, "train", clients, self.round_):
+            client = torch.tensor([t])
+            if reply is None:
+                metrics.reject(client, NO_ANSWER)
+                continue
+            if "error" in reply.facts:
+                require(not reply.facts["is_users"], f"client {federation.names[t]}: {reply.facts['error']}")
+                metrics.reject(client, EXCEPTION, reply.facts["error"])
+                self.error = self.error or RuntimeError(f"client {federation.names[t]}: {reply.facts['error']}")
+                continue
+            self.clients.started.add(t)
+            for reason, detail in reply.facts["rejected"]:
+                metrics.reject(client, reason, detail)
+            for name, (total, count) in reply.facts["metrics"].items():
+                metrics.add_sum(name, total, count)
+            for name, rows in with_prefix(reply.tensors, "reported.").items():
+                algorithm.get_buffer(name)[t] = rows[0]
+            yield client, unpacked(reply.tensors, reply.facts["n_groups"])
+
+    def put_all_back(self) -> None:
+        """Nothing: a client that is asked for a round again starts from its state before the round."""
+
+
+class RemoteDataModule(FederatedDataModule):
+    """A federation whose samples are with its clients.
+
+    Args:
+        link: to the clients' nodes.
+        n_clients: clients that must be there before the first round.
+
+    """
+
+    def __init__(self, link: Link, nodes: list[int], run: str | None = None) -> None:
+        run = run or uuid.uuid4().hex
+        found = dict(_descriptions(link, nodes, run))
+        require(len(found) == len(nodes), f"{len(nodes) - len(found)} of {len(nodes)} clients do not answer")
+        order = sorted(nodes, key=lambda node: found[node]["name"])
+        names = tuple(found[node]["name"] for node in order)
+        require(len(set(names)) == len(names), "two clients have the same name")
+        started = {t for t, node in enumerate(order) if found[node]["round"] is not None}
+        schema = _schema([found[node] for node in order], names)
+        super().__init__(_without_samples(schema))
+        self.remote = RemoteClients(link, order, run, started)
+
+
+def _descriptions(link: Link, nodes: list[int], run: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    requests = {node: Parcel({"kind": "describe", "run": run}, {}) for node in nodes}
+    for node, reply in link.ask(requests):
+        if reply is not None:
+            require("error" not in reply.facts, f"a client: {reply.facts.get('error')}")
+            yield node, reply.facts
+
+
+def _schema(descriptions: list[dict[str, Any]], names: tuple[str, ...]) -> Schema:
+    """The form of all clients' samples.
+
+    Raises:
+        UserError: two clients' samples have different forms.
+
+    """
+    first = descriptions[0]["form"]
+    for one, name in zip(descriptions, names, strict=True):
+        differing = [key for key, value in one["form"].items() if value != first[key]]
+        if differing:
+            raise UserError(f"clients {names[0]} and {name} have samples of different forms ({', '.join(differing)})")
+    n_train = torch.tensor([one["n_train"] for one in descriptions])
+    state: Mapping[str, Any] = {**first, "seen": n_train > 0, "n_train": n_train, "names": list(names)}
+    return Schema.from_state(state)
+
+
+def _without_samples(schema: Schema) -> Federation:
+    """The federation of the clients, of which only the numbers of training samples are known."""
+    kind = np.uint8 if schema.pixels is not None else np.int64 if schema.vocabulary is not None else np.float32
+    none = torch.zeros(0, dtype=torch.int64)
+    samples = schema.samples_of(np.zeros((0, *schema.raw_shape), dtype=kind))
+    return federation_of(schema, samples, none, none, ())

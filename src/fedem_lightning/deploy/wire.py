@@ -1,0 +1,77 @@
+"""What server and clients send each other: plain facts, and tensors by name."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Models, Sent
+
+
+class Parcel(NamedTuple):
+    """A request of the server, or the reply of a client."""
+
+    facts: dict[str, Any]  # numbers, strings, None, lists and dictionaries
+    tensors: Models
+
+    def to_bytes(self) -> bytes:
+        """The parcel as a safetensors file, with the facts as JSON in its header."""
+        tensors = {
+            name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in self.tensors.items()
+        }
+        return safetensors.torch.save(tensors, {"facts": json.dumps(self.facts)})
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Parcel":
+        """The parcel that `to_bytes` made."""
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        return cls(json.loads(header["__metadata__"]["facts"]), safetensors.torch.load(content))
+
+
+class Link(Protocol):
+    """The server's way to its clients."""
+
+    def connected(self) -> list[int]:
+        """The addresses of the nodes that are there now."""
+
+    def ask(self, requests: Mapping[int, Parcel]) -> Iterator[tuple[int, Parcel | None]]:
+        """Sends each node its request; yields the replies as they come, and None for a node that does not answer."""
+
+
+def packed(sent: Sent | None) -> Models:
+    """One client's update as tensors by name."""
+    if sent is None:
+        return {}
+    parts = {"models": sent.models, "extras": sent.extras}
+    found = {f"{part}.{name}": rows for part, models in parts.items() for name, rows in models.items()}
+    return found | {"weights": sent.weights} | ({} if sent.group is None else {"group": sent.group})
+
+
+def unpacked(tensors: Models, n_groups: int) -> Sent | None:
+    """The update that `packed` has made tensors of."""
+    if "weights" not in tensors:
+        return None
+    models, extras = (with_prefix(tensors, f"{part}.") for part in ("models", "extras"))
+    return Sent(models, tensors["weights"], tensors.get("group"), n_groups, extras)
+
+
+def with_prefix(tensors: Models, prefix: str) -> Models:
+    """The tensors whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def same_form(tensors: Models, like: Models) -> bool:
+    """Whether tensors have the names, shapes and dtypes of others."""
+
+    def form(models: Models) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        return {name: (tensor.shape, tensor.dtype) for name, tensor in models.items()}
+
+    return form(tensors) == form(like)
+
+
+def bytes_of(tensors: Mapping[str, Tensor]) -> int:
+    """The bytes of the tensors' values."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -1,0 +1,62 @@
+"""Clients of their own against the simulation: the same algorithm file gives the same models."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedem_lightning import ClientSGD, FederatedDataModule, UserError
+from fedem_lightning.deploy.remote import RemoteDataModule
+from helpers.conformance import EVERY, Row
+from helpers.federations import make_trainer
+from helpers.remote import ByteLink, nodes_of
+
+KEPT = ClientSGD(lr=0.1, momentum=0.9, state="keep")
+
+
+def trained(row: Row, data: FederatedDataModule, rounds: int = 5, **options: Any) -> Any:
+    """The method's model after some rounds, and its clients' table."""
+    model = row.model(data, client_optimizer=KEPT, **options)
+    model.remote = data.remote
+    trainer = make_trainer(rounds)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*eta lambda")
+        warnings.filterwarnings("ignore", message=".*cannot split")
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+    return model
+
+
+def remote(data: FederatedDataModule, folder: Path) -> tuple[RemoteDataModule, ByteLink]:
+    link = ByteLink(nodes_of(data, folder))
+    return RemoteDataModule(link, link.connected()), link
+
+
+@EVERY
+def test_clients_of_their_own_train_the_models_of_the_simulation(row: Row, tmp_path: Path) -> None:
+    data = row.data()
+    apart, _ = remote(data, tmp_path)
+    if row.kind.needs_one_machine:
+        with pytest.raises(UserError, match="cannot be deployed"):
+            trained(row, apart)
+        return
+    here, there = trained(row, data), trained(row, apart)
+    start = row.model(data).components.double()
+    moved = 0.0
+    for (name, a), b, before in zip(
+        here.components.state_dict().items(),
+        there.components.state_dict().values(),
+        start.state_dict().values(),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12, msg=name)
+        moved += float((a - before).abs().sum())
+    assert moved > 0.01 or not row.kind.sends_updates
+    for split in ("train", "val", "test"):
+        column = f"{split}_loss"
+        assert there.clients[column].to_numpy() == pytest.approx(here.clients[column].to_numpy(), nan_ok=True), column
+    assert list(there.clients.id) == list(here.clients.id)
+    assert there.clients.n_train.tolist() == here.clients.n_train.tolist()
+    assert there.clients.n_test.tolist() == here.clients.n_test.tolist()
