@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
+from torch import Tensor
+
 from fedem_lightning.aggregation import Sent, check_sent
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.rejections import EXCEPTION, first_line
@@ -26,6 +28,12 @@ class ClientUpdates:
         self.algorithm, self.round_ = algorithm, round_
         self.error: Exception | None = None  # the first exception of a client
         self._put_back: list[Callable[[], None]] | None = []  # while all updates of this process are rejected
+
+    def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
+        """The updates of the clients, int64 [C], as they become ready: some of the clients, and what they send."""
+        for block in self.algorithm.blocks(federation, clients):
+            for part, update in self.of(block):
+                yield part.clients, update
 
     def of(self, block: Block) -> Iterator[tuple[Block, Sent | None]]:
         """The updates of a block; several, of parts of it, if it is run again."""

@@ -129,8 +129,16 @@ class RoundMetrics:
 
     def add(self, name: str, values: Tensor) -> None:
         """Adds values of any shape to the mean called `name`."""
-        self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
-        self._counts[name] = self._counts.get(name, 0) + values.numel()
+        self.add_sum(name, float(values.double().sum()), values.numel())
+
+    def add_sum(self, name: str, total: float, count: int) -> None:
+        """Adds `count` values, of which only the sum is known, to the mean called `name`."""
+        self._sums[name] = self._sums.get(name, 0.0) + total
+        self._counts[name] = self._counts.get(name, 0) + count
+
+    def sums(self) -> dict[str, tuple[float, int]]:
+        """The sum and the number of values of each mean."""
+        return {name: (total, self._counts[name]) for name, total in self._sums.items()}
 
     def reduce(self, processes: Processes, device: torch.device) -> None:
         """Adds the metrics of the other processes, which have the same names."""

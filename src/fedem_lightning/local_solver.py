@@ -178,9 +178,9 @@ def shuffled_batches(
         some = counts[counts > 0]
         epochs = -(-steps // -(-int(some.min()) // batch_size)) if len(some) else 0
     rank = block.ranks()  # [n]
-    keys = fold(seed, Purpose.SHUFFLE, round_, block.clients)  # [C]
+    keys = fold(seed, Purpose.SHUFFLE, round_, block.keys)  # [C]
     draws = (fold(fold(keys, epoch)[owner], rank) for epoch in range(epochs))  # E x [n], in [0, 2^32)
     passes = [torch.argsort((owner << 32) | draw, stable=True) for draw in draws]
     order = torch.stack(passes) if passes else owner.new_empty(0, len(owner))  # [E, n]
     limit = Batches.limit if steps is None else steps
-    return Batches(order, counts.cpu(), batch_size, fold(seed, Purpose.DROPOUT, round_, block.clients), limit)
+    return Batches(order, counts.cpu(), batch_size, fold(seed, Purpose.DROPOUT, round_, block.keys), limit)

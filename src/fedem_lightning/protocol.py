@@ -19,6 +19,22 @@ from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.network import Network, Transmission
 
 
+class UpdateSource(Protocol):
+    """Where the client updates of a round come from."""
+
+    error: Exception | None
+
+    def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]: ...
+    def put_all_back(self) -> None: ...
+
+
+class RemoteClients(Protocol):
+    """Clients that are processes of their own, elsewhere."""
+
+    def begin(self, algorithm: "Algorithm", round_: int) -> UpdateSource: ...
+    def scores(self, algorithm: "Algorithm", federation: Federation, clients: Tensor) -> Any: ...
+
+
 class Algorithm(Protocol):
     """A federated algorithm as helpers see it; `FederatedAlgorithm` documents each member where it is defined."""
 
@@ -39,11 +55,14 @@ class Algorithm(Protocol):
     observer: RoundObserver
     diagnostics: dict[str, Any]
     has_frozen: Tensor
+    remote: RemoteClients | None
 
     @property
     def uses_server_optimizer(self) -> bool: ...
     @property
     def sends_updates(self) -> bool: ...
+    @property
+    def needs_one_machine(self) -> str: ...
     @property
     def n_trained_models(self) -> int: ...
     @property

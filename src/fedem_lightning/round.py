@@ -19,7 +19,7 @@ from fedem_lightning.models.components import model_state
 from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
 from fedem_lightning.network import Clocks, Traffic, Transmission
 from fedem_lightning.processes import Processes
-from fedem_lightning.protocol import Algorithm
+from fedem_lightning.protocol import Algorithm, UpdateSource
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, TOO_LONG, Rejection, summarised
 
 
@@ -43,7 +43,7 @@ def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
     traffic = with_frozen(algorithm, drawn, sent.traffic(len(drawn), len(cohort), algorithm.message_bytes))
     statistics.count(traffic, clocks.times(traffic))
     statistics.stragglers += len(drawn) - len(in_time)
-    rejected = count_rejections(algorithm, federation, round_, silent + rejections)
+    rejected = count_rejections(algorithm, federation, round_, silent, rejections)
     statistics.round_seconds.append(time.perf_counter() - start)
     statistics.tick()
     return {
@@ -81,20 +81,20 @@ def train_clients(
     algorithm.observer.begin("clients", len(mine))
     parameters, faults = set(trained_parameters(algorithm.components[0])), algorithm.faults
     collector, algorithm.round_metrics = algorithm.aggregation.begin(cohort, parameters), RoundMetrics()
-    updates = ClientUpdates(algorithm, round_)
-    for block in algorithm.blocks(federation, mine):
-        for part, update in updates.of(block):
-            if update is None:
-                continue
-            attacks = torch.isin(part.clients, faulty)  # [C]
-            corrupts = faults is not None and faults.corrupts and bool(attacks.any())
-            received = algorithm.received_models(part.clients) if corrupts or collector.needs_received else {}
-            if faults is not None and corrupts:
-                update = faults.corrupted(update, received, attacks, parameters)
-            finite = collector.add(update, part.clients, received)
-            algorithm.round_metrics.reject(part.clients[~finite])
+    remote = algorithm.remote
+    source = ClientUpdates(algorithm, round_) if remote is None else remote.begin(algorithm, round_)
+    for clients, update in source.updates(federation, mine):
+        if update is None:
+            continue
+        attacks = torch.isin(clients, faulty)  # [C]
+        corrupts = faults is not None and faults.corrupts and bool(attacks.any())
+        received = algorithm.received_models(clients) if corrupts or collector.needs_received else {}
+        if faults is not None and corrupts:
+            update = faults.corrupted(update, received, attacks, parameters)
+        finite = collector.add(update, clients, received)
+        algorithm.round_metrics.reject(clients[~finite])
     rejections = _meet(algorithm, collector, processes)
-    _stop_without_updates(algorithm, updates, rejections, round_, len(cohort))
+    _stop_without_updates(algorithm, source, rejections, round_, len(cohort))
     processes.exchange_rows(algorithm.client_state(), shares)
     means = collector.compute()
     if means is not None and not is_finite(rows[means.heard] for rows in means.models.values()):
@@ -126,7 +126,7 @@ def _meet(algorithm: Algorithm, collector: Collector, processes: Processes) -> l
 
 
 def _stop_without_updates(
-    algorithm: Algorithm, updates: ClientUpdates, rejections: list[Rejection], round_: int, n_clients: int
+    algorithm: Algorithm, updates: UpdateSource, rejections: list[Rejection], round_: int, n_clients: int
 ) -> None:
     """Raises the reason if all updates of the round were rejected; the model is then as it was before the round."""
     unnamed = algorithm.round_metrics.rejected - len(rejections)
@@ -175,10 +175,20 @@ def answering(algorithm: Algorithm, cohort: Tensor, faulty: Tensor) -> tuple[Ten
     return cohort[~silent], [Rejection(client, NO_ANSWER) for client in cohort[silent].tolist()]
 
 
-def count_rejections(algorithm: Algorithm, federation: Federation, round_: int, rejections: list[Rejection]) -> int:
-    """Adds a round's rejections to the statistics; returns their number."""
-    counted, silent = algorithm.statistics.rejections, sum(r.reason == NO_ANSWER for r in rejections)
-    unnamed = algorithm.round_metrics.rejected - (len(rejections) - silent)
+def count_rejections(
+    algorithm: Algorithm, federation: Federation, round_: int, silent: list[Rejection], updates: list[Rejection]
+) -> int:
+    """Adds a round's rejections to the statistics; returns their number.
+
+    Args:
+        algorithm, federation: of the run.
+        round_: number of the round, from 0.
+        silent: clients that were not asked, because a fault keeps them from answering.
+        updates: the rejected updates of known clients; there may be others in the round's metrics.
+
+    """
+    counted, rejections = algorithm.statistics.rejections, silent + updates
+    unnamed = algorithm.round_metrics.rejected - len(updates)
     error = next((rejection for rejection in rejections if rejection.reason == EXCEPTION), None)
     if error is not None and EXCEPTION not in counted.by_reason:
         name = " ".join(str(federation.names[error.client]).split())[:80]

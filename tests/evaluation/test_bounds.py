@@ -154,7 +154,7 @@ def test_a_run_is_watched_and_not_touched(kind: type, options: dict[str, Any]) -
     assert results["bounds"]["dimension"] == 2
     assert "bounds" not in run_results(plain, data.federation)
     sizes = data.federation.splits["train"].counts(data.federation.clients()).numpy()
-    weights: Any = model.lambda_of(data.federation.block(data.federation.clients(), "train")) if kind is AFL else None
+    weights: Any = model.weights if kind is AFL else None
     if kind is not AFL:
         assert results["bounds"]["skewness"] == pytest.approx(sizes.mean() * (1 / sizes).mean())
     else:

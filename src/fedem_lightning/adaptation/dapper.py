@@ -96,7 +96,7 @@ class Dapper(Adaptation):
     def _interpolated(self, seed: int, block: Block, central: Block, value: float) -> Block:
         """Replaces samples of `central`, each with probability `value`, by the client's own; lambdas share draws."""
         rank, counts = central.ranks(), block.counts()
-        keys = fold(seed, Purpose.DAPPER, block.clients)[central.owner]  # [r n]
+        keys = fold(seed, Purpose.DAPPER, block.keys)[central.owner]  # [r n]
         own = fold(keys, 0, rank) < value * 2**32  # bool [r n]
         first = (counts.cumsum(0) - counts)[central.owner]
         chosen = block.index[first + fold(keys, 1, rank) % counts[central.owner]]
@@ -107,7 +107,7 @@ class Dapper(Adaptation):
         sizes = (self.ratio * block.counts()).round().long()  # [C]
         owner = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes)
         empty = Block(block.federation, block.clients, owner, owner)
-        draws = fold(fold(algorithm.seed, Purpose.DAPPER, block.clients)[owner], 2, empty.ranks())  # in [0, 2^32)
+        draws = fold(fold(algorithm.seed, Purpose.DAPPER, block.keys)[owner], 2, empty.ranks())  # in [0, 2^32)
         if self.source == "pool":
             return Block(block.federation, block.clients, _pooled(algorithm, block, owner, draws), owner)
         if self.source == "proxy":

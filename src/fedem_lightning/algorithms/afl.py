@@ -38,12 +38,17 @@ class AFL(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.weights_lr = weights_lr
         self.add_state("weights", torch.zeros(n_clients), columns="lambda")
-        self.add_client_state("losses_of_clients", torch.zeros(n_clients))
+        self.add_client_state("losses_of_clients", torch.zeros(n_clients), reported=True)
         self.averaged = copy.deepcopy(self.components)  # w_bar
 
     def prepare(self, federation: Federation) -> None:
         """Checks that every client takes part in every round: the loss of each client moves lambda."""
         check_everybody_trains(self, federation)
+
+    def initialize(self, federation: Federation) -> None:
+        """Lambda is uniform over the clients that train."""
+        seen = federation.seen.to(self.weights)
+        self.weights.copy_(seen / seen.sum())
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """The client's loss F_t(w) and the update w - gamma_w grad F_t(w), both at the received w."""
@@ -51,13 +56,13 @@ class AFL(FederatedAlgorithm):
         loss = self.mean_losses(block)[:, 0]
         self.losses_of_clients[t] = torch.where(loss.isfinite(), loss, self.losses_of_clients[t])
         models = self.local_solver(self.broadcast(t), block, round_)
-        return Sent(models, self.lambda_of(block)[t])
+        return Sent(models, self.weights[t])
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """w <- w - gamma_w sum_t lambda_t grad F_t; lambda <- projection of lambda + gamma_lambda F; w_bar = mean w."""
         super().server_update(means, round_)
         t = round_.cohort  # all clients that train
-        self.weights[t] = project_on_simplex(self.lambda_of(round_)[t] + self.weights_lr * self.losses_of_clients[t])
+        self.weights[t] = project_on_simplex(self.weights[t] + self.weights_lr * self.losses_of_clients[t])
         for mean, current in zip(self.averaged, self.components, strict=True):
             newest, running = model_state(current), model_state(mean)
             for name, tensor in running.items():
@@ -70,11 +75,6 @@ class AFL(FederatedAlgorithm):
         """All clients predict with w_bar."""
         alone = torch.ones(len(clients), 1, dtype=self.parameter_dtype, device=clients.device)
         return SharedModels(self.averaged, alone)
-
-    def lambda_of(self, data: Block | Round) -> Tensor:
-        """lambda [T]; before the first update it is uniform over the clients that train."""
-        seen = data.federation.seen.to(self.weights)
-        return self.weights if self.weights.any() else seen / seen.sum()
 
 
 def project_on_simplex(v: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from fedem_lightning.models.features import users_network
 from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
 from fedem_lightning.models.personal_models import PersonalModels
 from fedem_lightning.network import Network, check_networks
+from fedem_lightning.protocol import RemoteClients
 from fedem_lightning.records.hyperparameters import constructor_arguments, is_plain, plain
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.check import check_arguments
@@ -118,7 +119,7 @@ class FederatedAlgorithm(
         check_arguments("algorithm", FederatedAlgorithm, locals())  # a subclass may pass them on without a range
         super().__init__()
         self._client_states, self._server_columns = {}, {}
-        self.group_state, self.sized_by_data = None, set()
+        self.group_state, self.sized_by_data, self.reported = None, set(), set()
         check_class(type(self))
         self.automatic_optimization = False
         self.n_clients, self.seed = n_clients, seed
@@ -147,6 +148,7 @@ class FederatedAlgorithm(
         self.schema: Schema | None = None  # what the model knows of its federation
         self._guest = None
         self.observer = RoundObserver()  # a progress bar replaces it
+        self.remote: RemoteClients | None = None  # where clients are not simulated here
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json

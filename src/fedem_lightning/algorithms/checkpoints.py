@@ -70,7 +70,14 @@ def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given:
         UserError: the checkpoint does not say how to make one of the arguments.
 
     """
-    saved = dict(checkpoint.get("recipe") or {})
+    model = made_from(dict(checkpoint.get("recipe") or {}), kind, trust, given)
+    model.on_load_checkpoint(checkpoint)
+    model.load_state_dict(checkpoint["state_dict"])
+    return model.eval()
+
+
+def made_from(saved: dict[str, Any], kind: Any, trust: Sequence[str], given: dict[str, Any]) -> Any:
+    """The algorithm of a recipe, with new tensors; for the arguments see `model_of`."""
     arguments = {name: value for name, value in saved.items() if name != "_target_" and name not in given}
     if "backbone" in arguments:
         arguments["backbone"] = without_download(arguments["backbone"])
@@ -78,10 +85,7 @@ def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given:
     if kind is None:
         require(bool(saved), "the checkpoint was written by an older version, and does not say what it holds")
         kind = make({"_target_": saved["_target_"], "_partial_": True}, trust, "algorithm").func
-    model = kind(**made)
-    model.on_load_checkpoint(checkpoint)
-    model.load_state_dict(checkpoint["state_dict"])
-    return model.eval()
+    return kind(**made)
 
 
 def schema_of(checkpoint: dict[str, Any]) -> Schema | None:

@@ -48,6 +48,8 @@ def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
         f"n_clients: the model was made for {algorithm.n_clients} clients, the data has {federation.n_clients}",
     )
     check_robustness(algorithm, federation)
+    together = algorithm.needs_one_machine
+    require(algorithm.remote is None or not together, f"algorithm: {name} {together}, so it cannot be deployed")
     require(
         algorithm.uses_server_optimizer or takes_plain_averages(algorithm.configure_optimizers()),
         f"algorithm.server_optimizer: {name} takes plain averages or none, expected SGD with lr 1 and no momentum "

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.protocol import RemoteClients
 
 Columns = str | tuple[str, ...] | None
 
@@ -18,8 +19,12 @@ class ClientStates(nn.Module):
     _server_columns: dict[str, Columns]  # the same for buffers [T, ...] that the server computes
     group_state: str | None  # name of the buffer that holds each client's group
     sized_by_data: set[str]  # buffers whose shapes are known from the first round on only
+    reported: set[str]  # client states whose rows clients send to the server in each round
+    remote: RemoteClients | None
 
-    def add_client_state(self, name: str, rows: Tensor, columns: Columns = None, groups: bool = False) -> None:
+    def add_client_state(
+        self, name: str, rows: Tensor, columns: Columns = None, groups: bool = False, reported: bool = False
+    ) -> None:
         """Declares a tensor that has a row for each client, which the client's process computes.
 
         Args:
@@ -27,10 +32,13 @@ class ClientStates(nn.Module):
             rows: initial values, [T, ...]; an empty tensor takes its size from the data, or from a checkpoint.
             columns: names in clients.parquet: "alpha" for rows [T], "pi_{m}" or a tuple of names for rows [T, M].
             groups: whether the rows are each client's group, int64 [T].
+            reported: whether `server_update` reads the rows of the cohort, so that clients send them in each round.
 
         """
         self.add_state(name, rows)
         self._client_states[name] = columns
+        if reported:
+            self.reported.add(name)
         if groups:
             self.group_state = name
 
@@ -73,7 +81,8 @@ class ClientStates(nn.Module):
     def client_columns(self) -> dict[str, np.ndarray]:
         """The declared columns of the clients' table, each [T]."""
         columns: dict[str, np.ndarray] = {}
-        for name, declared in {**self._client_states, **self._server_columns}.items():
+        known = self._client_states if self.remote is None else {}
+        for name, declared in {**known, **self._server_columns}.items():
             rows = self.get_buffer(name).cpu().numpy()
             match declared:
                 case tuple():

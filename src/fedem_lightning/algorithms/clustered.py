@@ -50,6 +50,7 @@ class Clustered(FederatedAlgorithm):
 
     """
 
+    needs_one_machine = "compares the clients' updates one by one"
     uses_server_optimizer = False
     cluster: Tensor  # int64 [T], the leaf of each client
     split: Tensor  # bool [nodes]

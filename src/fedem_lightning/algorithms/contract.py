@@ -85,6 +85,9 @@ class Contract:
     sends_updates = True
     """Whether clients send models; False: only the mean is allowed, of whatever else `client_update` may return."""
 
+    needs_one_machine = ""
+    """Why clients cannot be processes of their own (`deploy`), as the rest of a sentence; empty: they can."""
+
     # --- rarely -----------------------------------------------------------------------------------------------------
 
     def prepare(self, federation: Federation) -> None:

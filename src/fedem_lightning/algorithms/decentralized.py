@@ -38,6 +38,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
 
     """
 
+    needs_one_machine = "has no server"
     uses_server_optimizer = False
     sends_updates = False
     private: Tensor  # v [T, ...]

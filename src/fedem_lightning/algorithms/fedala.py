@@ -119,7 +119,7 @@ class FedALA(FederatedAlgorithm):
 
     def _part(self, block: Block, round_: int) -> Block:
         """A random share s of each client's samples."""
-        keys = fold(self.seed, Purpose.ALA, round_, block.clients)[block.owner]
+        keys = fold(self.seed, Purpose.ALA, round_, block.keys)[block.owner]
         return block.thinned(self.share, fold(keys, block.ranks()))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:

@@ -45,6 +45,7 @@ class FedGMM(FederatedAlgorithm):
 
     """
 
+    needs_one_machine = "starts its Gaussians at training samples"
     joint: Tensor  # pi_t(m1, m2), [T, M1 M2]; rows sum to 1
     means: Tensor  # mu, [M1, d]
     covariances: Tensor  # Sigma, [M1, d] or [M1, d, d]

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -71,9 +71,7 @@ class Remembered:
 
         """
         if self.n_known[clients].any():
-            raise UserError(
-                "the method needs the training samples of the run's clients, which a checkpoint does not have"
-            )
+            raise UserError("the method needs the training samples of the run's clients, which are not here")
         return self.split.positions(clients)
 
     def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Remembered":
@@ -103,16 +101,16 @@ def federation_of(
 
     """
     n_clients = schema.n_clients + len(names)
-    splits: dict[str, Any] = {}
+    splits: dict[str, Remembered] = {}
     for code, name in enumerate(("train", "val", "test")):
         index = torch.nonzero(split == code).squeeze(1)
         index = index[clients[index].argsort(stable=True)]
         counts = torch.bincount(clients[index], minlength=n_clients)
-        splits[name] = Split(index, torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
-    known = torch.zeros(n_clients, dtype=torch.int64)
+        there = Split(index, torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+        splits[name] = Remembered(there, torch.zeros(n_clients, dtype=torch.int64))
+    known = splits["train"].n_known
     known[: schema.n_clients] = schema.n_train
     known[clients.unique()] = 0
-    splits["train"] = Remembered(splits["train"], known)
     seen = torch.zeros(n_clients, dtype=torch.bool)
     seen[: schema.n_clients] = schema.seen
     all_names = tuple(schema.name(t) for t in range(schema.n_clients)) + names

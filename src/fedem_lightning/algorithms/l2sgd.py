@@ -40,6 +40,7 @@ class L2SGD(FederatedAlgorithm):
 
     """
 
+    needs_one_machine = "changes the clients' models on the server"
     uses_server_optimizer = False
 
     def __init__(

@@ -65,7 +65,7 @@ def mixture_metrics(algorithm: Algorithm, federation: Federation) -> dict[str, f
 
     """
     pi = getattr(algorithm, "pi", None)
-    if pi is None:
+    if pi is None or algorithm.remote is not None:
         return {}
     weights = pi[federation.clients()].double()  # [C, M]
     means = {f"pi/mean_{m}": float(mean) for m, mean in enumerate(weights.mean(dim=0))}
@@ -175,7 +175,8 @@ class LightningHooks:
         self.prepare(federation)
         if self.adaptation is not None:
             self.adaptation.prepare(federation)
-        check_fit(self.components[0], federation)
+        if self.remote is None:  # else every client checks it
+            check_fit(self.components[0], federation)
         if self.schema is None:
             self.schema = Schema.of(federation)
 
@@ -192,7 +193,7 @@ class LightningHooks:
 
     def _personalize(self: Trained, federation: Federation, clients: Tensor) -> None:
         """Each process personalises its share of the clients; then all processes exchange the client state."""
-        if not len(clients):
+        if not len(clients) or self.remote is not None:  # remote clients personalise themselves
             return
         processes = Processes.of(self.trainer)
         shares = [clients[rank :: processes.size] for rank in range(processes.size)]

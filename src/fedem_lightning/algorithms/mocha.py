@@ -75,6 +75,7 @@ class MOCHA(FederatedAlgorithm):
 
     """
 
+    needs_one_machine = "relates the clients' tasks on the server"
     uses_server_optimizer = False
     sends_updates = False
 
@@ -156,7 +157,7 @@ class MOCHA(FederatedAlgorithm):
         """H_t, the numbers of coordinate steps, int64 [C]; a function of (seed, round, client)."""
         share: Tensor | float = self.work
         if self.stragglers is not None:
-            uniform = fold(self.seed, Purpose.STRAGGLERS, round_, block.clients).double() / 2**32
+            uniform = fold(self.seed, Purpose.STRAGGLERS, round_, block.keys).double() / 2**32
             share = self.stragglers + (1 - self.stragglers) * uniform  # [C]
         return (share * block.counts().double()).long().clamp(min=1)
 

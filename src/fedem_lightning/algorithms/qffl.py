@@ -48,7 +48,9 @@ class QFFL(FederatedAlgorithm):
         return sample_cohort(clients, self.participation, self.seed, round_, odds)
 
     def initialize(self, federation: Federation) -> None:
-        """Sets the first reference, the mean loss of the first cohort."""
+        """Sets the first reference, a scale: the mean loss of the first cohort, or 1 if the samples are elsewhere."""
+        if self.remote is not None:
+            return
         losses = [self.mean_losses(block)[:, 0] for block in self.blocks(federation, self.cohort(federation, 0))]
         mean = torch.cat(losses).nan_to_num(1.0, 1.0).mean() / federation.task.n_targets
         self.reference.copy_(mean + 1e-10)

@@ -77,6 +77,7 @@ class UserCentric(FederatedAlgorithm):
 
     """
 
+    needs_one_machine = "compares the clients' gradients in special rounds"
     uses_server_optimizer = False
     stream: Tensor  # of each client, int64 [T]
     weights: Tensor  # of the clients in each stream's average, any scale [k, T]

@@ -35,6 +35,12 @@ class Block:
     index: Tensor  # int64 [n], positions in the federation's samples
     owner: Tensor  # int64 [n], position of the sample's client in `clients`
 
+    @property
+    def keys(self) -> Tensor:
+        """The clients' keys, from which their random numbers are drawn, int64 [C]."""
+        keys = self.federation.keys
+        return self.clients if keys is None else keys[self.clients]
+
     def counts(self) -> Tensor:
         """Samples of each client, int64 [C]."""
         return torch.bincount(self.owner, minlength=len(self.clients))
@@ -121,6 +127,8 @@ class Federation:
         notes: where the samples come from, which were left out and why; plain values, saved in results.json.
         domains: domains of the samples, if they are known.
         features: how rows of a table became x, if they did.
+        keys: of the clients' random numbers, int64 [T]; None: their indices. A client that is alone in its federation
+            draws with its key what it draws among all.
 
     """
 
@@ -136,11 +144,12 @@ class Federation:
         notes: dict[str, Any] | None = None,
         domains: Domains | None = None,
         features: TableFeatures | None = None,
+        keys: Tensor | None = None,
     ) -> None:
         self.samples, self.splits, self.names = samples, splits, names
         self.seen, self.task, self.truth = seen, task, truth or {}
         self.augmentation, self.notes, self.domains = augmentation, notes or {}, domains
-        self.features = features
+        self.features, self.keys = features, keys
         self._digest_of_x: str | None = None
 
     @classmethod
@@ -166,7 +175,7 @@ class Federation:
             task: loss and label space.
             names: names of the T clients.
             seen: bool [T]; default: all clients.
-            more: `truth`, `augmentation`, `notes`, `domains`, `features`.
+            more: `truth`, `augmentation`, `notes`, `domains`, `features`, `keys`.
 
         Raises:
             UserError: a seen client has no training sample.
@@ -226,7 +235,9 @@ class Federation:
             return self
         splits = {name: split.to(device) for name, split in self.splits.items()}
         domains = self.domains and self.domains.to(device)
-        other = self._with(samples=self.samples.to(device), splits=splits, seen=self.seen.to(device), domains=domains)
+        keys = None if self.keys is None else self.keys.to(device)
+        moved = {"samples": self.samples.to(device), "splits": splits, "seen": self.seen.to(device)}
+        other = self._with(**moved, domains=domains, keys=keys)
         other._digest_of_x = self._digest_of_x
         return other
 

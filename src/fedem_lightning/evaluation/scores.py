@@ -75,6 +75,9 @@ def score(
     Each process scores its share of the clients; torchmetrics sums them up. An adaptation tunes on the training samples
     of `own_data`. `by_sample` says whether the scores of the test samples are kept.
     """
+    if algorithm.remote is not None:
+        found: Scores = algorithm.remote.scores(algorithm, federation, clients)
+        return found
     with torch.inference_mode(False), torch.no_grad():  # an adaptation trains
         samples = sample_scores(federation, clients) if by_sample else None
         return _score(algorithm, federation, clients, own_data or federation, samples)
@@ -173,6 +176,7 @@ def client_table(
     """
     clients = all_scored_clients(algorithm, federation)
     rows = clients.cpu().numpy()
+    measures, columns, samples = score(algorithm, federation, clients, own_data, by_sample=True)
     table = pd.DataFrame(
         {
             "id": [federation.names[t] for t in rows],
@@ -184,7 +188,6 @@ def client_table(
         rounds = algorithm.statistics.rounds
         faulty = algorithm.faults.ever_faulty(federation.clients(), algorithm.seed, rounds)
         table["faulty"] = torch.isin(clients, faulty).cpu().numpy()
-    measures, columns, samples = score(algorithm, federation, clients, own_data, by_sample=True)
     for split, found in measures.items():
         for measure, scores in found.items():
             table[f"{split}_{measure}"] = scores

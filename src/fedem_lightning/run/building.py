@@ -40,6 +40,7 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
         networks={str(name): instantiate(network) for name, network in (config.get("network") or {}).items()},
         seed=config.seed,
     )
+    model.remote = data.remote
     model.prepare_for(data.federation)
     return model
 
