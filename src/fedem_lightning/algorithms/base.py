@@ -202,6 +202,11 @@ class FederatedAlgorithm(
         return next(self.components.parameters()).dtype
 
     @property
+    def known_pi(self) -> Tensor | None:
+        """The mixture weights [T, M] of a method that has `pi`; None also where they are with clients elsewhere."""
+        return None if self.remote is not None else getattr(self, "pi", None)
+
+    @property
     def is_adapted(self) -> bool:
         """Whether clients adapt their models before they are scored."""
         return self.adaptation is not None

@@ -64,8 +64,8 @@ def mixture_metrics(algorithm: Algorithm, federation: Federation) -> dict[str, f
         pi/mean_0, pi/mean_1, ...: the mean weight of each component; pi/entropy: the mean of -sum pi ln pi, in nats.
 
     """
-    pi = getattr(algorithm, "pi", None)
-    if pi is None or algorithm.remote is not None:
+    pi = algorithm.known_pi
+    if pi is None:
         return {}
     weights = pi[federation.clients()].double()  # [C, M]
     means = {f"pi/mean_{m}": float(mean) for m, mean in enumerate(weights.mean(dim=0))}

@@ -22,6 +22,11 @@ from fedem_lightning.rejections import first_line
 NEWEST, BEFORE = "state.safetensors", "before.safetensors"
 
 
+def failed(error: Exception) -> Parcel:
+    """The reply of a client that has failed."""
+    return Parcel({"error": first_line(error), "is_users": isinstance(error, UserError)}, {})
+
+
 class OneProcess(NamedTuple):
     """What an algorithm asks its Trainer for."""
 
@@ -52,7 +57,7 @@ class Node:
             with torch.inference_mode(False), torch.no_grad():
                 return answers[request.facts["kind"]](request)
         except Exception as error:
-            return Parcel({"error": first_line(error), "is_users": isinstance(error, UserError)}, {})
+            return failed(error)
 
     def _describe(self, request: Parcel) -> Parcel:
         """The client's name, the form of its samples, and the number of them that it trains on."""

@@ -29,7 +29,7 @@ def pick_devices(config: "DictConfig", model: Algorithm, data: "FederatedDataMod
     """
     devices, accelerator = config.trainer.devices, config.trainer.get("accelerator", "auto")
     on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
-    if not on_cpu:
+    if not on_cpu or model.remote is not None:
         return 1 if devices is None else devices
     long = arithmetic(model, data) * int(config.trainer.max_epochs) > LONG_RUN_FLOPS
     _print_precision_line(str(config.trainer.precision), long and isinstance(engine_on_cpu(model), LoopEngine))

@@ -47,7 +47,7 @@ class MixtureWeights(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Federation, *args: Any
     ) -> None:
         """Adds the newest mixture weights to the file."""
-        pi = getattr(pl_module, "pi", None)
+        pi = getattr(pl_module, "known_pi", None)
         if pi is None or trainer.sanity_checking or trainer.state.fn != "fit" or not trainer.is_global_zero:
             return
         seen = batch.clients()

@@ -127,7 +127,7 @@ def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
 
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
     """Component diagnostics: recovery of the ground truth, dead components, twins and agreement."""
-    pi = getattr(algorithm, "pi", None)
+    pi = algorithm.known_pi
     if pi is None:
         return {"recovery": {}, "components": {}}
     weights, seen = pi.cpu().numpy(), federation.seen.cpu().numpy()

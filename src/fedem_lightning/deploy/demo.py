@@ -1,0 +1,59 @@
+"""A federation on one machine: a SuperLink and a SuperNode for each client, as processes."""
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from fedem_lightning.deploy.data import save_client
+from fedem_lightning.deploy.flower_server import error_of
+from fedem_lightning.deploy.launch import Processes, free_port
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.run.cli import CONFIG_DIR
+
+MOST = 32
+"""Largest number of clients: each is a process that loads PyTorch."""
+
+
+def demonstrate(words: Sequence[str], folder: Path, deadline: float = 600.0) -> None:
+    """Gives each client of a dataset a file and a node of its own, trains, and stops them.
+
+    Args:
+        words: of the command line, such as +experiment=digits.
+        folder: the run's folder.
+        deadline: seconds in which a client must answer.
+
+    Raises:
+        UserError: a mistake in the words, or the run has failed.
+
+    """
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        config = compose("config", list(words))
+    federation = instantiate(config.dataset).federation
+    names = [str(name) for name in federation.names]
+    require(
+        len(names) <= MOST,
+        f"{len(names)} clients are too many processes for one machine, expected at most {MOST}: dataset.n_clients",
+    )
+    require(bool(federation.seen.all()), "dataset.unseen_fraction: every client of a demonstration trains")
+    for t in range(len(names)):
+        save_client(federation, t, folder / "clients" / f"{t:03}.npz")
+    port = free_port()
+    with Processes(folder / "flower") as flower:
+        flower.superlink(port)
+        server = f"127.0.0.1:{port}"
+        for t in range(len(names)):
+            data, state = folder / "clients" / f"{t:03}.npz", folder / "clients" / f"{t:03}"
+            flower.supernode(f"client{t:03}", server, {"data": str(data), "state": str(state)})
+        settings = {"overrides": shlex.join(words), "clients": len(names), "run-dir": str(folder / "server")}
+        run = flower.run(server, settings | {"deadline": deadline})
+        while run.poll() is None:
+            time.sleep(0.2)
+        error = error_of(folder / "server")
+    if error is not None:
+        raise UserError(error)
+    done = (folder / "server" / "results.json").is_file()
+    require(done, f"the run has not ended well: see {folder / 'flower'}/*.log")

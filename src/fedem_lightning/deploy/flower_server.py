@@ -1,0 +1,105 @@
+"""Flower's ServerApp: an ordinary run, whose clients are the federation's nodes.
+
+The run's configuration (`flwr run --run-config`): overrides, words of the command line, such as "+experiment=digits
+algorithm=fedem"; clients, the number of clients that must be there; run_dir, the run's folder; deadline, the seconds in
+which a client must answer; patience, the seconds in which all clients must appear.
+"""
+
+import json
+import shlex
+import time
+import uuid
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf, open_dict
+
+from fedem_lightning.deploy.flower import FlowerLink
+from fedem_lightning.deploy.remote import RemoteDataModule
+from fedem_lightning.errors import Interrupted, require
+from fedem_lightning.records.writing import replacing
+from fedem_lightning.run.cli import CONFIG_DIR, GROUPS
+from fedem_lightning.run.execute import run
+from fedem_lightning.run.failures import user_message
+
+app = ServerApp()
+NOTES = "deploy.json"
+"""In the run's folder: the name under which clients keep their state; the line of a user's mistake, if it ended the run."""
+
+_link: FlowerLink | None = None
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Waits for the clients, then trains and tests."""
+    global _link
+    options = context.run_config
+    folder, words = Path(str(options["run-dir"])).resolve(), shlex.split(str(options["overrides"]))
+    _link = FlowerLink(grid, float(options["deadline"]))
+    notes = _notes(folder)
+    try:
+        wait_for(_link, int(options["clients"]), float(options["patience"]))
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            config = compose("config", words, return_hydra_config=True)
+        chosen = config.hydra.runtime.choices
+        choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)}
+        with open_dict(config):
+            del config["hydra"]
+            config.dataset = {"_target_": f"{__name__}.JoinedClients", "run": notes["run"]}
+            config.trainer.devices = 1
+        OmegaConf.resolve(config)
+        run(config, folder, choices, words)
+    except BaseException as error:
+        line = str(error) if isinstance(error, Interrupted) else user_message(error)
+        _save(folder, notes | ({} if line is None else {"error": line}))
+        raise
+
+
+def wait_for(link: FlowerLink, n_clients: int, patience: float) -> None:
+    """Returns once as many nodes are there.
+
+    Raises:
+        UserError: they are not there in time.
+
+    """
+    end = time.monotonic() + patience
+    while len(link.connected()) < n_clients:
+        n = len(link.connected())
+        require(time.monotonic() < end, f"clients: {n} of {n_clients} were there after {patience:g} seconds")
+        time.sleep(1)
+
+
+class JoinedClients(RemoteDataModule):
+    """The clients that are there when the run begins: the dataset of a deployed run's configuration.
+
+    Args:
+        run: the name under which the clients keep their state.
+
+    """
+
+    def __init__(self, run: str) -> None:
+        assert _link is not None  # `main` has set it
+        super().__init__(_link, _link.connected(), run)
+
+
+def _notes(folder: Path) -> dict[str, str]:
+    path = folder / NOTES
+    if path.is_file():
+        kept = json.loads(path.read_text())
+        return {"run": kept["run"]}
+    notes = {"run": uuid.uuid4().hex}
+    _save(folder, notes)
+    return notes
+
+
+def _save(folder: Path, notes: dict[str, str]) -> None:
+    with replacing(folder / NOTES) as path:
+        path.write_text(json.dumps(notes))
+
+
+def error_of(folder: Path) -> str | None:
+    """The user's mistake that has ended the run of a folder."""
+    path = folder / NOTES
+    return json.loads(path.read_text()).get("error") if path.is_file() else None

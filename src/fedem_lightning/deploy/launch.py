@@ -1,0 +1,144 @@
+"""Starts Flower's processes: a SuperLink, SuperNodes, and the run."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fedem_lightning.errors import require
+
+APP = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "fedem-lightning-app"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "fedem-lightning"
+
+[tool.flwr.app.components]
+serverapp = "fedem_lightning.deploy.flower_server:app"
+clientapp = "fedem_lightning.deploy.flower_client:app"
+
+[tool.flwr.app.config]
+overrides = "" # words of the command line: "+experiment=digits algorithm=fedem"
+clients = 2 # number of clients that must be there
+run-dir = "" # the run's folder, on the server
+deadline = 600.0 # seconds in which a client must answer
+patience = 120.0 # seconds in which all clients must appear
+"""
+"""pyproject.toml of the Flower app: `flwr run` sends it to the SuperLink."""
+
+GRACE = 5
+"""Seconds that processes have to end by themselves."""
+
+
+def write_app(folder: Path) -> None:
+    """Writes the Flower app: a folder for `flwr run`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(APP)
+
+
+class Processes:
+    """Flower's processes; they end with the block.
+
+    Args:
+        folder: of their logs, and of Flower's settings.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.running = folder, dict[str, subprocess.Popen[bytes]]()
+        folder.mkdir(parents=True, exist_ok=True)
+        commands = str(Path(sys.executable).parent)
+        path = os.pathsep.join([commands, os.environ.get("PATH", "")])
+        own = {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+        self.environment = os.environ | own | {"PATH": path}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self, name: str, command: Sequence[str]) -> None:
+        """Starts a process in a group of its own; what it prints goes to NAME.log."""
+        log = (self.folder / f"{name}.log").open("ab")
+        options: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
+        self.running[name] = subprocess.Popen(command, env=self.environment, **options)
+
+    def stop(self) -> None:
+        """Ends all processes, and those that they have started."""
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            for process in self.running.values():
+                _signal(process, end)
+            deadline = time.monotonic() + GRACE
+            while time.monotonic() < deadline and any(process.poll() is None for process in self.running.values()):
+                time.sleep(0.1)
+        self.running.clear()
+
+    def superlink(self, port: int, options: Sequence[str] = ("--insecure",), host: str = "127.0.0.1") -> None:
+        """Starts the server's SuperLink, and waits until it listens."""
+        command = ["flower-superlink", "--host", host, "--port", str(port), "--disable-runtime-dependency-installation"]
+        self.start("superlink", [*command, *options])
+        for _ in range(600):
+            require(self.running["superlink"].poll() is None, f"the SuperLink has ended: {self.folder}/superlink.log")
+            if _listens(port):
+                return
+            time.sleep(0.1)
+        require(False, f"the SuperLink does not listen at port {port}: {self.folder}/superlink.log")
+
+    def supernode(
+        self, name: str, superlink: str, config: Mapping[str, Any], options: Sequence[str] = ("--insecure",)
+    ) -> None:
+        """Starts a client's SuperNode."""
+        settings = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        command = ["flower-supernode", "--superlink", superlink, "--node-config", settings, "--port", str(free_port())]
+        self.start(name, [*command, *options])
+
+    def run(self, superlink: str, config: Mapping[str, Any], insecure: bool = True) -> subprocess.Popen[bytes]:
+        """Submits the run to the SuperLink; the process ends with it, and prints what the run prints."""
+        write_app(self.folder / "app")
+        home, settings = self.folder / "flwr", self.folder / "run.toml"
+        home.mkdir(exist_ok=True)
+        where = f'[superlink]\ndefault = "server"\n\n[superlink.server]\naddress = "{superlink}"\ninsecure = {str(insecure).lower()}\n'
+        (home / "config.toml").write_text(where)
+        settings.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
+        command = ["flwr", "run", str(self.folder / "app"), "server", "--run-config", str(settings), "--stream"]
+        self.start("run", command)
+        return self.running["run"]
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return
