@@ -19,7 +19,7 @@ from fedem_lightning.tasks import TaskName
 
 
 def save_client(federation: Federation, client: int, path: Path) -> None:
-    """Writes one client's samples, as an .npz file that `load_client` reads: x, y, split, and the form of all samples."""
+    """Writes one client's samples for `load_client`: an .npz file with x, y, split, and the form of all samples."""
     require(federation.augmentation is None, "dataset.augmentation: clients of their own do not augment images")
     t = torch.tensor([client])
     index = [federation.splits[split].positions(t)[0] for split in SPLITS]

@@ -1,18 +1,18 @@
 """A federation on one machine: a SuperLink and a SuperNode for each client, as processes."""
 
 import shlex
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from fedem_lightning.deploy.data import save_client
 from fedem_lightning.deploy.flower_server import error_of
-from fedem_lightning.deploy.launch import Processes, free_port
+from fedem_lightning.deploy.launch import LOOPBACK, Processes, free_port
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.run.cli import CONFIG_DIR
+from fedem_lightning.run.usage import CONFIG_DIR
 
 MOST = 32
 """Largest number of clients: each is a process that loads PyTorch."""
@@ -44,16 +44,37 @@ def demonstrate(words: Sequence[str], folder: Path, deadline: float = 600.0) -> 
     port = free_port()
     with Processes(folder / "flower") as flower:
         flower.superlink(port)
-        server = f"127.0.0.1:{port}"
+        server = f"{LOOPBACK}:{port}"
         for t in range(len(names)):
             data, state = folder / "clients" / f"{t:03}.npz", folder / "clients" / f"{t:03}"
             flower.supernode(f"client{t:03}", server, {"data": str(data), "state": str(state)})
-        settings = {"overrides": shlex.join(words), "clients": len(names), "run-dir": str(folder / "server")}
-        run = flower.run(server, settings | {"deadline": deadline})
-        while run.poll() is None:
-            time.sleep(0.2)
-        error = error_of(folder / "server")
+        serve(flower, server, words, folder, {"clients": len(names), "deadline": deadline, "patience": 120.0})
+
+
+def serve(
+    flower: Processes,
+    server: str,
+    words: Sequence[str],
+    folder: Path,
+    settings: Mapping[str, Any],
+    certificate: str | None = None,
+) -> None:
+    """Runs a configuration on the clients of a SuperLink.
+
+    Args:
+        flower: the processes.
+        server: address of the SuperLink.
+        words: of the command line, such as +experiment=digits.
+        folder: the run's folder.
+        settings: clients, deadline and patience, see `flower_server.py`.
+        certificate: see `Processes.run`.
+
+    Raises:
+        UserError: a mistake in the words, or the run has failed.
+
+    """
+    flower.run(server, {"overrides": shlex.join(words), "run-dir": str(folder), **settings}, certificate)
+    error = error_of(folder)
     if error is not None:
         raise UserError(error)
-    done = (folder / "server" / "results.json").is_file()
-    require(done, f"the run has not ended well: see {folder / 'flower'}/*.log")
+    require((folder / "results.json").is_file(), f"the run has failed: see {flower.folder / 'run.log'}")

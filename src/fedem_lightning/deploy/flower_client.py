@@ -1,7 +1,7 @@
 """Flower's ClientApp: each message is answered by the client's node.
 
-The node's configuration (`flower-supernode --node-config`): data, an .npz file (`data.load_client`); and, optionally, name,
-task, n_classes, state (the folder of the client's state; default: fedem_state/NAME), trust (packages, with commas).
+The node's configuration (`flower-supernode --node-config`): data, an .npz file (`data.load_client`); and, optionally,
+name, task, n_classes, state (the folder of the client's state; default: fedem_state/NAME), trust (packages, by commas).
 """
 
 from functools import lru_cache

@@ -20,13 +20,14 @@ from fedem_lightning.deploy.flower import FlowerLink
 from fedem_lightning.deploy.remote import RemoteDataModule
 from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.records.writing import replacing
-from fedem_lightning.run.cli import CONFIG_DIR, GROUPS
+from fedem_lightning.run.cli import GROUPS  # with it come the resolvers of the configurations
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.failures import user_message
+from fedem_lightning.run.usage import CONFIG_DIR
 
 app = ServerApp()
 NOTES = "deploy.json"
-"""In the run's folder: the name under which clients keep their state; the line of a user's mistake, if it ended the run."""
+"""In the run's folder: the name under which clients keep their state; the user's mistake that has ended the run."""
 
 _link: FlowerLink | None = None
 

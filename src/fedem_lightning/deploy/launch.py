@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -9,7 +10,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from fedem_lightning.errors import require
@@ -44,6 +44,12 @@ patience = 120.0 # seconds in which all clients must appear
 """
 """pyproject.toml of the Flower app: `flwr run` sends it to the SuperLink."""
 
+LOOPBACK = "127.0.0.1"
+FLOWERS_OWN = re.compile(
+    r"\x1b\[9\dm|^Flower App|^- Recommended|^Using SuperLink|^Successfully (started|installed)|^\s*$"
+)
+"""Lines of `flwr run` that are not the run's."""
+
 GRACE = 5
 """Seconds that processes have to end by themselves."""
 
@@ -73,7 +79,9 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def start(self, name: str, command: Sequence[str]) -> None:
@@ -92,10 +100,10 @@ class Processes:
                 time.sleep(0.1)
         self.running.clear()
 
-    def superlink(self, port: int, options: Sequence[str] = ("--insecure",), host: str = "127.0.0.1") -> None:
+    def superlink(self, port: int, host: str = LOOPBACK, security: Sequence[str] = ("--insecure",)) -> None:
         """Starts the server's SuperLink, and waits until it listens."""
         command = ["flower-superlink", "--host", host, "--port", str(port), "--disable-runtime-dependency-installation"]
-        self.start("superlink", [*command, *options])
+        self.start("superlink", [*command, *security])
         for _ in range(600):
             require(self.running["superlink"].poll() is None, f"the SuperLink has ended: {self.folder}/superlink.log")
             if _listens(port):
@@ -104,37 +112,57 @@ class Processes:
         require(False, f"the SuperLink does not listen at port {port}: {self.folder}/superlink.log")
 
     def supernode(
-        self, name: str, superlink: str, config: Mapping[str, Any], options: Sequence[str] = ("--insecure",)
+        self, name: str, superlink: str, config: Mapping[str, Any], security: Sequence[str] = ("--insecure",)
     ) -> None:
-        """Starts a client's SuperNode."""
+        """Starts a client's SuperNode; `config` is what `flower_client.py` reads."""
         settings = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         command = ["flower-supernode", "--superlink", superlink, "--node-config", settings, "--port", str(free_port())]
-        self.start(name, [*command, *options])
+        self.start(name, [*command, *security])
 
-    def run(self, superlink: str, config: Mapping[str, Any], insecure: bool = True) -> subprocess.Popen[bytes]:
-        """Submits the run to the SuperLink; the process ends with it, and prints what the run prints."""
+    def run(self, superlink: str, config: Mapping[str, Any], certificate: str | None = None) -> None:
+        """Submits the run to the SuperLink, prints what it prints, and returns when it has ended.
+
+        Args:
+            superlink: its address.
+            config: what `flower_server.py` reads.
+            certificate: of the authority that the SuperLink's certificate is from; None: no TLS.
+
+        """
         write_app(self.folder / "app")
         home, settings = self.folder / "flwr", self.folder / "run.toml"
         home.mkdir(exist_ok=True)
-        where = f'[superlink]\ndefault = "server"\n\n[superlink.server]\naddress = "{superlink}"\ninsecure = {str(insecure).lower()}\n'
-        (home / "config.toml").write_text(where)
+        trust = "insecure = true" if certificate is None else f"root-certificates = {json.dumps(certificate)}"
+        where = f"[superlink.server]\naddress = {json.dumps(superlink)}\n{trust}\n"
+        (home / "config.toml").write_text(f'[superlink]\ndefault = "server"\n\n{where}')
         settings.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
         command = ["flwr", "run", str(self.folder / "app"), "server", "--run-config", str(settings), "--stream"]
         self.start("run", command)
-        return self.running["run"]
+        shown = 0
+        while self.running["run"].poll() is None:
+            shown = self._show(shown)
+            time.sleep(0.2)
+        self._show(shown)
+
+    def _show(self, shown: int) -> int:
+        """Prints what the run has printed since the first `shown` lines, without Flower's own lines."""
+        lines = (self.folder / "run.log").read_text(errors="replace").splitlines()
+        for line in lines[shown:]:
+            if not FLOWERS_OWN.search(line):
+                print(line, flush=True)
+        return len(lines)
 
 
 def free_port() -> int:
     """A port of this machine that nobody listens at."""
     with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
+        found.bind((LOOPBACK, 0))
         return int(found.getsockname()[1])
 
 
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((LOOPBACK, port)) == 0
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -1,0 +1,88 @@
+"""What the commands of `python -m fedem_lightning.deploy` do."""
+
+import argparse
+import signal
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fedem_lightning.deploy.data import load_client
+from fedem_lightning.deploy.demo import demonstrate, serve
+from fedem_lightning.deploy.launch import LOOPBACK, Processes, write_app
+from fedem_lightning.errors import require
+
+
+def of(name: str) -> Callable[[argparse.Namespace], None]:
+    """The function of a command."""
+    return {"demo": demo, "server": server, "client": client, "app": app}[name]
+
+
+def demo(chosen: argparse.Namespace) -> None:
+    """A federation on this machine."""
+    folder, words = folder_of(chosen.words)
+    demonstrate(words, folder, chosen.deadline)
+
+
+def server(chosen: argparse.Namespace) -> None:
+    """A SuperLink, and one run."""
+    folder, words = folder_of(chosen.words)
+    files = security(chosen)
+    options = [f"--ssl-{long}" for long in ("certfile", "keyfile", "ca-certfile")]
+    require(len(files) in (0, 3), "TLS needs --certificate, --key and --ca together")
+    require(
+        bool(files) or chosen.insecure or chosen.host == LOOPBACK,
+        f"--host {chosen.host}: others could read what clients send; give --certificate, --key and --ca, or --insecure",
+    )
+    paths = [str(files[name]) for name in ("certificate", "key", "ca")] if files else []
+    tls = [part for pair in zip(options, paths, strict=False) for part in pair] or ["--insecure"]
+    settings = {"clients": chosen.clients, "deadline": chosen.deadline, "patience": chosen.patience}
+    with Processes(folder / "flower") as flower:
+        flower.superlink(chosen.port, chosen.host, tls)
+        print(f"waiting for {chosen.clients} clients at port {chosen.port}", flush=True)
+        serve(flower, f"{LOOPBACK}:{chosen.port}", words, folder, settings, paths[2] if paths else None)
+
+
+def client(chosen: argparse.Namespace) -> None:
+    """A SuperNode, until it is stopped."""
+    files, local = security(chosen), chosen.server.split(":")[0] in (LOOPBACK, "localhost")
+    require(
+        bool(files) or chosen.insecure or local,
+        f"--server {chosen.server}: others could read what the client sends; give --ca, or --insecure",
+    )
+    federation = load_client(chosen.data, chosen.name or None, chosen.task, chosen.n_classes or None)  # a mistake is
+    name = str(federation.names[0])  # found here, not in a round
+    state = (chosen.state or chosen.data.resolve().parent / "fedem_state" / name).resolve()
+    config = {"data": str(chosen.data.resolve()), "name": name, "state": str(state), "task": chosen.task}
+    config |= {"n_classes": chosen.n_classes, "trust": ",".join(chosen.trust)}
+    tls = ["--root-certificates", str(files["ca"])] if files else ["--insecure"]
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with Processes(state / "flower") as flower:
+        flower.supernode("supernode", chosen.server, config, tls)
+        print(f"{name}: {federation}; state in {state}", flush=True)
+        while flower.running["supernode"].poll() is None:
+            time.sleep(0.5)
+    require(False, f"the SuperNode has ended: {state / 'flower' / 'supernode.log'}")
+
+
+def app(chosen: argparse.Namespace) -> None:
+    """The Flower app's folder."""
+    require(not chosen.folder.exists(), f"{chosen.folder} is there already; choose another folder")
+    write_app(chosen.folder)
+    print(f'flwr run {chosen.folder} --run-config \'overrides="+experiment=digits" clients=2 run-dir="runs/deployed"\'')
+
+
+def folder_of(words: list[str]) -> tuple[Path, list[str]]:
+    """The run's folder, and the words without it."""
+    given = [word.removeprefix("run_dir=") for word in words if word.startswith("run_dir=")]
+    named = given[-1] if given else f"outputs/deploy/{datetime.now():%Y-%m-%d_%H-%M-%S}"
+    return Path(named).expanduser().resolve(), [word for word in words if not word.startswith("run_dir=")]
+
+
+def security(chosen: Any) -> dict[str, Path]:
+    """The files of TLS that were given, after a check that they are there."""
+    files = {name: path for name in ("certificate", "key", "ca") if (path := getattr(chosen, name, None)) is not None}
+    for name, path in files.items():
+        require(path.is_file(), f"--{name}: {path} is not there")
+    return files
