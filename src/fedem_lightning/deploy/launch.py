@@ -45,9 +45,7 @@ patience = 120.0 # seconds in which all clients must appear
 """pyproject.toml of the Flower app: `flwr run` sends it to the SuperLink."""
 
 LOOPBACK = "127.0.0.1"
-FLOWERS_OWN = re.compile(
-    r"\x1b\[9\dm|^Flower App|^- Recommended|^Using SuperLink|^Successfully (started|installed)|^\s*$"
-)
+FLOWERS_OWN = re.compile(r"\x1b\[9\dm|^Flower App|^- Rec|^Using SuperLink|^Successfully (started|installed)|^\s*$")
 """Lines of `flwr run` that are not the run's."""
 
 GRACE = 5
@@ -79,9 +77,7 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self, name: str, command: Sequence[str]) -> None:
