@@ -137,12 +137,16 @@ class Node:
         return _round_of(path) if path.is_file() else None
 
     def _state(self, run: str, before: int | None) -> Models | None:
-        """The newest state, or the newest from before a round: after a restart the server may ask for a round again."""
-        for name in (NEWEST, BEFORE):
-            path = self._path(run, name)
-            if path.is_file() and (before is None or _round_of(path) < before):
-                return safetensors.torch.load_file(path)
-        return None
+        """The newest state from before a round, or the newest (`before` is None); None: the client has to start.
+
+        A server that starts again asks for the rounds after its checkpoint a second time. If that is further back than
+        the states that are kept, the older one serves.
+        """
+        paths = [path for name in (NEWEST, BEFORE) if (path := self._path(run, name)).is_file()]
+        fitting = [path for path in paths if before is None or _round_of(path) < before]
+        if not fitting and before:
+            fitting = paths[-1:]
+        return safetensors.torch.load_file(fitting[0]) if fitting else None
 
     def _keep(self, algorithm: FederatedAlgorithm, run: str, round_: int) -> None:
         newest = self._path(run, NEWEST)
