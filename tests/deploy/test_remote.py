@@ -1,18 +1,23 @@
 """Clients of their own against the simulation: the same algorithm file gives the same models."""
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hydra.utils import get_class
+from omegaconf import OmegaConf
 
 from fedem_lightning import ClientSGD, FederatedDataModule, UserError
 from fedem_lightning.deploy.remote import RemoteDataModule
+from fedem_lightning.run.usage import CONFIG_DIR
 from helpers.conformance import EVERY, Row
 from helpers.federations import make_trainer
 from helpers.remote import ByteLink, nodes_of
 
+PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
 KEPT = ClientSGD(lr=0.1, momentum=0.9, state="keep")
 
 
@@ -60,3 +65,15 @@ def test_clients_of_their_own_train_the_models_of_the_simulation(row: Row, tmp_p
     assert list(there.clients.id) == list(here.clients.id)
     assert there.clients.n_train.tolist() == here.clients.n_train.tolist()
     assert there.clients.n_test.tolist() == here.clients.n_test.tolist()
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is only in a checkout")
+def test_the_page_names_the_methods_that_cannot_be_deployed() -> None:
+    documented = {}
+    for names, why in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|$", PAGE.read_text(), re.M):
+        documented |= {name: why for name in re.findall(r"`(\w+)`", names)}
+    refused = {}
+    for path in (CONFIG_DIR / "algorithm").glob("*.yaml"):
+        kind = get_class(OmegaConf.load(path)._target_)
+        refused |= {path.stem: kind.needs_one_machine} if kind.needs_one_machine else {}
+    assert documented == refused

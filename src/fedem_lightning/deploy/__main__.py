@@ -12,7 +12,7 @@ from fedem_lightning.startup.loading import loading
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the command; a user's mistake ends it with one line and exit code 2."""
     with one_line_for_mistakes():
-        chosen = _parser().parse_args(arguments)
+        chosen = parser().parse_args(arguments)
         found = importlib.util.find_spec("flwr") is not None
         require(found, 'deploy needs Flower: pip install "fedem-lightning[flower]"')
         with loading():
@@ -20,7 +20,8 @@ def main(arguments: list[str] | None = None) -> None:
         commands.of(chosen.command)(chosen)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options of all commands."""
     parser = Parser(prog="python -m fedem_lightning.deploy", description="Clients of their own, through Flower.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo = commands.add_parser("demo", help="a federation on this machine, each client a process")
