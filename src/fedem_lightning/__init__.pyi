@@ -1,6 +1,6 @@
 from fedem_lightning import algorithms
 from fedem_lightning.adaptation import KNN, Adaptation, Dapper, Finetune, Interpolate
-from fedem_lightning.aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, TrimmedMean
+from fedem_lightning.aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, PrivateMean, TrimmedMean
 from fedem_lightning.algorithms import *  # noqa: F403 - a new algorithm is listed there alone
 from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.backbones import (
@@ -80,6 +80,7 @@ __all__ = [
     "NoAnswer",
     "NormClipping",
     "NpzDataModule",
+    "PrivateMean",
     "ReferenceCNN",
     "ResNet18",
     "Scaling",

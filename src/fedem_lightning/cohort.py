@@ -27,6 +27,22 @@ def sample_cohort(
     return draw_clients(clients, number, generator(seed, Purpose.COHORT, round_), odds)
 
 
+def sample_independently(clients: Tensor, participation: float | int, seed: int, round_: int) -> Tensor:
+    """A cohort in which each client is with the same probability, whoever else is: a function of (seed, round).
+
+    An empty draw becomes the client that was nearest to be drawn. For the arguments see `sample_cohort`.
+    """
+    drawn = generator(seed, Purpose.COHORT, round_).random(len(clients))
+    chosen = drawn < expected_size(participation, len(clients)) / len(clients)
+    chosen[drawn.argmin()] |= not chosen.any()
+    return clients[torch.from_numpy(chosen).to(clients.device)]
+
+
+def expected_size(participation: float | int, n_clients: int) -> float:
+    """q T, the mean size of a cohort that is drawn independently."""
+    return participation * n_clients if participation <= 1 else float(cohort_size(participation, n_clients))
+
+
 def cohort_size(participation: float | int, n_clients: int) -> int:
     """Number of clients in a round; UserError if there are fewer clients than that."""
     number = share_of(participation, n_clients)

@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     FEW_SHOT = 22
     FAULTS = 23
     ALA = 24
+    PRIVACY = 25
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -6,12 +6,14 @@
 import time
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Collector, Means
 from fedem_lightning.client_updates import ClientUpdates
+from fedem_lightning.cohort import expected_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import NoUpdateLeft, UserError
 from fedem_lightning.history import Round, RoundMetrics
@@ -80,7 +82,8 @@ def train_clients(
     mine = shares[processes.rank]
     algorithm.observer.begin("clients", len(mine))
     parameters, faults = set(trained_parameters(algorithm.components[0])), algorithm.faults
-    collector, algorithm.round_metrics = algorithm.aggregation.begin(cohort, parameters), RoundMetrics()
+    facts = facts_of(algorithm, federation, cohort, round_)
+    collector, algorithm.round_metrics = algorithm.aggregation.begin(cohort, parameters, **facts), RoundMetrics()
     remote = algorithm.remote
     source = ClientUpdates(algorithm, round_) if remote is None else remote.begin(algorithm, round_)
     for clients, update in source.updates(federation, mine):
@@ -101,6 +104,17 @@ def train_clients(
         where = f"in round {round_ + 1} the mean of the updates overflows"
         raise UserError(f"training diverged: {where}; {_lower(algorithm)}")
     return means, rejections
+
+
+def facts_of(algorithm: Algorithm, federation: Federation, cohort: Tensor, round_: int) -> dict[str, Any]:
+    """What a rule for independent cohorts needs to know of the round; a deployment's noise has no key."""
+    if not algorithm.aggregation.samples_independently:
+        return {}
+    return {
+        "received": algorithm.received_models(cohort[:1]),
+        "expected": expected_size(algorithm.participation, len(federation.clients())),
+        "key": (algorithm.seed, round_) if algorithm.remote is None else None,
+    }
 
 
 def _meet(algorithm: Algorithm, collector: Collector, processes: Processes) -> list[Rejection]:

@@ -69,11 +69,11 @@ def test_clients_of_their_own_train_the_models_of_the_simulation(row: Row, tmp_p
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is only in a checkout")
 def test_the_page_names_the_methods_that_cannot_be_deployed() -> None:
-    documented = {}
+    documented: dict[str, str] = {}
     for names, why in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|$", PAGE.read_text(), re.M):
         documented |= {name: why for name in re.findall(r"`(\w+)`", names)}
-    refused = {}
+    refused: dict[str, str] = {}
     for path in (CONFIG_DIR / "algorithm").glob("*.yaml"):
-        kind = get_class(OmegaConf.load(path)._target_)
+        kind: Any = get_class(OmegaConf.load(path)._target_)
         refused |= {path.stem: kind.needs_one_machine} if kind.needs_one_machine else {}
     assert documented == refused

@@ -1,6 +1,7 @@
 """Aggregation: the updates that clients send, and the rules by which the server combines them."""
 
 from fedem_lightning.aggregation.base import Aggregation, Collector
+from fedem_lightning.aggregation.private import PrivateMean
 from fedem_lightning.aggregation.rules import (
     Mean,
     Median,
@@ -22,6 +23,7 @@ __all__ = [
     "Models",
     "MultiKrum",
     "NormClipping",
+    "PrivateMean",
     "Robust",
     "Sent",
     "TrimmedMean",

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,6 +70,7 @@ class Aggregation(Recorded, ABC):
 
     settings_key = "aggregation"
     clips = False  # whether updates are shortened (`scales`)
+    samples_independently = False  # whether each client is in a cohort with the same probability, whoever else is
     weighted = True  # whether clients count by their weights; False: alike, unless each receiver has its own weights
 
     def __init__(self, max_norm_ratio: AboveOne | None = None) -> None:
@@ -80,12 +82,13 @@ class Aggregation(Recorded, ABC):
         return False
 
     @abstractmethod
-    def begin(self, cohort: Tensor, parameters: Collection[str]) -> Collector:
+    def begin(self, cohort: Tensor, parameters: Collection[str], **more: Any) -> Collector:
         """A collector of a round's updates.
 
         Args:
             cohort: clients that may send, int64, ascending.
             parameters: names of the trained parameters, over which an update's length is measured.
+            more: facts of the round for a rule that samples independently, see `ClippedSum`.
 
         """
 

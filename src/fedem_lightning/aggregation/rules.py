@@ -1,6 +1,7 @@
 """The aggregations: the weighted mean, and rules that a minority of faulty clients cannot move far."""
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from fedem_lightning.aggregation.base import Aggregation, Collector
 from fedem_lightning.aggregation.coordinates import trimmed_mean, weighted_median
 from fedem_lightning.aggregation.gathered import Gathered, middle
+from fedem_lightning.aggregation.private import PrivateMean
 from fedem_lightning.aggregation.weighted_mean import WeightedMean
 from fedem_lightning.errors import UserError
 from fedem_lightning.settings.ranges import AboveOne, BelowHalf, FaultyClients, PositiveInt, PositiveOrInfinite
@@ -29,7 +31,7 @@ class Mean(Aggregation):
         """Whether updates are added block by block."""
         return self.max_norm_ratio is None
 
-    def begin(self, cohort: Tensor, parameters: Collection[str]) -> Collector:
+    def begin(self, cohort: Tensor, parameters: Collection[str], **more: Any) -> Collector:
         """A running sum; with a limit on lengths, rows."""
         return WeightedMean() if self.is_plain else Gathered(self, cohort, parameters)
 
@@ -37,7 +39,7 @@ class Mean(Aggregation):
 class Robust(Aggregation):
     """An aggregation that needs all updates of the cohort at once, as rows."""
 
-    def begin(self, cohort: Tensor, parameters: Collection[str]) -> Collector:
+    def begin(self, cohort: Tensor, parameters: Collection[str], **more: Any) -> Collector:
         """Collects the updates as rows."""
         return Gathered(self, cohort, parameters)
 
@@ -157,6 +159,7 @@ RULES: dict[str, type[Aggregation]] = {
     "median": Median,
     "trimmed_mean": TrimmedMean,
     "multi_krum": MultiKrum,
+    "private": PrivateMean,
 }
 
 

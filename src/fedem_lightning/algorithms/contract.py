@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Sent
-from fedem_lightning.cohort import sample_cohort
+from fedem_lightning.cohort import sample_cohort, sample_independently
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.history import Round
 from fedem_lightning.models.personal_models import PersonalModels, SharedModels
@@ -129,4 +129,6 @@ class Contract:
 
     def cohort(self: Algorithm, federation: Federation, round_: int) -> Tensor:
         """The cohort of a round, int64, ascending. Default: clients drawn uniformly (q-FFL: by size)."""
+        if self.aggregation.samples_independently:
+            return sample_independently(federation.clients(), self.participation, self.seed, round_)
         return sample_cohort(federation.clients(), self.participation, self.seed, round_)

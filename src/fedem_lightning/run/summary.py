@@ -49,6 +49,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
         f"sent {sent['up_bytes'] / 1e6:.1f} MB up, {sent['down_bytes'] / 1e6:.1f} MB down",
         *_time_lines(sent.get("time", {}), results.get("stragglers", 0)),
         *_rejected_lines(results),
+        *_privacy_lines(results),
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, emoji=False)
@@ -64,6 +65,16 @@ def not_finite_lines(results: dict[str, Any]) -> list[str]:
     listed = ", ".join(names[:5]) + ", ..." * (n > 5)
     whose = "1 client's loss is" if n == 1 else f"{n} clients' losses are"
     return [f"{whose} not finite ({listed}): predictions that are NaN count as wrong, and such a loss as the worst"]
+
+
+def _privacy_lines(results: dict[str, Any]) -> list[str]:
+    found = results.get("privacy")
+    if found is None:
+        return []
+    epsilon = "infinite" if found["epsilon"] is None else f"{found['epsilon']:.3g}"
+    n, own = found["n_clients"], results["n_clients"]
+    whose = "a client" if n == own else f"a client among {n}, with the noise for so many; the run has {own}"
+    return [f"privacy of {whose}: epsilon {epsilon} at delta {found['delta']:g}"]
 
 
 def _number(value: float | None, factor: float) -> str:

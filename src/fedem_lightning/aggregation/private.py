@@ -1,0 +1,199 @@
+"""Central differential privacy for clients: the mean of clipped updates, with Gaussian noise.
+
+McMahan, Ramage, Talwar, Zhang: "Learning Differentially Private Recurrent Language Models", ICLR 2018, arXiv
+1710.06963 (DP-FedAvg, fixed denominator). Andrew, Thakkar, McMahan, Ramaswamy: "Differentially Private Learning with
+Adaptive Clipping", NeurIPS 2021, arXiv 1905.03871, Algorithm 1.
+"""
+
+import importlib.util
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.aggregation.base import Aggregation, Collector
+from fedem_lightning.aggregation.gathered import update_norms
+from fedem_lightning.aggregation.sent import Means, Models, Sent, all_finite
+from fedem_lightning.aggregation.weighted_mean import form_of
+from fedem_lightning.errors import require
+from fedem_lightning.processes import Processes
+from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive
+
+
+class PrivateMean(Aggregation, nn.Module):
+    """theta + (1 / (q T)) (sum_t min(1, S / |d_t|) d_t + N(0, z^2 S^2)), where d_t = theta_t - theta.
+
+    An update's length |d_t| is taken over the trained parameters of all M components together, so that one S bounds
+    what a client can change. All clients count alike. Every client is in a cohort with probability q, independently of
+    the others; the mean is over the expected size of a cohort, q T.
+
+    Args:
+        noise_multiplier: z. 0: no noise, and no privacy.
+        clip: S; with `quantile` the first one.
+        quantile: gamma: S follows the quantile of the updates' lengths, S <- S exp(-eta (b - gamma)), where b is the
+            share of the cohort with |d_t| <= S, with noise of its own. None: S stays.
+        clip_rate: eta.
+        count_noise: standard deviation of the noise that the number of clients with |d_t| <= S gets, as a share of
+            q T. z is kept for both together: the updates get more noise.
+        delta: of (epsilon, delta).
+        cohort: the expected size of a cohort for which the noise is meant, at least q T; None: q T. A simulation of few
+            clients then has the noise, and reports the epsilon, of a federation with so many.
+
+    """
+
+    samples_independently = True
+    length: Tensor  # S, []
+
+    def __init__(
+        self,
+        noise_multiplier: NotNegative = 1.0,
+        clip: Positive = 0.1,
+        quantile: BelowOne | None = None,
+        clip_rate: Positive = 0.2,
+        count_noise: Positive = 0.05,
+        delta: Positive = 1e-6,
+        cohort: Positive | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        Aggregation.__init__(self)
+        self.noise_multiplier, self.clip, self.quantile = noise_multiplier, clip, quantile
+        self.clip_rate, self.count_noise, self.delta, self.cohort = clip_rate, count_noise, delta, cohort
+        self.register_buffer("length", torch.tensor(float(clip), dtype=torch.float64))
+
+    def check(self, n_clients: int) -> None:
+        """Checks what epsilon and the noise need."""
+        installed = self.noise_multiplier == 0 or importlib.util.find_spec("dp_accounting") is not None
+        require(installed, 'aggregation: PrivateMean needs dp-accounting: pip install "fedem-lightning[privacy]"')
+        require(
+            self.cohort is None or self.cohort >= n_clients,
+            f"aggregation.cohort: expected at least the run's own cohorts of {n_clients} clients, got {self.cohort}",
+        )
+        self.noise_of_updates(self.cohort or n_clients)
+
+    def begin(self, cohort: Tensor, parameters: Collection[str], **more: Any) -> Collector:
+        """A running sum of clipped updates."""
+        return ClippedSum(self, parameters, **more)
+
+    def noise_of_updates(self, size: float) -> float:
+        """z_Delta, of which the updates' noise is S times: z for updates and count together (Andrew et al., Sec. 3.1).
+
+        Raises:
+            UserError: the count alone has less noise than z.
+
+        """
+        z = self.noise_multiplier
+        if self.quantile is None or z == 0:
+            return z
+        left = z**-2 - (2 * self.count_noise * size) ** -2
+        require(left > 0, "aggregation.count_noise: the count has too little noise for aggregation.noise_multiplier")
+        return left**-0.5
+
+    def follow(self, share: float) -> None:
+        """S <- S exp(-eta (b - gamma)), from the noisy share b of updates that are not longer than S."""
+        assert self.quantile is not None
+        self.length.mul_(torch.exp(torch.tensor(-self.clip_rate * (share - self.quantile))))
+
+
+class ClippedSum(Collector):
+    """Adds clipped updates block by block.
+
+    Args:
+        rule: S, z and the like.
+        parameters: names of the trained parameters.
+        received: theta, the models that every client has received, [1, M, ...].
+        expected: q T.
+        key: of the noise: seed and round; None: noise that nobody can draw again.
+
+    """
+
+    needs_received = True
+
+    def __init__(
+        self,
+        rule: PrivateMean,
+        parameters: Collection[str],
+        received: Models,
+        expected: float,
+        key: tuple[int, int] | None,
+    ) -> None:
+        self.rule, self.parameters, self.theta, self.expected, self.key = rule, set(parameters), received, expected, key
+        self.rejected = 0
+        self._like: Sent | None = None
+        self._sums = {name: torch.zeros_like(rows[0]) for name, rows in received.items()}  # [M, ...]
+        self._n_short = torch.zeros((), dtype=torch.float64)
+
+    def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
+        """Adds the finite updates, each at most S long."""
+        _check(sent, self.parameters)
+        assert received is not None
+        self._like = self._like or form_of(sent)
+        finite = all_finite(sent.models)  # [C]
+        self.rejected += int((~finite).sum())
+        models, start = ({name: rows[finite] for name, rows in part.items()} for part in (sent.models, received))
+        norms = update_norms(models, start, self.parameters).square().sum(dim=1).sqrt()  # over all components, [C]
+        length = float(self.rule.length)
+        self._n_short += float((norms <= length).sum())
+        scales = (length / norms).nan_to_num(1.0, 1.0).clamp(max=1.0)
+        for name, rows in models.items():
+            differences = rows - start[name]  # [C, M, ...]
+            self._sums[name] += torch.tensordot(scales.to(rows), differences, dims=1)
+        return finite
+
+    def like(self) -> Sent | None:
+        """The form of the updates."""
+        return self._like
+
+    def adopt(self, like: Sent, device: torch.device) -> None:
+        """Takes the form of another process's updates."""
+        self._like = like
+
+    def reduce(self, processes: Processes) -> Tensor:
+        """Adds the sums of all processes; no update is too long, for all are clipped."""
+        device = next(iter(self._sums.values())).device
+        n_short = self._n_short.to(device)
+        processes.sum([*self._sums.values(), n_short])
+        self._n_short = n_short.cpu()
+        return torch.zeros(0, dtype=torch.int64)
+
+    def compute(self) -> Means:
+        """theta plus the noisy mean; S moves where it follows a quantile."""
+        rule, draws = self.rule, self._draws()
+        size = self.expected if rule.cohort is None else rule.cohort
+        sigma = rule.noise_of_updates(size) * float(rule.length) / size
+        models = {}
+        for name, total in self._sums.items():
+            noise = torch.from_numpy(draws.normal(size=tuple(total.shape))).to(total)
+            models[name] = self.theta[name][0] + total / self.expected + sigma * noise
+        if rule.quantile is not None:
+            of_count = rule.count_noise * float(draws.normal()) if rule.noise_multiplier > 0 else 0.0
+            rule.follow(float(self._n_short) / self.expected + of_count)
+        n_models = len(next(iter(models.values())))
+        return Means(models, torch.ones(n_models, dtype=torch.bool), torch.tensor([self.expected], dtype=torch.float64))
+
+    def _draws(self) -> np.random.Generator:
+        if self.key is None:
+            return secret_generator()
+        return generator(self.key[0], Purpose.PRIVACY, self.key[1])
+
+
+def secret_generator() -> np.random.Generator:
+    """A NumPy generator whose seed the system has drawn: its noise cannot be drawn again, and so not be subtracted."""
+    return np.random.default_rng()
+
+
+def _check(sent: Sent, parameters: set[str]) -> None:
+    """Refuses what would be sent without noise."""
+    require(
+        sent.group is None and sent.weights.ndim == 1,
+        "aggregation: PrivateMean has one average for all clients, the method has several",
+    )
+    more = [*(name for name in sent.models if name not in parameters), *sent.extras]
+    named = ", ".join(more[:3])
+    require(
+        not more,
+        "aggregation: PrivateMean adds noise to parameters only, but clients also send "
+        f"{named} (statistics of BatchNorm, or the method's own numbers)",
+    )

@@ -1,0 +1,190 @@
+"""PrivateMean against its equations in NumPy, and what it refuses."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from fedem_lightning import (
+    APFL,
+    QFFL,
+    ClientSGD,
+    FedAvg,
+    FedEM,
+    FederatedDataModule,
+    HypCluster,
+    PrivateMean,
+    UserError,
+)
+from fedem_lightning.aggregation import Sent
+from fedem_lightning.cohort import sample_independently
+from fedem_lightning.evaluation.privacy import epsilon_of, spent
+from helpers.conformance import Noisy
+from helpers.federations import make_data, make_model, make_trainer, parameters
+
+RNG = np.random.default_rng(0)
+THETA = {"a": RNG.normal(size=(2, 3)), "b": RNG.normal(size=(2, 2, 2))}  # M = 2 components
+SENT = {name: theta + 0.3 * RNG.normal(size=(5, *theta.shape)) for name, theta in THETA.items()}  # 5 clients
+
+
+def collected(rule: PrivateMean, expected: float = 4.0, key: Any = (0, 0), parts: int = 1) -> Any:
+    received = {name: torch.tensor(theta).unsqueeze(0) for name, theta in THETA.items()}
+    collector = rule.begin(torch.arange(5), list(THETA), received=received, expected=expected, key=key)
+    for rows in torch.arange(5).chunk(parts):
+        models = {name: torch.tensor(sent)[rows] for name, sent in SENT.items()}
+        start = {name: t.expand(len(rows), *t.shape[1:]) for name, t in received.items()}
+        collector.add(Sent(models, torch.ones(len(rows))), rows, start)
+    return collector
+
+
+def lengths() -> np.ndarray:
+    """|d_t| over all components."""
+    squares = [((SENT[name] - THETA[name]) ** 2).reshape(5, -1).sum(axis=1) for name in THETA]
+    return np.sqrt(np.sum(squares, axis=0))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_without_noise_it_is_the_mean_of_clipped_updates_over_the_expected_size(parts: int) -> None:
+    clip = float(np.median(lengths()))
+    means = collected(PrivateMean(noise_multiplier=0.0, clip=clip), parts=parts).compute()
+    scales = np.minimum(1, clip / lengths())
+    assert (scales < 1).any()
+    assert (scales == 1).any()
+    for name, theta in THETA.items():
+        differences = (SENT[name] - theta) * scales.reshape(5, *[1] * theta.ndim)
+        assert means.models[name].numpy() == pytest.approx(theta + differences.sum(axis=0) / 4, abs=1e-12)
+
+
+def test_the_noise_has_its_standard_deviation() -> None:
+    rule, quiet = PrivateMean(noise_multiplier=1.5, clip=0.2), PrivateMean(noise_multiplier=0.0, clip=0.2)
+    plain = collected(quiet).compute().models
+    draws = [collected(rule, key=(0, round_)).compute().models for round_ in range(400)]
+    noise = np.concatenate([(draw[name] - plain[name]).numpy().ravel() for draw in draws for name in THETA])
+    assert noise.std() == pytest.approx(1.5 * 0.2 / 4, rel=0.03)
+    assert abs(noise.mean()) < 4 * 1.5 * 0.2 / 4 / math.sqrt(len(noise))
+
+
+def test_the_noise_is_for_a_larger_cohort() -> None:
+    few, many = (PrivateMean(noise_multiplier=1.0, cohort=cohort) for cohort in (None, 400.0))
+    plain = collected(PrivateMean(noise_multiplier=0.0)).compute().models["a"]
+    ratio = (collected(few).compute().models["a"] - plain) / (collected(many).compute().models["a"] - plain)
+    assert ratio.numpy() == pytest.approx(np.full((2, 3), 100.0))
+
+
+def test_the_noise_of_a_round_is_the_seeds_and_without_a_key_nobodys() -> None:
+    def noisy(key: Any) -> torch.Tensor:
+        return collected(PrivateMean(), key=key).compute().models["a"]
+
+    assert torch.equal(noisy((0, 1)), noisy((0, 1)))
+    assert not torch.equal(noisy((0, 1)), noisy((0, 2)))
+    assert not torch.equal(noisy((0, 1)), noisy((1, 1)))
+    assert not torch.equal(noisy(None), noisy(None))
+
+
+def test_the_clip_follows_a_quantile() -> None:
+    clip = float(np.median(lengths()))
+    rule = PrivateMean(noise_multiplier=0.0, clip=clip, quantile=0.5, clip_rate=0.2)
+    collected(rule, expected=5.0).compute()
+    assert float(rule.length) == pytest.approx(clip * math.exp(-0.2 * (3 / 5 - 0.5)))
+    rule = PrivateMean(noise_multiplier=1.0, quantile=0.5, count_noise=0.2)
+    z = rule.noise_of_updates(50.0)
+    assert z**-2 + (2 * 0.2 * 50) ** -2 == pytest.approx(1.0)  # Andrew et al., Theorem 1
+    assert z > 1
+    with pytest.raises(UserError, match=r"aggregation.count_noise"):
+        PrivateMean(noise_multiplier=10.0, quantile=0.5, count_noise=0.01).noise_of_updates(50.0)
+
+
+def test_an_update_that_is_not_finite_counts_as_none() -> None:
+    rule = PrivateMean(noise_multiplier=0.0, clip=1e6)
+    received = {"a": torch.zeros(1, 1, 2)}
+    collector = rule.begin(torch.arange(2), ["a"], received=received, expected=2.0, key=None)
+    models = {"a": torch.tensor([[[1.0, 1.0]], [[torch.nan, 0.0]]])}
+    finite = collector.add(Sent(models, torch.ones(2)), torch.arange(2), {"a": torch.zeros(2, 1, 2)})
+    assert finite.tolist() == [True, False]
+    assert collector.compute().models["a"].tolist() == [[0.5, 0.5]]
+
+
+def test_cohorts_are_drawn_independently() -> None:
+    clients, draws = torch.arange(3, 53), [sample_independently(torch.arange(3, 53), 0.3, 0, r) for r in range(500)]
+    sizes = np.array([len(draw) for draw in draws])
+    assert sizes.mean() == pytest.approx(15, abs=0.6)
+    assert sizes.var() == pytest.approx(50 * 0.3 * 0.7, rel=0.25)
+    assert all(torch.isin(draw, clients).all() and draw.tolist() == sorted(draw.tolist()) for draw in draws)
+    assert {len(sample_independently(torch.arange(2), 0.01, 0, r)) for r in range(50)} == {1}
+    assert torch.equal(sample_independently(clients, 1.0, 0, 0), clients)
+
+
+def test_epsilon_of_one_gaussian_mechanism_is_the_analytic_one() -> None:
+    """Balle and Wang 2018, Theorem 8."""
+    z, delta = 2.0, 1e-5
+    epsilon = epsilon_of(z, 1.0, 1, delta)
+    exact = norm.cdf(1 / (2 * z) - epsilon * z) - math.exp(epsilon) * norm.cdf(-1 / (2 * z) - epsilon * z)
+    assert exact == pytest.approx(delta, rel=0.02)
+    assert epsilon_of(z, 1.0, 4, delta) == pytest.approx(
+        epsilon_of(z / 2, 1.0, 1, delta), rel=0.01
+    )  # k rounds: z / sqrt(k)
+    assert epsilon_of(z, 0.1, 4, delta) < epsilon_of(z, 1.0, 4, delta) / 5
+    assert epsilon_of(z, 0.1, 0, delta) == 0
+
+
+def test_what_a_run_has_spent_is_for_the_federation_that_the_noise_is_for() -> None:
+    rule = PrivateMean(noise_multiplier=1.0, cohort=1000.0)
+    found = spent(rule, 0.1, 200, rounds=10)
+    assert (found["n_clients"], found["sampling"]) == (10_000, 0.1)
+    assert found["epsilon"] == pytest.approx(epsilon_of(1.0, 0.1, 10, 1e-6))
+    assert spent(PrivateMean(noise_multiplier=0.0), 1.0, 4, rounds=3)["epsilon"] is None
+
+
+def trained(kind: Any, rule: Any, data: FederatedDataModule | None = None, **options: Any) -> Any:
+    data = data or make_data()
+    model = make_model(kind, data, aggregation=rule, client_optimizer=ClientSGD(lr=0.1), **options)
+    make_trainer(3).fit(model, data)
+    return model
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedEM, APFL])
+def test_without_noise_and_clipping_it_is_the_plain_mean_of_equal_clients(kind: Any) -> None:
+    data = make_data(sizes=(10, 10, 10, 10))
+    private, plain = trained(kind, PrivateMean(noise_multiplier=0.0, clip=1e9), data), trained(kind, None, data)
+    torch.testing.assert_close(parameters(private.components), parameters(plain.components), rtol=0, atol=1e-12)
+
+
+def test_a_round_moves_the_model_by_the_clip_at_most() -> None:
+    data = make_data()
+    model = make_model(FedEM, data, aggregation=PrivateMean(noise_multiplier=0.0, clip=0.01))
+    before = parameters(model.components)
+    make_trainer(1).fit(model, data)
+    moved = parameters(model.components) - before
+    assert 0.003 < float(moved.norm()) <= 0.01 + 1e-9
+
+
+def test_the_clip_is_in_the_checkpoint() -> None:
+    model = trained(FedEM, PrivateMean(noise_multiplier=0.0, quantile=0.9))
+    assert float(model.state_dict()["aggregation.length"]) != pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "line"),
+    [
+        (HypCluster, {"initialization": "random"}, "one average for all clients, the method has several"),
+        (QFFL, {"sampling": "uniform"}, "clients also send h, loss"),
+    ],
+)
+def test_what_would_be_sent_without_noise_is_refused(kind: Any, options: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        trained(kind, PrivateMean(), **options)
+
+
+def test_statistics_of_normalisation_are_refused() -> None:
+    data = make_data()
+    model = FedAvg(Noisy(), n_clients=data.n_clients, aggregation=PrivateMean())
+    with pytest.raises(UserError, match=r"clients also send norm.running_mean"):
+        make_trainer(1).fit(model, data)
+
+
+def test_a_smaller_cohort_than_the_runs_is_refused() -> None:
+    with pytest.raises(UserError, match=r"aggregation.cohort: expected at least the run's own cohorts of 4 clients"):
+        trained(FedAvg, PrivateMean(cohort=2.0))
