@@ -55,6 +55,7 @@ class Algorithm(Protocol):
     observer: RoundObserver
     diagnostics: dict[str, Any]
     has_frozen: Tensor
+    reported: set[str]
     remote: RemoteClients | None
 
     @property

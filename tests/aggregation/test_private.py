@@ -9,20 +9,33 @@ import torch
 from scipy.stats import norm
 
 from fedem_lightning import (
+    AFL,
     APFL,
+    MOCHA,
     QFFL,
+    Agnostic,
     ClientSGD,
+    Clustered,
+    DecentralizedSurrogateOptimization,
+    DFedEM,
     FedAvg,
     FedEM,
     FederatedDataModule,
+    FedFOMO,
+    FedGMM,
+    FedProto,
     HypCluster,
+    Local,
+    Oracle,
     PrivateMean,
+    Scaffold,
+    UserCentric,
     UserError,
 )
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.cohort import sample_independently
 from fedem_lightning.evaluation.privacy import epsilon_of, spent
-from helpers.conformance import Noisy
+from helpers.conformance import EVERY, Noisy, Row
 from helpers.federations import make_data, make_model, make_trainer, parameters
 
 RNG = np.random.default_rng(0)
@@ -166,16 +179,27 @@ def test_the_clip_is_in_the_checkpoint() -> None:
     assert float(model.state_dict()["aggregation.length"]) != pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "line"),
-    [
-        (HypCluster, {"initialization": "random"}, "one average for all clients, the method has several"),
-        (QFFL, {"sampling": "uniform"}, "clients also send h, loss"),
-    ],
-)
-def test_what_would_be_sent_without_noise_is_refused(kind: Any, options: dict[str, Any], line: str) -> None:
-    with pytest.raises(UserError, match=line):
-        trained(kind, PrivateMean(), **options)
+NOT_PRIVATE = {
+    "several": {Clustered, HypCluster, Oracle, UserCentric},
+    "also send": {Agnostic, FedGMM, QFFL, Scaffold},
+    "also report": {AFL},
+    "no server that averages": {DFedEM, DecentralizedSurrogateOptimization, FedFOMO, FedProto, Local, MOCHA},
+}
+
+
+@EVERY
+def test_a_method_trains_or_says_what_it_would_send_without_noise(row: Row) -> None:
+    reasons = [reason for reason, kinds in NOT_PRIVATE.items() if row.kind in kinds]
+    rule = PrivateMean(noise_multiplier=0.01, clip=0.5)
+    data = row.data()
+    if reasons:
+        with pytest.raises(UserError, match=f"aggregation: .*{reasons[0]}"):
+            make_trainer(1).fit(row.model(data, aggregation=rule), data)
+        return
+    model = row.model(data, aggregation=rule)
+    before = parameters(model.components)
+    make_trainer(2).fit(model, data)
+    assert 0.01 < float((parameters(model.components) - before).norm()) < 2
 
 
 def test_statistics_of_normalisation_are_refused() -> None:

@@ -68,6 +68,11 @@ def check_robustness(algorithm: Algorithm, federation: Federation) -> None:
         f"aggregation: {name} has no server that averages clients' models, expected mean without max_norm_ratio, "
         f"got {kind}",
     )
+    private = algorithm.aggregation.samples_independently
+    require(
+        not private or not algorithm.reported,
+        f"aggregation: {name}'s clients also report numbers to the server, to which {kind} adds no noise",
+    )
     if faults is not None:
         kind = type(faults).__name__
         require(
