@@ -179,7 +179,7 @@ def test_the_clip_is_in_the_checkpoint() -> None:
     assert float(model.state_dict()["aggregation.length"]) != pytest.approx(0.1)
 
 
-NOT_PRIVATE = {
+NOT_PRIVATE: dict[str, set[Any]] = {
     "several": {Clustered, HypCluster, Oracle, UserCentric},
     "also send": {Agnostic, FedGMM, QFFL, Scaffold},
     "also report": {AFL},

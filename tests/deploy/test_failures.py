@@ -83,6 +83,36 @@ def test_updates_with_nan_are_left_out(tmp_path: Path) -> None:
     assert all(tensor.isfinite().all() for tensor in models(model))
 
 
+def test_a_reply_of_another_form_is_left_out(tmp_path: Path) -> None:
+    link, model, data = federation(tmp_path)
+    answer = link.nodes[2].answer
+
+    def wider(request: Parcel) -> Parcel:
+        reply = answer(request)
+        tensors = {
+            name: t.repeat(1, 1, 2, 1) if name == "models.linear.weight" else t for name, t in reply.tensors.items()
+        }
+        return reply._replace(tensors=tensors)
+
+    link.nodes[2].answer = wider  # type: ignore[method-assign]
+    link.nodes[1].answer = lambda request: Parcel({}, {})  # type: ignore[method-assign]
+    with pytest.warns(UserWarning, match=r"client [12] failed in round 1"):
+        make_trainer(1).fit(model, data)
+    assert model.statistics.rejections.by_reason == {EXCEPTION: 2}
+
+
+def test_a_client_that_comes_back_at_another_address_is_known_by_its_name(tmp_path: Path) -> None:
+    link, model, data = federation(tmp_path)
+    trainer = make_trainer(1)
+    trainer.fit(model, data)
+    link.nodes.append(link.nodes[1])
+    link.silent = {1}
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(model, data)
+    assert model.statistics.rejections.total == 0
+    assert [n for n, request, _ in link.log if request.facts.get("round") == 1] == [0, 4, 2, 3]
+
+
 def test_an_exception_of_a_client_is_named(tmp_path: Path) -> None:
     link, model, data = federation(tmp_path)
     link.nodes[3].federation.samples = None  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """The server's side: an ordinary run whose client updates and scores come from remote clients."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy.state import sent_for_scoring, sent_for_training, state_of_client
-from fedem_lightning.deploy.wire import Link, Parcel, unpacked, with_prefix
+from fedem_lightning.deploy.wire import Link, Parcel, same_form, unpacked, with_prefix
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import Scores
-from fedem_lightning.rejections import EXCEPTION, NO_ANSWER
+from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, first_line
 
 
 class RemoteClients:
@@ -29,20 +29,29 @@ class RemoteClients:
     Args:
         link: to their nodes.
         nodes: address of each client's node, [T].
+        names: their names, [T]; a client that comes back at another address is known by its name.
         run: the name under which the clients keep their state.
         started: the clients that have state of this run.
 
     """
 
-    def __init__(self, link: Link, nodes: list[int], run: str, started: set[int]) -> None:
+    def __init__(self, link: Link, nodes: list[int], names: Sequence[str], run: str, started: set[int]) -> None:
         self.link, self.nodes, self.run, self.started = link, nodes, run, started
+        self.places = {name: t for t, name in enumerate(names)}
+        self.strangers: set[int] = set()  # nodes of no client of this run
 
     def begin(self, algorithm: FederatedAlgorithm, round_: int) -> "RemoteUpdates":
         """The source of a round's updates."""
         return RemoteUpdates(self, algorithm, round_)
 
     def ask(self, algorithm: FederatedAlgorithm, kind: str, clients: Tensor, round_: int) -> Iterator[tuple[int, Any]]:
-        """Asks clients; yields the index of each and its reply, or None. A client without state gets a start."""
+        """Asks clients; yields the index of each and its reply, or None. A client without state gets a start.
+
+        Raises:
+            UserError: a client says that its user has made a mistake.
+
+        """
+        self._find_moved()
         waiting = clients.tolist()
         for again in (False, True):
             places = {self.nodes[t]: t for t in waiting}
@@ -52,8 +61,20 @@ class RemoteClients:
                 if reply is not None and reply.facts.get("needs_start") and not again:
                     self.started.discard(places[node])
                     waiting.append(places[node])
-                else:
-                    yield places[node], reply
+                    continue
+                if reply is not None and reply.facts.get("is_users"):
+                    raise UserError(f"client {list(self.places)[places[node]]}: {reply.facts['error']}")
+                yield places[node], reply
+
+    def _find_moved(self) -> None:
+        """Notes the new addresses of clients that have come back."""
+        new = [node for node in self.link.connected() if node not in self.nodes and node not in self.strangers]
+        for node, facts in _descriptions(self.link, new, self.run) if new else ():
+            t = self.places.get(facts["name"])
+            if t is None:
+                self.strangers.add(node)
+            else:
+                self.nodes[t] = node
 
     def _request(self, algorithm: FederatedAlgorithm, kind: str, client: int, round_: int, start: bool) -> Parcel:
         facts = {
@@ -99,25 +120,38 @@ class RemoteUpdates:
 
     def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
         """The updates of the clients [C] as they arrive; a client that fails or does not answer is rejected."""
-        algorithm, metrics = self.algorithm, self.algorithm.round_metrics
-        for t, reply in self.clients.ask(algorithm, "train", clients, self.round_):
+        metrics = self.algorithm.round_metrics
+        for t, reply in self.clients.ask(self.algorithm, "train", clients, self.round_):
             client = torch.tensor([t])
             if reply is None:
                 metrics.reject(client, NO_ANSWER)
                 continue
-            if "error" in reply.facts:
-                require(not reply.facts["is_users"], f"client {federation.names[t]}: {reply.facts['error']}")
-                metrics.reject(client, EXCEPTION, reply.facts["error"])
-                self.error = self.error or RuntimeError(f"client {federation.names[t]}: {reply.facts['error']}")
+            try:
+                update = self._taken(client, reply)
+            except (RuntimeError, LookupError, TypeError, ValueError) as error:  # a reply may hold anything
+                metrics.reject(client, EXCEPTION, first_line(error))
+                self.error = self.error or error
                 continue
             self.clients.started.add(t)
-            for reason, detail in reply.facts["rejected"]:
-                metrics.reject(client, reason, detail)
-            for name, (total, count) in reply.facts["metrics"].items():
-                metrics.add_sum(name, total, count)
-            for name, rows in with_prefix(reply.tensors, "reported.").items():
-                algorithm.get_buffer(name)[t] = rows[0]
-            yield client, unpacked(reply.tensors, reply.facts["n_groups"])
+            yield client, update
+
+    def _taken(self, client: Tensor, reply: Parcel) -> Sent | None:
+        """A client's update; what it reports and measures is noted."""
+        algorithm, facts = self.algorithm, reply.facts
+        if "error" in facts:
+            raise RuntimeError(facts["error"])
+        sent = unpacked(reply.tensors, int(facts["n_groups"]))
+        if sent is not None and algorithm.sends_updates:
+            fits = same_form(sent.models, algorithm.received_models(client)) and bool((sent.weights >= 0).all())
+            if not fits:
+                raise ValueError("the update has another form than the models that it answers")
+        for name, rows in with_prefix(reply.tensors, "reported.").items():
+            algorithm.get_buffer(name)[client] = rows
+        for reason, detail in facts["rejected"]:
+            algorithm.round_metrics.reject(client, str(reason), str(detail))
+        for name, (total, count) in facts["metrics"].items():
+            algorithm.round_metrics.add_sum(name, float(total), int(count))
+        return sent
 
     def put_all_back(self) -> None:
         """Nothing: a client that is asked for a round again starts from its state before the round."""
@@ -142,7 +176,7 @@ class RemoteDataModule(FederatedDataModule):
         started = {t for t, node in enumerate(order) if found[node]["round"] is not None}
         schema = _schema([found[node] for node in order], names)
         super().__init__(_without_samples(schema))
-        self.remote = RemoteClients(link, order, run, started)
+        self.remote = RemoteClients(link, order, names, run, started)
 
 
 def _descriptions(link: Link, nodes: list[int], run: str) -> Iterator[tuple[int, dict[str, Any]]]:
