@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -46,6 +47,29 @@ def test_the_table_of_attacks(tmp_path: Path) -> None:
     done = subprocess.run([*other, "--clients", "9"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "has other sizes" in done.stderr
+
+
+def test_the_table_of_a_sweep(tmp_path: Path) -> None:
+    """Two methods, two seeds, three clients: means, deviations, who is worse off, and the difference client by client."""
+    accuracies = {"local": [[0.5, 0.6, 0.7], [0.5, 0.6, 0.9]], "fedem": [[0.6, 0.5, 0.8], [0.7, 0.5, 1.0]]}
+    for method, of_seeds in accuracies.items():
+        for seed, found in enumerate(of_seeds):
+            run = tmp_path / f"{method}{seed}"
+            (run / ".hydra").mkdir(parents=True)
+            (run / ".hydra" / "overrides.yaml").write_text(f"- algorithm={method}\n- seed={seed}\n")
+            table = {"id": list("abc"), "population": "seen", "n_train": [10, 10, 20], "test_accuracy": found}
+            pd.DataFrame(table).to_parquet(run / "clients.parquet")
+            score = {"weighted": float(np.average(found, weights=[1, 1, 2])), "bottom_decile": min(found)}
+            facts = {"algorithm": method, "seed": seed, "n_clients": 3, "test": {"accuracy": score}}
+            facts |= {"communication": {"up_bytes": 6e6, "down_bytes": 3e6}, "seconds": {"total": 30}}
+            (run / "results.json").write_text(json.dumps(facts))
+    command = [sys.executable, str(BENCHMARKS / "tables.py"), str(tmp_path), "--against", "fedem", "local"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    first, second, size, against = done.stdout.splitlines()
+    assert first == "| FedEM | `fedem` | 73.8 ± 8.8 | 50.0 ± 0.0 | 33 % |  | 3.00 |"
+    assert second == "| Local | `local` | 67.5 ± 7.1 | 50.0 ± 0.0 |  |  | 3.00 |"
+    assert size == "4 runs, 2 minutes"
+    assert re.fullmatch(r"fedem - local: 6\.25 \(-?\d+\.\d\d to \d+\.\d\d\)", against)
 
 
 WITHOUT_HYDRA = 'raise ModuleNotFoundError(f"No module named {__name__!r}", name=__name__)'

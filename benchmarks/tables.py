@@ -1,0 +1,94 @@
+"""The tables of docs/reproduction/baselines.md from the runs of a sweep: one Markdown row a method.
+
+    python benchmarks/tables.py runs/cifar10 [--against fedem fedavg_ensemble]
+
+Columns: test accuracy weighted by training samples, bottom decile (mean and standard deviation over the seeds), the
+share of clients that are worse off than with Local and with FedAvg, megabytes a client. `--against A B ...` compares A
+with each B, client by client: the mean difference over seeds and its 95 % interval, by bootstrap over the clients.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from fedem_lightning.run.method_names import title
+
+Tables = dict[tuple[str, int], pd.DataFrame]
+"""The clients' tables, by method and seed."""
+
+
+def read(folder: Path) -> tuple[pd.DataFrame, Tables]:
+    """A row for each run below a folder, and its clients that trained."""
+    rows, clients = [], Tables()
+    for path in sorted(folder.rglob("results.json")):
+        found = json.loads(path.read_text())
+        words = yaml.safe_load((path.parent / ".hydra" / "overrides.yaml").read_text())
+        method = next((w.removeprefix("algorithm=") for w in words if w.startswith("algorithm=")), found["algorithm"])
+        table = pd.read_parquet(path.parent / "clients.parquet").set_index("id")
+        clients[method, found["seed"]] = table[table["population"] == "seen"]
+        sent, score = found["communication"], found["test"]["accuracy"]
+        rows.append(
+            {
+                "method": method,
+                "seed": found["seed"],
+                "accuracy": 100 * score["weighted"],
+                "decile": 100 * score["bottom_decile"],
+                "megabytes": (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / found["n_clients"],
+                "minutes": found["seconds"]["total"] / 60,
+            }
+        )
+    return pd.DataFrame(rows), clients
+
+
+def worse_than(clients: Tables, method: str, other: str) -> str:
+    """The share of clients whose accuracy is below that which `other` gives them, mean over the seeds."""
+    seeds = [seed for name, seed in clients if name == method and (other, seed) in clients]
+    if method == other or not seeds:
+        return ""
+    columns = [(clients[method, seed].test_accuracy, clients[other, seed].test_accuracy) for seed in seeds]
+    return f"{100 * np.mean([(own < theirs).mean() for own, theirs in columns]):.0f} %"
+
+
+def difference(clients: Tables, method: str, other: str, n_draws: int = 2000) -> tuple[float, float, float]:
+    """The mean difference of two methods over seeds, and its 95 % interval, in points."""
+    rng, pairs = np.random.default_rng(0), []
+    for seed in [seed for name, seed in clients if name == method and (other, seed) in clients]:
+        own, theirs = clients[method, seed], clients[other, seed]
+        pairs.append(((own.test_accuracy - theirs.test_accuracy).to_numpy(), own.n_train.to_numpy()))
+
+    def drawn(values: np.ndarray, weights: np.ndarray) -> float:
+        index = rng.integers(len(values), size=len(values))
+        return float(np.average(values[index], weights=weights[index]))
+
+    means = [np.mean([drawn(*pair) for pair in pairs]) for _ in range(n_draws)]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return tuple(100 * float(v) for v in (np.mean([np.average(v, weights=w) for v, w in pairs]), low, high))
+
+
+def main() -> None:
+    """Prints the rows, and the comparisons."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--against", nargs="+", default=[], metavar="METHOD")
+    options = parser.parse_args()
+    runs, clients = read(options.folder)
+    groups = runs.groupby("method")[["accuracy", "decile", "megabytes"]]
+    means, deviations = groups.mean().sort_values("accuracy", ascending=False), groups.std()
+    for method, row in means.iterrows():
+        spread = deviations.loc[method]
+        cells = [title(str(method)), f"`{method}`", f"{row.accuracy:.1f} ± {spread.accuracy:.1f}"]
+        cells += [f"{row.decile:.1f} ± {spread.decile:.1f}"]
+        cells += [worse_than(clients, method, other) for other in ("local", "fedavg")] + [f"{row.megabytes:.2f}"]
+        print("| " + " | ".join(cells) + " |")
+    print(f"{len(runs)} runs, {runs.minutes.sum():.0f} minutes")
+    for other in options.against[1:]:
+        mean, low, high = difference(clients, options.against[0], other)
+        print(f"{options.against[0]} - {other}: {mean:.2f} ({low:.2f} to {high:.2f})")
+
+
+if __name__ == "__main__":
+    main()
