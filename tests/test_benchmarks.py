@@ -50,7 +50,7 @@ def test_the_table_of_attacks(tmp_path: Path) -> None:
 
 
 def test_the_table_of_a_sweep(tmp_path: Path) -> None:
-    """Two methods, two seeds, three clients: means, deviations, who is worse off, and the difference client by client."""
+    """Two methods, two seeds, three clients: means, deviations, who is worse off, and the difference by client."""
     accuracies = {"local": [[0.5, 0.6, 0.7], [0.5, 0.6, 0.9]], "fedem": [[0.6, 0.5, 0.8], [0.7, 0.5, 1.0]]}
     for method, of_seeds in accuracies.items():
         for seed, found in enumerate(of_seeds):
