@@ -85,4 +85,4 @@ def security(chosen: Any) -> dict[str, Path]:
     files = {name: path for name in ("certificate", "key", "ca") if (path := getattr(chosen, name, None)) is not None}
     for name, path in files.items():
         require(path.is_file(), f"--{name}: {path} is not there")
-    return files
+    return {name: path.resolve() for name, path in files.items()}

@@ -45,7 +45,9 @@ def main(grid: Grid, context: Context) -> None:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             config = compose("config", words, return_hydra_config=True)
         chosen = config.hydra.runtime.choices
-        choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)}
+        choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)} | {
+            "dataset": "clients"
+        }
         with open_dict(config):
             del config["hydra"]
             config.dataset = {"_target_": f"{__name__}.JoinedClients", "run": notes["run"]}
