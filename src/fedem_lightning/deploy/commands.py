@@ -13,6 +13,9 @@ from fedem_lightning.deploy.demo import demonstrate, serve
 from fedem_lightning.deploy.launch import LOOPBACK, Processes, write_app
 from fedem_lightning.errors import require
 
+AGAIN = 5
+"""Seconds after which a client whose SuperNode has ended starts it again."""
+
 
 def of(name: str) -> Callable[[argparse.Namespace], None]:
     """The function of a command."""
@@ -57,13 +60,17 @@ def client(chosen: argparse.Namespace) -> None:
     config = {"data": str(chosen.data.resolve()), "name": name, "state": str(state), "task": chosen.task}
     config |= {"n_classes": chosen.n_classes, "trust": ",".join(chosen.trust)}
     tls = ["--root-certificates", str(files["ca"])] if files else ["--insecure"]
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the SuperNode is stopped, too
+    print(f"{name}: {federation}; state in {state}", flush=True)
     with Processes(state / "flower") as flower:
-        flower.supernode("supernode", chosen.server, config, tls)
-        print(f"{name}: {federation}; state in {state}", flush=True)
-        while flower.running["supernode"].poll() is None:
-            time.sleep(0.5)
-    require(False, f"the SuperNode has ended: {state / 'flower' / 'supernode.log'}")
+        while True:  # a SuperNode ends when its server has started anew
+            flower.supernode("supernode", chosen.server, config, tls)
+            flower.running["supernode"].wait()
+            print(
+                f"{name}: the SuperNode has ended, see {state / 'flower' / 'supernode.log'}; it starts again",
+                flush=True,
+            )
+            time.sleep(AGAIN)
 
 
 def app(chosen: argparse.Namespace) -> None:

@@ -52,6 +52,8 @@ def main(grid: Grid, context: Context) -> None:
             del config["hydra"]
             config.dataset = {"_target_": f"{__name__}.JoinedClients", "run": notes["run"]}
             config.trainer.devices = 1
+            if not any(word.startswith("callbacks") for word in words):
+                config.callbacks.checkpoint.every_n_rounds = 1  # rounds are slow, and clients keep two states only
         OmegaConf.resolve(config)
         run(config, folder, choices, words)
     except BaseException as error:

@@ -132,8 +132,9 @@ class Processes:
         (home / "config.toml").write_text(f'[superlink]\ndefault = "server"\n\n{where}')
         settings.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
         command = ["flwr", "run", str(self.folder / "app"), "server", "--run-config", str(settings), "--stream"]
+        log = self.folder / "run.log"
+        shown = len(log.read_text(errors="replace").splitlines()) if log.is_file() else 0  # of an earlier run
         self.start("run", command)
-        shown = 0
         while self.running["run"].poll() is None:
             shown = self._show(shown)
             time.sleep(0.2)
