@@ -1,11 +1,13 @@
 """PrivateMean against its equations in NumPy, and what it refuses."""
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from absl import logging as absl_logging
 from scipy.stats import norm
 
 from fedem_lightning import (
@@ -212,3 +214,10 @@ def test_statistics_of_normalisation_are_refused() -> None:
 def test_a_smaller_cohort_than_the_runs_is_refused() -> None:
     with pytest.raises(UserError, match=r"aggregation.cohort: expected at least the run's own cohorts of 4 clients"):
         trained(FedAvg, PrivateMean(cohort=2.0))
+
+
+def test_absl_does_not_close_the_stream_that_it_has_found() -> None:
+    """It would, when logging is configured anew, unless the stream is the process's own."""
+    epsilon_of(1.0, 1.0, 1, 1e-5)
+    handler = absl_logging.get_absl_handler().python_handler
+    assert handler.stream is sys.__stderr__

@@ -1,6 +1,6 @@
 """What a run with `aggregation=private` has spent: epsilon at a given delta, by dp-accounting (extra `privacy`)."""
 
-import logging
+import sys
 from typing import Any
 
 from fedem_lightning.aggregation import PrivateMean
@@ -36,10 +36,13 @@ def spent(rule: PrivateMean, participation: float | int, n_clients: int, rounds:
 
 def epsilon_of(noise_multiplier: float, q: float, rounds: int, delta: float) -> float:
     """epsilon of `rounds` Gaussian mechanisms on samples drawn independently with probability q (add or remove one)."""
-    logging.getLogger("absl").setLevel(logging.ERROR)
     import dp_accounting
+    from absl import logging
     from dp_accounting.pld import PLDAccountant
 
+    logging.set_verbosity(logging.ERROR)
+    # any other stream would be closed when Hydra configures the logging of the next job
+    logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
     mechanism = dp_accounting.GaussianDpEvent(noise_multiplier)
     event = mechanism if q == 1 else dp_accounting.PoissonSampledDpEvent(q, mechanism)
     return float(PLDAccountant().compose(event, rounds).get_epsilon(delta)) if rounds else 0.0
