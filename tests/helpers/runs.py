@@ -110,7 +110,12 @@ SMALL = {  # what makes each data set small
         ]
         for name, file in {"emnist": "images", "mnist": "images", "cifar10": "colour", "cifar100": "colour"}.items()
     },
-    "shakespeare": ["dataset.path={files}/text.npz", "dataset.window=9", "dataset.stride=9"],
+    "shakespeare": [
+        "dataset.path={files}/text.npz",
+        "dataset.n_clients=null",
+        "dataset.window=9",
+        "dataset.stride=9",
+    ],
 }
 
 
