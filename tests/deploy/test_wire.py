@@ -9,12 +9,17 @@ import safetensors.torch
 import torch
 
 from fedem_lightning import FedAvg, FedEM, FedPer, UserError
+from fedem_lightning.aggregation import Models
 from fedem_lightning.deploy.data import load_client, save_client
 from fedem_lightning.deploy.node import Node
 from fedem_lightning.deploy.remote import RemoteDataModule
-from fedem_lightning.deploy.wire import Parcel, bytes_of, with_prefix
+from fedem_lightning.deploy.wire import Parcel, with_prefix
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.remote import ByteLink, nodes_of
+
+
+def bytes_of(tensors: Models) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def log_of(kind: type, folder: Path, rounds: int = 2, **options: object) -> tuple[ByteLink, object]:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Protocol
 
 import safetensors.torch
 import torch
-from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent
 
@@ -70,8 +69,3 @@ def same_form(tensors: Models, like: Models) -> bool:
         return {name: (tensor.shape, tensor.dtype) for name, tensor in models.items()}
 
     return form(tensors) == form(like)
-
-
-def bytes_of(tensors: Mapping[str, Tensor]) -> int:
-    """The bytes of the tensors' values."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
