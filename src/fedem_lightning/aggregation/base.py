@@ -17,6 +17,7 @@ class Collector(ABC):
     """Takes a round's updates block by block, combines those of all processes, and returns the averages."""
 
     rejected: int  # updates that were not finite
+    _like: Sent | None = None  # see `like`
     needs_received = False  # whether `add` needs the models that the clients received
 
     @abstractmethod
@@ -33,13 +34,13 @@ class Collector(ABC):
 
         """
 
-    @abstractmethod
     def like(self) -> Sent | None:
         """The form of the updates: without clients, each tensor [0, ...], on the CPU. None: none was added."""
+        return self._like
 
-    @abstractmethod
     def adopt(self, like: Sent, device: torch.device) -> None:
         """Takes the form of another process's updates: this one has none of its own."""
+        self._like = like
 
     @abstractmethod
     def reduce(self, processes: Processes) -> Tensor:

@@ -36,7 +36,6 @@ class Gathered(Collector):
     def __init__(self, rule: Aggregation, cohort: Tensor, parameters: Collection[str]) -> None:
         self.rule, self.cohort, self.parameters, self.rejected = rule, cohort, set(parameters), 0
         self.needs_received = rule.clips or rule.max_norm_ratio is not None
-        self._like: Sent | None = None
         self._parts: list[Part] = []
         self._models: Models = {}  # [N, M, ...]
         self._extras: Models = {}  # [N, K]
@@ -51,14 +50,6 @@ class Gathered(Collector):
         kept = {name: rows[finite] for name, rows in (received or {}).items()}
         self._parts.append(Part(torch.searchsorted(self.cohort, clients[finite]), sent.of(finite), kept))
         return finite
-
-    def like(self) -> Sent | None:
-        """The form of the updates, without clients; None: none was added."""
-        return self._like
-
-    def adopt(self, like: Sent, device: torch.device) -> None:
-        """Takes the form of another process's updates."""
-        self._like = like
 
     def reduce(self, processes: Processes) -> Tensor:
         """Gives every process the rows of all; returns the clients whose updates are too long."""

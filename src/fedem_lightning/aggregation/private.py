@@ -121,7 +121,6 @@ class ClippedSum(Collector):
     ) -> None:
         self.rule, self.parameters, self.theta, self.expected, self.key = rule, set(parameters), received, expected, key
         self.rejected = 0
-        self._like: Sent | None = None
         self._sums = {name: torch.zeros_like(rows[0]) for name, rows in received.items()}  # [M, ...]
         self._n_short = torch.zeros((), dtype=torch.float64)
 
@@ -141,14 +140,6 @@ class ClippedSum(Collector):
             differences = rows - start[name]  # [C, M, ...]
             self._sums[name] += torch.tensordot(scales.to(rows), differences, dims=1)
         return finite
-
-    def like(self) -> Sent | None:
-        """The form of the updates."""
-        return self._like
-
-    def adopt(self, like: Sent, device: torch.device) -> None:
-        """Takes the form of another process's updates."""
-        self._like = like
 
     def reduce(self, processes: Processes) -> Tensor:
         """Adds the sums of all processes; no update is too long, for all are clipped."""

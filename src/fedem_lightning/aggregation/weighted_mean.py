@@ -35,7 +35,6 @@ class WeightedMean(Collector):
         self._sums: Models = {}  # [G, M, ...]; of extras [G, ...]
         self._dtypes: dict[str, torch.dtype] = {}
         self._largest: Models = {}  # [G, M, ...]
-        self._like: Sent | None = None
 
     def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
         """Adds the updates of a block's clients; returns which are finite, bool [C]."""
@@ -89,10 +88,6 @@ class WeightedMean(Collector):
         largest = self._largest.setdefault(name, stack.new_zeros(len(self._weight), *stack.shape[1:]))
         if len(stack):
             largest[g] = torch.maximum(largest[g], stack.amax(dim=0))
-
-    def like(self) -> Sent | None:
-        """The form of the updates, without clients; None: none was added."""
-        return self._like
 
     def adopt(self, like: Sent, device: torch.device) -> None:
         """Takes the form of another process's updates."""

@@ -127,8 +127,8 @@ class Federation:
         notes: where the samples come from, which were left out and why; plain values, saved in results.json.
         domains: domains of the samples, if they are known.
         features: how rows of a table became x, if they did.
-        keys: of the clients' random numbers, int64 [T]; None: their indices. A client that is alone in its federation
-            draws with its key what it draws among all.
+        keys: of the clients' random numbers, int64 [T]; None: their indices. With its key a client that is alone in
+            its federation draws the same numbers as among all clients.
 
     """
 

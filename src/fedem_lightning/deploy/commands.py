@@ -54,8 +54,9 @@ def client(chosen: argparse.Namespace) -> None:
         bool(files) or chosen.insecure or local,
         f"--server {chosen.server}: others could read what the client sends; give --ca, or --insecure",
     )
-    federation = load_client(chosen.data, chosen.name or None, chosen.task, chosen.n_classes or None)  # a mistake is
-    name = str(federation.names[0])  # found here, not in a round
+    # read here too, so that a mistake in the file is found now and not in a round
+    federation = load_client(chosen.data, chosen.name or None, chosen.task, chosen.n_classes or None)
+    name = str(federation.names[0])
     state = (chosen.state or chosen.data.resolve().parent / "fedem_state" / name).resolve()
     config = {"data": str(chosen.data.resolve()), "name": name, "state": str(state), "task": chosen.task}
     config |= {"n_classes": chosen.n_classes, "trust": ",".join(chosen.trust)}

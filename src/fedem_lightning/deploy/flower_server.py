@@ -1,7 +1,7 @@
 """Flower's ServerApp: an ordinary run, whose clients are the federation's nodes.
 
 The run's configuration (`flwr run --run-config`): overrides, words of the command line, such as "+experiment=digits
-algorithm=fedem"; clients, the number of clients that must be there; run_dir, the run's folder; deadline, the seconds in
+algorithm=fedem"; clients, the number of clients that must be there; run-dir, the run's folder; deadline, the seconds in
 which a client must answer; patience, the seconds in which all clients must appear.
 """
 
@@ -90,11 +90,9 @@ class JoinedClients(RemoteDataModule):
 
 
 def _notes(folder: Path) -> dict[str, str]:
+    """The name of the folder's run, or a new one; the mistake that ended an earlier attempt is forgotten."""
     path = folder / NOTES
-    if path.is_file():
-        kept = json.loads(path.read_text())
-        return {"run": kept["run"]}
-    notes = {"run": uuid.uuid4().hex}
+    notes = {"run": json.loads(path.read_text())["run"] if path.is_file() else uuid.uuid4().hex}
     _save(folder, notes)
     return notes
 

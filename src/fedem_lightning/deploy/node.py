@@ -11,8 +11,8 @@ from fedem_lightning.aggregation import Models, check_sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import made_from
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.deploy.data import form_of
 from fedem_lightning.deploy.wire import Parcel, packed, with_prefix
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import score
@@ -61,12 +61,9 @@ class Node:
 
     def _describe(self, request: Parcel) -> Parcel:
         """The client's name, the form of its samples, and the number of them that it trains on."""
-        form = Schema.of(self.federation).state()
-        n_train = int(form.pop("n_train"))
-        for name in ("seen", "names"):
-            form.pop(name)
-        name, run = str(self.federation.names[0]), request.facts["run"]
-        return Parcel({"name": name, "form": form, "n_train": n_train, "round": self._newest_round(run)}, {})
+        name, n_train = str(self.federation.names[0]), int(self.federation.splits["train"].counts().sum())
+        newest = self._newest_round(request.facts["run"])
+        return Parcel({"name": name, "form": form_of(self.federation), "n_train": n_train, "round": newest}, {})
 
     def _train(self, request: Parcel) -> Parcel:
         """The client update of a round, and the rows of client state that the method reports."""

@@ -52,11 +52,18 @@ class RemoteClients:
 
         """
         self._find_moved()
+        facts = {
+            "kind": kind,
+            "run": self.run,
+            "round": round_,
+            "planned_rounds": algorithm.statistics.planned_rounds,
+            "recipe": recipe_of(algorithm),
+        }
         waiting = clients.tolist()
         for again in (False, True):
             places = {self.nodes[t]: t for t in waiting}
             waiting = []
-            requests = {node: self._request(algorithm, kind, t, round_, again) for node, t in places.items()}
+            requests = {node: self._request(algorithm, facts | {"client": t}, again) for node, t in places.items()}
             for node, reply in self.link.ask(requests) if requests else ():
                 if reply is not None and reply.facts.get("needs_start") and not again:
                     self.started.discard(places[node])
@@ -76,16 +83,9 @@ class RemoteClients:
             else:
                 self.nodes[t] = node
 
-    def _request(self, algorithm: FederatedAlgorithm, kind: str, client: int, round_: int, start: bool) -> Parcel:
-        facts = {
-            "kind": kind,
-            "run": self.run,
-            "client": client,
-            "round": round_,
-            "planned_rounds": algorithm.statistics.planned_rounds,
-            "recipe": recipe_of(algorithm),
-        }
-        sent = sent_for_training(algorithm, client) if kind == "train" else sent_for_scoring(algorithm, client)
+    def _request(self, algorithm: FederatedAlgorithm, facts: dict[str, Any], start: bool) -> Parcel:
+        client = facts["client"]
+        sent = (sent_for_training if facts["kind"] == "train" else sent_for_scoring)(algorithm, client)
         tensors = {f"sent.{name}": tensor for name, tensor in sent.items()}
         if start or client not in self.started:
             tensors |= {f"start.{name}": tensor for name, tensor in state_of_client(algorithm, client).items()}

@@ -41,7 +41,7 @@ def epsilon_of(noise_multiplier: float, q: float, rounds: int, delta: float) -> 
     from dp_accounting.pld import PLDAccountant
 
     logging.set_verbosity(logging.ERROR)
-    # any other stream would be closed when Hydra configures the logging of the next job
+    # absl closes any other stream when Hydra configures the logging of the next job
     logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
     mechanism = dp_accounting.GaussianDpEvent(noise_multiplier)
     event = mechanism if q == 1 else dp_accounting.PoissonSampledDpEvent(q, mechanism)
