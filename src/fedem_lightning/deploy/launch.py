@@ -48,6 +48,9 @@ LOOPBACK = "127.0.0.1"
 FLOWERS_OWN = re.compile(r"\x1b\[9\dm|^Flower App|^- Rec|^Using SuperLink|^Successfully (started|installed)|^\s*$")
 """Lines of `flwr run` that are not the run's."""
 
+TRACE = "ServerApp raised an exception"
+"""Begins a trace in the log of a run; whoever has started the run prints its error as one line."""
+
 GRACE = 5
 """Seconds that processes have to end by themselves."""
 
@@ -132,17 +135,17 @@ class Processes:
         (home / "config.toml").write_text(f'[superlink]\ndefault = "server"\n\n{where}')
         settings.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
         command = ["flwr", "run", str(self.folder / "app"), "server", "--run-config", str(settings), "--stream"]
-        log = self.folder / "run.log"
-        shown = len(log.read_text(errors="replace").splitlines()) if log.is_file() else 0  # of an earlier run
+        (self.folder / "run.log").unlink(missing_ok=True)  # of an earlier run
         self.start("run", command)
+        shown = 0
         while self.running["run"].poll() is None:
             shown = self._show(shown)
             time.sleep(0.2)
         self._show(shown)
 
     def _show(self, shown: int) -> int:
-        """Prints what the run has printed since the first `shown` lines, without Flower's own lines."""
-        lines = (self.folder / "run.log").read_text(errors="replace").splitlines()
+        """Prints what the run has printed since the first `shown` lines, without Flower's own lines and traces."""
+        lines = (self.folder / "run.log").read_text(errors="replace").split(TRACE)[0].splitlines()
         for line in lines[shown:]:
             if not FLOWERS_OWN.search(line):
                 print(line, flush=True)
