@@ -16,6 +16,7 @@ from fedem_lightning.backbones import (
     ReferenceCNN,
     ResNet18,
 )
+from fedem_lightning.compression import Compression, EightBit, TopK
 from fedem_lightning.data import (
     CropFlip,
     DensityDataModule,
@@ -53,6 +54,7 @@ __all__ = [
     "ClientModel",
     "ClientModels",
     "ClientSGD",
+    "Compression",
     "CropFlip",
     "Dapper",
     "DensityDataModule",
@@ -60,6 +62,7 @@ __all__ = [
     "Digits",
     "Dropout",
     "EStep",
+    "EightBit",
     "Engine",
     "Faults",
     "FederatedDataModule",
@@ -90,6 +93,7 @@ __all__ = [
     "SyntheticMixture",
     "TableDataModule",
     "TextDataModule",
+    "TopK",
     "Topology",
     "TrimmedMean",
     "UserError",

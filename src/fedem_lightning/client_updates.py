@@ -9,6 +9,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.rejections import EXCEPTION, first_line
+from fedem_lightning.uploads import compressed
 
 
 class ClientUpdates:
@@ -77,4 +78,6 @@ class ClientUpdates:
         kind, rule = type(self.algorithm).__name__, self.algorithm.aggregation
         combined = update is not None or rule.is_plain
         require(combined, f"aggregation: {kind} sends no updates, expected mean, got {type(rule).__name__}")
-        return update
+        if update is None or self.algorithm.compression is None:
+            return update
+        return compressed(self.algorithm, update, block, self.round_).sent

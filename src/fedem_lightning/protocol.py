@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Aggregation, Means, Models, Sent
+from fedem_lightning.compression import Compression
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import Engine
 from fedem_lightning.faults import Faults
@@ -49,6 +50,7 @@ class Algorithm(Protocol):
     client_optimizer: ClientSGD
     networks: dict[str, Network]
     aggregation: Aggregation
+    compression: Compression | None
     faults: Faults | None
     statistics: Statistics
     round_metrics: RoundMetrics
@@ -81,6 +83,8 @@ class Algorithm(Protocol):
     def parameter_dtype(self) -> torch.dtype: ...
     @property
     def kept_momentum(self) -> ClientStore | None: ...
+    @property
+    def compression_error(self) -> ClientStore | None: ...
     @property
     def known_pi(self) -> Tensor | None: ...
     @property

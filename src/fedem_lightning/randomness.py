@@ -39,6 +39,8 @@ class Purpose(IntEnum):
     FAULTS = 23
     ALA = 24
     PRIVACY = 25
+    COMPRESSION = 26
+    UPLOADS = 27
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -23,6 +23,7 @@ from fedem_lightning.network import Clocks, Traffic, Transmission
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm, UpdateSource
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, TOO_LONG, Rejection, summarised
+from fedem_lightning.uploads import transmitted
 
 
 def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
@@ -41,7 +42,7 @@ def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
     means, rejections = train_clients(algorithm, federation, cohort, round_, faulty)
     algorithm.server_update(means, Round(round_, federation, cohort))
     check_server(algorithm, round_)
-    sent = algorithm.transmission(drawn)
+    sent = transmitted(algorithm, drawn)
     traffic = with_frozen(algorithm, drawn, sent.traffic(len(drawn), len(cohort), algorithm.message_bytes))
     statistics.count(traffic, clocks.times(traffic))
     statistics.stragglers += len(drawn) - len(in_time)

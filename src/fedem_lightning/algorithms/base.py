@@ -21,6 +21,7 @@ from fedem_lightning.algorithms.lightning_hooks import LightningHooks
 from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.algorithms.prediction import Prediction
 from fedem_lightning.algorithms.server_step import ServerStep
+from fedem_lightning.compression import Compression
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
@@ -81,6 +82,7 @@ class FederatedAlgorithm(
         engine: "auto", "loop", "vmap", or an Engine.
         aggregation: how the server combines the updates: "mean", "norm_clipping", "median", "trimmed_mean",
             "multi_krum", or an `Aggregation`; None: the mean.
+        compression: of the updates that clients upload; None: none.
         faults: of clients, injected into the training; None: none.
         networks: by name; the simulated time of every round is computed in each. One of them may have a deadline.
         seed: of cohorts, shuffling, dropout, and of components 1..M-1.
@@ -113,6 +115,7 @@ class FederatedAlgorithm(
         engine: Engine | AutoEngine | str = "auto",
         networks: Mapping[str, Network] | None = None,
         aggregation: Aggregation | str | None = None,
+        compression: Compression | None = None,
         faults: Faults | None = None,
         seed: Seed = 0,
     ) -> None:
@@ -127,7 +130,7 @@ class FederatedAlgorithm(
         self.local_epochs, self.local_steps, self.batch_size = local_epochs, local_steps, batch_size
         self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
         self.networks = check_networks(networks)
-        self.aggregation, self.faults = make_aggregation(aggregation), faults
+        self.aggregation, self.compression, self.faults = make_aggregation(aggregation), compression, faults
         self.client_optimizer = client_optimizer or ClientSGD()
         self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
         parts = [pretrained] if isinstance(pretrained, str) else list(pretrained)
@@ -152,11 +155,10 @@ class FederatedAlgorithm(
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
-        self.kept_momentum: ClientStore | None = None  # momentum of local training where clients keep it
-        if self.client_optimizer.momentum and self.client_optimizer.state == "keep":
-            params = trained_parameters(self.components[0])
-            zeros = {name: p.new_zeros(self.n_trained_models, *p.shape) for name, p in params.items()}
-            self.kept_momentum = ClientStore(n_clients, zeros, momentum=True)  # rows [M, ...]
+        keeps = self.client_optimizer.momentum > 0 and self.client_optimizer.state == "keep"
+        self.kept_momentum = self._zeros_of_clients() if keeps else None  # of local training
+        keeps = compression is not None and compression.keeps_error
+        self.compression_error = self._zeros_of_clients() if keeps else None  # what clients have not sent yet
         self.register_load_state_dict_pre_hook(size_as_saved)  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -178,6 +180,12 @@ class FederatedAlgorithm(
         """
         given = {name: value for name, value in arguments.items() if name not in LIGHTNINGS_OPTIONS}
         return model_of(read_checkpoint(Path(checkpoint_path)), cls, trust, given)
+
+    def _zeros_of_clients(self) -> ClientStore:
+        """A row for each client with a zero for every parameter that it trains, [M, ...]."""
+        params = trained_parameters(self.components[0])
+        zeros = {name: p.new_zeros(self.n_trained_models, *p.shape) for name, p in params.items()}
+        return ClientStore(self.n_clients, zeros, momentum=True)
 
     # --- facts ------------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
         f"n_clients: the model was made for {algorithm.n_clients} clients, the data has {federation.n_clients}",
     )
     check_robustness(algorithm, federation)
+    compresses = algorithm.compression is not None
+    require(algorithm.sends_updates or not compresses, f"compression: {name} sends no parameters to a server")
     together = algorithm.needs_one_machine
     require(algorithm.remote is None or not together, f"algorithm: {name} {together}, so it cannot be deployed")
     require(

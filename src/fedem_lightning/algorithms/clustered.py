@@ -17,6 +17,7 @@ from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_trains
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
@@ -88,6 +89,7 @@ class Clustered(FederatedAlgorithm):
     def prepare(self, federation: Federation) -> None:
         """Checks that every client takes part in every round: all client updates are compared."""
         check_everybody_trains(self, federation)
+        require(self.compression is None, "compression: Clustered compares the clients' whole updates")
 
     def initialize(self, federation: Federation) -> None:
         """Warns if no cluster can be split."""

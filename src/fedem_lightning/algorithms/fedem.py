@@ -15,6 +15,7 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.deployment import ClientPredictions
 from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.algorithms.initialization import farthest_models, load_models, perturb
+from fedem_lightning.algorithms.partial_upload import chosen, upload_some
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses
 from fedem_lightning.errors import require
@@ -23,7 +24,10 @@ from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SharedModels, broadcast, component_losses
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.ranges import Count, Positive, PositiveInt
+from fedem_lightning.settings.ranges import Count, Positive, PositiveInt, PositiveShare
+
+UPLOADED = "uploaded_components"
+"""Column of metrics.csv: components that a client uploads, on average."""
 
 SMALLEST = 1e-6
 """Least pi by which a client's weights are divided."""
@@ -49,6 +53,8 @@ class FedEM(FederatedAlgorithm):
         e_step: responsibilities and mixture weights; None: the paper's.
         normalize_weights: whether a client divides the weights of its samples by its pi, component by component: then a
             component with a small pi does not take smaller steps.
+        upload_threshold: a client uploads component m with probability min(1, pi_m / threshold), and its update counts
+            as many times as that makes it rarer (`algorithms/partial_upload.py`). None: always, as in the paper.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, after which pi is still close
             to the uniform weights.
         personalize_tolerance: a client stops earlier, once every weight of its pi moves by less; None: it never does.
@@ -70,6 +76,7 @@ class FedEM(FederatedAlgorithm):
         perturbation: Positive = 0.1,
         e_step: EStep | None = None,
         normalize_weights: bool = False,
+        upload_threshold: PositiveShare | None = None,
         personalize_steps: PositiveInt = 1,
         personalize_tolerance: Positive | None = None,
         personalize_seen: bool = False,
@@ -84,6 +91,9 @@ class FedEM(FederatedAlgorithm):
         self.personalize_tolerance, self.personalizes_seen = personalize_tolerance or 0.0, personalize_seen
         self.warmup_rounds, self.perturbation = warmup_rounds, perturbation
         self.e_step, self.normalize_weights = e_step or EStep(), normalize_weights
+        self.upload_threshold = upload_threshold
+        one = upload_threshold is None or self.compression is None
+        require(one, "algorithm.upload_threshold: it leaves components out, compression shortens all; use one of both")
         self.add_client_state("pi", torch.full((n_clients, n_components), 1.0 / n_components), columns="pi_{m}")
 
     def initialize(self, federation: Federation) -> None:
@@ -120,7 +130,18 @@ class FedEM(FederatedAlgorithm):
             if self.normalize_weights:
                 q = q / self.pi[t][owner].clamp(min=SMALLEST)
         models = self.local_solver(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
-        return Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
+        sent = Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
+        if self.upload_threshold is None or round_ < self.warmup_rounds:
+            return sent
+        return self._upload_some(sent, self.upload_threshold, block, round_)
+
+    def _upload_some(self, sent: Sent, threshold: float, block: Block, round_: int) -> Sent:
+        """Components with a pi below the threshold are rarely uploaded."""
+        p = (self.pi[block.clients] / threshold).clamp(max=1.0)  # [C, M]
+        sends = chosen(p, self.seed, round_, block.keys)
+        self.round_metrics.add(UPLOADED, sends.sum(dim=1))
+        received = broadcast(self.components, len(block.clients))
+        return upload_some(sent, received, p, sends, self.params_of(sent.models))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_m <- mean over the clients; one mean for all components where they are equal."""
@@ -137,8 +158,9 @@ class FedEM(FederatedAlgorithm):
         return 1 if self.initialization != "random" and round_ < self.warmup_rounds else len(self.components)
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """M models each way, or one."""
-        return Transmission(down=self._n_sent(self.current_epoch), up=self._n_sent(self.current_epoch))
+        """M models each way, or one; fewer uploads with a threshold."""
+        n = self._n_sent(self.current_epoch)
+        return Transmission(down=n, up=self.round_metrics.means().get(UPLOADED, n))
 
     def received_models(self, clients: Tensor) -> Models:
         """The components that are sent."""

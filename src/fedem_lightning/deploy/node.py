@@ -18,6 +18,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import score
 from fedem_lightning.records.writing import replacing
 from fedem_lightning.rejections import first_line
+from fedem_lightning.uploads import compressed
 
 NEWEST, BEFORE = "state.safetensors", "before.safetensors"
 
@@ -71,14 +72,20 @@ class Node:
         algorithm = self._algorithm(request, before=facts["round"])
         if algorithm is None:
             return Parcel({"needs_start": True}, {})
-        sent = algorithm.client_update(self.federation.block(zero, "train"), facts["round"])
+        block, message = self.federation.block(zero, "train"), {}
+        sent = algorithm.client_update(block, facts["round"])
         check_sent(algorithm, sent)
+        if sent is not None and algorithm.compression is not None:
+            upload = compressed(algorithm, sent, block, facts["round"])
+            message = {f"message.{name}": rows for name, rows in upload.message.items()}
+            sent = sent._replace(models={})
         self._keep(algorithm, facts["run"], facts["round"])
         reported = {f"reported.{name}": algorithm.get_buffer(name) for name in sorted(algorithm.reported)}
         metrics = {name: list(pair) for name, pair in algorithm.round_metrics.sums().items()}
         rejected = [list(rejection[1:]) for rejection in algorithm.round_metrics.rejections]
         n_groups = 1 if sent is None else sent.n_groups
-        return Parcel({"n_groups": n_groups, "metrics": metrics, "rejected": rejected}, packed(sent) | reported)
+        tensors = packed(sent) | message | reported
+        return Parcel({"n_groups": n_groups, "metrics": metrics, "rejected": rejected}, tensors)
 
     def _score(self, request: Parcel) -> Parcel:
         """The mean scores of the client's model on each split. What scoring changes is forgotten."""

@@ -21,6 +21,7 @@ from fedem_lightning.deploy.wire import Link, Parcel, same_form, unpacked, with_
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import Scores
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, first_line
+from fedem_lightning.uploads import decompressed
 
 
 class RemoteClients:
@@ -140,9 +141,13 @@ class RemoteUpdates:
         algorithm, facts = self.algorithm, reply.facts
         if "error" in facts:
             raise RuntimeError(facts["error"])
-        sent = unpacked(reply.tensors, int(facts["n_groups"]))
+        received = algorithm.received_models(client) if algorithm.sends_updates else {}
+        sent = unpacked(reply.tensors, int(facts["n_groups"]), received)
+        if sent is not None and algorithm.compression is not None:
+            models = decompressed(algorithm, with_prefix(reply.tensors, "message."), received)
+            sent = sent._replace(models=models)
         if sent is not None and algorithm.sends_updates:
-            fits = same_form(sent.models, algorithm.received_models(client)) and bool((sent.weights >= 0).all())
+            fits = same_form(sent.models, received) and bool((sent.weights >= 0).all())
             if not fits:
                 raise ValueError("the update has another form than the models that it answers")
         for name, rows in with_prefix(reply.tensors, "reported.").items():

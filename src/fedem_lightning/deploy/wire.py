@@ -44,16 +44,26 @@ def packed(sent: Sent | None) -> Models:
     """One client's update as tensors by name."""
     if sent is None:
         return {}
-    parts = {"models": sent.models, "extras": sent.extras}
+    models = sent.models
+    if sent.included is not None:
+        models = {name: rows[sent.included] for name, rows in models.items()}  # [K, ...]
+    parts = {"models": models, "extras": sent.extras}
     found = {f"{part}.{name}": rows for part, models in parts.items() for name, rows in models.items()}
-    return found | {"weights": sent.weights} | ({} if sent.group is None else {"group": sent.group})
+    more = {"group": sent.group, "included": sent.included}
+    return found | {"weights": sent.weights} | {name: t for name, t in more.items() if t is not None}
 
 
-def unpacked(tensors: Models, n_groups: int) -> Sent | None:
-    """The update that `packed` has made tensors of."""
+def unpacked(tensors: Models, n_groups: int, received: Models) -> Sent | None:
+    """The update that `packed` has made tensors of; models that were not sent are those `received`."""
     if "weights" not in tensors:
         return None
     models, extras = (with_prefix(tensors, f"{part}.") for part in ("models", "extras"))
+    included = tensors.get("included")
+    if included is not None:
+        kept = {name: rows.clone() for name, rows in received.items()}
+        for name, rows in kept.items():
+            rows[included] = models[name]
+        models = kept
     return Sent(models, tensors["weights"], tensors.get("group"), n_groups, extras)
 
 

@@ -18,7 +18,8 @@ from fedem_lightning.records.hyperparameters import is_plain
 from fedem_lightning.settings.check import Checked, arguments_of, check_arguments
 
 _ROOMS = [
-    *("adaptation", "aggregation", "algorithms", "backbones", "engine", "faults", "local_solver", "network", "tasks"),
+    *("adaptation", "aggregation", "algorithms", "backbones", "compression", "engine", "faults", "local_solver"),
+    *("network", "tasks"),
     *("models.gaussians", "models.neighbours", "models.prototypes", "models.two_heads", "topology"),
 ]
 TRUSTED = ("torch.optim", *(f"fedem_lightning.{room}" for room in _ROOMS))

@@ -36,6 +36,7 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
         adaptation=instantiate(config.adaptation) if config.get("adaptation") else None,
         engine=instantiate(config.engine),
         aggregation=_aggregation(config),
+        compression=instantiate(config.compression) if config.get("compression") else None,
         faults=instantiate(config.faults) if config.get("faults") else None,
         networks={str(name): instantiate(network) for name, network in (config.get("network") or {}).items()},
         seed=config.seed,

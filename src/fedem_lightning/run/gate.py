@@ -19,6 +19,7 @@ from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.aggregation import Aggregation
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import TRAINER
+from fedem_lightning.compression import Compression
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.engine import AutoEngine, Engine
 from fedem_lightning.errors import UserError, require
@@ -57,6 +58,7 @@ OPTIONAL: dict[str, tuple[type, ...]] = {
     "adaptation": (Adaptation,),
     "faults": (Faults,),
     "aggregation": (Aggregation,),
+    "compression": (Compression,),
 }
 NAMED: dict[str, tuple[type, ...]] = {"callbacks": (pl.Callback,), "logger": (Logger,), "network": (Network,)}
 """Groups that hold several parts by name, or none."""

@@ -20,7 +20,10 @@ from fedem_lightning.run.usage import CONFIG_DIR, choices
 
 _UNKNOWN = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")  # in Hydra's messages
 BY_THE_RUN = {
-    "algorithm": ("backbone", "n_clients", "adaptation", "engine", "networks", "aggregation", "faults", "seed"),
+    "algorithm": (
+        *("backbone", "n_clients", "adaptation", "engine", "networks", "aggregation", "compression", "faults"),
+        "seed",
+    ),
     "trainer": ("callbacks", "logger", "plugins", "default_root_dir"),
 }
 """What a run itself hands to a target: a configuration cannot set it."""

@@ -1,0 +1,78 @@
+"""What clients upload in place of their updates, where the run compresses them."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Models, Sent, all_finite
+from fedem_lightning.data.federation import Block
+from fedem_lightning.errors import require
+from fedem_lightning.models.frozen import trained_parameters
+from fedem_lightning.network import Transmission
+from fedem_lightning.protocol import Algorithm
+from fedem_lightning.randomness import Purpose, fold
+
+
+class Upload(NamedTuple):
+    """The updates of a block's clients, compressed."""
+
+    message: Models  # what clients send in place of their models, each [C, ...]
+    sent: Sent  # the updates as the server reads them
+
+
+def compressed(algorithm: Algorithm, update: Sent, block: Block, round_: int) -> Upload:
+    """Compresses updates d = theta_t - theta; a client keeps the error where the compression says so.
+
+    Buffers, such as the statistics of BatchNorm, are sent as they are. So are a method's extras.
+    """
+    compression, clients = algorithm.compression, block.clients
+    assert compression is not None
+    received = algorithm.received_models(clients)
+    names = compressible(algorithm, received)
+    d = {name: update.models[name] - received[name] for name in names}  # [C, M, ...]
+    finite = all_finite(d)  # [C]; the server rejects the others
+    store = algorithm.compression_error
+    if store is not None:
+        kept = store.read(clients)
+        d = {name: rows + kept[name][:, : rows.shape[1]] for name, rows in d.items()}
+    keys = fold(algorithm.seed, Purpose.COMPRESSION, round_, block.keys)
+    message = compression.encode(d, keys)
+    read = compression.decode(message, d)
+    if store is not None:
+        errors = {name: torch.cat([d[name] - read[name], kept[name][:, d[name].shape[1] :]], dim=1) for name in names}
+        store.write(clients[finite], {name: rows[finite] for name, rows in (kept | errors).items()})
+    whole = {name: rows for name, rows in update.models.items() if name not in names}
+    models = whole | {name: received[name] + read[name] for name in names}
+    return Upload(message | {f"whole.{name}": rows for name, rows in whole.items()}, update._replace(models=models))
+
+
+def decompressed(algorithm: Algorithm, message: Models, received: Models) -> Models:
+    """The models [C, M, ...] of clients that received `received`, from their messages."""
+    assert algorithm.compression is not None
+    names = compressible(algorithm, received)
+    read = algorithm.compression.decode(message, {name: received[name] for name in names})
+    whole = {name.removeprefix("whole."): rows for name, rows in message.items() if name.startswith("whole.")}
+    return whole | {name: received[name] + read[name] for name in names}
+
+
+def compressible(algorithm: Algorithm, received: Models) -> list[str]:
+    """Names of the tensors that are compressed: the trained parameters among those that clients send."""
+    parameters = trained_parameters(algorithm.components[0])
+    names = [name for name in received if name in parameters]
+    kind = type(algorithm).__name__
+    require(bool(names) and algorithm.sends_updates, f"compression: {kind} sends no parameters to a server")
+    return names
+
+
+def transmitted(algorithm: Algorithm, clients: Tensor) -> Transmission:
+    """The models sent in the round that is ending, where a compressed model counts by its bytes."""
+    sent = algorithm.transmission(clients)
+    if algorithm.compression is None or sent.up == 0:
+        return sent
+    received = algorithm.received_models(clients[:1])
+    like = {name: received[name] for name in compressible(algorithm, received)}  # [1, M, ...]
+    plain = sum(rows.shape[1:].numel() * rows.element_size() for rows in like.values())
+    saved = (plain - algorithm.compression.message_bytes(like)) / algorithm.message_bytes
+    uploads = None if sent.uploads is None else sent.uploads - saved
+    return sent._replace(up=sent.up - saved, uploads=uploads)
