@@ -4,12 +4,33 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from fedem_lightning.aggregation import Sent, check_sent
+from fedem_lightning.aggregation import Models, Sent, check_sent
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.rejections import EXCEPTION, first_line
 from fedem_lightning.uploads import compressed
+
+
+def answers(
+    algorithm: Algorithm, question: str, federation: Federation, clients: Tensor, given: Models, like: Models
+) -> Iterator[tuple[Tensor, Models]]:
+    """What clients (int64 [C]) answer to a question of the server, some of them at a time: see `Contract.answer`.
+
+    Args:
+        algorithm: its `answer` is called where the clients are.
+        question: names what is asked.
+        federation: holds the clients.
+        given: tensors that the server sends with the question.
+        like: the form of one client's answer, each [1, ...]; a client that is a process of its own and answers
+            something else is left out, as is one that does not answer.
+
+    """
+    if algorithm.remote is not None:
+        yield from algorithm.remote.answers(algorithm, question, clients, given, like)
+        return
+    for block in algorithm.blocks(federation, clients):
+        yield block.clients, algorithm.answer(question, block, given)
 
 
 class ClientUpdates:

@@ -34,6 +34,9 @@ class RemoteClients(Protocol):
 
     def begin(self, algorithm: "Algorithm", round_: int) -> UpdateSource: ...
     def scores(self, algorithm: "Algorithm", federation: Federation, clients: Tensor) -> Any: ...
+    def answers(
+        self, algorithm: "Algorithm", question: str, clients: Tensor, given: Models, like: Models
+    ) -> Iterator[tuple[Tensor, Models]]: ...
 
 
 class Algorithm(Protocol):
@@ -58,6 +61,8 @@ class Algorithm(Protocol):
     diagnostics: dict[str, Any]
     has_frozen: Tensor
     reported: set[str]
+    client_axes: dict[str, int]
+    unsent: set[str]
     remote: RemoteClients | None
 
     @property
@@ -96,6 +101,7 @@ class Algorithm(Protocol):
 
     # hooks
     def client_update(self, block: Block, round_: int) -> Sent | None: ...
+    def answer(self, question: str, block: Block, given: Models) -> Models: ...
     def server_update(self, means: Means | None, round_: Round) -> None: ...
     def personal_models(self, clients: Tensor) -> PersonalModels: ...
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None: ...

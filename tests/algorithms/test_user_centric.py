@@ -114,6 +114,7 @@ def test_adjusted_gradients_in_numpy(engine: str) -> None:
     np.testing.assert_allclose(adjusted.mean(axis=0), 0, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:algorithm. the coefficients leave")  # there are few different samples
 def test_label_frequencies_alone_leave_no_adjusted_gradient() -> None:
     """Three clients with the same samples of each class, in other numbers; a fourth whose features are others."""
     rng, x, y, client = np.random.default_rng(0), [], [], []

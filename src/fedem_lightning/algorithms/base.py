@@ -123,6 +123,7 @@ class FederatedAlgorithm(
         super().__init__()
         self._client_states, self._server_columns = {}, {}
         self.group_state, self.sized_by_data, self.reported = None, set(), set()
+        self.client_axes, self.unsent = {}, set()
         check_class(type(self))
         self.automatic_optimization = False
         self.n_clients, self.seed = n_clients, seed

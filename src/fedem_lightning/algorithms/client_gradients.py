@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models, all_finite
+from fedem_lightning.client_updates import answers
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.names import shown
 from fedem_lightning.errors import UserError, require
@@ -20,6 +21,12 @@ from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.rejections import NOT_FINITE, Rejection
+
+GRADIENT, CLASS_SUM = "gradient", "class_sum"
+"""Questions of a special round: a client's gradient and its variance; the summed gradient of the samples of a class."""
+
+NOISE, COUNTS = ".noise", ".counts"
+"""What answers hold beside gradients, which have the names of parameters: sigma^2 [C]; numbers of samples [C]."""
 
 
 def compared_parameters(params: Models, pattern: str | None) -> Models:
@@ -115,19 +122,32 @@ def class_gradients(
         [Y, 1, ...]; 0 for a class without samples. Clients whose gradient is not finite do not count.
 
     """
-    counts, total = torch.zeros(n_classes, dtype=torch.int64, device=clients.device), {}
-    for block in algorithm.blocks(federation, clients):
-        kind = _kinds(block, n_classes)
-        for k in kind.unique().tolist():
-            part = _where(block, kind == k)
-            sums = summed_gradients(algorithm, part, compared)
-            finite = all_finite(sums)  # [C]
-            counts[k] += finite[part.owner].sum()
+    counts, total = torch.zeros(n_classes, dtype=torch.int64, device=clients.device), dict[str, Tensor]()
+    params = algorithm.params_of(algorithm.broadcast(clients[:1]))
+    like = {name: rows for name, rows in params.items() if name in compared} | {COUNTS: clients[:1]}  # [1, ...]
+    for k in range(n_classes):
+        given = {"class": torch.tensor([k, n_classes], device=clients.device)}
+        for _, sums in answers(algorithm, CLASS_SUM, federation, clients, given, like):
+            sizes, finite = sums.pop(COUNTS), all_finite(sums)  # [C]
+            counts[k] += sizes[finite].sum()
             for name, rows in sums.items():
                 if name not in total:
                     total[name] = rows.new_zeros(n_classes, *rows.shape[1:])  # [Y, 1, ...]
                 total[name][k] += (rows if finite.all() else rows[finite]).sum(dim=0)
     return {name: _over(rows, counts) for name, rows in total.items()}
+
+
+def class_sum(algorithm: Algorithm, block: Block, compared: Collection[str], class_: Tensor) -> Models:
+    """Clients' answers to `CLASS_SUM`: the summed gradient of their samples of a class [C, 1, ...], and their number.
+
+    Args:
+        algorithm, block, compared: see `gradients`.
+        class_: the class, and the number of classes, int64 [2].
+
+    """
+    k, n_classes = class_.tolist()
+    part = _where(block, _kinds(block, n_classes) == k)
+    return summed_gradients(algorithm, part, compared) | {COUNTS: part.counts()}
 
 
 def heard_clients(algorithm: Algorithm, gradients: ClientStore, federation: Federation) -> Tensor:
@@ -153,7 +173,7 @@ def heard_clients(algorithm: Algorithm, gradients: ClientStore, federation: Fede
     algorithm.statistics.rejections.add(algorithm.current_epoch + 1, rejected)
     if silent:
         listed = ", ".join(silent[:5]) + ", ..." * (len(silent) > 5)
-        said = f"algorithm: gradients of {len(silent)} of {len(clients)} clients are not finite ({listed})"
+        said = f"algorithm: gradients of {len(silent)} of {len(clients)} clients are missing or not finite ({listed})"
         warnings.warn(f"{said}; until the next special round nobody averages these clients' models", stacklevel=2)
     return heard
 
@@ -207,7 +227,8 @@ def _over(total: Tensor | int, counts: Tensor) -> Tensor:
 def _parts(block: Block, n_parts: int, seed: int) -> Tensor:
     """The part of each sample, int64 [n]: its client's samples are shuffled and cut into `n_parts`."""
     owner = block.owner
-    order = torch.argsort((owner << 32) | fold(seed, Purpose.COLLABORATION, block.index), stable=True)
+    ranks = block.ranks()
+    order = torch.argsort((owner << 32) | fold(seed, Purpose.COLLABORATION, block.keys[owner], ranks), stable=True)
     part = torch.empty_like(owner)
-    part[order] = block.ranks() * n_parts // block.counts()[owner]
+    part[order] = ranks * n_parts // block.counts()[owner]
     return part

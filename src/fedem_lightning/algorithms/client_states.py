@@ -17,6 +17,8 @@ class ClientStates(nn.Module):
 
     _client_states: dict[str, Columns]  # buffers [T, ...], each with its columns of the clients' table
     _server_columns: dict[str, Columns]  # the same for buffers [T, ...] that the server computes
+    client_axes: dict[str, int]  # of the server's buffers: the axis along which clients lie
+    unsent: set[str]  # the server's buffers that no client receives
     group_state: str | None  # name of the buffer that holds each client's group
     sized_by_data: set[str]  # buffers whose shapes are known from the first round on only
     reported: set[str]  # client states whose rows clients send to the server in each round
@@ -42,9 +44,25 @@ class ClientStates(nn.Module):
         if groups:
             self.group_state = name
 
-    def add_state(self, name: str, tensor: Tensor, columns: Columns = None) -> None:
-        """Declares a tensor of the server, which all processes compute alike; see `add_client_state`."""
+    def add_state(
+        self, name: str, tensor: Tensor, columns: Columns = None, client_axis: int | None = None, sent: bool = True
+    ) -> None:
+        """Declares a tensor of the server, which all processes compute alike.
+
+        Args:
+            name: name of the buffer.
+            tensor: initial values; an empty tensor takes its size from the data, or from a checkpoint.
+            columns: see `add_client_state`; the tensor is [T, ...] then.
+            client_axis: the axis along which clients lie, T long: a client that is a process of its own receives its
+                own part. With `columns` it is 0; None: the client receives all.
+            sent: whether such clients receive it at all.
+
+        """
         self.register_buffer(name, tensor)
+        if columns is not None or client_axis is not None:
+            self.client_axes[name] = client_axis or 0
+        if not sent:
+            self.unsent.add(name)
         if not tensor.numel():
             self.sized_by_data.add(name)
         if columns is not None:
@@ -55,7 +73,7 @@ class ClientStates(nn.Module):
         for name in self._client_states:
             yield self.get_buffer(name)
         for store in self.client_stores().values():
-            if store.holds == "clients":
+            if store.holds in ("clients", "served"):
                 yield from store.tensors()
 
     def remember(self, clients: Tensor) -> Callable[[], None]:

@@ -88,6 +88,20 @@ class Contract:
     needs_one_machine = ""
     """Why clients cannot be processes of their own (`deploy`), as the rest of a sentence; empty: they can."""
 
+    def answer(self, question: str, block: Block, given: Models) -> Models:
+        """What clients tell the server when it asks them something outside of training (`client_updates.answers`).
+
+        Args:
+            question: names what is asked.
+            block: C clients and their n training samples.
+            given: tensors that the server sends with the question.
+
+        Returns:
+            Tensors by name, each [C, ...].
+
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no answer to {question!r}")
+
     # --- rarely -----------------------------------------------------------------------------------------------------
 
     def prepare(self, federation: Federation) -> None:

@@ -14,7 +14,11 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.client_gradients import (
+    CLASS_SUM,
+    GRADIENT,
+    NOISE,
     class_gradients,
+    class_sum,
     compared_parameters,
     gradients,
     heard_clients,
@@ -33,6 +37,7 @@ from fedem_lightning.algorithms.streams import (
     stream_weights,
     with_unheard,
 )
+from fedem_lightning.client_updates import answers
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
@@ -77,7 +82,6 @@ class UserCentric(FederatedAlgorithm):
 
     """
 
-    needs_one_machine = "compares the clients' gradients in special rounds"
     uses_server_optimizer = False
     stream: Tensor  # of each client, int64 [T]
     weights: Tensor  # of the clients in each stream's average, any scale [k, T]
@@ -105,15 +109,15 @@ class UserCentric(FederatedAlgorithm):
         self.similarity, self.label_adjusted, self.members_only = similarity, label_adjusted, members_only
         self.warmup_rounds, self.refresh_every = warmup_rounds, refresh_every
         self._n_classes = 1  # gradients that a client sends in a special round
-        self.add_client_state("stream", torch.zeros(n_clients, dtype=torch.int64), columns="stream")
-        self.add_state("weights", torch.zeros(0, n_clients))
-        self.add_client_state("noise", torch.zeros(n_clients))
-        self.add_state("w", torch.zeros(0, 0))
+        self.add_state("stream", torch.zeros(n_clients, dtype=torch.int64), columns="stream")
+        self.add_state("weights", torch.zeros(0, n_clients), client_axis=1)
+        self.add_state("noise", torch.zeros(n_clients), client_axis=0)
+        self.add_state("w", torch.zeros(0, 0), sent=False)
         plane = torch.full((n_clients, 2), torch.nan)
-        self.add_client_state("embedding", plane, columns=("embedding_0", "embedding_1"))
-        self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
+        self.add_state("embedding", plane, columns=("embedding_0", "embedding_1"))
+        self.models = ClientStore.of_components(n_clients, self.components, holds="served")  # theta_i, rows [1, ...]
         params = self.params_of(self.models.read(torch.tensor(0)))
-        self.gradients = ClientStore(n_clients, compared_parameters(params, compared))  # g_i
+        self.gradients = ClientStore(n_clients, compared_parameters(params, compared), holds="the server")  # g_i
         self._share = self.gradients.n_bytes / self.models.n_bytes  # size of a gradient, in models
 
     def prepare(self, federation: Federation) -> None:
@@ -198,12 +202,21 @@ class UserCentric(FederatedAlgorithm):
         explained, names = None, self.gradients.names
         if self.label_adjusted or self.similarity == "cosine":
             explained = class_gradients(self, federation, federation.clients(), names, self._n_classes)
-        for block in self.blocks(federation, clients):
-            g, noise = gradients(self, block, self.n_parts, names, explained)
-            self.gradients.written[block.clients] = False
-            self.gradients.write_finite(block.clients, g)
-            noise = noise.masked_fill(~self.gradients.written[block.clients], torch.nan)
-            self.noise[block.clients] = noise.to(self.noise)
+        like = self.gradients.read(clients[:1]) | {NOISE: self.noise[:1].double()}  # [1, ...]
+        self.gradients.written[clients] = False
+        self.noise[clients] = torch.nan
+        for t, g in answers(self, GRADIENT, federation, clients, explained or {}, like):
+            noise = g.pop(NOISE)
+            self.gradients.write_finite(t, g)
+            self.noise[t] = noise.masked_fill(~self.gradients.written[t], torch.nan).to(self.noise)
+
+    def answer(self, question: str, block: Block, given: Models) -> Models:
+        """A client's part of a special round: its gradient and its variance, or the gradient sum of a class."""
+        names = self.gradients.names
+        if question == CLASS_SUM:
+            return class_sum(self, block, names, given["class"])
+        g, noise = gradients(self, block, self.n_parts, names, given or None)
+        return g | {NOISE: noise.double()}
 
     def _distances(self, clients: Tensor, others: Tensor) -> Tensor:
         """Squared distances of gradients or of their directions, float64 [C, C']."""

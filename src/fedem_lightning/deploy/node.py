@@ -53,7 +53,7 @@ class Node:
 
     def answer(self, request: Parcel) -> Parcel:
         """The reply to a request; one with "error" if the client fails."""
-        answers = {"describe": self._describe, "train": self._train, "score": self._score}
+        answers = {"describe": self._describe, "train": self._train, "answer": self._answer, "score": self._score}
         try:
             with torch.inference_mode(False), torch.no_grad():
                 return answers[request.facts["kind"]](request)
@@ -86,6 +86,15 @@ class Node:
         n_groups = 1 if sent is None else sent.n_groups
         tensors = packed(sent) | message | reported
         return Parcel({"n_groups": n_groups, "metrics": metrics, "rejected": rejected}, tensors)
+
+    def _answer(self, request: Parcel) -> Parcel:
+        """The answer to a question outside of training."""
+        algorithm, zero = self._algorithm(request), torch.zeros(1, dtype=torch.int64)
+        if algorithm is None:
+            return Parcel({"needs_start": True}, {})
+        given, block = with_prefix(request.tensors, "given."), self.federation.block(zero, "train")
+        found = algorithm.answer(request.facts["question"], block, given)
+        return Parcel({}, {f"answer.{name}": rows for name, rows in found.items()})
 
     def _score(self, request: Parcel) -> Parcel:
         """The mean scores of the client's model on each split. What scoring changes is forgotten."""

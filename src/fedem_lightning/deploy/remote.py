@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Sent
+from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.algorithms.growth import Remembered, federation_of
@@ -16,12 +16,16 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.deploy.state import sent_for_scoring, sent_for_training, state_of_client
+from fedem_lightning.deploy.state import sent_for_scoring, sent_for_training, sent_with_question, state_of_client
 from fedem_lightning.deploy.wire import Link, Parcel, same_form, unpacked, with_prefix
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import Scores
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, first_line
 from fedem_lightning.uploads import decompressed
+
+NOTHING = Parcel({}, {})
+SENT = {"train": sent_for_training, "score": sent_for_scoring, "answer": sent_with_question}
+"""What a client receives with each kind of request."""
 
 
 class RemoteClients:
@@ -45,8 +49,17 @@ class RemoteClients:
         """The source of a round's updates."""
         return RemoteUpdates(self, algorithm, round_)
 
-    def ask(self, algorithm: FederatedAlgorithm, kind: str, clients: Tensor, round_: int) -> Iterator[tuple[int, Any]]:
+    def ask(
+        self, algorithm: FederatedAlgorithm, kind: str, clients: Tensor, round_: int, more: Parcel = NOTHING
+    ) -> Iterator[tuple[int, Any]]:
         """Asks clients; yields the index of each and its reply, or None. A client without state gets a start.
+
+        Args:
+            algorithm: whose tensors are sent.
+            kind: "train", "score" or "answer".
+            clients: int64 [C].
+            round_: number of the round, from 0.
+            more: facts and tensors that each request has, too.
 
         Raises:
             UserError: a client says that its user has made a mistake.
@@ -59,12 +72,15 @@ class RemoteClients:
             "round": round_,
             "planned_rounds": algorithm.statistics.planned_rounds,
             "recipe": recipe_of(algorithm),
+            **more.facts,
         }
         waiting = clients.tolist()
         for again in (False, True):
             places = {self.nodes[t]: t for t in waiting}
             waiting = []
-            requests = {node: self._request(algorithm, facts | {"client": t}, again) for node, t in places.items()}
+            requests = {
+                node: self._request(algorithm, facts | {"client": t}, more.tensors, again) for node, t in places.items()
+            }
             for node, reply in self.link.ask(requests) if requests else ():
                 if reply is not None and reply.facts.get("needs_start") and not again:
                     self.started.discard(places[node])
@@ -84,13 +100,21 @@ class RemoteClients:
             else:
                 self.nodes[t] = node
 
-    def _request(self, algorithm: FederatedAlgorithm, facts: dict[str, Any], start: bool) -> Parcel:
+    def _request(self, algorithm: FederatedAlgorithm, facts: dict[str, Any], more: Models, start: bool) -> Parcel:
         client = facts["client"]
-        sent = (sent_for_training if facts["kind"] == "train" else sent_for_scoring)(algorithm, client)
-        tensors = {f"sent.{name}": tensor for name, tensor in sent.items()}
+        tensors = more | {f"sent.{name}": tensor for name, tensor in SENT[facts["kind"]](algorithm, client).items()}
         if start or client not in self.started:
             tensors |= {f"start.{name}": tensor for name, tensor in state_of_client(algorithm, client).items()}
         return Parcel(facts, tensors)
+
+    def answers(
+        self, algorithm: FederatedAlgorithm, question: str, clients: Tensor, given: Models, like: Models
+    ) -> Iterator[tuple[Tensor, Models]]:
+        """The clients' answers to a question, as they arrive; without those that fail, or that have another form."""
+        more = Parcel({"question": question}, {f"given.{name}": tensor for name, tensor in given.items()})
+        for t, reply in self.ask(algorithm, "answer", clients, algorithm.current_epoch, more):
+            if reply is not None and same_form(found := with_prefix(reply.tensors, "answer."), like):
+                yield torch.tensor([t]), found
 
     def scores(self, algorithm: FederatedAlgorithm, federation: Federation, clients: Tensor) -> Scores:
         """The scores that clients compute of themselves; NaN for one that does not answer."""

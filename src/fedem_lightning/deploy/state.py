@@ -7,31 +7,56 @@ import torch
 from fedem_lightning.aggregation import Models
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 
+CLIENTS, SERVED = "clients", "served"
+
 
 def clients_tensors(algorithm: FederatedAlgorithm) -> set[str]:
     """Names, in the `state_dict`, of the tensors [T, ...] whose rows belong to clients."""
-    rows = {
+    return _rows(algorithm, CLIENTS) | set(algorithm._client_states) | {"has_frozen"}
+
+
+def _rows(algorithm: FederatedAlgorithm, *owners: str) -> set[str]:
+    """Names of the rows [T, ...] in the stores of these owners."""
+    return {
         f"{name}.{part}"
         for name, store in algorithm.client_stores().items()
-        if store.holds == "clients"
+        if store.holds in owners
         for part in ("written", *(f"rows_{i}" for i in range(len(store.names))))
     }
-    return rows | set(algorithm._client_states) | {"has_frozen"}
 
 
 def state_of_client(algorithm: FederatedAlgorithm, client: int) -> Models:
-    """The `state_dict` of the algorithm for a federation of this client alone: where a client starts."""
-    rows = clients_tensors(algorithm) | set(algorithm._server_columns)
-    state = algorithm.state_dict()
-    return {name: tensor[client : client + 1] if name in rows else tensor for name, tensor in state.items()}
+    """The `state_dict` of the algorithm for a federation of this client alone: where a client starts.
+
+    Of what the server keeps to itself it has the form only.
+    """
+    axes = dict.fromkeys(clients_tensors(algorithm) | _rows(algorithm, SERVED), 0) | algorithm.client_axes
+    stores = {name for name, store in algorithm.client_stores().items() if store.holds not in (CLIENTS, SERVED)}
+    found = {}
+    for name, tensor in algorithm.state_dict().items():
+        if name in algorithm.unsent:
+            tensor = tensor[:0]
+        elif name in axes:
+            tensor = tensor.narrow(axes[name], client, 1)
+        elif name.rpartition(".")[0] in stores and ".initial_" not in name:
+            tensor = torch.zeros_like(tensor[:1])
+        found[name] = tensor
+    return found
 
 
 def sent_for_training(algorithm: FederatedAlgorithm, client: int) -> Models:
     """What a client receives in each round: the models that the method sends, and the server's declared states."""
     one = torch.tensor([client], device=algorithm.device)
     n_models = min(len(algorithm.components), math.ceil(algorithm.transmission(one).down))
-    models = {f"components.{m}.{name}" for m in range(n_models) for name in algorithm.received_models(one)}
+    models = _rows(algorithm, SERVED)
+    models = models or {f"components.{m}.{name}" for m in range(n_models) for name in algorithm.received_models(one)}
     return {name: t for name, t in _servers_tensors(algorithm, client).items() if name in models or "." not in name}
+
+
+def sent_with_question(algorithm: FederatedAlgorithm, client: int) -> Models:
+    """What a client receives to answer a question: the components."""
+    state = _servers_tensors(algorithm, client)
+    return {name: tensor for name, tensor in state.items() if name.startswith("components.")}
 
 
 def sent_for_scoring(algorithm: FederatedAlgorithm, client: int) -> Models:
@@ -46,6 +71,10 @@ def sent_for_scoring(algorithm: FederatedAlgorithm, client: int) -> Models:
 
 
 def _servers_tensors(algorithm: FederatedAlgorithm, client: int) -> Models:
-    own = clients_tensors(algorithm)
-    state = state_of_client(algorithm, client)
-    return {name: tensor for name, tensor in state.items() if name not in own and ".initial_" not in name}
+    own = clients_tensors(algorithm) | algorithm.unsent
+    others = {name for name, store in algorithm.client_stores().items() if store.holds not in (CLIENTS, SERVED)}
+    return {
+        name: tensor
+        for name, tensor in state_of_client(algorithm, client).items()
+        if name not in own and ".initial_" not in name and name.rpartition(".")[0] not in others
+    }

@@ -30,7 +30,8 @@ class ClientStore(nn.Module):
     Args:
         n_clients: T.
         like: a client's row of each tensor, [...]; all rows start as copies of it.
-        holds: owners of the rows: "clients"; rows of other owners are not exchanged between processes.
+        holds: owners of the rows: "clients"; "served": the server, which sends each client its row; any other: rows that
+            every process computes for itself.
         momentum: whether the rows are momentum, with which no client starts a test.
         levels: number of times that all clients have a row, one level after another.
 
