@@ -20,7 +20,7 @@ from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
-from fedem_lightning.rejections import NOT_FINITE, Rejection
+from fedem_lightning.rejections import NO_ANSWER, NOT_FINITE, Rejection
 
 GRADIENT, CLASS_SUM = "gradient", "class_sum"
 """Questions of a special round: a client's gradient and its variance; the summed gradient of the samples of a class."""
@@ -150,13 +150,14 @@ def class_sum(algorithm: Algorithm, block: Block, compared: Collection[str], cla
     return summed_gradients(algorithm, part, compared) | {COUNTS: part.counts()}
 
 
-def heard_clients(algorithm: Algorithm, gradients: ClientStore, federation: Federation) -> Tensor:
+def heard_clients(algorithm: Algorithm, gradients: ClientStore, federation: Federation, answered: Tensor) -> Tensor:
     """Whether the gradient of each client that trains is known; the others are counted, and named in a warning.
 
     Args:
         algorithm: it counts the gradients that were rejected.
         gradients: of the newest special round; the row of a client whose gradient is not finite is not written.
         federation: its clients.
+        answered: the clients that have sent a gradient, int64.
 
     Returns:
         bool [T'].
@@ -169,7 +170,9 @@ def heard_clients(algorithm: Algorithm, gradients: ClientStore, federation: Fede
     heard = gradients.written[clients]
     silent = [shown(federation.names[t]) for t in clients[~heard].tolist()]
     require(len(silent) < len(clients), "training diverged: in a special round no client's gradient was finite")
-    rejected = [Rejection(t, NOT_FINITE, "gradient") for t in clients[~heard].tolist()]
+    sent = set(answered.tolist())
+    reasons = {t: NOT_FINITE if t in sent else NO_ANSWER for t in clients[~heard].tolist()}
+    rejected = [Rejection(t, reason, "gradient") for t, reason in reasons.items()]
     algorithm.statistics.rejections.add(algorithm.current_epoch + 1, rejected)
     if silent:
         listed = ", ".join(silent[:5]) + ", ..." * (len(silent) > 5)

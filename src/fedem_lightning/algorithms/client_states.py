@@ -69,11 +69,11 @@ class ClientStates(nn.Module):
             self._server_columns[name] = columns
 
     def client_state(self) -> Iterator[Tensor]:
-        """All tensors [T, ...] whose rows belong to clients."""
-        for name in self._client_states:
+        """All tensors [T, ...] with rows that the process of a client computes: its own, or the server's about it."""
+        for name in (*self._client_states, *(name for name, axis in self.client_axes.items() if axis == 0)):
             yield self.get_buffer(name)
         for store in self.client_stores().values():
-            if store.holds in ("clients", "served"):
+            if store.holds in ("clients", "served", "server"):
                 yield from store.tensors()
 
     def remember(self, clients: Tensor) -> Callable[[], None]:

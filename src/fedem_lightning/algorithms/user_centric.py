@@ -117,7 +117,7 @@ class UserCentric(FederatedAlgorithm):
         self.add_state("embedding", plane, columns=("embedding_0", "embedding_1"))
         self.models = ClientStore.of_components(n_clients, self.components, holds="served")  # theta_i, rows [1, ...]
         params = self.params_of(self.models.read(torch.tensor(0)))
-        self.gradients = ClientStore(n_clients, compared_parameters(params, compared), holds="the server")  # g_i
+        self.gradients = ClientStore(n_clients, compared_parameters(params, compared), holds="server")  # g_i
         self._share = self.gradients.n_bytes / self.models.n_bytes  # size of a gradient, in models
 
     def prepare(self, federation: Federation) -> None:
@@ -126,7 +126,8 @@ class UserCentric(FederatedAlgorithm):
         if self.label_adjusted:
             self._n_classes = getattr(task, "n_classes", 0) if task.n_targets == 1 else 0
             require(self._n_classes > 0, "algorithm.label_adjusted: the samples do not have one class each")
-        fits = not isinstance(k, int) or k <= n_seen
+        alone = federation.keys is not None  # a client of its own does not know the others
+        fits = alone or not isinstance(k, int) or k <= n_seen
         require(fits, f"algorithm.n_streams: {k} streams, but only {n_seen} clients train")
 
     def initialize(self, federation: Federation) -> None:
@@ -163,8 +164,8 @@ class UserCentric(FederatedAlgorithm):
         """Computes W and the streams from gradients at component 0; clients receive one model and send gradients."""
         everyone, cosine = federation.clients(), self.similarity == "cosine"
         count_special_round(self, federation, down=1, up=self._n_classes * self._share)
-        self._gather_gradients(federation, everyone)
-        heard = heard_clients(self, self.gradients, federation)  # [T']
+        answered = self._gather_gradients(federation, everyone)
+        heard = heard_clients(self, self.gradients, federation, answered)  # [T']
         t = everyone[heard]
         distance = self._distances(t, t).fill_diagonal_(0.0)
         counts = federation.splits["train"].counts(t)
@@ -198,8 +199,9 @@ class UserCentric(FederatedAlgorithm):
         """Rows of W, not yet scaled to sum to 1, [C, T']; see `streams.coefficients`."""
         return coefficients(distance, noise, other_noise, counts, self.similarity).to(self.noise)
 
-    def _gather_gradients(self, federation: Federation, clients: Tensor) -> None:
-        explained, names = None, self.gradients.names
+    def _gather_gradients(self, federation: Federation, clients: Tensor) -> Tensor:
+        """Asks clients (int64 [C]) for their gradients; returns those that have answered."""
+        explained, names, answered = None, self.gradients.names, [clients[:0]]
         if self.label_adjusted or self.similarity == "cosine":
             explained = class_gradients(self, federation, federation.clients(), names, self._n_classes)
         like = self.gradients.read(clients[:1]) | {NOISE: self.noise[:1].double()}  # [1, ...]
@@ -207,8 +209,10 @@ class UserCentric(FederatedAlgorithm):
         self.noise[clients] = torch.nan
         for t, g in answers(self, GRADIENT, federation, clients, explained or {}, like):
             noise = g.pop(NOISE)
+            answered.append(t)
             self.gradients.write_finite(t, g)
             self.noise[t] = noise.masked_fill(~self.gradients.written[t], torch.nan).to(self.noise)
+        return torch.cat(answered)
 
     def answer(self, question: str, block: Block, given: Models) -> Models:
         """A client's part of a special round: its gradient and its variance, or the gradient sum of a class."""

@@ -25,7 +25,8 @@ NEWEST, BEFORE = "state.safetensors", "before.safetensors"
 
 def failed(error: Exception) -> Parcel:
     """The reply of a client that has failed."""
-    return Parcel({"error": first_line(error), "is_users": isinstance(error, UserError)}, {})
+    is_users = isinstance(error, UserError)
+    return Parcel({"error": str(error) if is_users else first_line(error), "is_users": is_users}, {})
 
 
 class OneProcess(NamedTuple):

@@ -30,8 +30,8 @@ class ClientStore(nn.Module):
     Args:
         n_clients: T.
         like: a client's row of each tensor, [...]; all rows start as copies of it.
-        holds: owners of the rows: "clients"; "served": the server, which sends each client its row; any other: rows that
-            every process computes for itself.
+        holds: owners of the rows: "clients"; "served": the server, which sends each client its row; "server": the
+            server, which sends none. Rows with any other name are not about clients, and not exchanged.
         momentum: whether the rows are momentum, with which no client starts a test.
         levels: number of times that all clients have a row, one level after another.
 
