@@ -28,10 +28,12 @@ GROUPS = (
     "engine",
     "network",
     "aggregation",
+    "compression",
     "faults",
     "trainer",
     "logger",
     "callbacks",
+    "privacy",
     "experiment",
 )
 FITTING = {  # a data set for an algorithm or a backbone that does not run on the default one
@@ -102,7 +104,7 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
     group, name = option.rsplit("/", 1)
     if option not in DRAWN:
         leave_undrawn(monkeypatch)
-    overrides = [f"{'+' if group == 'experiment' else ''}{group}={name}"]
+    overrides = [f"{'+' if group in ('experiment', 'privacy') else ''}{group}={name}"]
     if group in ("algorithm", "backbone") and name in FITTING:
         overrides.append(f"dataset={FITTING[name]}")
     if group == "algorithm" and name in HIDDEN:

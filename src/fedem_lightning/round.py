@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Collector, Means
+from fedem_lightning.aggregation import Collector, Means, PrivateMean
 from fedem_lightning.client_updates import ClientUpdates
 from fedem_lightning.cohort import expected_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import NoUpdateLeft, UserError
+from fedem_lightning.evaluation.privacy import choose_noise
 from fedem_lightning.history import Round, RoundMetrics
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
@@ -109,11 +110,14 @@ def train_clients(
 
 def facts_of(algorithm: Algorithm, federation: Federation, cohort: Tensor, round_: int) -> dict[str, Any]:
     """What a rule for independent cohorts needs to know of the round; a deployment's noise has no key."""
-    if not algorithm.aggregation.samples_independently:
+    rule, n_clients = algorithm.aggregation, len(federation.clients())
+    if not isinstance(rule, PrivateMean):
         return {}
+    expected = expected_size(algorithm.participation, n_clients)
+    choose_noise(rule, expected / n_clients, algorithm.statistics.planned_rounds)
     return {
         "received": algorithm.received_models(cohort[:1]),
-        "expected": expected_size(algorithm.participation, len(federation.clients())),
+        "expected": expected,
         "key": (algorithm.seed, round_) if algorithm.remote is None else None,
     }
 

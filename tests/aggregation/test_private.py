@@ -35,7 +35,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.cohort import sample_independently
-from fedem_lightning.evaluation.privacy import epsilon_of, spent
+from fedem_lightning.evaluation.privacy import choose_noise, epsilon_of, spent
 from helpers.conformance import EVERY, Noisy, Row
 from helpers.federations import make_data, make_model, make_trainer, parameters
 
@@ -221,3 +221,24 @@ def test_absl_does_not_close_the_stream_that_it_has_found() -> None:
     absl = pytest.importorskip("absl.logging")  # imported here: it takes the stderr of the time
     handler = absl.get_absl_handler().python_handler
     assert handler.stream is sys.__stderr__
+
+
+@pytest.mark.parametrize("quantile", [None, 0.5])
+def test_the_noise_is_chosen_so_that_the_planned_rounds_spend_epsilon(quantile: float | None) -> None:
+    data = make_data(sizes=(10,) * 20)
+    rule = PrivateMean(epsilon=3.0, delta=1e-4, quantile=quantile, count_noise=0.5)
+    model = trained(FedAvg, rule, data, participation=0.5)
+    found = spent(rule, 0.5, 20, rounds=3)
+    assert found["epsilon"] == pytest.approx(3.0, rel=0.01)
+    assert found["noise_multiplier"] == pytest.approx(float(model.state_dict()["aggregation.z"]))
+    again = PrivateMean(epsilon=3.0, delta=1e-4)
+    again.z.fill_(0.7)  # as a checkpoint has it
+    choose_noise(again, 0.5, 100)
+    assert float(again.z) == 0.7
+
+
+def test_without_a_number_of_rounds_there_is_no_noise_for_an_epsilon() -> None:
+    data = make_data()
+    model = make_model(FedAvg, data, aggregation=PrivateMean(epsilon=3.0))
+    with pytest.raises(UserError, match=r"^aggregation.epsilon: the number of rounds must be known before"):
+        make_trainer(-1, max_time="00:00:00:05").fit(model, data)

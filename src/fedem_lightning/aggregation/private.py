@@ -41,11 +41,14 @@ class PrivateMean(Aggregation, nn.Module):
         delta: of (epsilon, delta).
         cohort: the expected size of a cohort for which the noise is meant, at least q T; None: q T. A simulation of few
             clients then has the noise, and reports the epsilon, of a federation with so many.
+        epsilon: of (epsilon, delta), which the planned rounds shall spend: z follows from it before the first round,
+            and `noise_multiplier` has no effect. None: z is `noise_multiplier`.
 
     """
 
     samples_independently = True
     length: Tensor  # S, []
+    z: Tensor  # []; 0 until it is chosen for an epsilon
 
     def __init__(
         self,
@@ -56,22 +59,29 @@ class PrivateMean(Aggregation, nn.Module):
         count_noise: Positive = 0.05,
         delta: Positive = 1e-6,
         cohort: Positive | None = None,
+        epsilon: Positive | None = None,
     ) -> None:
         nn.Module.__init__(self)
         Aggregation.__init__(self)
-        self.noise_multiplier, self.clip, self.quantile = noise_multiplier, clip, quantile
-        self.clip_rate, self.count_noise, self.delta, self.cohort = clip_rate, count_noise, delta, cohort
+        self.quantile, self.clip_rate, self.count_noise = quantile, clip_rate, count_noise
+        self.delta, self.cohort, self.epsilon = delta, cohort, epsilon
+        self.register_buffer("z", torch.tensor(0.0 if epsilon else float(noise_multiplier), dtype=torch.float64))
         self.register_buffer("length", torch.tensor(float(clip), dtype=torch.float64))
 
     def check(self, n_clients: int) -> None:
         """Checks what epsilon and the noise need."""
-        installed = self.noise_multiplier == 0 or importlib.util.find_spec("dp_accounting") is not None
+        installed = not self.has_noise or importlib.util.find_spec("dp_accounting") is not None
         require(installed, 'aggregation: PrivateMean needs dp-accounting: pip install "fedem-lightning[privacy]"')
         require(
             self.cohort is None or self.cohort >= n_clients,
             f"aggregation.cohort: expected at least the run's own cohorts of {n_clients} clients, got {self.cohort}",
         )
         self.noise_of_updates(self.cohort or n_clients)
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether updates get noise."""
+        return self.epsilon is not None or float(self.z) > 0
 
     def begin(self, cohort: Tensor, parameters: Collection[str], **more: Any) -> Collector:
         """A running sum of clipped updates."""
@@ -84,11 +94,11 @@ class PrivateMean(Aggregation, nn.Module):
             UserError: the count alone has less noise than z.
 
         """
-        z = self.noise_multiplier
+        z = float(self.z)
         if self.quantile is None or z == 0:
             return z
         left = z**-2 - (2 * self.count_noise * size) ** -2
-        require(left > 0, "aggregation.count_noise: the count has too little noise for aggregation.noise_multiplier")
+        require(left > 0, f"aggregation.count_noise: the count has too little noise for a noise multiplier of {z:.3g}")
         return left**-0.5
 
     def follow(self, share: float) -> None:
@@ -159,7 +169,7 @@ class ClippedSum(Collector):
             noise = torch.from_numpy(draws.normal(size=tuple(total.shape))).to(total)
             models[name] = self.theta[name][0] + total / self.expected + sigma * noise
         if rule.quantile is not None:
-            of_count = rule.count_noise * float(draws.normal()) if rule.noise_multiplier > 0 else 0.0
+            of_count = rule.count_noise * float(draws.normal()) if rule.has_noise else 0.0
             rule.follow(float(self._n_short) / self.expected + of_count)
         n_models = len(next(iter(models.values())))
         return Means(models, torch.ones(n_models, dtype=torch.bool), torch.tensor([self.expected], dtype=torch.float64))

@@ -5,6 +5,7 @@ from typing import Any
 
 from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.cohort import expected_size
+from fedem_lightning.errors import require
 
 
 def spent(rule: PrivateMean, participation: float | int, n_clients: int, rounds: int) -> dict[str, Any]:
@@ -23,26 +24,55 @@ def spent(rule: PrivateMean, participation: float | int, n_clients: int, rounds:
     """
     size = expected_size(participation, n_clients)
     q = size / n_clients
-    epsilon = epsilon_of(rule.noise_multiplier, q, rounds, rule.delta) if rule.noise_multiplier > 0 else None
+    z = float(rule.z)
+    epsilon = epsilon_of(z, q, rounds, rule.delta) if z > 0 else None
     return {
         "epsilon": epsilon,
         "delta": rule.delta,
-        "noise_multiplier": rule.noise_multiplier,
+        "noise_multiplier": z,
         "clip": float(rule.length),
         "sampling": q,
         "n_clients": round((rule.cohort or size) / q),
     }
 
 
+def choose_noise(rule: PrivateMean, q: float, rounds: int) -> None:
+    """Sets z so that `rounds` means spend the rule's epsilon, once; see `spent` for q.
+
+    Raises:
+        UserError: the number of rounds is not known.
+
+    """
+    if rule.epsilon is None or float(rule.z) > 0:
+        return
+    require(rounds > 0, "aggregation.epsilon: the number of rounds must be known before; set trainer.max_epochs")
+    from dp_accounting import calibrate_dp_mechanism
+
+    accountant = _accountant()
+    z = calibrate_dp_mechanism(accountant, lambda z: _event(z, q, rounds), rule.epsilon, rule.delta, tol=1e-4)
+    rule.z.fill_(z)
+
+
 def epsilon_of(noise_multiplier: float, q: float, rounds: int, delta: float) -> float:
     """epsilon of `rounds` Gaussian mechanisms on samples drawn independently with probability q (add or remove one)."""
-    import dp_accounting
+    if not rounds:
+        return 0.0
+    return float(_accountant()().compose(_event(noise_multiplier, q, rounds)).get_epsilon(delta))
+
+
+def _event(noise_multiplier: float, q: float, rounds: int) -> Any:
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+    mechanism = GaussianDpEvent(noise_multiplier)
+    return SelfComposedDpEvent(mechanism if q == 1 else PoissonSampledDpEvent(q, mechanism), rounds)
+
+
+def _accountant() -> Any:
+    """The class of the accountant, imported without messages."""
     from absl import logging
     from dp_accounting.pld import PLDAccountant
 
     logging.set_verbosity(logging.ERROR)
     # absl closes any other stream when Hydra configures the logging of the next job
     logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
-    mechanism = dp_accounting.GaussianDpEvent(noise_multiplier)
-    event = mechanism if q == 1 else dp_accounting.PoissonSampledDpEvent(q, mechanism)
-    return float(PLDAccountant().compose(event, rounds).get_epsilon(delta)) if rounds else 0.0
+    return PLDAccountant
