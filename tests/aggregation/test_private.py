@@ -107,6 +107,9 @@ def test_the_clip_follows_a_quantile() -> None:
     z = rule.noise_of_updates(50.0)
     assert z**-2 + (2 * 0.2 * 50) ** -2 == pytest.approx(1.0)  # Andrew et al., Theorem 1
     assert z > 1
+    rule = PrivateMean(noise_multiplier=3.0, quantile=0.5)  # 2 z clients, where that is more than 5 %
+    assert (rule.noise_of_count(12.0), rule.noise_of_count(1000.0)) == (0.5, 0.05)
+    assert rule.noise_of_updates(12.0) == pytest.approx(3.0 / math.sqrt(15 / 16))
     with pytest.raises(UserError, match=r"aggregation.count_noise"):
         PrivateMean(noise_multiplier=10.0, quantile=0.5, count_noise=0.01).noise_of_updates(50.0)
 
@@ -226,7 +229,7 @@ def test_absl_does_not_close_the_stream_that_it_has_found() -> None:
 @pytest.mark.parametrize("quantile", [None, 0.5])
 def test_the_noise_is_chosen_so_that_the_planned_rounds_spend_epsilon(quantile: float | None) -> None:
     data = make_data(sizes=(10,) * 20)
-    rule = PrivateMean(epsilon=3.0, delta=1e-4, quantile=quantile, count_noise=0.5)
+    rule = PrivateMean(epsilon=3.0, delta=1e-4, quantile=quantile)
     model = trained(FedAvg, rule, data, participation=0.5)
     found = spent(rule, 0.5, 20, rounds=3)
     assert found["epsilon"] == pytest.approx(3.0, rel=0.01)
