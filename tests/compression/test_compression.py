@@ -22,7 +22,7 @@ from fedem_lightning import (
     TopK,
     UserError,
 )
-from fedem_lightning.deploy.remote import RemoteDataModule
+from fedem_lightning.deploy.joining import RemoteDataModule
 from helpers.conformance import EVERY, Noisy, Row
 from helpers.federations import make_data, make_model, parameters, stored, train
 from helpers.remote import ByteLink, nodes_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, FedEM, UserError
-from fedem_lightning.deploy.remote import RemoteDataModule
+from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE
 from helpers.federations import make_data, make_model, make_trainer

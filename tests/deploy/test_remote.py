@@ -11,7 +11,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from fedem_lightning import ClientSGD, FederatedDataModule, UserError
-from fedem_lightning.deploy.remote import RemoteDataModule
+from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.run.usage import CONFIG_DIR
 from helpers.conformance import EVERY, Row
 from helpers.federations import make_trainer

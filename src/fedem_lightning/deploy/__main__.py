@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     app = commands.add_parser("app", help="writes the Flower app, for `flwr run` on a federation that is there")
     for part in (demo, server):
         part.add_argument("words", nargs="*", metavar="OVERRIDE", help="as for a run, e.g. +experiment=digits")
+        part.add_argument("--secure", action="store_true", help="the server learns sums of updates only (SecAgg+)")
         part.add_argument("--deadline", type=float, default=600.0, metavar="S", help="seconds for an answer (600)")
     server.add_argument("--clients", type=int, required=True, metavar="N", help="clients that must be there")
     server.add_argument("--patience", type=float, default=600.0, metavar="S", help="seconds to wait for them (600)")

@@ -25,7 +25,7 @@ def of(name: str) -> Callable[[argparse.Namespace], None]:
 def demo(chosen: argparse.Namespace) -> None:
     """A federation on this machine."""
     folder, words = folder_of(chosen.words)
-    demonstrate(words, folder, chosen.deadline)
+    demonstrate(words, folder, {"deadline": chosen.deadline, "secure": chosen.secure})
 
 
 def server(chosen: argparse.Namespace) -> None:
@@ -41,6 +41,7 @@ def server(chosen: argparse.Namespace) -> None:
     paths = [str(files[name]) for name in ("certificate", "key", "ca")] if files else []
     tls = [part for pair in zip(options, paths, strict=False) for part in pair] or ["--insecure"]
     settings = {"clients": chosen.clients, "deadline": chosen.deadline, "patience": chosen.patience}
+    settings["secure"] = chosen.secure
     with Processes(folder / "flower") as flower:
         flower.superlink(chosen.port, chosen.host, tls)
         print(f"waiting for {chosen.clients} clients at port {chosen.port}", flush=True)

@@ -18,13 +18,13 @@ MOST = 32
 """Largest number of clients: each is a process that loads PyTorch."""
 
 
-def demonstrate(words: Sequence[str], folder: Path, deadline: float = 600.0) -> None:
+def demonstrate(words: Sequence[str], folder: Path, settings: Mapping[str, Any]) -> None:
     """Gives each client of a dataset a file and a node of its own, trains, and stops them.
 
     Args:
         words: of the command line, such as +experiment=digits.
         folder: the run's folder.
-        deadline: seconds in which a client must answer.
+        settings: deadline and secure, see `flower_server.py`.
 
     Raises:
         UserError: a mistake in the words, or the run has failed.
@@ -48,7 +48,7 @@ def demonstrate(words: Sequence[str], folder: Path, deadline: float = 600.0) -> 
         for t in range(len(names)):
             data, state = folder / "clients" / f"{t:03}.npz", folder / "clients" / f"{t:03}"
             flower.supernode(f"client{t:03}", server, {"data": str(data), "state": str(state)})
-        serve(flower, server, words, folder, {"clients": len(names), "deadline": deadline, "patience": 120.0})
+        serve(flower, server, words, folder, {"clients": len(names), "patience": 120.0, **settings})
 
 
 def serve(
@@ -66,7 +66,7 @@ def serve(
         server: address of the SuperLink.
         words: of the command line, such as +experiment=digits.
         folder: the run's folder.
-        settings: clients, deadline and patience, see `flower_server.py`.
+        settings: clients, deadline, patience and secure, see `flower_server.py`.
         certificate: see `Processes.run`.
 
     Raises:

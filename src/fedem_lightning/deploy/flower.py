@@ -9,7 +9,12 @@ from flwr.serverapp import Grid
 
 from fedem_lightning.deploy.wire import Parcel
 
-KINDS = {"describe": MessageType.QUERY, "train": MessageType.TRAIN, "score": MessageType.EVALUATE}
+KINDS = {
+    "describe": MessageType.QUERY,
+    "train": MessageType.TRAIN,
+    "answer": MessageType.QUERY,
+    "score": MessageType.EVALUATE,
+}
 PAUSE = 0.1
 """Seconds between two looks for replies."""
 

@@ -12,10 +12,12 @@ from flwr.clientapp import ClientApp
 
 from fedem_lightning.deploy.data import load_client
 from fedem_lightning.deploy.flower import parcel_of, record_of
+from fedem_lightning.deploy.flower_secure import is_secure, mask, reply_record, request_of
 from fedem_lightning.deploy.node import Node, failed
+from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.errors import UserError, require
 
-app = ClientApp()
+app = ClientApp(mods=[mask])
 
 
 @lru_cache(maxsize=1)
@@ -28,6 +30,12 @@ def node_of(data: str, name: str, task: str, n_classes: int, state: str, trust: 
 
 def answer(message: Message, context: Context) -> Message:
     """The node's reply."""
+    if is_secure(message):
+        return Message(reply_record(_reply(request_of(message), context)), reply_to=message)
+    return Message(record_of(_reply(parcel_of(message.content), context)), reply_to=message)
+
+
+def _reply(request: Parcel, context: Context) -> Parcel:
     config = context.node_config
     texts = (str(config.get(key, default)) for key, default in (("name", ""), ("task", "classification")))
     n_classes, rest = int(config.get("n_classes", 0)), (str(config.get(key, "")) for key in ("state", "trust"))
@@ -35,8 +43,8 @@ def answer(message: Message, context: Context) -> Message:
         require("data" in config, "the node's configuration lacks data, the client's .npz file")
         node = node_of(str(config["data"]), *texts, n_classes, *rest)
     except UserError as error:
-        return Message(record_of(failed(error)), reply_to=message)
-    return Message(record_of(node.answer(parcel_of(message.content))), reply_to=message)
+        return failed(error)
+    return node.answer(request)
 
 
 for register in (app.query, app.train, app.evaluate):

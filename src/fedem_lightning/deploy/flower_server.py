@@ -2,7 +2,8 @@
 
 The run's configuration (`flwr run --run-config`): overrides, words of the command line, such as "+experiment=digits
 algorithm=fedem"; clients, the number of clients that must be there; run-dir, the run's folder; deadline, the seconds in
-which a client must answer; patience, the seconds in which all clients must appear.
+which a client must answer; patience, the seconds in which all clients must appear; secure, whether the
+server learns sums of updates only.
 """
 
 import json
@@ -17,7 +18,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf, open_dict
 
 from fedem_lightning.deploy.flower import FlowerLink
-from fedem_lightning.deploy.remote import RemoteDataModule
+from fedem_lightning.deploy.flower_secure import SecureLink
+from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.records.writing import replacing
 from fedem_lightning.run.cli import GROUPS  # with it come the resolvers of the configurations
@@ -38,7 +40,8 @@ def main(grid: Grid, context: Context) -> None:
     global _link
     options = context.run_config
     folder, words = Path(str(options["run-dir"])).resolve(), shlex.split(str(options["overrides"]))
-    _link = FlowerLink(grid, float(options["deadline"]))
+    deadline = float(options["deadline"])
+    _link = SecureLink(grid, deadline, context) if options["secure"] else FlowerLink(grid, deadline)
     notes = _notes(folder)
     try:
         wait_for(_link, int(options["clients"]), float(options["patience"]))

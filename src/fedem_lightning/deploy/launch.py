@@ -41,6 +41,7 @@ clients = 2 # number of clients that must be there
 run-dir = "" # the run's folder, on the server
 deadline = 600.0 # seconds in which a client must answer
 patience = 120.0 # seconds in which all clients must appear
+secure = false # whether the server learns sums of updates only (SecAgg+)
 """
 """pyproject.toml of the Flower app: `flwr run` sends it to the SuperLink."""
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import safetensors.torch
 import torch
 
-from fedem_lightning.aggregation import Models, check_sent
+from fedem_lightning.aggregation import Models, Sent, check_sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import made_from
 from fedem_lightning.data.federation import Federation
@@ -76,7 +76,9 @@ class Node:
         block, message = self.federation.block(zero, "train"), {}
         sent = algorithm.client_update(block, facts["round"])
         check_sent(algorithm, sent)
-        if sent is not None and algorithm.compression is not None:
+        if facts.get("summed"):
+            sent = _summable(algorithm, sent)
+        elif sent is not None and algorithm.compression is not None:
             upload = compressed(algorithm, sent, block, facts["round"])
             message = {f"message.{name}": rows for name, rows in upload.message.items()}
             sent = sent._replace(models={})
@@ -169,6 +171,25 @@ class Node:
         tensors = {name: tensor.contiguous().clone() for name, tensor in algorithm.state_dict().items()}
         with replacing(newest) as path:
             safetensors.torch.save_file(tensors, path, {"round": str(round_)})
+
+
+def _summable(algorithm: FederatedAlgorithm, sent: Sent | None) -> Sent:
+    """The client's update theta_t - theta, which can be added to those of others.
+
+    Raises:
+        UserError: it sends something else, too, or several averages, or weights that are not whole numbers.
+
+    """
+    kind = type(algorithm).__name__
+    fits = sent is not None and sent.group is None and sent.weights.ndim == 1 and not sent.extras
+    require(fits, f"secure: {kind} does not send one update for one average")
+    assert sent is not None
+    whole = not sent.weights.is_floating_point() and sent.included is None
+    require(whole, f"secure: {kind} has weights that are not whole numbers, or sends some of its components")
+    parameters = algorithm.params_of(algorithm.received_models(torch.zeros(1, dtype=torch.int64)))
+    more = [name for name in sent.models if name not in parameters]
+    require(not more, f"secure: clients also send {', '.join(more[:3])} (statistics of BatchNorm)")
+    return sent._replace(models={name: rows - parameters[name] for name, rows in sent.models.items()})
 
 
 def _round_of(path: Path) -> int:

@@ -1,7 +1,6 @@
 """The server's side: an ordinary run whose client updates and scores come from remote clients."""
 
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,11 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import recipe_of
-from fedem_lightning.algorithms.growth import Remembered, federation_of
-from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.algorithms.growth import Remembered
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy.state import sent_for_scoring, sent_for_training, sent_with_question, state_of_client
-from fedem_lightning.deploy.wire import Link, Parcel, same_form, unpacked, with_prefix
+from fedem_lightning.deploy.wire import Link, Parcel, SummingLink, same_form, unpacked, with_prefix
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import Scores
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, first_line
@@ -66,21 +63,10 @@ class RemoteClients:
 
         """
         self._find_moved()
-        facts = {
-            "kind": kind,
-            "run": self.run,
-            "round": round_,
-            "planned_rounds": algorithm.statistics.planned_rounds,
-            "recipe": recipe_of(algorithm),
-            **more.facts,
-        }
         waiting = clients.tolist()
         for again in (False, True):
-            places = {self.nodes[t]: t for t in waiting}
+            places, requests = self.requests(algorithm, kind, waiting, round_, more, again)
             waiting = []
-            requests = {
-                node: self._request(algorithm, facts | {"client": t}, more.tensors, again) for node, t in places.items()
-            }
             for node, reply in self.link.ask(requests) if requests else ():
                 if reply is not None and reply.facts.get("needs_start") and not again:
                     self.started.discard(places[node])
@@ -90,10 +76,33 @@ class RemoteClients:
                     raise UserError(f"client {list(self.places)[places[node]]}: {reply.facts['error']}")
                 yield places[node], reply
 
+    def requests(
+        self,
+        algorithm: FederatedAlgorithm,
+        kind: str,
+        clients: list[int],
+        round_: int,
+        more: Parcel = NOTHING,
+        start: bool = False,
+    ) -> tuple[dict[int, int], dict[int, Parcel]]:
+        """The clients by their nodes, and the requests to these; see `ask`. With `start` all get a start."""
+        facts = {
+            "kind": kind,
+            "run": self.run,
+            "round": round_,
+            "planned_rounds": algorithm.statistics.planned_rounds,
+            "recipe": recipe_of(algorithm),
+            **more.facts,
+        }
+        places = {self.nodes[t]: t for t in clients}
+        return places, {
+            node: self._request(algorithm, facts | {"client": t}, more.tensors, start) for node, t in places.items()
+        }
+
     def _find_moved(self) -> None:
         """Notes the new addresses of clients that have come back."""
         new = [node for node in self.link.connected() if node not in self.nodes and node not in self.strangers]
-        for node, facts in _descriptions(self.link, new, self.run) if new else ():
+        for node, facts in descriptions(self.link, new, self.run) if new else ():
             t = self.places.get(facts["name"])
             if t is None:
                 self.strangers.add(node)
@@ -145,6 +154,9 @@ class RemoteUpdates:
 
     def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
         """The updates of the clients [C] as they arrive; a client that fails or does not answer is rejected."""
+        if isinstance(self.clients.link, SummingLink):
+            yield from self._summed(self.clients.link, federation, clients)
+            return
         metrics = self.algorithm.round_metrics
         for t, reply in self.clients.ask(self.algorithm, "train", clients, self.round_):
             client = torch.tensor([t])
@@ -159,6 +171,47 @@ class RemoteUpdates:
                 continue
             self.clients.started.add(t)
             yield client, update
+
+    def _summed(
+        self, link: SummingLink, federation: Federation, clients: Tensor
+    ) -> Iterator[tuple[Tensor, Sent | None]]:
+        """The mean of the clients' updates, as the update of one of them with the weight of all."""
+        algorithm, rounds = self.algorithm, self.clients
+        plain = algorithm.aggregation.is_plain and algorithm.compression is None and not algorithm.reported
+        kind = type(algorithm).__name__
+        require(plain, f"secure: expected {kind} to need the mean of uncompressed updates and nothing else of clients")
+        more, start = Parcel({"summed": True}, {}), self.round_ == 0  # no client can say that it needs a start
+        places, requests = rounds.requests(algorithm, "train", clients.tolist(), self.round_, more, start)
+        most = int(federation.splits["train"].counts(clients).max())
+        found = link.mean(requests, max(1, most))
+        for node, t in places.items():
+            if node in found.facts:
+                self._note(found.facts[node])
+                rounds.started.add(t)
+            else:
+                rounds.started.discard(t)  # it may have no state
+                self._failed(t, found.errors.get(node))
+        if not found.facts:
+            return
+        one = torch.tensor([next(t for node, t in places.items() if node in found.facts)])
+        received = algorithm.received_models(one)
+        means = zip(sorted(received), found.mean, strict=True)
+        models = {name: received[name] + torch.from_numpy(mean).to(received[name]) for name, mean in means}
+        yield one, Sent(models, torch.tensor([found.weight]))
+
+    def _failed(self, t: int, error: dict[str, Any] | None) -> None:
+        """Rejects a client that sent no update to a sum."""
+        if error is None:
+            self.algorithm.round_metrics.reject(torch.tensor([t]), NO_ANSWER)
+            return
+        if error.get("is_users"):
+            raise UserError(f"client {list(self.clients.places)[t]}: {error['error']}")
+        self.algorithm.round_metrics.reject(torch.tensor([t]), EXCEPTION, str(error["error"]))
+
+    def _note(self, facts: dict[str, Any]) -> None:
+        """Adds what a client has measured, and what it has rejected itself."""
+        for name, (total, count) in facts["metrics"].items():
+            self.algorithm.round_metrics.add_sum(name, float(total), int(count))
 
     def _taken(self, client: Tensor, reply: Parcel) -> Sent | None:
         """A client's update; what it reports and measures is noted."""
@@ -178,64 +231,17 @@ class RemoteUpdates:
             algorithm.get_buffer(name)[client] = rows
         for reason, detail in facts["rejected"]:
             algorithm.round_metrics.reject(client, str(reason), str(detail))
-        for name, (total, count) in facts["metrics"].items():
-            algorithm.round_metrics.add_sum(name, float(total), int(count))
+        self._note(facts)
         return sent
 
     def put_all_back(self) -> None:
         """Nothing: a client that is asked for a round again starts from its state before the round."""
 
 
-class RemoteDataModule(FederatedDataModule):
-    """A federation whose samples are with its clients.
-
-    Args:
-        link: to the clients' nodes.
-        n_clients: clients that must be there before the first round.
-
-    """
-
-    def __init__(self, link: Link, nodes: list[int], run: str | None = None) -> None:
-        run = run or uuid.uuid4().hex
-        found = dict(_descriptions(link, nodes, run))
-        require(len(found) == len(nodes), f"{len(nodes) - len(found)} of {len(nodes)} clients do not answer")
-        order = sorted(nodes, key=lambda node: found[node]["name"])
-        names = tuple(found[node]["name"] for node in order)
-        require(len(set(names)) == len(names), "two clients have the same name")
-        started = {t for t, node in enumerate(order) if found[node]["round"] is not None}
-        schema = _schema([found[node] for node in order], names)
-        super().__init__(_without_samples(schema))
-        self.remote = RemoteClients(link, order, names, run, started)
-
-
-def _descriptions(link: Link, nodes: list[int], run: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def descriptions(link: Link, nodes: list[int], run: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """What nodes say of their clients, by node; those that do not answer are left out."""
     requests = {node: Parcel({"kind": "describe", "run": run}, {}) for node in nodes}
     for node, reply in link.ask(requests):
         if reply is not None:
             require("error" not in reply.facts, f"a client: {reply.facts.get('error')}")
             yield node, reply.facts
-
-
-def _schema(descriptions: list[dict[str, Any]], names: tuple[str, ...]) -> Schema:
-    """The form of all clients' samples.
-
-    Raises:
-        UserError: two clients' samples have different forms.
-
-    """
-    first = descriptions[0]["form"]
-    for one, name in zip(descriptions, names, strict=True):
-        differing = [key for key, value in one["form"].items() if value != first[key]]
-        if differing:
-            raise UserError(f"clients {names[0]} and {name} have samples of different forms ({', '.join(differing)})")
-    n_train = torch.tensor([one["n_train"] for one in descriptions])
-    state: Mapping[str, Any] = {**first, "seen": n_train > 0, "n_train": n_train, "names": list(names)}
-    return Schema.from_state(state)
-
-
-def _without_samples(schema: Schema) -> Federation:
-    """The federation of the clients, of which only the numbers of training samples are known."""
-    kind = np.uint8 if schema.pixels is not None else np.int64 if schema.vocabulary is not None else np.float32
-    none = torch.zeros(0, dtype=torch.int64)
-    samples = schema.samples_of(np.zeros((0, *schema.raw_shape), dtype=kind))
-    return federation_of(schema, samples, none, none, ())

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import safetensors.torch
 import torch
 
@@ -30,6 +31,15 @@ class Parcel(NamedTuple):
         return cls(json.loads(header["__metadata__"]["facts"]), safetensors.torch.load(content))
 
 
+class Summed(NamedTuple):
+    """The mean of updates that the server cannot read one by one."""
+
+    mean: list[np.ndarray]  # float64 [1, M, ...], by names in their order; empty if too few nodes took part
+    weight: int  # the sum of the weights
+    facts: dict[int, dict[str, Any]]  # by node, of those whose updates are in it
+    errors: dict[int, dict[str, Any]]  # by node, of those that have failed
+
+
 class Link(Protocol):
     """The server's way to its clients."""
 
@@ -38,6 +48,14 @@ class Link(Protocol):
 
     def ask(self, requests: Mapping[int, Parcel]) -> Iterator[tuple[int, Parcel | None]]:
         """Sends each node its request; yields the replies as they come, and None for a node that does not answer."""
+
+
+@runtime_checkable
+class SummingLink(Link, Protocol):
+    """A link over which the server can learn sums of updates, and nothing else of them."""
+
+    def mean(self, requests: Mapping[int, Parcel], most: int) -> Summed:
+        """The mean of the nodes' updates, whose weights are at most `most`."""
 
 
 def packed(sent: Sent | None) -> Models:
