@@ -168,6 +168,7 @@ def test_too_few_clients_end_the_run_with_one_line(tmp_path: Path) -> None:
     ("kind", "options", "line"),
     [
         (FedAvg, {"compression": TopK()}, "secure: expected FedAvg to need the mean of uncompressed updates"),
+        (FedAvg, {"participation": 0.25}, "secure: a sum needs 2 to 1024 clients in a round, there are 1"),
         (FedAvg, {"aggregation": "median"}, "secure: expected FedAvg to need the mean of uncompressed updates"),
         (AFL, {}, "secure: expected AFL to need the mean"),
         (QFFL, {"sampling": "uniform"}, "client 0: secure: QFFL does not send one update for one average"),

@@ -31,7 +31,6 @@ LIMIT = 8.0
 THRESHOLD = 2 / 3
 """Share of the clients whose help is needed to remove the masks: fewer cannot, and so many must stay."""
 
-
 SAID = re.compile(r"<'(\{.*\})'>$", re.DOTALL)
 """What a client has raised, in Flower's words for it."""
 

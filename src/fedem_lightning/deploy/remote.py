@@ -21,6 +21,9 @@ from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, first_line
 from fedem_lightning.uploads import decompressed
 
 NOTHING = Parcel({}, {})
+MOST = 1024
+"""Largest number of clients whose updates are summed without an overflow: 2^32 / 2^22."""
+
 SENT = {"train": sent_for_training, "score": sent_for_scoring, "answer": sent_with_question}
 """What a client receives with each kind of request."""
 
@@ -62,7 +65,7 @@ class RemoteClients:
             UserError: a client says that its user has made a mistake.
 
         """
-        self._find_moved()
+        self.find_moved()
         waiting = clients.tolist()
         for again in (False, True):
             places, requests = self.requests(algorithm, kind, waiting, round_, more, again)
@@ -99,7 +102,7 @@ class RemoteClients:
             node: self._request(algorithm, facts | {"client": t}, more.tensors, start) for node, t in places.items()
         }
 
-    def _find_moved(self) -> None:
+    def find_moved(self) -> None:
         """Notes the new addresses of clients that have come back."""
         new = [node for node in self.link.connected() if node not in self.nodes and node not in self.strangers]
         for node, facts in descriptions(self.link, new, self.run) if new else ():
@@ -176,20 +179,23 @@ class RemoteUpdates:
         self, link: SummingLink, federation: Federation, clients: Tensor
     ) -> Iterator[tuple[Tensor, Sent | None]]:
         """The mean of the clients' updates, as the update of one of them with the weight of all."""
-        algorithm, rounds = self.algorithm, self.clients
+        algorithm, remote = self.algorithm, self.clients
         plain = algorithm.aggregation.is_plain and algorithm.compression is None and not algorithm.reported
         kind = type(algorithm).__name__
         require(plain, f"secure: expected {kind} to need the mean of uncompressed updates and nothing else of clients")
+        n = len(clients)
+        require(2 <= n <= MOST, f"secure: a sum needs 2 to {MOST} clients in a round, there are {n}")
+        remote.find_moved()
         more, start = Parcel({"summed": True}, {}), self.round_ == 0  # no client can say that it needs a start
-        places, requests = rounds.requests(algorithm, "train", clients.tolist(), self.round_, more, start)
+        places, requests = remote.requests(algorithm, "train", clients.tolist(), self.round_, more, start)
         most = int(federation.splits["train"].counts(clients).max())
         found = link.mean(requests, max(1, most))
         for node, t in places.items():
             if node in found.facts:
                 self._note(found.facts[node])
-                rounds.started.add(t)
+                remote.started.add(t)
             else:
-                rounds.started.discard(t)  # it may have no state
+                remote.started.discard(t)  # it may have no state
                 self._failed(t, found.errors.get(node))
         if not found.facts:
             return
