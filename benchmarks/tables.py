@@ -1,14 +1,17 @@
 """The tables of docs/reproduction/baselines.md from the runs of a sweep: one Markdown row a method.
 
     python benchmarks/tables.py runs/cifar10 [--against fedem fedavg_ensemble]
+    python benchmarks/tables.py runs/privacy --by aggregation.epsilon aggregation.cohort
 
 Columns: test accuracy weighted by training samples, bottom decile (mean and standard deviation over the seeds), the
 share of clients that are worse off than with Local and with FedAvg, megabytes a client. `--against A B ...` compares A
 with each B, client by client: the mean difference over seeds and its 95 % interval, by bootstrap over the clients.
+`--by` prints a row for each method and value of the given words of the command line: accuracy, decile, megabytes up.
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +24,13 @@ Tables = dict[tuple[str, int], pd.DataFrame]
 """The clients' tables, by method and seed."""
 
 
-def read(folder: Path) -> tuple[pd.DataFrame, Tables]:
-    """A row for each run below a folder, and its clients that trained."""
+def read(folder: Path, by: Sequence[str] = ()) -> tuple[pd.DataFrame, Tables]:
+    """A row for each run below a folder, and its clients that trained; with a column for each word in `by`."""
     rows, clients = [], Tables()
     for path in sorted(folder.rglob("results.json")):
         found = json.loads(path.read_text())
-        words = yaml.safe_load((path.parent / ".hydra" / "overrides.yaml").read_text())
-        method = next((w.removeprefix("algorithm=") for w in words if w.startswith("algorithm=")), found["algorithm"])
+        words = dict(w.split("=", 1) for w in yaml.safe_load((path.parent / ".hydra" / "overrides.yaml").read_text()))
+        method = words.get("algorithm", found["algorithm"])
         table = pd.read_parquet(path.parent / "clients.parquet").set_index("id")
         clients[method, found["seed"]] = table[table["population"] == "seen"]
         sent, score = found["communication"], found["test"]["accuracy"]
@@ -38,7 +41,9 @@ def read(folder: Path) -> tuple[pd.DataFrame, Tables]:
                 "accuracy": 100 * score["weighted"],
                 "decile": 100 * score["bottom_decile"],
                 "megabytes": (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / found["n_clients"],
+                "up": sent["up_bytes"] / 1e6 / found["n_clients"],
                 "minutes": found["seconds"]["total"] / 60,
+                **{word: words.get(word, "") for word in by},
             }
         )
     return pd.DataFrame(rows), clients
@@ -69,13 +74,28 @@ def difference(clients: Tables, method: str, other: str, n_draws: int = 2000) ->
     return tuple(100 * float(v) for v in (np.mean([np.average(v, weights=w) for v, w in pairs]), low, high))
 
 
+def print_by(runs: pd.DataFrame, by: list[str]) -> None:
+    """A row for each method and setting."""
+    groups = runs.groupby(["method", *by])[["accuracy", "decile", "up"]]
+    deviations = groups.std()
+    for key, row in groups.mean().iterrows():
+        spread, (method, *values) = deviations.loc[key], key
+        scores = [f"{row[score]:.1f} ± {spread[score]:.1f}" for score in ("accuracy", "decile")]
+        print("| " + " | ".join([title(str(method)), *values, *scores, f"{row.up:.3g}"]) + " |")
+    print(f"{len(runs)} runs, {runs.minutes.sum():.0f} minutes")
+
+
 def main() -> None:
     """Prints the rows, and the comparisons."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--against", nargs="+", default=[], metavar="METHOD")
+    parser.add_argument("--by", nargs="+", default=[], metavar="WORD")
     options = parser.parse_args()
-    runs, clients = read(options.folder)
+    runs, clients = read(options.folder, options.by)
+    if options.by:
+        print_by(runs, options.by)
+        return
     groups = runs.groupby("method")[["accuracy", "decile", "megabytes"]]
     means, deviations = groups.mean().sort_values("accuracy", ascending=False), groups.std()
     for method, row in means.iterrows():

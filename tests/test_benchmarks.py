@@ -69,6 +69,8 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     assert first == "| FedEM | `fedem` | 73.8 ± 8.8 | 50.0 ± 0.0 | 33 % |  | 3.00 |"
     assert second == "| Local | `local` | 67.5 ± 7.1 | 50.0 ± 0.0 |  |  | 3.00 |"
     assert size == "4 runs, 2 minutes"
+    done = subprocess.run([*command[:3], "--by", "noise"], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[0] == "| FedEM |  | 73.8 ± 8.8 | 50.0 ± 0.0 | 2 |"
     assert re.fullmatch(r"fedem - local: 6\.25 \(-?\d+\.\d\d to \d+\.\d\d\)", against)
 
 
