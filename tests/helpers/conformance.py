@@ -155,7 +155,7 @@ ROWS = [
         as_fedavg={"adaptation": Interpolate(lambdas=(0.0,))},
     ),
     # equal samples have no noise, by which eq6 divides
-    Row(UserCentric, ("models",), once=1, as_fedavg={"similarity": "cosine"}),
+    Row(UserCentric, ("models",), once=1, draws=True, as_fedavg={"similarity": "cosine"}),
     Row(UserCentric, ("models",), once=1, options={"similarity": "cosine"}),
     Row(FedFOMO, ("models",), down=3, options={"exploration": 0.0}),
     Row(Oracle),
