@@ -111,10 +111,11 @@ def train_clients(
 def facts_of(algorithm: Algorithm, federation: Federation, cohort: Tensor, round_: int) -> dict[str, Any]:
     """What a rule for independent cohorts needs to know of the round; a deployment's noise has no key."""
     rule, n_clients = algorithm.aggregation, len(federation.clients())
-    if not isinstance(rule, PrivateMean):
+    if not rule.samples_independently:
         return {}
     expected = expected_size(algorithm.participation, n_clients)
-    choose_noise(rule, expected / n_clients, algorithm.statistics.planned_rounds)
+    if isinstance(rule, PrivateMean):
+        choose_noise(rule, expected / n_clients, expected, algorithm.statistics.planned_rounds)
     return {
         "received": algorithm.received_models(cohort[:1]),
         "expected": expected,

@@ -590,7 +590,7 @@ def test_an_unseen_client_hears_nothing_of_it_and_may_have_bad_samples_itself() 
 
 def test_no_gradient_at_all_ends_the_run() -> None:
     data = with_bad_samples((0, 1, 2, 3, 4))
-    with pytest.raises(UserError, match="in a special round no client's gradient was finite"):
+    with pytest.raises(UserError, match="in a special round no client sent a finite gradient"):
         train(make_model(UserCentric, data), data, 1)
 
 

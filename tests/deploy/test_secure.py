@@ -24,13 +24,16 @@ from fedem_lightning import (
     FedAvg,
     FedEM,
     FederatedDataModule,
+    FedPer,
     HypCluster,
+    SignFlip,
     TopK,
+    UserCentric,
     UserError,
 )
 from fedem_lightning.deploy import flower_client
 from fedem_lightning.deploy.data import save_client
-from fedem_lightning.deploy.flower_secure import SecureLink
+from fedem_lightning.deploy.flower_secure import SecureLink, _facts
 from fedem_lightning.deploy.joining import RemoteDataModule
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
@@ -44,11 +47,11 @@ def in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Grid:
-    """Every node's ClientApp in this process; `dead` nodes answer until the stage in which updates are sent."""
+    """Every node's ClientApp in this process."""
 
     def __init__(self, data: FederatedDataModule, folder: Path) -> None:
         self.contexts = {}
-        self.dead, self.log = set[int](), list[tuple[int, Message]]()
+        self.dead, self.log = dict[int, str](), list[tuple[int, Message]]()  # the stage in which a node is gone
         for t in range(data.n_clients):
             save_client(data.federation, t, folder / f"{t}.npz")
             config = {"data": str(folder / f"{t}.npz"), "name": str(t), "state": str(folder / str(t))}
@@ -63,8 +66,7 @@ class Grid:
         configs: Any = message.content.config_records.get(RECORD_KEY_CONFIGS, {})
         message.metadata.__dict__["_message_id"] = f"{len(self.log)}"
         message = copy.deepcopy(message)  # as if it came over a wire
-        sends = configs.get(Key.STAGE) == Stage.COLLECT_MASKED_VECTORS
-        if node in self.dead and sends:
+        if node in self.dead and configs.get(Key.STAGE) == self.dead[node]:
             return Message(Error(code=0, reason="gone"), reply_to=message)
         try:
             reply = flower_client.app(message, self.contexts[node])
@@ -103,13 +105,16 @@ def trained(kind: Any, data: Any, rounds: int = 3, **options: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("kind", [FedAvg, FedEM])
-def test_the_mean_is_that_of_the_simulation(kind: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "hidden"), [(FedAvg, False), (FedEM, False), (FedPer, True)])
+def test_the_mean_is_that_of_the_simulation(kind: Any, hidden: bool, tmp_path: Path) -> None:
     data, _, apart = federation(tmp_path)
-    there, here = trained(kind, apart), trained(kind, data)
+    there, here = trained(kind, apart, hidden=hidden), trained(kind, data, hidden=hidden)
     difference = (parameters(there.components) - parameters(here.components)).abs().max()
     assert 0 < float(difference) < 1e-4  # entries are multiples of 16 / 2^22
-    assert float((parameters(here.components) - parameters(make_model(kind, data).components)).abs().max()) > 0.05
+    assert (
+        float((parameters(here.components) - parameters(make_model(kind, data, hidden=hidden).components)).abs().max())
+        > 0.05
+    )
     assert there.round_metrics.means() == pytest.approx(here.round_metrics.means(), abs=1e-3)
 
 
@@ -132,9 +137,10 @@ def test_no_update_can_be_read(tmp_path: Path) -> None:
         assert vector.std() > 0.2 * 2**32  # an update alone would be near 2^21
 
 
-def test_a_client_that_is_gone_is_left_out_of_the_mean(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", [Stage.SETUP, Stage.SHARE_KEYS, Stage.COLLECT_MASKED_VECTORS])
+def test_a_client_that_is_gone_is_left_out_of_the_mean(stage: str, tmp_path: Path) -> None:
     data, grid, apart = federation(tmp_path)
-    grid.dead.add(12)
+    grid.dead[12] = stage
     there = trained(FedAvg, apart, rounds=1)
     assert there.statistics.rejections.by_reason == {"no answer": 1}
     total, counts = torch.zeros(15), data.federation.splits["train"].counts()
@@ -159,7 +165,7 @@ def alone(data: FederatedDataModule, t: int) -> FederatedDataModule:
 
 def test_too_few_clients_end_the_run_with_one_line(tmp_path: Path) -> None:
     _, grid, apart = federation(tmp_path)
-    grid.dead |= {11, 12, 13}
+    grid.dead |= dict.fromkeys((11, 12, 13), Stage.COLLECT_MASKED_VECTORS)
     with pytest.raises(UserError, match=r"^training stopped: in round 1 no client's update was left"):
         trained(FedAvg, apart, rounds=1)
 
@@ -168,11 +174,13 @@ def test_too_few_clients_end_the_run_with_one_line(tmp_path: Path) -> None:
     ("kind", "options", "line"),
     [
         (FedAvg, {"compression": TopK()}, "secure: expected FedAvg to need the mean of uncompressed updates"),
-        (FedAvg, {"participation": 0.25}, "secure: a sum needs 2 to 1024 clients in a round, there are 1"),
+        (FedAvg, {"participation": 0.25}, "secure: a sum needs 2 to 1023 clients in a round, there are 1"),
+        (FedAvg, {"faults": SignFlip(share=0.5)}, "secure: expected FedAvg to need the mean"),
+        (UserCentric, {}, "secure: UserCentric asks clients for more than their updates"),
         (FedAvg, {"aggregation": "median"}, "secure: expected FedAvg to need the mean of uncompressed updates"),
         (AFL, {}, "secure: expected AFL to need the mean"),
         (QFFL, {"sampling": "uniform"}, "client 0: secure: QFFL does not send one update for one average"),
-        (HypCluster, {"initialization": "random"}, "client 0: secure: HypCluster does not send one update"),
+        (HypCluster, {"initialization": "random"}, "secure: expected HypCluster to need the mean"),
         (FedEM, {"upload_threshold": 0.5}, "client 0: secure: FedEM .* sends some of its components"),
     ],
 )
@@ -180,3 +188,20 @@ def test_what_cannot_be_added_is_refused(kind: Any, options: dict[str, Any], lin
     _, _, apart = federation(tmp_path)
     with pytest.raises(UserError, match=f"^{line}"):
         trained(kind, apart, rounds=1, **options)
+
+
+def test_an_update_that_is_not_finite_does_not_enter_the_sum(tmp_path: Path) -> None:
+    """Rounded to whole numbers, NaN would be a number."""
+    _, _, apart = federation(tmp_path)
+    file = tmp_path / "2.npz"
+    with np.load(file) as found:
+        arrays = {name: found[name] for name in found.files}
+    arrays["x"] = np.full_like(arrays["x"], np.nan)
+    np.savez(file, **arrays)
+    there = trained(FedAvg, apart, rounds=2)
+    assert there.statistics.rejections.by_reason == {"not finite": 2}
+    assert float(parameters(there.components).abs().max()) < 10
+
+
+def test_what_is_no_json_does_not_stop_the_server() -> None:
+    assert [_facts(text) for text in ("{", "[1]", None, '{"a": 1}')] == [{}, {}, {}, {"a": 1}]

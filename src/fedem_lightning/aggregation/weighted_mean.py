@@ -137,4 +137,4 @@ def form_of(sent: Sent) -> Sent:
     """The same updates without clients, on the CPU: each tensor [0, ...]."""
     models, extras = ({name: rows[:0].cpu() for name, rows in part.items()} for part in (sent.models, sent.extras))
     group = None if sent.group is None else sent.group[:0].cpu()
-    return sent._replace(models=models, weights=sent.weights[:0].cpu(), group=group, extras=extras)
+    return Sent(models, sent.weights[:0].cpu(), group, sent.n_groups, extras)

@@ -52,6 +52,8 @@ def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
     require(algorithm.sends_updates or not compresses, f"compression: {name} sends no parameters to a server")
     together = algorithm.needs_one_machine
     require(algorithm.remote is None or not together, f"algorithm: {name} {together}, so it cannot be deployed")
+    if algorithm.remote is not None:
+        algorithm.remote.check(algorithm)
     require(
         algorithm.uses_server_optimizer or takes_plain_averages(algorithm.configure_optimizers()),
         f"algorithm.server_optimizer: {name} takes plain averages or none, expected SGD with lr 1 and no momentum "
@@ -62,7 +64,8 @@ def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
 def check_robustness(algorithm: Algorithm, federation: Federation) -> None:
     """Raises UserError if the aggregation or the faults are not defined for the method, the data or the cohort."""
     name, faults = type(algorithm).__name__, algorithm.faults
-    algorithm.aggregation.check(cohort_size(algorithm.participation, len(federation.clients())))
+    if federation.keys is None:  # a client of its own does not aggregate
+        algorithm.aggregation.check(cohort_size(algorithm.participation, len(federation.clients())))
     sends = algorithm.sends_updates
     kind = type(algorithm.aggregation).__name__
     require(

@@ -169,7 +169,7 @@ def heard_clients(algorithm: Algorithm, gradients: ClientStore, federation: Fede
     clients = federation.clients()
     heard = gradients.written[clients]
     silent = [shown(federation.names[t]) for t in clients[~heard].tolist()]
-    require(len(silent) < len(clients), "training diverged: in a special round no client's gradient was finite")
+    require(len(silent) < len(clients), "training stopped: in a special round no client sent a finite gradient")
     sent = set(answered.tolist())
     reasons = {t: NOT_FINITE if t in sent else NO_ANSWER for t in clients[~heard].tolist()}
     rejected = [Rejection(t, reason, "gradient") for t, reason in reasons.items()]

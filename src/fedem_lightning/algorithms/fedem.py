@@ -94,6 +94,8 @@ class FedEM(FederatedAlgorithm):
         self.upload_threshold = upload_threshold
         one = upload_threshold is None or self.compression is None
         require(one, "algorithm.upload_threshold: it leaves components out, compression shortens all; use one of both")
+        small = upload_threshold is None or not normalize_weights
+        require(small, "algorithm.upload_threshold: normalize_weights makes rare updates long, and they count often")
         self.add_client_state("pi", torch.full((n_clients, n_components), 1.0 / n_components), columns="pi_{m}")
 
     def initialize(self, federation: Federation) -> None:

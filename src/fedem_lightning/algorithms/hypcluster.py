@@ -13,6 +13,7 @@ from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.initialization import farthest_models, greedy_models, load_models, sampled_models
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.network import Transmission
@@ -53,8 +54,11 @@ class HypCluster(FederatedAlgorithm):
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
+        whole = self.compression is None or not self.compression.keeps_error
+        require(whole, "compression.error_feedback: HypCluster's clients change models; expected false")
         self.initialization, self.initial_epochs = initialization, initial_epochs
-        self.add_client_state("cluster", torch.zeros(n_clients, dtype=torch.int64), columns="cluster", groups=True)
+        none = torch.zeros(n_clients, dtype=torch.int64)
+        self.add_client_state("cluster", none, columns="cluster", groups=True, reported=True)
 
     def initialize(self, federation: Federation) -> None:
         """Computes the hypotheses' starting points. A single hypothesis starts where FedAvg does."""

@@ -39,8 +39,7 @@ def upload_some(
     models = {}
     for name, rows in update.models.items():
         start, shape = received[name], (*factors.shape, *[1] * (rows.ndim - 2))
-        if name in parameters:
-            models[name] = start + factors.to(rows).view(shape) * (rows - start)
-        else:
-            models[name] = torch.where(sends.view(shape), rows, start)  # a variance must stay positive
+        if name in parameters:  # others are not scaled: a variance must stay positive
+            rows = start + factors.to(rows).view(shape) * (rows - start)
+        models[name] = torch.where(sends.view(shape), rows, start)
     return update._replace(models=models, included=sends)

@@ -25,7 +25,7 @@ class EightBit(Compression):
         """Levels, int8 [C, M, ...], and scales [C, M] of each tensor."""
         messages: Models = {}
         for i, (name, rows) in enumerate(updates.items()):
-            flat = rows.flatten(2)  # [C, M, D]
+            flat = rows.reshape(*rows.shape[:2], -1)  # [C, M, D]
             scale = flat.abs().amax(dim=2, keepdim=True)  # [C, M, 1]
             exact = (LEVELS * flat / scale).nan_to_num(0.0)  # a tensor of zeros has scale 0
             draws = uniform(keys, i, flat.shape[1:].numel()).view_as(flat).to(flat)

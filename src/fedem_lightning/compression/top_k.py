@@ -30,7 +30,7 @@ class TopK(Compression):
 
     def encode(self, updates: Models, keys: Tensor) -> Models:
         """Values and positions of the k entries, [C, M, k]."""
-        flat = torch.cat([rows.flatten(2) for rows in updates.values()], dim=2)  # [C, M, D]
+        flat = torch.cat([rows.reshape(*rows.shape[:2], -1) for rows in updates.values()], dim=2)  # [C, M, D]
         k = math.ceil(self.share * flat.shape[2])
         positions = flat.abs().topk(k, dim=2, sorted=False).indices
         return {"values": flat.gather(2, positions), "positions": positions.to(torch.int32)}

@@ -68,15 +68,25 @@ class SecureLink(FlowerLink):
         context = LegacyContext(
             Context(known.run_id, known.node_id, known.node_config, state, known.run_config), strategy=strategy
         )
-        workflow = SecAggPlusWorkflow(
-            1.0, THRESHOLD, max_weight=float(most), clipping_range=LIMIT, timeout=self.deadline
-        )
+        workflow = SecAggPlus(1.0, THRESHOLD, max_weight=float(most), clipping_range=LIMIT, timeout=self.deadline)
         grid = Listening(self.grid)
         workflow(grid, context)  # type: ignore[arg-type]
         found = strategy.results
-        facts = {node: json.loads(str(result.metrics["facts"])) for node, result in found.items()}
+        facts = {node: _facts(result.metrics.get("facts")) for node, result in found.items()}
         mean = parameters_to_ndarrays(next(iter(found.values())).parameters) if found else []
         return Summed(mean, sum(result.num_examples for result in found.values()), facts, grid.errors)
+
+
+class SecAggPlus(SecAggPlusWorkflow):
+    """Flower's workflow, which also goes on without clients that are gone before they have dealt their keys."""
+
+    def share_keys_stage(self, grid: Grid, context: LegacyContext, state: Any) -> bool:
+        """Flower would ask for the keys of clients that nobody has; no mask is shared with them."""
+        goes_on = super().share_keys_stage(grid, context, state)
+        state.sampled_node_ids = set(state.active_node_ids)
+        both = {node: state.nid_to_neighbours[node] & state.active_node_ids for node in state.active_node_ids}
+        state.nid_to_neighbours = both
+        return goes_on
 
 
 class Listening:
@@ -90,7 +100,7 @@ class Listening:
         replies = list(self.grid.send_and_receive(messages, timeout=timeout))
         for reply in replies:
             if reply.has_error() and (said := SAID.search(reply.error.reason or "")):
-                self.errors[reply.metadata.src_node_id] = json.loads(said[1])
+                self.errors[reply.metadata.src_node_id] = _facts(said[1])
         return replies
 
 
@@ -112,6 +122,15 @@ class OneRound(FedAvg):
         """The parameters of each result are the mean by now."""
         self.results = {proxy.node_id: result for proxy, result in results}
         return None, {}
+
+
+def _facts(text: Any) -> dict[str, Any]:
+    """What a client has written; nothing if that is no JSON object."""
+    try:
+        found = json.loads(str(text))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def mask(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

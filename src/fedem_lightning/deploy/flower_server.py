@@ -54,7 +54,7 @@ def main(grid: Grid, context: Context) -> None:
         with open_dict(config):
             del config["hydra"]
             config.dataset = {"_target_": f"{__name__}.JoinedClients", "run": notes["run"]}
-            config.trainer.devices = 1
+            config.trainer.devices, config.trainer.accelerator = 1, "cpu"  # the server only averages
             if not any(word.startswith("callbacks") for word in words):
                 config.callbacks.checkpoint.every_n_rounds = 1  # rounds are slow, and clients keep two states only
         OmegaConf.resolve(config)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import safetensors.torch
 import torch
 
-from fedem_lightning.aggregation import Models, Sent, check_sent
+from fedem_lightning.aggregation import Models, Sent, all_finite, check_sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import made_from
 from fedem_lightning.data.federation import Federation
@@ -16,8 +16,9 @@ from fedem_lightning.deploy.data import form_of
 from fedem_lightning.deploy.wire import Parcel, packed, with_prefix
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import score
+from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.records.writing import replacing
-from fedem_lightning.rejections import first_line
+from fedem_lightning.rejections import NOT_FINITE, first_line
 from fedem_lightning.uploads import compressed
 
 NEWEST, BEFORE = "state.safetensors", "before.safetensors"
@@ -78,6 +79,8 @@ class Node:
         check_sent(algorithm, sent)
         if facts.get("summed"):
             sent = _summable(algorithm, sent)
+            if not all_finite(sent.models).all():  # a sum with it would be finite, and wrong
+                return Parcel({"error": NOT_FINITE, "not_finite": True}, {})
         elif sent is not None and algorithm.compression is not None:
             upload = compressed(algorithm, sent, block, facts["round"])
             message = {f"message.{name}": rows for name, rows in upload.message.items()}
@@ -186,10 +189,10 @@ def _summable(algorithm: FederatedAlgorithm, sent: Sent | None) -> Sent:
     assert sent is not None
     whole = not sent.weights.is_floating_point() and sent.included is None
     require(whole, f"secure: {kind} has weights that are not whole numbers, or sends some of its components")
-    parameters = algorithm.params_of(algorithm.received_models(torch.zeros(1, dtype=torch.int64)))
-    more = [name for name in sent.models if name not in parameters]
+    received = algorithm.received_models(torch.zeros(1, dtype=torch.int64))
+    more = sorted(set(sent.models) - set(trained_parameters(algorithm.components[0])))
     require(not more, f"secure: clients also send {', '.join(more[:3])} (statistics of BatchNorm)")
-    return sent._replace(models={name: rows - parameters[name] for name, rows in sent.models.items()})
+    return sent._replace(models={name: rows - received[name] for name, rows in sent.models.items()})
 
 
 def _round_of(path: Path) -> int:

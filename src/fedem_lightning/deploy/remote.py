@@ -17,12 +17,13 @@ from fedem_lightning.deploy.state import sent_for_scoring, sent_for_training, se
 from fedem_lightning.deploy.wire import Link, Parcel, SummingLink, same_form, unpacked, with_prefix
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import Scores
-from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, first_line
+from fedem_lightning.protocol import Algorithm
+from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, first_line
 from fedem_lightning.uploads import decompressed
 
 NOTHING = Parcel({}, {})
-MOST = 1024
-"""Largest number of clients whose updates are summed without an overflow: 2^32 / 2^22."""
+MOST = 1023
+"""Largest number of clients whose updates are summed without an overflow: below 2^32 / 2^22."""
 
 SENT = {"train": sent_for_training, "score": sent_for_scoring, "answer": sent_with_question}
 """What a client receives with each kind of request."""
@@ -44,6 +45,13 @@ class RemoteClients:
         self.link, self.nodes, self.run, self.started = link, nodes, run, started
         self.places = {name: t for t, name in enumerate(names)}
         self.strangers: set[int] = set()  # nodes of no client of this run
+
+    def check(self, algorithm: Algorithm) -> None:
+        """Raises UserError if the link is for sums, and the method, or its options, need more than a sum."""
+        plain = algorithm.aggregation.is_plain and algorithm.compression is None and algorithm.faults is None
+        needs = "the mean of uncompressed updates and nothing else of clients"
+        fits = (plain and not algorithm.reported) or not isinstance(self.link, SummingLink)
+        require(fits, f"secure: expected {type(algorithm).__name__} to need {needs}")
 
     def begin(self, algorithm: FederatedAlgorithm, round_: int) -> "RemoteUpdates":
         """The source of a round's updates."""
@@ -123,6 +131,8 @@ class RemoteClients:
         self, algorithm: FederatedAlgorithm, question: str, clients: Tensor, given: Models, like: Models
     ) -> Iterator[tuple[Tensor, Models]]:
         """The clients' answers to a question, as they arrive; without those that fail, or that have another form."""
+        kind = type(algorithm).__name__
+        require(not isinstance(self.link, SummingLink), f"secure: {kind} asks clients for more than their updates")
         more = Parcel({"question": question}, {f"given.{name}": tensor for name, tensor in given.items()})
         for t, reply in self.ask(algorithm, "answer", clients, algorithm.current_epoch, more):
             if reply is not None and same_form(found := with_prefix(reply.tensors, "answer."), like):
@@ -179,11 +189,7 @@ class RemoteUpdates:
         self, link: SummingLink, federation: Federation, clients: Tensor
     ) -> Iterator[tuple[Tensor, Sent | None]]:
         """The mean of the clients' updates, as the update of one of them with the weight of all."""
-        algorithm, remote = self.algorithm, self.clients
-        plain = algorithm.aggregation.is_plain and algorithm.compression is None and not algorithm.reported
-        kind = type(algorithm).__name__
-        require(plain, f"secure: expected {kind} to need the mean of uncompressed updates and nothing else of clients")
-        n = len(clients)
+        algorithm, remote, n = self.algorithm, self.clients, len(clients)
         require(2 <= n <= MOST, f"secure: a sum needs 2 to {MOST} clients in a round, there are {n}")
         remote.find_moved()
         more, start = Parcel({"summed": True}, {}), self.round_ == 0  # no client can say that it needs a start
@@ -212,11 +218,12 @@ class RemoteUpdates:
             return
         if error.get("is_users"):
             raise UserError(f"client {list(self.clients.places)[t]}: {error['error']}")
-        self.algorithm.round_metrics.reject(torch.tensor([t]), EXCEPTION, str(error["error"]))
+        reason = NOT_FINITE if error.get("not_finite") else EXCEPTION
+        self.algorithm.round_metrics.reject(torch.tensor([t]), reason, str(error.get("error", "")))
 
     def _note(self, facts: dict[str, Any]) -> None:
-        """Adds what a client has measured, and what it has rejected itself."""
-        for name, (total, count) in facts["metrics"].items():
+        """Adds what a client has measured."""
+        for name, (total, count) in facts.get("metrics", {}).items():
             self.algorithm.round_metrics.add_sum(name, float(total), int(count))
 
     def _taken(self, client: Tensor, reply: Parcel) -> Sent | None:
@@ -224,6 +231,8 @@ class RemoteUpdates:
         algorithm, facts = self.algorithm, reply.facts
         if "error" in facts:
             raise RuntimeError(facts["error"])
+        for name, rows in with_prefix(reply.tensors, "reported.").items():
+            algorithm.get_buffer(name)[client] = rows  # which models it received may follow from them
         received = algorithm.received_models(client) if algorithm.sends_updates else {}
         sent = unpacked(reply.tensors, int(facts["n_groups"]), received)
         if sent is not None and algorithm.compression is not None:
@@ -233,8 +242,6 @@ class RemoteUpdates:
             fits = same_form(sent.models, received) and bool((sent.weights >= 0).all())
             if not fits:
                 raise ValueError("the update has another form than the models that it answers")
-        for name, rows in with_prefix(reply.tensors, "reported.").items():
-            algorithm.get_buffer(name)[client] = rows
         for reason, detail in facts["rejected"]:
             algorithm.round_metrics.reject(client, str(reason), str(detail))
         self._note(facts)

@@ -36,11 +36,11 @@ def spent(rule: PrivateMean, participation: float | int, n_clients: int, rounds:
     }
 
 
-def choose_noise(rule: PrivateMean, q: float, rounds: int) -> None:
-    """Sets z so that `rounds` means spend the rule's epsilon, once; see `spent` for q.
+def choose_noise(rule: PrivateMean, q: float, size: float, rounds: int) -> None:
+    """Sets z so that `rounds` means spend the rule's epsilon, once; see `spent` for q; q T is the size of a cohort.
 
     Raises:
-        UserError: the number of rounds is not known.
+        UserError: the number of rounds is not known, or the count of short updates has too little noise for z.
 
     """
     if rule.epsilon is None or float(rule.z) > 0:
@@ -51,6 +51,7 @@ def choose_noise(rule: PrivateMean, q: float, rounds: int) -> None:
     accountant = _accountant()
     z = calibrate_dp_mechanism(accountant, lambda z: _event(z, q, rounds), rule.epsilon, rule.delta, tol=1e-4)
     rule.z.fill_(z)
+    rule.noise_of_updates(rule.cohort or size)
 
 
 def epsilon_of(noise_multiplier: float, q: float, rounds: int, delta: float) -> float:
