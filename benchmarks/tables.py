@@ -32,7 +32,7 @@ def read(folder: Path, by: Sequence[str] = ()) -> tuple[pd.DataFrame, Tables]:
         words = dict(w.split("=", 1) for w in yaml.safe_load((path.parent / ".hydra" / "overrides.yaml").read_text()))
         method = words.get("algorithm", found["algorithm"])
         table = pd.read_parquet(path.parent / "clients.parquet").set_index("id")
-        clients[method, found["seed"]] = table[table["population"] == "seen"]
+        clients[method, found["seed"]] = table[(table["population"] == "seen") & table["test_accuracy"].notna()]
         sent, score = found["communication"], found["test"]["accuracy"]
         rows.append(
             {
