@@ -36,14 +36,7 @@ from fedem_lightning.deploy.data import save_client
 from fedem_lightning.deploy.flower_secure import SecureLink, _facts
 from fedem_lightning.deploy.joining import RemoteDataModule
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
-
-
-@pytest.fixture(autouse=True)
-def in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower's messages ask which task makes them."""
-    identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
-    for name in ("task_id", "run_id", "node_id"):
-        monkeypatch.setattr(identity, f"_{name}", 1, raising=False)
+from helpers.flower import in_a_task  # noqa: F401 - a fixture of every test here
 
 
 class Grid:

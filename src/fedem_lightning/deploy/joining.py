@@ -21,7 +21,8 @@ class RemoteDataModule(FederatedDataModule):
 
     Args:
         link: to the clients' nodes.
-        n_clients: clients that must be there before the first round.
+        nodes: their addresses, one for each client.
+        run: the name under which the clients keep their state; None: a new one.
 
     """
 

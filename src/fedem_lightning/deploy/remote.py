@@ -83,9 +83,14 @@ class RemoteClients:
                     self.started.discard(places[node])
                     waiting.append(places[node])
                     continue
-                if reply is not None and reply.facts.get("is_users"):
-                    raise UserError(f"client {list(self.places)[places[node]]}: {reply.facts['error']}")
+                if reply is not None:
+                    self.stop_for_users(places[node], reply.facts)
                 yield places[node], reply
+
+    def stop_for_users(self, client: int, facts: dict[str, Any]) -> None:
+        """Raises UserError if a client says that its user has made a mistake."""
+        if facts.get("is_users"):
+            raise UserError(f"client {list(self.places)[client]}: {facts['error']}")
 
     def requests(
         self,
@@ -216,8 +221,7 @@ class RemoteUpdates:
         if error is None:
             self.algorithm.round_metrics.reject(torch.tensor([t]), NO_ANSWER)
             return
-        if error.get("is_users"):
-            raise UserError(f"client {list(self.clients.places)[t]}: {error['error']}")
+        self.clients.stop_for_users(t, error)
         reason = NOT_FINITE if error.get("not_finite") else EXCEPTION
         self.algorithm.round_metrics.reject(torch.tensor([t]), reason, str(error.get("error", "")))
 
