@@ -29,10 +29,10 @@ LIMIT = 8.0
 """Largest magnitude of an entry of an update; what is larger becomes this."""
 
 THRESHOLD = 2 / 3
-"""Share of the clients whose help is needed to remove the masks: fewer cannot, and so many must stay."""
+"""The share of a round's clients that must answer until its end, so that the server can remove the masks."""
 
 SAID = re.compile(r"<'(\{.*\})'>$", re.DOTALL)
-"""What a client has raised, in Flower's words for it."""
+"""Finds the client's own message in the text that Flower makes of its exception."""
 
 
 class SecureLink(FlowerLink):
