@@ -1,18 +1,23 @@
 """The tables of docs/reproduction/baselines.md from the runs of a sweep: one Markdown row a method.
 
     python benchmarks/tables.py runs/cifar10 [--against fedem fedavg_ensemble]
+    python benchmarks/tables.py runs/cifar10 --round 10
+    python benchmarks/tables.py runs/cifar10_unseen --unseen
     python benchmarks/tables.py runs/privacy --by aggregation.epsilon aggregation.cohort
 
 Columns: test accuracy weighted by training samples, bottom decile (mean and standard deviation over the seeds), the
 share of clients that are worse off than with Local and with FedAvg, megabytes a client. `--against A B ...` compares A
 with each B, client by client: the mean difference over seeds and its 95 % interval, by bootstrap over the clients.
-`--by` prints a row for each method and value of the given words of the command line: accuracy, decile, megabytes up.
+`--round N` takes scores and megabytes of an evaluated round, in place of the last. `--unseen` scores the clients that
+did not train. `--by` prints a row for each method and value of the given words of the command line: accuracy, decile,
+megabytes up.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,29 +29,46 @@ Tables = dict[tuple[str, int], pd.DataFrame]
 """The clients' tables, by method and seed."""
 
 
-def read(folder: Path, by: Sequence[str] = ()) -> tuple[pd.DataFrame, Tables]:
-    """A row for each run below a folder, and its clients that trained; with a column for each word in `by`."""
-    rows, clients = [], Tables()
+def at_round(run: Path, number: int) -> dict[str, float]:
+    """Scores and megabytes of an evaluated round."""
+    metrics = pd.read_csv(run / "metrics.csv").dropna(subset=["test/accuracy"]).set_index("round").loc[number]
+    return {
+        "accuracy": 100 * metrics["test/accuracy"],
+        "decile": 100 * metrics["test/accuracy_bottom_decile"],
+        "up": metrics.up_megabytes,
+        "megabytes": metrics.up_megabytes + metrics.down_megabytes,
+    }
+
+
+def at_end(results: dict[str, Any], unseen: bool) -> dict[str, float]:
+    """Scores of the trained models, on seen or unseen clients, and megabytes of the run."""
+    score, sent = (results["unseen"] if unseen else results)["test"]["accuracy"], results["communication"]
+    return {
+        "accuracy": 100 * score["weighted"],
+        "decile": 100 * score["bottom_decile"],
+        "up": sent["up_bytes"] / 1e6,
+        "megabytes": (sent["up_bytes"] + sent["down_bytes"]) / 1e6,
+    }
+
+
+def read(
+    folder: Path, by: Sequence[str] = (), *, unseen: bool = False, round_: int | None = None
+) -> tuple[pd.DataFrame, Tables]:
+    """A row for each run below a folder, and the scores of its clients; with a column for each word in `by`."""
+    rows, clients, population = [], Tables(), "unseen" if unseen else "seen"
     for path in sorted(folder.rglob("results.json")):
         found = json.loads(path.read_text())
         words = dict(w.split("=", 1) for w in yaml.safe_load((path.parent / ".hydra" / "overrides.yaml").read_text()))
         method = words.get("algorithm", found["algorithm"])
-        table = pd.read_parquet(path.parent / "clients.parquet").set_index("id")
-        clients[method, found["seed"]] = table[(table["population"] == "seen") & table["test_accuracy"].notna()]
-        sent, score = found["communication"], found["test"]["accuracy"]
-        rows.append(
-            {
-                "method": method,
-                "seed": found["seed"],
-                "accuracy": 100 * score["weighted"],
-                "decile": 100 * score["bottom_decile"],
-                "megabytes": (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / found["n_clients"],
-                "up": sent["up_bytes"] / 1e6 / found["n_clients"],
-                "minutes": found["seconds"]["total"] / 60,
-                **{word: words.get(word, "") for word in by},
-            }
-        )
-    return pd.DataFrame(rows), clients
+        if round_ is None:  # clients' scores are those of the last round
+            table = pd.read_parquet(path.parent / "clients.parquet").set_index("id")
+            clients[method, found["seed"]] = table[(table["population"] == population) & table["test_accuracy"].notna()]
+        scores = at_end(found, unseen) if round_ is None else at_round(path.parent, round_)
+        row = {"method": method, "seed": found["seed"], "minutes": found["seconds"]["total"] / 60, **scores}
+        rows.append(row | {"n_clients": found["n_clients"]} | {word: words.get(word, "") for word in by})
+    runs = pd.DataFrame(rows)
+    runs[["up", "megabytes"]] = runs[["up", "megabytes"]].div(runs.n_clients, axis=0)  # of a client
+    return runs, clients
 
 
 def worse_than(clients: Tables, method: str, other: str) -> str:
@@ -91,8 +113,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--against", nargs="+", default=[], metavar="METHOD")
     parser.add_argument("--by", nargs="+", default=[], metavar="WORD")
+    parser.add_argument("--round", type=int)
+    parser.add_argument("--unseen", action="store_true")
     options = parser.parse_args()
-    runs, clients = read(options.folder, options.by)
+    runs, clients = read(options.folder, options.by, unseen=options.unseen, round_=options.round)
     if options.by:
         print_by(runs, options.by)
         return

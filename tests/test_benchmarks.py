@@ -49,6 +49,12 @@ def test_the_table_of_attacks(tmp_path: Path) -> None:
     assert "has other sizes" in done.stderr
 
 
+METRICS = """round,up_megabytes,down_megabytes,test/accuracy,test/accuracy_bottom_decile
+9,2.7,2.7,,
+10,3,3,{},0.2
+"""
+
+
 def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     """Two methods, two seeds, three clients: means, deviations, who is worse off, and the difference by client."""
     accuracies = {"local": [[0.5, 0.6, 0.7], [0.5, 0.6, 0.9]], "fedem": [[0.6, 0.5, 0.8], [0.7, 0.5, 1.0]]}
@@ -57,10 +63,13 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
             run = tmp_path / f"{method}{seed}"
             (run / ".hydra").mkdir(parents=True)
             (run / ".hydra" / "overrides.yaml").write_text(f"- algorithm={method}\n- seed={seed}\n")
-            table = {"id": list("abc"), "population": "seen", "n_train": [10, 10, 20], "test_accuracy": found}
+            table = {"id": list("abcd"), "population": 3 * ["seen"] + ["unseen"], "n_train": [10, 10, 20, 5]}
+            table["test_accuracy"] = [*found, 0.3]
             pd.DataFrame(table).to_parquet(run / "clients.parquet")
+            (run / "metrics.csv").write_text(METRICS.format(0.4 + 0.1 * seed))
             score = {"weighted": float(np.average(found, weights=[1, 1, 2])), "bottom_decile": min(found)}
             facts = {"algorithm": method, "seed": seed, "n_clients": 3, "test": {"accuracy": score}}
+            facts["unseen"] = {"test": {"accuracy": {"weighted": 0.3, "bottom_decile": 0.1}}}
             facts |= {"communication": {"up_bytes": 6e6, "down_bytes": 3e6}, "seconds": {"total": 30}}
             (run / "results.json").write_text(json.dumps(facts))
     command = [sys.executable, str(BENCHMARKS / "tables.py"), str(tmp_path), "--against", "fedem", "local"]
@@ -71,6 +80,10 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     assert size == "4 runs, 2 minutes"
     done = subprocess.run([*command[:3], "--by", "noise"], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.splitlines()[0] == "| FedEM |  | 73.8 ± 8.8 | 50.0 ± 0.0 | 2 |"
+    done = subprocess.run([*command[:3], "--round", "10"], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[0] == "| FedEM | `fedem` | 45.0 ± 7.1 | 20.0 ± 0.0 |  |  | 2.00 |"
+    done = subprocess.run([*command[:3], "--unseen"], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[0] == "| FedEM | `fedem` | 30.0 ± 0.0 | 10.0 ± 0.0 | 0 % |  | 3.00 |"
     assert re.fullmatch(r"fedem - local: 6\.25 \(-?\d+\.\d\d to \d+\.\d\d\)", against)
 
 
