@@ -31,7 +31,10 @@ Tables = dict[tuple[str, int], pd.DataFrame]
 
 def at_round(run: Path, number: int) -> dict[str, float]:
     """Scores and megabytes of an evaluated round."""
-    metrics = pd.read_csv(run / "metrics.csv").dropna(subset=["test/accuracy"]).set_index("round").loc[number]
+    evaluated = pd.read_csv(run / "metrics.csv").dropna(subset=["test/accuracy"]).set_index("round")
+    if number not in evaluated.index:
+        raise ValueError(f"{run}: round {number} was not evaluated, but {', '.join(map(str, evaluated.index))}")
+    metrics = evaluated.loc[number]
     return {
         "accuracy": 100 * metrics["test/accuracy"],
         "decile": 100 * metrics["test/accuracy_bottom_decile"],
@@ -63,9 +66,13 @@ def read(
         if round_ is None:  # clients' scores are those of the last round
             table = pd.read_parquet(path.parent / "clients.parquet").set_index("id")
             clients[method, found["seed"]] = table[(table["population"] == population) & table["test_accuracy"].notna()]
+        if unseen and found["unseen"] is None:
+            raise ValueError(f"{path.parent}: all clients trained; it needs dataset.unseen_fraction")
         scores = at_end(found, unseen) if round_ is None else at_round(path.parent, round_)
         row = {"method": method, "seed": found["seed"], "minutes": found["seconds"]["total"] / 60, **scores}
         rows.append(row | {"n_clients": found["n_clients"]} | {word: words.get(word, "") for word in by})
+    if not rows:
+        raise ValueError(f"{folder}: no results.json in it")
     runs = pd.DataFrame(rows)
     runs[["up", "megabytes"]] = runs[["up", "megabytes"]].div(runs.n_clients, axis=0)  # of a client
     return runs, clients
@@ -116,7 +123,12 @@ def main() -> None:
     parser.add_argument("--round", type=int)
     parser.add_argument("--unseen", action="store_true")
     options = parser.parse_args()
-    runs, clients = read(options.folder, options.by, unseen=options.unseen, round_=options.round)
+    if options.round is not None and (options.unseen or options.against):
+        parser.error("--round: only the last round has scores of single and of unseen clients")
+    try:
+        runs, clients = read(options.folder, options.by, unseen=options.unseen, round_=options.round)
+    except ValueError as error:
+        parser.error(str(error))
     if options.by:
         print_by(runs, options.by)
         return
