@@ -89,6 +89,34 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     assert re.fullmatch(r"fedem - local: 6\.25 \(-?\d+\.\d\d to \d+\.\d\d\)", against)
 
 
+def test_the_curves_of_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last round's score is that of the results, the later folder counts, the wide control has its own name."""
+    for folder, algorithm, accuracy in (
+        ("a", "fedem", 0.1),
+        ("a", "local", 0.5),
+        ("b", "fedem", 0.6),
+        ("a_wide", "fedavg", 0.7),
+    ):
+        run = tmp_path / folder / algorithm
+        run.mkdir(parents=True)
+        sent = 0 if algorithm == "local" else 30
+        rows = [f"{r},{sent * r},{sent * r},{score}" for r, score in ((1, ""), (10, accuracy / 2), (20, ""))]
+        (run / "metrics.csv").write_text("\n".join(["round,up_megabytes,down_megabytes,test/accuracy", *rows, ""]))
+        score = {"test": {"accuracy": {"weighted": accuracy}}, "algorithm": algorithm, "seed": 0, "n_clients": 3}
+        (run / "results.json").write_text(json.dumps(score))
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    folders = [tmp_path / name for name in ("a", "b", "a_wide")]
+    table = importlib.import_module("curves").points(folders).set_index(["method", "round"])
+    assert table.loc["fedem"].accuracy.tolist() == pytest.approx([30, 60])
+    assert table.loc["fedem"].megabytes.tolist() == pytest.approx([200, 400])
+    assert table.loc["fedavg, wide"].accuracy.tolist() == pytest.approx([35, 70])
+    command = [sys.executable, str(BENCHMARKS / "curves.py"), str(tmp_path / "c.png")]
+    subprocess.run([*command, "A=" + ",".join(map(str, folders))], timeout=120, check=True)
+    assert (tmp_path / "c.png").read_bytes()[1:4] == b"PNG"
+    done = subprocess.run([*command, f"A={tmp_path / 'none'}"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr.strip().endswith("no results.json in it")) == (2, True)
+
+
 WITHOUT_HYDRA = 'raise ModuleNotFoundError(f"No module named {__name__!r}", name=__name__)'
 
 STUB = """
