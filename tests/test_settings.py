@@ -209,6 +209,12 @@ def test_most_methods_are_compared() -> None:
     assert compared >= {*("fedfomo", "fedprox", "hypcluster", "local", "mapper", "oracle", "qffl", "user_centric")}
 
 
+def test_the_ensemble_has_fedavgs_rate_unless_it_was_tuned() -> None:
+    for experiment, rate in (("femnist", 0.0316), ("baselines_concept_shift", 0.1)):  # there FedAvg has 0.03
+        config = composed(f"+experiment={experiment}", "algorithm=fedavg_ensemble")
+        assert config.algorithm.client_optimizer.lr == rate
+
+
 def test_the_smallest_difference_of_effective_rates_is_seen() -> None:
     config = composed("local_training.batch_size=8", *(f"+algorithm@all.{name}={name}" for name in ("fedavg", "local")))
     a, b = (model_after(config.all[name], {}) for name in ("fedavg", "local"))
