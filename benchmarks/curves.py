@@ -18,14 +18,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from fedem_lightning.run.method_names import title
+from fedem_lightning.run.palette import PALETTE
 
-DRAWN = {  # method -> colour, line; Okabe and Ito's colours
-    "fedem": ("#d55e00", "-"),
-    "fedavg": ("#0072b2", "-"),
-    "fedavg, wide": ("#0072b2", "--"),
-    "fedavg_ensemble": ("#882255", "-"),
-    "fedavg_plus": ("#009e73", "-"),
-    "local": ("#7f7f7f", "-"),
+DRAWN = {  # method -> colour, line
+    "fedem": (PALETTE[0], "-"),
+    "fedavg": (PALETTE[1], "-"),
+    "fedavg, wide": (PALETTE[1], "--"),
+    "fedavg_ensemble": (PALETTE[7], "-"),
+    "fedavg_plus": (PALETTE[3], "-"),
+    "local": (PALETTE[2], "-"),
 }
 
 
@@ -88,8 +89,9 @@ def main() -> None:
             parser.error(str(error))
     for axes in cells[len(options.panels) :]:
         axes.set_axis_off()
-    handles, labels = cells[0].get_legend_handles_labels()
-    cells[len(options.panels)].legend(handles, labels, loc="center", frameon=False)
+    drawn = [axes.get_legend_handles_labels() for axes in cells[: len(options.panels)]]
+    lines = {label: line for lines, labels in drawn for line, label in zip(lines, labels, strict=True)}
+    cells[len(options.panels)].legend(lines.values(), lines.keys(), loc="center", frameon=False)
     figure.supxlabel("megabytes of a client, up and down", fontsize=9)
     figure.supylabel("test accuracy, %", fontsize=9)
     figure.savefig(options.out, dpi=120)
