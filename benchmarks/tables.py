@@ -5,12 +5,12 @@
     python benchmarks/tables.py runs/cifar10_unseen --unseen
     python benchmarks/tables.py runs/privacy --by aggregation.epsilon aggregation.cohort
 
-Columns: test accuracy weighted by training samples, bottom decile (mean and standard deviation over the seeds), the
-share of clients that are worse off than with Local and with FedAvg, megabytes a client. `--against A B ...` compares A
-with each B, client by client: the mean difference over seeds and its 95 % interval, by bootstrap over the clients.
-`--round N` takes scores and megabytes of an evaluated round, in place of the last. `--unseen` scores the clients that
-did not train. `--by` prints a row for each method and value of the given words of the command line: accuracy, decile,
-megabytes up.
+Columns: test accuracy weighted by training samples and bottom decile (mean and standard deviation over the seeds, no
+deviation with one seed), the share of clients that are worse off than with Local and with FedAvg, megabytes a client.
+`--against A B ...` compares A with each B, client by client: the mean difference over seeds and its 95 % interval, by
+bootstrap over the clients. `--round N` takes scores and megabytes of an evaluated round, in place of the last.
+`--unseen` scores the clients that did not train. `--by` prints a row for each method and value of the given words of
+the command line: accuracy, decile, megabytes up.
 """
 
 import argparse
@@ -103,13 +103,18 @@ def difference(clients: Tables, method: str, other: str, n_draws: int = 2000) ->
     return tuple(100 * float(v) for v in (np.mean([np.average(v, weights=w) for v, w in pairs]), low, high))
 
 
+def over_seeds(mean: float, deviation: float) -> str:
+    """Mean and standard deviation; one seed has no deviation (NaN)."""
+    return f"{mean:.1f}" if np.isnan(deviation) else f"{mean:.1f} ± {deviation:.1f}"
+
+
 def print_by(runs: pd.DataFrame, by: list[str]) -> None:
     """A row for each method and setting."""
     groups = runs.groupby(["method", *by])[["accuracy", "decile", "up"]]
     deviations = groups.std()
     for key, row in groups.mean().iterrows():
         spread, (method, *values) = deviations.loc[key], key
-        scores = [f"{row[score]:.1f} ± {spread[score]:.1f}" for score in ("accuracy", "decile")]
+        scores = [over_seeds(row[score], spread[score]) for score in ("accuracy", "decile")]
         print("| " + " | ".join([title(str(method)), *values, *scores, f"{row.up:.3g}"]) + " |")
     print(f"{len(runs)} runs, {runs.minutes.sum():.0f} minutes")
 
@@ -136,8 +141,8 @@ def main() -> None:
     means, deviations = groups.mean().sort_values("accuracy", ascending=False), groups.std()
     for method, row in means.iterrows():
         spread = deviations.loc[method]
-        cells = [title(str(method)), f"`{method}`", f"{row.accuracy:.1f} ± {spread.accuracy:.1f}"]
-        cells += [f"{row.decile:.1f} ± {spread.decile:.1f}"]
+        cells = [title(str(method)), f"`{method}`"]
+        cells += [over_seeds(row[score], spread[score]) for score in ("accuracy", "decile")]
         cells += [worse_than(clients, method, other) for other in ("local", "fedavg")] + [f"{row.megabytes:.2f}"]
         print("| " + " | ".join(cells) + " |")
     print(f"{len(runs)} runs, {runs.minutes.sum():.0f} minutes")

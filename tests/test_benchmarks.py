@@ -86,6 +86,9 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[0] == "| FedEM | `fedem` | 30.0 ± 0.0 | 10.0 ± 0.0 | 0 % |  | 3.00 |"
     done = subprocess.run([*command[:3], "--round", "9"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr.strip().endswith("round 9 was not evaluated, but 10")) == (2, True)
+    one_seed = [*command[:2], str(tmp_path / "fedem1")]
+    done = subprocess.run(one_seed, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[0] == "| FedEM | `fedem` | 80.0 | 50.0 |  |  | 3.00 |"
     assert re.fullmatch(r"fedem - local: 6\.25 \(-?\d+\.\d\d to \d+\.\d\d\)", against)
 
 
