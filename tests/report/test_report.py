@@ -85,7 +85,10 @@ def test_files_and_figures_are_written_once(tmp_path: Path, capsys: pytest.Captu
     assert err.startswith("error: --out: ")
     assert err.count("\n") == 1
     assert {p: p.read_bytes() for p in before} == before
-    assert report(capsys, tmp_path, "--out", tmp_path / "report", "--force")[2] == 0
+    out, _, code = report(capsys, tmp_path, "--out", tmp_path / "report", "--force")
+    assert code == 0
+    listed = "report.html, report.md, report.csv, report_wide.csv, report.tex, and 5 figures as PNG and SVG"
+    assert out.splitlines()[-1] == f"written: {tmp_path / 'report'} ({listed})"
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "synthetic_fairness.png").touch()  # an unknown file of the same name stops it too
     assert report(capsys, tmp_path, "--out", tmp_path / "figures")[2] == 2
@@ -161,6 +164,13 @@ def test_rows_show_what_differs_and_settings_are_apart(tmp_path: Path, capsys: p
     settings, _ = group_runs(find_runs([tmp_path])[0])
     assert [s.title for s in settings] == ["synthetic, alpha=0.1", "synthetic, alpha=null"]
     assert [g.label for g in settings[1].groups] == ["local", "fedem (lr=0.01)", "fedem (lr=1.0)", "zeta"]
+
+
+def test_settings_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for size in (0.5, 0.25, 100, 30):
+        make_run(tmp_path / str(size), config={"dataset.alpha": size})
+    settings, _ = group_runs(find_runs([tmp_path])[0])
+    assert [s.title for s in settings] == [f"synthetic, alpha={size}" for size in (0.25, 0.5, 30, 100)]
 
 
 def test_participation_is_shown_wherever_methods_differ_in_it(tmp_path: Path) -> None:

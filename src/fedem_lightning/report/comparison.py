@@ -70,7 +70,8 @@ def compare(chosen: argparse.Namespace) -> None:
         report.figures = by_file_name(drawn for part in figures.values() for drawn in part)
         report.page = page(report, settings, figures)
         paths = write_report(report, chosen.out, chosen.force)
-        print(f"written: {plain(chosen.out)} ({', '.join(path.name for path in paths)})")
+        tables = ", ".join(path.name for path in paths if path.suffix not in (".png", ".svg"))
+        print(f"written: {plain(chosen.out)} ({tables}, and {len(report.figures)} figures as PNG and SVG)")
 
 
 def _quick_report(runs: list[Run], skipped: list[Skipped], papers: Papers) -> Report:

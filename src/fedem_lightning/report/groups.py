@@ -120,9 +120,10 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
     return sorted(settings, key=lambda s: (*_rank(s.dataset, DATASETS), _natural(s.title))), notes
 
 
-def _natural(title: str) -> list[str | int]:
-    """A sorting key by which 30 comes before 100."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", title)]
+def _natural(title: str) -> list[str | float]:
+    """A sorting key by which 30 comes before 100, and 0.25 before 0.5."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", title)  # text and numbers in turn
+    return [float(part) if i % 2 else part for i, part in enumerate(parts)]
 
 
 def comparable(config: dict[str, Any]) -> str:
