@@ -67,3 +67,31 @@ def fold(key: Tensor | int, *parts: Tensor | int) -> Tensor:
     for part in parts:
         folded = hash32((folded ^ part) & 0xFFFFFFFF)
     return folded
+
+
+def passes(key: Tensor, position: Tensor, share: float) -> Tensor:
+    """Whether `fold(key, position)` is at least `share` of its range; bool, of the shapes' common one.
+
+    It is `fold` in 32-bit arithmetic, in a sixth of its time: a mask has a number for each entry of a layer's output.
+
+    Args:
+        key: int64 with values in [0, 2^32).
+        position: int32.
+        share: in [0, 1).
+
+    """
+    value = _signed(key).to(torch.int32) ^ position
+    value = _shifted(value, 16).bitwise_xor_(value).mul_(0x7FEB352D)
+    value = _shifted(value, 15).bitwise_xor_(value).mul_(0x846CA68B - 2**32)
+    value = _shifted(value, 16).bitwise_xor_(value)
+    return value.bitwise_xor_(-(2**31)) >= int(share * 2**32) - 2**31  # the order of unsigned integers
+
+
+def _signed(value: Tensor) -> Tensor:
+    """The number with the same 32 bits in [-2^31, 2^31)."""
+    return (value ^ 2**31) - 2**31
+
+
+def _shifted(value: Tensor, bits: int) -> Tensor:
+    """int32 shifted right, with zeros from the left."""
+    return (value >> bits).bitwise_and_(2 ** (32 - bits) - 1)

@@ -29,8 +29,8 @@ class CNN(Recorded, nn.Module):
             nn.Conv2d(channels, 32, 3),
             nn.ReLU(),
             nn.Conv2d(32, 64, 3),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),  # after the pooling: the same result with a quarter of the work
             Dropout(0.25, salt=1),
         )
         flat = 64 * ((height - 4) // 2) * ((width - 4) // 2)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.randomness import fold
+from fedem_lightning.randomness import fold, passes
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import BelowOne
 
@@ -32,6 +32,6 @@ class Dropout(Checked, nn.Module):
         """Applies the mask to x, which may have any shape."""
         if not self.training or self.p == 0:
             return x
-        position = torch.arange(x.numel(), device=x.device).view(x.shape)
-        kept = fold(self.key, self.salt, position) >= int(self.p * 2**32)
+        position = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
+        kept = passes(fold(self.key, self.salt), position, self.p)
         return x * kept.to(x.dtype) / (1 - self.p)

@@ -16,7 +16,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.components import dropout_keys
-from fedem_lightning.randomness import fold
+from fedem_lightning.randomness import fold, passes
 
 
 class Shape(NamedTuple):
@@ -73,8 +73,8 @@ class StackedDropout(Dropout):
         if x.shape[0] == a * b:
             x = x.unflatten(0, (a, 1, b)).expand(a, m, *(b, *x.shape[1:])).flatten(0, 2)
         each = x.reshape(a, m, -1)
-        position = torch.arange(each.shape[2], device=x.device)
-        kept = fold(self.key.unsqueeze(2), self.salt, position) >= int(self.p * 2**32)
+        position = torch.arange(each.shape[2], dtype=torch.int32, device=x.device)
+        kept = passes(fold(self.key.unsqueeze(2), self.salt), position, self.p)
         return (each * kept.to(x.dtype) / (1 - self.p)).view_as(x)
 
 
