@@ -1,4 +1,4 @@
-"""The tables of docs/reproduction/baselines.md from the runs of a sweep: one Markdown row a method.
+"""The tables of docs/reproduction/baselines.md and real_data.md from the runs of a sweep: one Markdown row a method.
 
     python benchmarks/tables.py runs/cifar10 [--against fedem fedavg_ensemble]
     python benchmarks/tables.py runs/cifar10 --round 10
@@ -7,10 +7,11 @@
 
 Columns: test accuracy weighted by training samples and bottom decile (mean and standard deviation over the seeds, no
 deviation with one seed), the share of clients that are worse off than with Local and with FedAvg, megabytes a client.
-`--against A B ...` compares A with each B, client by client: the mean difference over seeds and its 95 % interval, by
-bootstrap over the clients. `--round N` takes scores and megabytes of an evaluated round, in place of the last.
-`--unseen` scores the clients that did not train. `--by` prints a row for each method and value of the given words of
-the command line: accuracy, decile, megabytes up.
+`--against A B ...` compares A with each B, client by client: the mean difference over seeds, its 95 % interval by
+bootstrap over the clients, and p of Wilcoxon's test of the clients' differences, each the mean over seeds. `--round N`
+takes scores and megabytes of an evaluated round, in place of the last. `--unseen` scores the clients that did not
+train. `--by` prints a row for each method and value of the given words of the command line: accuracy, decile,
+megabytes up.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
+from scipy.stats import wilcoxon
 
 from fedem_lightning.run.method_names import title
 
@@ -87,20 +89,27 @@ def worse_than(clients: Tables, method: str, other: str) -> str:
     return f"{100 * np.mean([(own < theirs).mean() for own, theirs in columns]):.0f} %"
 
 
-def difference(clients: Tables, method: str, other: str, n_draws: int = 2000) -> tuple[float, float, float]:
-    """The mean difference of two methods over seeds, and its 95 % interval, in points."""
-    rng, pairs = np.random.default_rng(0), []
+def difference(clients: Tables, method: str, other: str, n_draws: int = 2000) -> tuple[float, float, float, float]:
+    """The mean difference of two methods over seeds and its 95 % interval, in points, and Wilcoxon's p.
+
+    A client is drawn, or tested, once with its differences of all seeds. The names of a partition into new clients for
+    each seed join clients that have nothing in common, which changes nothing.
+    """
+    rng, gains, sizes = np.random.default_rng(0), {}, {}
     for seed in [seed for name, seed in clients if name == method and (other, seed) in clients]:
-        own, theirs = clients[method, seed], clients[other, seed]
-        pairs.append(((own.test_accuracy - theirs.test_accuracy).to_numpy(), own.n_train.to_numpy()))
+        gains[seed] = clients[method, seed].test_accuracy - clients[other, seed].test_accuracy
+        sizes[seed] = clients[method, seed].n_train
+    gain = pd.DataFrame(gains)  # [clients, seeds]; NaN: not scored
+    values, weights = gain.fillna(0.0).to_numpy(), pd.DataFrame(sizes).where(gain.notna(), 0).to_numpy(dtype=float)
 
-    def drawn(values: np.ndarray, weights: np.ndarray) -> float:
-        index = rng.integers(len(values), size=len(values))
-        return float(np.average(values[index], weights=weights[index]))
+    def mean(index: np.ndarray) -> float:
+        weighted, total = (values[index] * weights[index]).sum(axis=0), weights[index].sum(axis=0)
+        return 100 * float(np.nanmean(weighted / np.where(total > 0, total, np.nan)))
 
-    means = [np.mean([drawn(*pair) for pair in pairs]) for _ in range(n_draws)]
-    low, high = np.percentile(means, [2.5, 97.5])
-    return tuple(100 * float(v) for v in (np.mean([np.average(v, weights=w) for v, w in pairs]), low, high))
+    draws = [mean(rng.integers(len(values), size=len(values))) for _ in range(n_draws)]
+    low, high = np.percentile(draws, [2.5, 97.5])
+    p = float(wilcoxon(gain.mean(axis=1)).pvalue)
+    return mean(np.arange(len(values))), float(low), float(high), p
 
 
 def over_seeds(mean: float, deviation: float) -> str:
@@ -147,8 +156,8 @@ def main() -> None:
         print("| " + " | ".join(cells) + " |")
     print(f"{len(runs)} runs, {runs.minutes.sum():.0f} minutes")
     for other in options.against[1:]:
-        mean, low, high = difference(clients, options.against[0], other)
-        print(f"{options.against[0]} - {other}: {mean:.2f} ({low:.2f} to {high:.2f})")
+        mean, low, high, p = difference(clients, options.against[0], other)
+        print(f"{options.against[0]} - {other}: {mean:.2f} ({low:.2f} to {high:.2f}), Wilcoxon's p {p:.2g}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import wilcoxon
 
 from helpers.paths import ROOT
 
@@ -89,7 +90,28 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     one_seed = [*command[:2], str(tmp_path / "fedem1")]
     done = subprocess.run(one_seed, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.splitlines()[0] == "| FedEM | `fedem` | 80.0 | 50.0 |  |  | 3.00 |"
-    assert re.fullmatch(r"fedem - local: 6\.25 \(-?\d+\.\d\d to \d+\.\d\d\)", against)
+    assert re.fullmatch(r"fedem - local: 6\.25 \(-?\d+\.\d\d to \d+\.\d\d\), Wilcoxon's p 0\.\d+", against)
+
+
+def test_a_client_is_drawn_once_for_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same clients with the same scores in a second seed are no news; other clients halve the variance."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    difference = importlib.import_module("tables").difference
+    rng, n = np.random.default_rng(0), 200
+
+    def table(accuracy: np.ndarray) -> pd.DataFrame:
+        return pd.DataFrame({"test_accuracy": accuracy, "n_train": 10}, index=[f"client {i}" for i in range(n)])
+
+    gains = rng.normal(0.01, 0.1, size=(2, n))  # [seeds, clients]
+    one = {("a", 0): table(gains[0]), ("b", 0): table(np.zeros(n))}
+    twice = one | {("a", 1): table(gains[0]), ("b", 1): table(np.zeros(n))}
+    others = one | {("a", 1): table(gains[1]), ("b", 1): table(np.zeros(n))}
+    mean, low, high, p = difference(one, "a", "b")
+    assert mean == pytest.approx(100 * gains[0].mean())
+    assert high - low == pytest.approx(2 * 1.96 * 100 * gains[0].std() / n**0.5, rel=0.1)
+    assert p == pytest.approx(wilcoxon(gains[0]).pvalue)
+    assert difference(twice, "a", "b") == pytest.approx((mean, low, high, p))
+    assert np.diff(difference(others, "a", "b")[1:3])[0] == pytest.approx((high - low) / 2**0.5, rel=0.1)
 
 
 def test_the_curves_of_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
