@@ -92,8 +92,8 @@ def worse_than(clients: Tables, method: str, other: str) -> str:
 def difference(clients: Tables, method: str, other: str, n_draws: int = 2000) -> tuple[float, float, float, float]:
     """The mean difference of two methods over seeds and its 95 % interval, in points, and Wilcoxon's p.
 
-    A client is drawn, or tested, once with its differences of all seeds. The names of a partition into new clients for
-    each seed join clients that have nothing in common, which changes nothing.
+    A client is drawn, or tested, once with its differences of all seeds. Where a partition makes new clients for each
+    seed, clients that only share a name are joined: the interval stays about right, and p is that of joined clients.
     """
     rng, gains, sizes = np.random.default_rng(0), {}, {}
     for seed in [seed for name, seed in clients if name == method and (other, seed) in clients]:

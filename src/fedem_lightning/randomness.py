@@ -70,13 +70,13 @@ def fold(key: Tensor | int, *parts: Tensor | int) -> Tensor:
 
 
 def passes(key: Tensor, position: Tensor, share: float) -> Tensor:
-    """Whether `fold(key, position)` is at least `share` of its range; bool, of the shapes' common one.
+    """Whether `fold(key, position) >= int(share * 2**32)`, for each entry; bool, `key` and `position` broadcast.
 
-    It is `fold` in 32-bit arithmetic, in a sixth of its time: a mask has a number for each entry of a layer's output.
+    The same bits as `fold`, in 32-bit arithmetic, whose products wrap: faster, as a mask has a number for each entry.
 
     Args:
         key: int64 with values in [0, 2^32).
-        position: int32.
+        position: int32, not negative.
         share: in [0, 1).
 
     """
