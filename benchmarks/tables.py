@@ -108,8 +108,17 @@ def difference(clients: Tables, method: str, other: str, n_draws: int = 2000) ->
 
     draws = [mean(rng.integers(len(values), size=len(values))) for _ in range(n_draws)]
     low, high = np.percentile(draws, [2.5, 97.5])
-    p = float(wilcoxon(gain.mean(axis=1)).pvalue)
+    of_clients = gain.mean(axis=1)
+    p = float(wilcoxon(of_clients).pvalue) if of_clients.any() else 1.0  # no differences at all
     return mean(np.arange(len(values))), float(low), float(high), p
+
+
+def check_compared(clients: Tables, methods: Sequence[str]) -> None:
+    """Raises ValueError if a method has no run, or no seed in common with the first."""
+    for method in methods:
+        if not {seed for name, seed in clients if name == method} & {s for name, s in clients if name == methods[0]}:
+            there = ", ".join(sorted({name for name, _ in clients}))
+            raise ValueError(f"--against {method}: no runs of common seeds; the methods here are {there}")
 
 
 def over_seeds(mean: float, deviation: float) -> str:
@@ -141,6 +150,7 @@ def main() -> None:
         parser.error("--round: only the last round has scores of single and of unseen clients")
     try:
         runs, clients = read(options.folder, options.by, unseen=options.unseen, round_=options.round)
+        check_compared(clients, options.against)
     except ValueError as error:
         parser.error(str(error))
     if options.by:

@@ -87,6 +87,9 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[0] == "| FedEM | `fedem` | 30.0 ± 0.0 | 10.0 ± 0.0 | 0 % |  | 3.00 |"
     done = subprocess.run([*command[:3], "--round", "9"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr.strip().endswith("round 9 was not evaluated, but 10")) == (2, True)
+    done = subprocess.run([*command[:4], "fedem", "fedex"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip().endswith("--against fedex: no runs of common seeds; the methods here are fedem, local")
     one_seed = [*command[:2], str(tmp_path / "fedem1")]
     done = subprocess.run(one_seed, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.splitlines()[0] == "| FedEM | `fedem` | 80.0 | 50.0 |  |  | 3.00 |"
@@ -111,6 +114,7 @@ def test_a_client_is_drawn_once_for_all_seeds(monkeypatch: pytest.MonkeyPatch) -
     assert high - low == pytest.approx(2 * 1.96 * 100 * gains[0].std() / n**0.5, rel=0.1)
     assert p == pytest.approx(wilcoxon(gains[0]).pvalue)
     assert difference(twice, "a", "b") == pytest.approx((mean, low, high, p))
+    assert difference(one, "a", "a") == (0, 0, 0, 1)
     assert np.diff(difference(others, "a", "b")[1:3])[0] == pytest.approx((high - low) / 2**0.5, rel=0.1)
 
 

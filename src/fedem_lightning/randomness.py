@@ -72,7 +72,8 @@ def fold(key: Tensor | int, *parts: Tensor | int) -> Tensor:
 def passes(key: Tensor, position: Tensor, share: float) -> Tensor:
     """Whether `fold(key, position) >= int(share * 2**32)`, for each entry; bool, `key` and `position` broadcast.
 
-    The same bits as `fold`, in 32-bit arithmetic, whose products wrap: faster, as a mask has a number for each entry.
+    The same hash as `hash32`, in 32-bit arithmetic, whose products wrap. It is faster for the millions of entries of a
+    layer's output; `hash32` has fewer operations, and is faster for a few keys.
 
     Args:
         key: int64 with values in [0, 2^32).
