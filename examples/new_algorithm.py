@@ -33,11 +33,12 @@ class MyDitto(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.strength = strength
         self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
+        self.own_momentum = self.momentum_store()  # of v_t, where clients keep their momentum
 
     def client_update(self, block, round_):
         t, w = block.clients, self.broadcast(block.clients)  # [C, 1, ...]
         step, extra = self.local_step(block, round_, HeldStep, strength=self.strength), {"anchor": self.params_of(w)}
-        own = {"keep_momentum": False, "quiet": True}  # the progress bar counts the training of w
+        own = {"momentum": self.own_momentum, "quiet": True}  # the progress bar counts the training of w
         v = self.local_solver(self.own.read(t), block, round_, step=step, extra=extra, **own)
         self.own.write_finite(t, v)
         return Sent(self.local_solver(w, block, round_), block.counts())

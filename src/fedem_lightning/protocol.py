@@ -137,6 +137,7 @@ class Algorithm(Protocol):
         steps: int | None = None,
         only: Collection[str] | None = None,
         keep_momentum: bool = True,
+        momentum: ClientStore | None = None,
         quiet: bool = False,
     ) -> Learner: ...
     def local_solver(

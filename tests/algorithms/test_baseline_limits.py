@@ -1,5 +1,6 @@
 """Degenerate cases and refusals of the field's baselines."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,13 +77,28 @@ def test_without_a_shared_part_it_is_local() -> None:
     assert own.statistics.up_bytes == 0
 
 
-def test_ditto_without_its_penalty_is_local_and_its_shared_model_fedavgs() -> None:
+@pytest.mark.parametrize("participation", [0.5, 1.0])
+@pytest.mark.parametrize("state", ["restart", "keep"])
+def test_ditto_without_its_penalty_is_local_and_its_shared_model_fedavgs(
+    state: Any, participation: float, tmp_path: Path
+) -> None:
     data = make_data()
-    ditto, alone = (
-        train(make_model(kind, data, **o, **SGD), data, 3) for kind, o in ((Ditto, {"penalty": 0.0}), (Local, {}))
+    sgd = ClientSGD(lr=0.3, momentum=0.9, state=state)
+    options: dict[str, Any] = {"client_optimizer": sgd, "participation": participation}
+    ditto, alone, shared = (
+        train(make_model(kind, data, **options, **own), data, 4)
+        for kind, own in ((Ditto, {"penalty": 0.0}), (Local, {}), (FedAvg, {}))
     )
     torch.testing.assert_close(everybody(ditto), everybody(alone), rtol=0, atol=0)
-    same(ditto, train(make_model(FedAvg, data, **SGD), data, 3))
+    same(ditto, shared)
+
+    half = make_model(Ditto, data, penalty=0.0, **options)
+    trainer = make_trainer(2)
+    trainer.fit(half, data)
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    resumed = make_model(Ditto, data, penalty=0.0, **options)
+    make_trainer(4).fit(resumed, data, ckpt_path=tmp_path / "half.ckpt")
+    torch.testing.assert_close(everybody(resumed), everybody(alone), rtol=0, atol=0)
 
 
 def test_ditto_with_a_stiff_penalty_holds_clients_near_the_model_they_received() -> None:

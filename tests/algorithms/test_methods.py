@@ -15,6 +15,7 @@ from fedem_lightning import (
     ClientSGD,
     Clustered,
     DFedEM,
+    Ditto,
     FedAvg,
     FedEM,
     FederatedAlgorithm,
@@ -532,7 +533,7 @@ def test_clients_never_sampled_serve_the_newest_global_model(kind: type[Federate
 
 def test_testing_twice_with_kept_momentum_is_testing_once() -> None:
     data = make_data(sizes=(20,) * 4, unseen_fraction=0.5)
-    for kind in (Local, PFedMe, APFL):
+    for kind in (Local, PFedMe, APFL, Ditto):
         model = make_model(kind, data, client_optimizer=ClientSGD(lr=0.2, momentum=0.9, state="keep"))
         trainer = make_trainer(2)
         trainer.fit(model, data)

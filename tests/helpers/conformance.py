@@ -114,7 +114,7 @@ ROWS = [
         options={"penalty": 2.0, "outer_lr": 0.2, "inner_steps": 3},
         as_fedavg="a proximal point without momentum, and eta lambda of the way to it",
     ),
-    Row(Ditto, ("own",), as_fedavg="the clients' own models restart their momentum"),
+    Row(Ditto, ("own",), as_fedavg={"penalty": 0.0}),
     Row(FedPer, ("own",), messages=25 / 43, hidden=True),
     Row(LGFedAvg, ("own",), messages=18 / 43, hidden=True),
     Row(FedRep, ("own",), messages=25 / 43, hidden=True, as_fedavg="heads and bodies move in turn"),

@@ -75,9 +75,7 @@ class APFL(FederatedAlgorithm):
         self.initial_alpha, self.adaptive = alpha, adaptive
         self.add_client_state("alpha", torch.full((n_clients,), float(alpha)), columns="alpha")
         self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
-        self.own_momentum: ClientStore | None = None  # of v_t
-        if self.kept_momentum is not None:
-            self.own_momentum = ClientStore(n_clients, self.kept_momentum.read(torch.tensor(0)), momentum=True)
+        self.own_momentum = self.momentum_store()  # of v_t
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """The client takes local steps of w and v together; it keeps v and alpha, and sends w."""

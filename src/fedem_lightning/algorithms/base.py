@@ -156,8 +156,7 @@ class FederatedAlgorithm(
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
-        keeps = self.client_optimizer.momentum > 0 and self.client_optimizer.state == "keep"
-        self.kept_momentum = self._zeros_of_clients() if keeps else None  # of local training
+        self.kept_momentum = self.momentum_store()  # of local training
         keeps = compression is not None and compression.keeps_error
         self.compression_error = self._zeros_of_clients() if keeps else None  # what clients have not sent yet
         self.register_load_state_dict_pre_hook(size_as_saved)  # type: ignore[no-untyped-call]
@@ -181,6 +180,14 @@ class FederatedAlgorithm(
         """
         given = {name: value for name, value in arguments.items() if name not in LIGHTNINGS_OPTIONS}
         return model_of(read_checkpoint(Path(checkpoint_path)), cls, trust, given)
+
+    def momentum_store(self) -> ClientStore | None:
+        """Room for the momentum that stays with clients, zeros at first; None if it restarts in every round.
+
+        A method whose clients train second models of their own keeps the momentum of those in a store of their own.
+        """
+        keeps = self.client_optimizer.momentum > 0 and self.client_optimizer.state == "keep"
+        return self._zeros_of_clients() if keeps else None
 
     def _zeros_of_clients(self) -> ClientStore:
         """A row for each client with a zero for every parameter that it trains, [M, ...]."""

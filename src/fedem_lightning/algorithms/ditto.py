@@ -41,6 +41,7 @@ class Ditto(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.penalty, self.own_epochs = penalty, own_epochs
         self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
+        self.own_momentum = self.momentum_store()  # of v_t
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """v_t <- v_t - eta (grad F_t(v_t) + lambda (v_t - w)), s times; then local steps of w, which is sent."""
@@ -51,7 +52,7 @@ class Ditto(FederatedAlgorithm):
         """The steps of v_t, held near the w that the client received this round."""
         t, w = block.clients, self.broadcast(block.clients)  # [C, 1, ...]
         step, anchor = self.local_step(block, round_, ProximalStep, mu=self.penalty), {"anchor": self.params_of(w)}
-        options: dict[str, Any] = {"epochs": self.own_epochs, "keep_momentum": False, "quiet": True}
+        options: dict[str, Any] = {"epochs": self.own_epochs, "momentum": self.own_momentum, "quiet": True}
         v = self.local_solver(self.own.read(t), block, round_, step=step, extra=anchor, **options)
         self.own.write_finite(t, v)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local_solver import Learner, LocalStep, shuffled_batches
+from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.protocol import Algorithm
 
@@ -41,6 +42,7 @@ class LocalTraining:
         steps: int | None = None,
         only: Collection[str] | None = None,
         keep_momentum: bool = True,
+        momentum: ClientStore | None = None,
         quiet: bool = False,
     ) -> Learner:
         """The local solver: `epochs` passes, or `steps` steps, over each client's training samples.
@@ -55,6 +57,7 @@ class LocalTraining:
             epochs, steps: passes, or steps; None: the algorithm's.
             only: names of the parameters that train; the others stay as they are. None: all.
             keep_momentum: whether kept momentum (`client_optimizer.state`) is used and updated.
+            momentum: where these models' momentum is kept, from `momentum_store`; None: with that of the models sent.
             quiet: whether this training is left out of the progress bar.
 
         Returns:
@@ -63,7 +66,7 @@ class LocalTraining:
         """
         step = step or self.local_step(block, round_)
         params = [name for name in trained_parameters(self.components[0]) if only is None or name in only]
-        kept = self.kept_momentum if keep_momentum else None
+        kept = (momentum or self.kept_momentum) if keep_momentum else None
         restart = {name: torch.zeros_like(models[name]) for name in params if step.optimizer.momentum}
         learners = {
             "params": {name: models[name] for name in params},
