@@ -30,11 +30,10 @@ def sample_cohort(
 def sample_independently(clients: Tensor, participation: float | int, seed: int, round_: int) -> Tensor:
     """A cohort in which each client is with the same probability, whoever else is: a function of (seed, round).
 
-    An empty draw becomes the client that was nearest to be drawn. For the arguments see `sample_cohort`.
+    It may be empty. For the arguments see `sample_cohort`.
     """
     drawn = generator(seed, Purpose.COHORT, round_).random(len(clients))
     chosen = drawn < expected_size(participation, len(clients)) / len(clients)
-    chosen[drawn.argmin()] |= not chosen.any()
     return clients[torch.from_numpy(chosen).to(clients.device)]
 
 

@@ -84,7 +84,7 @@ def train_clients(
     mine = shares[processes.rank]
     algorithm.observer.begin("clients", len(mine))
     parameters, faults = set(trained_parameters(algorithm.components[0])), algorithm.faults
-    facts = facts_of(algorithm, federation, cohort, round_)
+    facts = facts_of(algorithm, federation, round_)
     collector, algorithm.round_metrics = algorithm.aggregation.begin(cohort, parameters, **facts), RoundMetrics()
     remote = algorithm.remote
     source = ClientUpdates(algorithm, round_) if remote is None else remote.begin(algorithm, round_)
@@ -108,7 +108,7 @@ def train_clients(
     return means, rejections
 
 
-def facts_of(algorithm: Algorithm, federation: Federation, cohort: Tensor, round_: int) -> dict[str, Any]:
+def facts_of(algorithm: Algorithm, federation: Federation, round_: int) -> dict[str, Any]:
     """What a rule for independent cohorts needs to know of the round; a deployment's noise has no key."""
     rule, n_clients = algorithm.aggregation, len(federation.clients())
     if not rule.samples_independently:
@@ -117,7 +117,7 @@ def facts_of(algorithm: Algorithm, federation: Federation, cohort: Tensor, round
     if isinstance(rule, PrivateMean):
         choose_noise(rule, expected / n_clients, expected, algorithm.statistics.planned_rounds)
     return {
-        "received": algorithm.received_models(cohort[:1]),
+        "received": algorithm.received_models(federation.clients()[:1]),
         "expected": expected,
         "key": (algorithm.seed, round_) if algorithm.remote is None else None,
     }
@@ -148,9 +148,12 @@ def _meet(algorithm: Algorithm, collector: Collector, processes: Processes) -> l
 def _stop_without_updates(
     algorithm: Algorithm, updates: UpdateSource, rejections: list[Rejection], round_: int, n_clients: int
 ) -> None:
-    """Raises the reason if all updates of the round were rejected; the model is then as it was before the round."""
+    """Raises the reason if all updates of the round were rejected; the model is then as it was before the round.
+
+    A cohort that is drawn without a client has none to reject.
+    """
     unnamed = algorithm.round_metrics.rejected - len(rejections)
-    if n_clients not in (len({rejection.client for rejection in rejections}), unnamed):
+    if not n_clients or n_clients not in (len({rejection.client for rejection in rejections}), unnamed):
         return
     updates.put_all_back()
     reasons = {rejection.reason for rejection in rejections}
@@ -191,7 +194,7 @@ def answering(algorithm: Algorithm, cohort: Tensor, faulty: Tensor) -> tuple[Ten
     if algorithm.faults is None or algorithm.faults.answers:
         return cohort, []
     silent = torch.isin(cohort, faulty)
-    silent[0] &= not silent.all()
+    silent[:1] &= not silent.all()
     return cohort[~silent], [Rejection(client, NO_ANSWER) for client in cohort[silent].tolist()]
 
 

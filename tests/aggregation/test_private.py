@@ -2,6 +2,7 @@
 
 import math
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.stats import norm
 from fedem_lightning import (
     AFL,
     APFL,
+    L2SGD,
     MOCHA,
     QFFL,
     Agnostic,
@@ -30,6 +32,7 @@ from fedem_lightning import (
     Oracle,
     PrivateMean,
     Scaffold,
+    ShiftedExponentialNetwork,
     UserCentric,
     UserError,
 )
@@ -114,6 +117,59 @@ def test_the_clip_follows_a_quantile() -> None:
         PrivateMean(noise_multiplier=10.0, quantile=0.5, count_noise=0.01).noise_of_updates(50.0)
 
 
+def released(rule: PrivateMean, left_out: int | None, expected: float) -> tuple[np.ndarray, float]:
+    """What a round tells: the sum of clipped updates over S, and the number of short ones, read from the next S."""
+    received = {name: torch.tensor(theta).unsqueeze(0) for name, theta in THETA.items()}
+    collector = rule.begin(torch.arange(5), list(THETA), received=received, expected=expected, key=(0, 0))
+    clip, rows = float(rule.length), torch.tensor([t for t in range(5) if t != left_out])
+    start = {name: t.expand(len(rows), *t.shape[1:]) for name, t in received.items()}
+    models = {name: torch.tensor(sent)[rows] for name, sent in SENT.items()}
+    collector.add(Sent(models, torch.ones(len(rows))), rows, start)
+    means = collector.compute()
+    assert means is not None
+    total = np.concatenate([(means.models[name].numpy() - theta).ravel() for name, theta in THETA.items()])
+    assert rule.quantile is not None
+    share = rule.quantile - math.log(float(rule.length) / clip) / rule.clip_rate
+    return total * expected / clip, share * expected
+
+
+@pytest.mark.parametrize("clip", [0.01, float(np.median(lengths())), 100.0])  # all are long, some, none
+def test_one_client_moves_what_a_round_tells_by_no_more_than_its_noise_hides(clip: float) -> None:
+    """The pair (sum, number) of Gaussians with and without a client is as near as two Gaussians at distance 1 / z."""
+    z, size = 1.3, 5.0
+    rule = PrivateMean(noise_multiplier=z, clip=clip, quantile=0.5)
+    deviations = rule.noise_of_updates(size), rule.noise_of_count(size) * size
+    distances = []
+    for t in range(5):
+        runs = [released(PrivateMean(z, clip, quantile=0.5), left_out, size) for left_out in (None, t)]
+        of_sum, of_count = np.linalg.norm(runs[0][0] - runs[1][0]), abs(runs[0][1] - runs[1][1])
+        assert of_sum <= 1 + 1e-9
+        distances.append(math.hypot(of_sum / deviations[0], of_count / deviations[1]))
+    assert max(distances) <= (1 + 1e-6) / z
+    if clip < 1:
+        assert max(distances) == pytest.approx(1 / z)  # and no noise is wasted
+    delta, epsilon = 1e-6, epsilon_of(z, 1.0, 20, 1e-6)
+    assert gaussian_delta(epsilon, math.sqrt(20) * max(distances)) <= 1.02 * delta
+
+
+def gaussian_delta(epsilon: float, distance: float) -> float:
+    """The hockey-stick divergence of two Gaussians of deviation 1 at this distance (Balle and Wang 2018, Theorem 8)."""
+    up, down = distance / 2 - epsilon / distance, -distance / 2 - epsilon / distance
+    return float(norm.cdf(up) - math.exp(epsilon) * norm.cdf(down))
+
+
+@pytest.mark.parametrize(("z", "q"), [(0.8, 0.1), (1.5, 0.5)])
+def test_epsilon_of_one_subsampled_mechanism_is_that_of_the_integral(z: float, q: float) -> None:
+    """Of N(0, z^2) and its mixture with N(1, z^2), the client added or removed; by sums over a grid."""
+    x = np.linspace(-20 * z, 20 * z + 1, 400_001)
+    without = norm.pdf(x, 0, z)
+    mixed = (1 - q) * without + q * norm.pdf(x, 1, z)
+    epsilon = epsilon_of(z, q, 1, 1e-6)
+    pairs = [(mixed, without), (without, mixed)]
+    found = max(np.maximum(a - math.exp(epsilon) * b, 0).sum() * (x[1] - x[0]) for a, b in pairs)
+    assert found == pytest.approx(1e-6, rel=0.03)
+
+
 def test_an_update_that_is_not_finite_counts_as_none() -> None:
     rule = PrivateMean(noise_multiplier=0.0, clip=1e6)
     received = {"a": torch.zeros(1, 1, 2)}
@@ -121,6 +177,8 @@ def test_an_update_that_is_not_finite_counts_as_none() -> None:
     models = {"a": torch.tensor([[[1.0, 1.0]], [[torch.nan, 0.0]]])}
     finite = collector.add(Sent(models, torch.ones(2)), torch.arange(2), {"a": torch.zeros(2, 1, 2)})
     assert finite.tolist() == [True, False]
+    alone = Sent({"a": models["a"][1:]}, torch.ones(1))  # a block of nobody else
+    assert collector.add(alone, torch.tensor([1]), {"a": torch.zeros(1, 1, 2)}).tolist() == [False]
     assert collector.compute().models["a"].tolist() == [[0.5, 0.5]]
 
 
@@ -130,7 +188,8 @@ def test_cohorts_are_drawn_independently() -> None:
     assert sizes.mean() == pytest.approx(15, abs=0.6)
     assert sizes.var() == pytest.approx(50 * 0.3 * 0.7, rel=0.25)
     assert all(torch.isin(draw, clients).all() and draw.tolist() == sorted(draw.tolist()) for draw in draws)
-    assert {len(sample_independently(torch.arange(2), 0.01, 0, r)) for r in range(50)} == {1}
+    sizes = np.array([len(sample_independently(torch.arange(2), 0.3, 0, r)) for r in range(2000)])
+    assert np.bincount(sizes, minlength=3) / 2000 == pytest.approx([0.49, 0.42, 0.09], abs=0.04)  # none is forced
     assert torch.equal(sample_independently(clients, 1.0, 0, 0), clients)
 
 
@@ -167,6 +226,26 @@ def test_without_noise_and_clipping_it_is_the_plain_mean_of_equal_clients(kind: 
     data = make_data(sizes=(10, 10, 10, 10))
     private, plain = trained(kind, PrivateMean(noise_multiplier=0.0, clip=1e9), data), trained(kind, None, data)
     torch.testing.assert_close(parameters(private.components), parameters(plain.components), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [FedEM, L2SGD])
+def test_a_round_without_a_client_adds_noise_alone(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kind, "cohort", lambda self, federation, round_: federation.clients()[: 4 * (round_ == 1)])
+    options = {"probability": 0.2} if kind is L2SGD else {}
+    data, rule = make_data(), PrivateMean(noise_multiplier=1.0, clip=0.3, quantile=0.5)
+    networks = {"uplink": ShiftedExponentialNetwork(rho=2.0, t_min=0.0, mu=1.0)}
+    model = make_model(kind, data, aggregation=rule, networks=networks, **options)
+    before, trainer = parameters(model.components), make_trainer(1)
+    trainer.fit(model, data)
+    moved = parameters(model.components) - before
+    deviation = rule.noise_of_updates(4.0) * 0.3 / 4
+    assert float(moved.std()) == pytest.approx(deviation, rel=0.3)
+    assert float(rule.length) != pytest.approx(0.3)  # half of nobody is short: the share is 1/2 and noise
+    assert (trainer.callback_metrics["cohort"], model.statistics.up_bytes) == (0, 0)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(model, data)
+    assert (trainer.callback_metrics["cohort"], model.statistics.rounds) == (4, 2)
+    assert model.statistics.up_bytes > 0
 
 
 def test_a_round_moves_the_model_by_the_clip_at_most() -> None:

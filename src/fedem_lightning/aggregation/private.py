@@ -28,7 +28,7 @@ class PrivateMean(Aggregation, nn.Module):
 
     An update's length |d_t| is taken over the trained parameters of all M components together, so that one S bounds
     what a client can change. All clients count alike. Every client is in a cohort with probability q, independently of
-    the others; the mean is over the expected size of a cohort, q T.
+    the others; the mean is over the expected size of a cohort, q T. A round without a client has its noise alone.
 
     Args:
         noise_multiplier: z. 0: no noise, and no privacy.
@@ -36,9 +36,10 @@ class PrivateMean(Aggregation, nn.Module):
         quantile: gamma: S follows the quantile of the updates' lengths, S <- S exp(-eta (b - gamma)), where b is the
             share of the cohort with |d_t| <= S, with noise of its own. None: S stays.
         clip_rate: eta.
-        count_noise: standard deviation of the noise that the number of clients with |d_t| <= S gets, as a share of
-            q T. z is kept for both together: the updates get more noise. None: 0.05, as in the paper, but at least
-            2 z clients, with which the updates get 3 % more.
+        count_noise: standard deviation of the noise of b, as a share of q T. The server adds 1/2 for a client with
+            |d_t| <= S and -1/2 for another, so that a client moves the sum by 1/2. z is kept for updates and count
+            together: the updates get more noise. None: 0.05, as in the paper, but at least 2 z clients, with which the
+            updates get 3 % more.
         delta: of (epsilon, delta).
         cohort: the expected size of a cohort for which the noise is meant, at least q T; None: q T. A simulation of few
             clients then has the noise, and reports the epsilon, of a federation with so many.
@@ -137,7 +138,7 @@ class ClippedSum(Collector):
         self.rule, self.parameters, self.theta, self.expected, self.key = rule, set(parameters), received, expected, key
         self.rejected = 0
         self._sums = {name: torch.zeros_like(rows[0]) for name, rows in received.items()}  # [M, ...]
-        self._n_short = torch.zeros((), dtype=torch.float64)
+        self._short = torch.zeros((), dtype=torch.float64)  # sum of 1/2 for short updates, -1/2 for long ones
 
     def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
         """Adds the finite updates, each at most S long."""
@@ -146,10 +147,12 @@ class ClippedSum(Collector):
         self._like = self._like or form_of(sent)
         finite = all_finite(sent.models)  # [C]
         self.rejected += int((~finite).sum())
+        if not finite.any():
+            return finite
         models, start = ({name: rows[finite] for name, rows in part.items()} for part in (sent.models, received))
         norms = update_norms(models, start, self.parameters).square().sum(dim=1).sqrt()  # over all components, [C]
         length = float(self.rule.length)
-        self._n_short += float((norms <= length).sum())
+        self._short += float((norms <= length).double().sub(0.5).sum())
         scales = (length / norms).nan_to_num(1.0, 1.0).clamp(max=1.0)
         for name, rows in models.items():
             differences = rows - start[name]  # [C, M, ...]
@@ -159,9 +162,9 @@ class ClippedSum(Collector):
     def reduce(self, processes: Processes) -> Tensor:
         """Adds the sums of all processes; no update is too long, for all are clipped."""
         device = next(iter(self._sums.values())).device
-        n_short = self._n_short.to(device)
-        processes.sum([*self._sums.values(), n_short])
-        self._n_short = n_short.cpu()
+        short = self._short.to(device)
+        processes.sum([*self._sums.values(), short])
+        self._short = short.cpu()
         return torch.zeros(0, dtype=torch.int64)
 
     def compute(self) -> Means:
@@ -175,7 +178,7 @@ class ClippedSum(Collector):
             models[name] = self.theta[name][0] + total / self.expected + sigma * noise
         if rule.quantile is not None:
             of_count = rule.noise_of_count(size) * float(draws.normal()) if rule.has_noise else 0.0
-            rule.follow(float(self._n_short) / self.expected + of_count)
+            rule.follow(float(self._short) / self.expected + 0.5 + of_count)
         n_models = len(next(iter(models.values())))
         return Means(models, torch.ones(n_models, dtype=torch.bool), torch.tensor([self.expected], dtype=torch.float64))
 

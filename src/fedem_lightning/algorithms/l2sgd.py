@@ -74,9 +74,11 @@ class L2SGD(FederatedAlgorithm):
             for name, tensor in self.components[0].state_dict(keep_vars=True).items():
                 if name in means.models:
                     tensor.data.copy_(means.models[name][0])
-        # the mean over another cohort is another mean, which has to be sent even if J = 0
-        always = len(self.cohort(round_.federation, round_.number)) < len(round_.federation.clients()) or any(
-            network.deadline is not None for network in self.networks.values()
+        # over another cohort, or with noise, the mean is another one, which has to be sent even if J = 0
+        always = (
+            self.aggregation.samples_independently
+            or len(self.cohort(round_.federation, round_.number)) < len(round_.federation.clients())
+            or any(network.deadline is not None for network in self.networks.values())
         )
         self._exchanged = always or self.local_steps_of(round_.federation, round_.number) > 0
         self.server_step(None)

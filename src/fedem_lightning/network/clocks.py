@@ -32,11 +32,13 @@ class Clocks:
         self._networks, self._clients, self._seed = networks, clients.cpu(), seed
         self._times = {n: net.compute_times(self._clients, work.cpu(), seed, round_) for n, net in networks.items()}
         self.in_time = torch.ones(len(clients), dtype=torch.bool)  # [C], on the CPU
-        for name, network in networks.items() if limited else ():
+        for name, network in networks.items() if limited and len(clients) else ():
             self.in_time &= network.in_time(self._times[name])
 
     def times(self, traffic: Traffic) -> dict[str, float]:
-        """Times of the round, by network."""
+        """Times of the round, by network; 0 for a round without clients."""
+        if not len(self._clients):
+            return dict.fromkeys(self._networks, 0.0)
         return {
             name: network.round_time(self._clients, self._times[name], self.in_time, traffic, self._seed)
             for name, network in self._networks.items()
