@@ -19,7 +19,7 @@ from fedem_lightning.engine import Engine
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.samples import SampleScores
 from fedem_lightning.evaluation.scores import client_table, curve_metrics, final_metrics, scored_clients
-from fedem_lightning.models.components import channels_last
+from fedem_lightning.models.components import arrange
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.round import run_round
@@ -84,7 +84,11 @@ class LightningHooks:
         return self.server_optimizer(self.components.parameters())
 
     def setup(self: Trained, stage: str) -> None:
-        """Keeps DDP from copying all buffers before every round: the round itself exchanges the rows that changed."""
+        """Arranges the weights for the Trainer's device, and keeps DDP from copying all buffers before every round.
+
+        The round itself exchanges the rows that changed.
+        """
+        arrange(self.components, self.trainer.strategy.root_device)
         self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
 
     def configure_callbacks(self: Trained) -> list[pl.Callback]:
@@ -94,9 +98,6 @@ class LightningHooks:
 
     def on_fit_start(self: Trained) -> None:
         """Plans the rounds."""
-        if self.device.type == "cpu":
-            for parameter in self.components.parameters():
-                parameter.data = channels_last(parameter) if parameter.ndim == 4 else parameter.data
         self.resolve_engine(self.device)  # copies the networks, before a profiler adds hooks to them
         self.statistics.plan(self.trainer.max_epochs or 0)
 

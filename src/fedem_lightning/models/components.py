@@ -54,7 +54,9 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
             kept = {name: t for name, t in components[0].state_dict().items() if _within(name, pretrained)}
             component.load_state_dict(kept, strict=False)
         components.append(component)
-    return nn.ModuleList(components)
+    made = nn.ModuleList(components)
+    arrange(made, torch.device("cpu"))
+    return made
 
 
 def _within(name: str, parts: Sequence[str]) -> bool:
@@ -113,6 +115,24 @@ def channels_last(weight: Tensor) -> Tensor:
     `torch.channels_last` would not change them, and the following layers would use the slow order.
     """
     return weight.movedim(-3, -1).clone(memory_format=torch.contiguous_format).movedim(-1, -3)
+
+
+def arrange(network: nn.Module, device: torch.device) -> None:
+    """Brings all convolution weights into the memory order for `device`; see `arranged`."""
+    for parameter in network.parameters():
+        parameter.data = arranged(parameter.data, device)
+
+
+def arranged(tensor: Tensor, device: torch.device) -> Tensor:
+    """A convolution's weight [out, in, height, width] in the memory order for `device`; other tensors as they are.
+
+    The last bits of a convolution depend on this order, so training and every scoring must use the same one.
+    """
+    if tensor.ndim != 4:
+        return tensor
+    _, n, h, w = tensor.shape
+    strides = (n * h * w, 1, n * w, n) if device.type == "cpu" else (n * h * w, h * w, w, 1)
+    return tensor if tensor.stride() == strides else tensor.new_empty_strided(tensor.shape, strides).copy_(tensor)
 
 
 def dropout_keys(module: nn.Module) -> list[str]:

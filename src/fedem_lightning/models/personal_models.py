@@ -15,7 +15,7 @@ from torch.func import functional_call
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.em import responsibilities
-from fedem_lightning.models.components import model_state
+from fedem_lightning.models.components import arranged, model_state
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,10 @@ class OwnModels(NamedTuple):
         dtype = next(self.backbone.parameters()).dtype
         present, counts = (found.tolist() for found in block.owner.unique_consecutive(return_counts=True))
         for c, x, y in zip(present, block.x(dtype).split(counts), block.y().split(counts), strict=True):
-            models = ({name: t[c, m] for name, t in self.models.items()} for m in range(self.mixture.shape[1]))
+            models = (
+                {name: arranged(t[c, m], t.device) for name, t in self.models.items()}
+                for m in range(self.mixture.shape[1])
+            )
             yield c, [functional_call(self.backbone, model, (x,)) for model in models], y
 
 

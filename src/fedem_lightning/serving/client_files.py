@@ -20,7 +20,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels, with_state
-from fedem_lightning.models.components import model_state
+from fedem_lightning.models.components import arrange, model_state
 from fedem_lightning.models.features import WithFeatures
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.recipes import make, recipe, with_network, without_download
@@ -86,6 +86,7 @@ def _models(
     schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
     network = _network(without_download(made_of), trust, backbone)
     network = network.to(tensors["weights"].dtype).eval()  # first, so that no tensor loses bits
+    arrange(network, torch.device("cpu"))
     network.load_state_dict(_under("network.", tensors), strict=False)
     return ClientModels(tuple(names), _personal(network, tensors), schema)
 

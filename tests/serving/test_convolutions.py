@@ -1,0 +1,78 @@
+"""Convolutional runs: the order of weights in memory decides the last bits, so all that scores must have the same."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import CNN, FedAvg, NpzDataModule, load
+from fedem_lightning.evaluate import main as evaluate
+from fedem_lightning.models.components import arrange, arranged
+from fedem_lightning.personalize import main as personalize
+from helpers import serving
+from helpers.federations import make_trainer
+
+RUNS = {"fedavg": "cnn", "fedem": "lenet", "fedavg_plus": "cnn", "local": "lenet"}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all.npz, gray images, and the runs on it, by algorithm."""
+    folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    full = serving.arrays()
+    shown = 60 * full["y"][:, None, None] + rng.integers(0, 120, size=(len(full["y"]), 12, 12))
+    np.savez(folder / "all.npz", **{**full, "x": shown.astype(np.uint8)})  # type: ignore[arg-type]
+    for algorithm, backbone in RUNS.items():
+        serving.finished_run(folder / algorithm, folder / "all.npz", algorithm, f"backbone={backbone}")
+    return folder
+
+
+def results(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "results.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("algorithm", RUNS)
+def test_a_run_has_its_scores_again(algorithm: str, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate([str(images / algorithm)])
+    assert "equal to results.json, to the last bit: seen clients" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedem", "fedavg_plus"])
+def test_unseen_clients_have_the_scores_of_their_run(algorithm: str, images: Path, tmp_path: Path) -> None:
+    """Also from the file of their models."""
+    run, out = images / algorithm, tmp_path / "clients.safetensors"
+    schema = load(run).schema
+    assert schema is not None
+    unseen = [schema.name(t) for t in range(schema.n_clients) if not schema.seen[t]]
+    with np.load(images / "all.npz") as file:
+        np.savez(tmp_path / "unseen.npz", **serving.of_clients(dict(file), unseen))  # type: ignore[arg-type]
+    personalize([str(run), str(tmp_path / "unseen.npz"), "--out", str(out)])
+    evaluate([str(out), str(tmp_path / "unseen.npz"), "--out", str(tmp_path / "scores")])
+    scores = json.loads((tmp_path / "scores" / "evaluation.json").read_text())["scores"]
+    assert scores == {"3": results(run)["unseen"]["test"]}
+
+
+def test_a_test_in_python_has_them_too(images: Path) -> None:
+    model = load(images / "fedem")
+    data = NpzDataModule(images / "all.npz", unseen_fraction=0.25)
+    make_trainer(0, "32-true").test(model, data, verbose=False)
+    seen = model.clients[model.clients.population == "seen"]
+    for split in ("train", "val", "test"):
+        loss = np.average(seen[f"{split}_loss"], weights=seen.n_train)
+        assert loss == results(images / "fedem")[split]["loss"]["weighted"]
+
+
+def test_other_devices_get_torchs_own_order() -> None:
+    """Also of a single channel, whose strides torch would leave as they are."""
+    model = FedAvg(CNN(3, (1, 12, 12)), n_clients=2)
+    first = model.components[0].get_parameter("features.0.weight")
+    assert first.stride() == (9, 1, 3, 1)
+    values = first.detach().clone()
+    assert arranged(first, torch.device("cpu")) is first
+    arrange(model, torch.device("cuda"))
+    assert first.stride() == (9, 9, 3, 1)
+    assert torch.equal(first, values)
