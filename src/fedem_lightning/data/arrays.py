@@ -1,15 +1,18 @@
 """Checks of a user's own arrays, from which a federation is made."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
+from fedem_lightning.data.dealing import own_clients
 from fedem_lightning.data.federation import Domains, Federation
 from fedem_lightning.data.finite import check_finite
+from fedem_lightning.data.layout import channels_last
 from fedem_lightning.data.names import check_names, shown, strings
+from fedem_lightning.data.partitions import Partition, PartitionName
 from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.settings.ranges import Names
@@ -22,42 +25,56 @@ FEW_CLASSES, LARGEST_Y = 1000, 10**6
 def checked_federation(
     x: np.ndarray,
     y: np.ndarray,
-    client: np.ndarray,
+    client: np.ndarray | None,
     split: np.ndarray | None,
     names: np.ndarray | None,
     domain: np.ndarray | None,
+    coarse: np.ndarray | None = None,
     *,
     task: str,
     n_classes: int | None,
     noise_scale: float,
     label_smoothing: float,
+    partition: PartitionName | Callable[..., Partition],
+    options: Mapping[str, Any],
     fractions: Sequence[float],
     unseen_fraction: float,
     unseen: Names,
     seed: int,
     notes: dict[str, Any] | None = None,
 ) -> Federation:
-    """The federation of checked arrays; see `FederatedDataModule.from_arrays`."""
-    x, y, client = np.asarray(x), as_array("y", y), as_array("client", client)
+    """The federation of checked arrays; see `FederatedDataModule.from_arrays`. `options` are those of partitions."""
+    x, y, notes = np.asarray(x), as_array("y", y), notes or {}
     require(x.ndim > 0 and len(x) > 0, "x: expected at least one sample, got none")
     require(x.ndim > 1 and x.size > 0, f"x: expected features [n, ...], at least one, got shape {x.shape}")
-    client, client_names = check_clients(client, names, len(x))
+    owner, own_names = None, None
+    if client is not None:
+        owner, own_names = check_clients(as_array("client", client), names, len(x))
     if task == "regression":
         y, n_classes = check_targets(y, len(x)), 0
     else:
         y, notes = _numbered(y, notes)
         y, n_classes = check_labels(y, n_classes, len(x))
-    codes = split_samples(client, seed, fractions) if split is None else check_split(as_array("split", split), len(x))
+    x = np.require(check_features(x, owner, own_names), requirements="W")  # torch takes no read-only arrays
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        x, notes["images"] = channels_last(x)
+    if coarse is not None:
+        coarse, _ = check_labels(as_array("coarse", coarse), None, len(x), "coarse")
+    by_class = task != "regression"
+    dealt = own_clients(y, owner, own_names, partition, options, seed, by_class=by_class, coarse=coarse)
+    codes = (
+        split_samples(dealt.client, seed, fractions) if split is None else check_split(as_array("split", split), len(x))
+    )
     return Federation.from_arrays(
-        check_features(x, client, client_names),
+        x,
         y,
-        client,
+        dealt.client,
         codes,
         task=make_task(task, n_classes, y[0].size, noise_scale, label_smoothing),
-        names=client_names,
-        seen=seen_clients(client_names, unseen_fraction, unseen, seed),
+        names=dealt.names,
+        seen=seen_clients(dealt.names, unseen_fraction, unseen, seed),
         domains=None if domain is None else _check_domains(as_array("domain", domain), len(x)),
-        notes=notes,
+        notes={**notes, **dealt.notes},
     )
 
 
@@ -95,12 +112,12 @@ def strings_or_whole(column: pd.Series) -> np.ndarray:
     return as_array(f"column {column.name!r}", np.asarray(column))
 
 
-def _numbered(y: np.ndarray, notes: dict[str, Any] | None) -> tuple[np.ndarray, dict[str, Any] | None]:
+def _numbered(y: np.ndarray, notes: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
     """String labels as 0..Y-1, in alphabetical order; the notes keep the strings. Other labels are unchanged."""
     if y.ndim != 1 or y.dtype.kind not in "SU":
         return y, notes
     codes, names = _distinct("y", y)
-    return codes, {**(notes or {}), "classes": names}
+    return codes, {**notes, "classes": names}
 
 
 def _check_length(name: str, array: np.ndarray, n: int) -> None:

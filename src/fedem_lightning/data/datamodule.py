@@ -1,6 +1,6 @@
 """The data module for Lightning: an epoch is a round, and its only batch is the federation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,10 @@ import torch
 
 from fedem_lightning.data.arrays import checked_federation
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.partitions import Partition, PartitionName
 from fedem_lightning.records.hyperparameters import constructor_arguments, plain
 from fedem_lightning.settings.check import Checked
-from fedem_lightning.settings.ranges import Names
+from fedem_lightning.settings.ranges import Names, ShareOrNumber
 
 
 class OneBatch:
@@ -49,15 +50,23 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
         cls,
         x: np.ndarray,
         y: np.ndarray,
-        client: np.ndarray,
+        client: np.ndarray | None = None,
         *,
         split: np.ndarray | None = None,
         names: np.ndarray | None = None,
         domain: np.ndarray | None = None,
+        coarse: np.ndarray | None = None,
         task: str = "classification",
         n_classes: int | None = None,
         noise_scale: float = 1.0,
         label_smoothing: float = 0.0,
+        partition: PartitionName | Callable[..., Partition] = "natural",
+        n_clients: ShareOrNumber | None = None,
+        alpha: float = 0.4,
+        beta: float = 10.0,
+        n_label_groups: int | None = None,
+        shards_per_client: int = 2,
+        min_samples: int = 10,
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         unseen_fraction: float = 0.0,
         unseen: Names = (),
@@ -66,17 +75,25 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
         """A data module from a user's own arrays.
 
         Args:
-            x: features [n, ...]: floats, or uint8 images [n, height, width] or [n, height, width, channels].
+            x: features [n, ...]: floats, or uint8 images [n, height, width], [n, height, width, channels] or
+                [n, channels, height, width]; see `layout.channels_last`.
             y: labels [n]: whole numbers in 0..n_classes-1, or strings, which are numbered in alphabetical order; for a
                 regression real targets [n] or [n, k].
             client: the client of each sample [n]: whole numbers or strings. Pandas columns are allowed here and below.
+                None: `partition` deals the samples to clients.
             split: 0 train, 1 val, 2 test (or these words) [n]; default: drawn per client by `fractions`.
             names: names of the clients, [T]; `client` must then be whole numbers in 0..T-1.
             domain: the domain of each sample [n]: whole numbers or strings; `Agnostic` needs it.
+            coarse: superclasses [n], whole numbers; the partition "pachinko" needs them.
             task: "classification" (one logit a class), "binary" (one logit), or "regression".
             n_classes: Y; default: the largest label plus 1.
             noise_scale: standard deviation of real targets around their mean, in units of y.
             label_smoothing: of a classification, in [0, 1); see `Classification`.
+            partition: "natural": the clients are those of `client`. "iid", "dirichlet", "pachinko", "shards",
+                "quantity_skew", or a function (labels, seed, ...) deals the samples anew: see
+                `fedem_lightning.data.partitions`.
+            n_clients, alpha, beta, n_label_groups, shards_per_client, min_samples: passed to the partition if it has
+                them.
             fractions: of each client's samples for train, val, test.
             unseen_fraction: share of the clients that take no part in training.
             unseen: names of clients that take no part in training, in place of a share.
@@ -92,13 +109,23 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
             "n_classes": n_classes,
             "noise_scale": noise_scale,
             "label_smoothing": label_smoothing,
+            "partition": partition,
             "fractions": fractions,
             "unseen_fraction": unseen_fraction,
             "unseen": unseen,
             "seed": seed,
         }
-        data = FederatedDataModule(checked_federation(x, y, client, split, names, domain, **options))
-        data._describe(options)
+        dealing = {
+            "n_clients": n_clients,
+            "alpha": alpha,
+            "beta": beta,
+            "n_label_groups": n_label_groups,
+            "shards_per_client": shards_per_client,
+            "min_samples": min_samples,
+        }
+        made = checked_federation(x, y, client, split, names, domain, coarse, **options, options=dealing)
+        data = FederatedDataModule(made)
+        data._describe(options | dealing)
         return data
 
     def _describe(self, arguments: dict[str, Any]) -> None:

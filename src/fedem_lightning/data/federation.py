@@ -204,7 +204,8 @@ class Federation:
 
     def __repr__(self) -> str:
         n = sum(len(split) for split in self.splits.values())
-        return f"Federation({self.n_clients} clients, {n} samples of shape {self.in_shape}, {type(self.task).__name__})"
+        what = self.notes.get("images") or f"samples of shape {self.in_shape}"
+        return f"Federation({self.n_clients} clients, {n} {what}, {type(self.task).__name__})"
 
     @property
     def n_clients(self) -> int:

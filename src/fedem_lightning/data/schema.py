@@ -156,7 +156,7 @@ class Schema:
         """Samples of this form; without labels they are zeros.
 
         Args:
-            x: [n, *raw_shape].
+            x: [n, *raw_shape]; images also with the channels first.
             y: labels as whole numbers [n] (or [n, L]), or real targets [n] or [n, k].
 
         Raises:
@@ -164,6 +164,8 @@ class Schema:
 
         """
         x = np.require(x, requirements="W")  # torch takes no read-only arrays
+        if self.pixels is not None and x.ndim == 4 and x.shape[1:] == (self.raw_shape[-1], *self.raw_shape[:-1]):
+            x = np.moveaxis(x, 1, 3)
         require(
             tuple(x.shape[1:]) == self.raw_shape and x.ndim == len(self.raw_shape) + 1,
             f"x: expected shape [n, {', '.join(map(str, self.raw_shape))}] as in training, got {list(x.shape)}",

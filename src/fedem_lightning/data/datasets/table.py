@@ -3,9 +3,9 @@
 import difflib
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,16 +20,33 @@ from fedem_lightning.data.arrays import (
 )
 from fedem_lightning.data.columns import check_values, kind_of, numbers, words
 from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.dealing import own_clients
 from fedem_lightning.data.features import TableFeatures
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.table import read_table
+from fedem_lightning.data.partitions import Partition
 from fedem_lightning.data.splits import seen_clients, split_samples
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.settings.ranges import BelowOne, Column, Columns, Fractions, Names, Positive, Seed, TwoOrMore
+from fedem_lightning.settings.ranges import (
+    BelowOne,
+    Column,
+    Columns,
+    Count,
+    Fractions,
+    Names,
+    Positive,
+    PositiveInt,
+    Seed,
+    ShareOrNumber,
+    TwoOrMore,
+)
 from fedem_lightning.tasks import TaskName, make_task
 
 FEW = 20
 """Whole numbers with up to as many different values are classes, unless `task` says otherwise."""
+
+TablePartition = Literal["natural", "iid", "dirichlet", "shards", "quantity_skew"]
+"""Those that need no coarse labels."""
 
 
 class TableDataModule(FederatedDataModule):
@@ -41,7 +58,7 @@ class TableDataModule(FederatedDataModule):
     Args:
         path: the .csv, .tsv or .parquet file.
         label: name of the label's column.
-        client: name of the client's column.
+        client: name of the client's column; None: `partition` deals the rows to clients.
         features: names of the features' columns; default: all other columns.
         categorical: names of the features that are categories although they hold numbers.
         split: name of a column with 0 train, 1 val, 2 test (or these words); default: drawn per client by `fractions`.
@@ -50,6 +67,9 @@ class TableDataModule(FederatedDataModule):
         n_classes: Y; default: the number of different labels.
         noise_scale: standard deviation of real targets around their mean, in units of the label.
         label_smoothing: of a classification, in [0, 1); see `Classification`.
+        partition: "natural": the clients that the column says. "iid", "dirichlet", "shards", "quantity_skew", or
+            a function (labels, seed, ...) deals the samples anew: see `fedem_lightning.data.partitions`.
+        n_clients, alpha, n_label_groups, shards_per_client, min_samples: passed to the partition if it has them.
         fractions: of each client's samples for train, val, test.
         unseen_fraction: share of the clients that take no part in training.
         unseen: names of clients that take no part in training, in place of a share.
@@ -65,7 +85,7 @@ class TableDataModule(FederatedDataModule):
         self,
         path: str | Path | None,
         label: Column | None,
-        client: Column | None,
+        client: Column | None = None,
         features: Columns | None = None,
         categorical: Columns = (),
         split: Column | None = None,
@@ -73,6 +93,12 @@ class TableDataModule(FederatedDataModule):
         n_classes: TwoOrMore | None = None,
         noise_scale: Positive = 1.0,
         label_smoothing: BelowOne = 0.0,
+        partition: TablePartition | Callable[..., Partition] = "natural",
+        n_clients: ShareOrNumber | None = None,
+        alpha: Positive = 0.4,
+        n_label_groups: PositiveInt | None = None,
+        shards_per_client: PositiveInt = 2,
+        min_samples: Count = 10,
         fractions: Fractions = (0.6, 0.2, 0.2),
         unseen_fraction: BelowOne = 0.0,
         unseen: Names = (),
@@ -80,17 +106,26 @@ class TableDataModule(FederatedDataModule):
     ) -> None:
         require(path is not None, "dataset.path: expected a .csv, .tsv or .parquet file, e.g. dataset.path=my.csv")
         frame = read_table(Path(str(path)).expanduser())
-        columns = _Columns.of(frame, label, client, split, features, categorical)
+        natural = partition == "natural"
+        columns = _Columns.of(frame, label, client, split, features, categorical, needs_client=natural)
         check_values(frame, columns.used())
-        owner, names = check_clients(strings_or_whole(frame[columns.client]), None, len(frame))
         labels = _labels(frame[columns.label], task, n_classes)
+        options = {
+            "n_clients": n_clients,
+            "alpha": alpha,
+            "n_label_groups": n_label_groups,
+            "shards_per_client": shards_per_client,
+            "min_samples": min_samples,
+        }
+        dealt = _dealt(frame, columns, labels, partition, options, seed)
+        owner, names = dealt.client, dealt.names
         if columns.split is None:
             codes = split_samples(owner, seed, fractions)
         else:
             given = strings_or_whole(frame[columns.split])
             codes = check_split(given, len(frame), f"dataset.split: column {columns.split!r}")
         seen = seen_clients(names, unseen_fraction, unseen, seed)
-        train = (codes == 0) & seen[owner]
+        train = (codes == 0) & (owner >= 0) & seen[owner]
         require(bool(train.any()), "dataset.split: no client that trains has a training sample")
         if labels.task == "regression":
             _advise_on_noise(labels.y[train], noise_scale)
@@ -104,10 +139,32 @@ class TableDataModule(FederatedDataModule):
                 task=make_task(labels.task, labels.n_classes, 1, noise_scale, label_smoothing),
                 names=names,
                 seen=seen,
-                notes={"source": str(path), "features": made.summary(), "columns": columns.roles(), **labels.notes},
+                notes={
+                    "source": str(path),
+                    "features": made.summary(),
+                    "columns": columns.roles(),
+                    **labels.notes,
+                    **dealt.notes,
+                },
                 features=made,
             )
         )
+
+
+def _dealt(
+    frame: pd.DataFrame,
+    columns: "_Columns",
+    labels: "_Labels",
+    partition: TablePartition | Callable[..., Partition],
+    options: dict[str, Any],
+    seed: int,
+) -> Partition:
+    """The client of each row: that of its column, or of a partition."""
+    owner, names = None, None
+    if columns.client is not None:
+        owner, names = check_clients(strings_or_whole(frame[columns.client]), None, len(frame))
+    by_class = labels.task != "regression"
+    return own_clients(labels.y, owner, names, partition, options, seed, by_class=by_class)
 
 
 def _advise_on_noise(y: np.ndarray, noise_scale: float) -> None:
@@ -125,17 +182,26 @@ class _Columns(NamedTuple):
     """Names of the columns, checked."""
 
     label: str
-    client: str
+    client: str | None
     split: str | None
     features: list[str]
     categorical: list[str]
 
     @classmethod
     def of(
-        cls, frame: pd.DataFrame, label: Any, client: Any, split: Any, features: Any, categorical: Any
+        cls,
+        frame: pd.DataFrame,
+        label: Any,
+        client: Any,
+        split: Any,
+        features: Any,
+        categorical: Any,
+        needs_client: bool,
     ) -> "_Columns":
         there = [str(name) for name in frame.columns]
-        roles = {"label": _known("label", label, there), "client": _known("client", client, there)}
+        roles = {"label": _known("label", label, there)}
+        if needs_client or client is not None:
+            roles["client"] = _known("client", client, there, "; or deal the rows by dataset.partition=iid")
         if split is not None:
             roles["split"] = _known("split", split, there)
         taken = {name: role for role, name in reversed(roles.items())}  # the first role of each column
@@ -151,21 +217,22 @@ class _Columns(NamedTuple):
         categorical = _listed("categorical", categorical, there)
         for name in categorical:
             require(name in features, f"dataset.categorical: column {name!r} is no feature")
-        return cls(roles["label"], roles["client"], roles.get("split"), features, categorical)
+        return cls(roles["label"], roles.get("client"), roles.get("split"), features, categorical)
 
     def roles(self) -> dict[str, str]:
         """Which columns are the label and the client."""
-        return {"label": self.label, "client": self.client}
+        return {"label": self.label} | ({} if self.client is None else {"client": self.client})
 
     def used(self) -> list[str]:
         """All of them."""
-        return [self.label, self.client, *([] if self.split is None else [self.split]), *self.features]
+        roles = (self.label, self.client, self.split)
+        return [*(name for name in roles if name is not None), *self.features]
 
 
-def _known(key: str, name: Any, there: list[str]) -> str:
-    """The name of a column that the file has."""
+def _known(key: str, name: Any, there: list[str], otherwise: str = "") -> str:
+    """The name of a column that the file has; `otherwise` ends the line about one that was not given."""
     listed = ", ".join(there[:20]) + ", ..." * (len(there) > 20)
-    require(name is not None, f"dataset.{key}: expected the name of a column; there are {listed}")
+    require(name is not None, f"dataset.{key}: expected the name of a column; there are {listed}{otherwise}")
     if str(name) not in there:
         near = difflib.get_close_matches(str(name), there, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {listed}"

@@ -1,0 +1,152 @@
+"""A user's own arrays and files: the axes of images, and partitions of samples without clients."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+
+from fedem_lightning import FederatedDataModule, NpzDataModule, TableDataModule, UserError
+from fedem_lightning.data.partitions import Labels, dirichlet, iid
+from fedem_lightning.data.schema import Schema
+from helpers.federations import stored
+from helpers.runs import run_small
+
+RNG = np.random.default_rng(0)
+N = 60
+IMAGES = RNG.integers(256, size=(N, 8, 7, 3)).astype(np.uint8)
+FIRST = np.moveaxis(IMAGES, -1, 1).copy()
+Y, CLIENT = np.arange(N) % 3, np.arange(N) % 4
+TABLE = pd.DataFrame({"a": RNG.normal(size=N), "b": RNG.normal(size=N), "y": np.where(RNG.random(N) < 0.5, "f", "g")})
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def test_both_layouts_of_images_give_the_same_federation() -> None:
+    last, first = (FederatedDataModule.from_arrays(x, Y, CLIENT).federation for x in (IMAGES, FIRST))
+    assert first.digest() == last.digest()
+    assert first.in_shape == last.in_shape == (3, 8, 7)
+    block = torch.arange(4)
+    assert torch.equal(first.block(block, "train").x(torch.float32), last.block(block, "train").x(torch.float32))
+    assert "images 8 x 7 with 3 channels" in str(first)
+
+
+def test_both_layouts_give_the_same_federation_from_a_file(tmp_path: Path) -> None:
+    np.savez(tmp_path / "first.npz", x=FIRST, y=Y, client=CLIENT)
+    np.savez(tmp_path / "last.npz", x=IMAGES, y=Y, client=CLIENT)
+    digests = {NpzDataModule(tmp_path / f"{name}.npz").federation.digest() for name in ("first", "last")}
+    assert len(digests) == 1
+
+
+def test_a_trained_model_takes_both_layouts() -> None:
+    schema = Schema.of(FederatedDataModule.from_arrays(FIRST, Y, CLIENT).federation)
+    found = [schema.samples_of(x).features(torch.arange(N), torch.float32) for x in (FIRST, IMAGES)]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected", "line"),
+    [
+        ((N, 1, 8, 7), (1, 8, 7), "images 8 x 7 with 1 channel"),
+        ((N, 8, 7, 1), (1, 8, 7), "images 8 x 7 with 1 channel"),
+        ((N, 8, 7), (1, 8, 7), "images 8 x 7 with 1 channel"),
+        ((N, 8, 7, 5), (5, 8, 7), "images 8 x 7 with 5 channels"),  # neither axis is 1 or 3: the last
+        ((N, 3, 7, 4), (3, 7, 4), "images 7 x 4 with 3 channels"),
+    ],
+)
+def test_the_run_says_how_images_are_read(shape: tuple[int, ...], expected: tuple[int, ...], line: str) -> None:
+    data = FederatedDataModule.from_arrays(np.zeros(shape, np.uint8), Y, CLIENT)
+    assert data.in_shape == expected
+    assert data.federation.notes["images"] == line
+
+
+def test_images_with_channels_at_either_end_are_refused() -> None:
+    with pytest.raises(UserError, match=r"axes 1 and 3 of uint8 images \[60, 3, 8, 3\] may both be the channels; give"):
+        FederatedDataModule.from_arrays(np.zeros((N, 3, 8, 3), np.uint8), Y, CLIENT)
+
+
+# --- partitions -------------------------------------------------------------------------------------------------------
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "iid": {"n_clients": 5},
+    "dirichlet": {"n_clients": 4, "alpha": 0.5, "min_samples": 2},
+    "shards": {"n_clients": 4, "shards_per_client": 2},
+    "quantity_skew": {"n_clients": 3, "min_samples": 5},
+}
+
+
+@pytest.mark.parametrize("partition", OPTIONS)
+def test_arrays_files_and_tables_are_dealt_alike(partition: Any, tmp_path: Path) -> None:
+    x, y = TABLE[["a", "b"]].to_numpy(), TABLE["y"].to_numpy().astype(str)
+    np.savez(tmp_path / "mine.npz", x=x, y=y)
+    TABLE.to_csv(tmp_path / "mine.csv", index=False)
+    options = {"partition": partition, **OPTIONS[partition], "fractions": (0.5, 0.25, 0.25), "seed": 3}
+    made = [
+        FederatedDataModule.from_arrays(x, y, **options),
+        NpzDataModule(tmp_path / "mine.npz", **options),
+        TableDataModule(tmp_path / "mine.csv", "y", **options),
+    ]
+    for data in made:
+        federation = data.federation
+        assert federation.n_clients == OPTIONS[partition]["n_clients"]
+        assert sum(len(split) for split in federation.splits.values()) == N
+        assert federation.notes["partition"] == partition
+        for split, other in zip(federation.splits.values(), made[0].federation.splits.values(), strict=True):
+            assert_array_equal(split.fingerprint()[0], other.fingerprint()[0])
+
+
+def test_the_partition_is_that_of_the_known_data_sets() -> None:
+    x = RNG.normal(size=(N, 2))
+    options: dict[str, Any] = {"n_clients": 3, "alpha": 0.5, "min_samples": 2}
+    federation = FederatedDataModule.from_arrays(x, Y, partition="dirichlet", seed=5, **options).federation
+    expected = dirichlet(Labels(Y), 5, **options).client
+    for t in range(3):
+        block = [federation.block(torch.tensor([t]), split).index for split in ("train", "val", "test")]
+        assert sorted(torch.cat(block).tolist()) == np.flatnonzero(expected == t).tolist()
+
+
+def test_pachinko_and_functions_deal_arrays() -> None:
+    x, coarse = RNG.normal(size=(N, 2)), Y // 2
+    options: dict[str, Any] = {"n_clients": 3, "alpha": 1.0}
+    data = FederatedDataModule.from_arrays(x, Y, coarse=coarse, partition="pachinko", **options)
+    assert data.n_clients == 3
+    with pytest.raises(UserError, match="pachinko needs data with coarse labels"):
+        FederatedDataModule.from_arrays(x, Y, partition="pachinko", **options)
+    assert FederatedDataModule.from_arrays(x, Y, partition=iid, n_clients=6).n_clients == 6
+
+
+def test_natural_keeps_a_share_of_the_clients(tmp_path: Path) -> None:
+    TABLE.assign(c=CLIENT).to_csv(tmp_path / "mine.csv", index=False)
+    data = TableDataModule(tmp_path / "mine.csv", "y", "c", n_clients=2)
+    assert data.n_clients == 2
+    kept = TABLE[np.isin(CLIENT, [int(name) for name in data.federation.names])]
+    assert data.federation.notes["left_out_samples"] == N - len(kept)
+    train = stored(data.federation).x[data.federation.block(torch.arange(2), "train").index]
+    assert train.mean(dim=0).abs().max() < 1e-6  # standardised by the clients that are kept
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, r"client: expected the client of each sample; or dataset.partition=iid, dirichlet, shards"),
+        ({"partition": "iid"}, "dataset.n_clients: expected"),
+        ({"partition": "idd", "n_clients": 2}, "dataset.partition: expected"),
+        ({"partition": "dirichlet", "n_clients": 2, "task": "regression"}, "dirichlet deals by class, a regression"),
+    ],
+)
+def test_partitions_that_cannot_be_are_refused(options: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        FederatedDataModule.from_arrays(RNG.normal(size=(N, 2)), Y, **options)
+
+
+def test_a_run_deals_the_rows_of_a_table(tmp_path: Path) -> None:
+    TABLE.to_csv(tmp_path / "mine.csv", index=False)
+    path = f"dataset.path={tmp_path / 'mine.csv'}"
+    keys = ["dataset=table", path, "dataset.label=y", "dataset.client=null", "dataset.partition=iid"]
+    results = run_small(tmp_path / "run", tmp_path, *keys, "dataset.n_clients=3", "algorithm=fedavg")
+    assert results["n_clients"] == 3
+    assert results["data"]["partition"] == "iid"
