@@ -327,7 +327,7 @@ def test_secrets_stay_out_of_the_configuration(monkeypatch: pytest.MonkeyPatch) 
     assert not {"dataset.api_key", "trainer.WANDB_API_KEY", "dataset.hub.token"} & flat.keys()
     assert "/home/me/private" not in str(flat)
     assert flat["data_dir"] == '${oc.env:FEDEM_LIGHTNING_DATA,"~/.cache/fedem-lightning"}'
-    assert flat["algorithm.client_optimizer.lr"] == composed("dataset=mnist").learning_rates.fedem
+    assert flat["algorithm.client_optimizer.lr"] == composed("dataset=mnist").default_lr
 
 
 def test_the_best_round_is_that_of_validation() -> None:

@@ -82,6 +82,9 @@ class Contract:
     uses_server_optimizer = True
     """Whether a server optimiser other than the plain average (SGD with rate 1, no momentum) is allowed."""
 
+    uses_client_optimizer = True
+    """Whether clients train with `client_optimizer`; False: the method has no learning rate."""
+
     sends_updates = True
     """Whether clients send models; False: only the mean is allowed, of whatever else `client_update` may return."""
 

@@ -77,6 +77,7 @@ class MOCHA(FederatedAlgorithm):
 
     needs_one_machine = "relates the clients' tasks on the server"
     uses_server_optimizer = False
+    uses_client_optimizer = False
     sends_updates = False
 
     alpha: Tensor  # dual variables [T, max_t n_t], padded with zeros; [T, 0] before the first round

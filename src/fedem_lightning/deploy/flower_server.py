@@ -6,6 +6,7 @@ which a client must answer; patience, the seconds in which all clients must appe
 server learns sums of updates only.
 """
 
+import functools
 import json
 import shlex
 import time
@@ -21,6 +22,7 @@ from fedem_lightning.deploy.flower import FlowerLink
 from fedem_lightning.deploy.flower_secure import SecureLink
 from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.errors import Interrupted, require
+from fedem_lightning.records.chosen import data_and_network
 from fedem_lightning.records.writing import replacing
 from fedem_lightning.run.cli import GROUPS  # with it come the resolvers of the configurations
 from fedem_lightning.run.execute import run
@@ -51,13 +53,17 @@ def main(grid: Grid, context: Context) -> None:
         choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)} | {
             "dataset": "clients"
         }
+        select = functools.partial(OmegaConf.select, config)
+        names_data = any(word.lstrip("+").startswith(("dataset=", "experiment=")) for word in words)
+        chosen = (config.get("chosen_for") or {}).get(data_and_network(select)) if names_data else None
         with open_dict(config):
             del config["hydra"]
             config.dataset = {"_target_": f"{__name__}.JoinedClients", "run": notes["run"]}
             config.trainer.devices, config.trainer.accelerator = 1, "cpu"  # the server only averages
             if not any(word.startswith("callbacks") for word in words):
                 config.callbacks.checkpoint.every_n_rounds = 1  # rounds are slow, and clients keep two states only
-        OmegaConf.resolve(config)
+            # the clients' data are what the words name, if they name any
+            config.chosen_for = {data_and_network(select): chosen or {}}
         run(config, folder, choices, words)
     except BaseException as error:
         line = str(error) if isinstance(error, Interrupted) else user_message(error)

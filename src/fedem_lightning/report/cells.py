@@ -20,6 +20,7 @@ class Cell:
         source: source of a paper's number.
         note: remark on a paper's number.
         high: upper end of a range that begins with `value`.
+        mark: a sign after the value that a note below the table explains.
 
     """
 
@@ -29,6 +30,7 @@ class Cell:
     source: str = ""
     note: str = ""
     high: float | None = None
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Column:
         if cell is None or not math.isfinite(cell.value):
             return "-"
         value = "{:,.0f}" if self.form == ".3g" and abs(cell.value) >= 1000 else f"{{:{self.form}}}"
-        text = "-".join(value.format(end) for end in (cell.value, cell.high) if end is not None)
+        text = "-".join(value.format(end) for end in (cell.value, cell.high) if end is not None) + cell.mark
         return f"{text} ± {cell.std:{self.std_form}}" if cell.std is not None and self.std_form else text
 
 

@@ -8,6 +8,7 @@ import yaml
 from omegaconf._utils import get_yaml_loader
 
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.records.chosen import find_chosen
 from fedem_lightning.records.config_shape import text_of
 
 _NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}
@@ -27,7 +28,7 @@ _Loader.yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 def read_config(path: Path) -> dict[str, Any]:
     """A run's configuration, resolved as if its seed were 0, with dotted keys.
 
-    Interpolations of keys and those of this package's own configurations (`oc.select`, `first`, `by_fidelity`) are
+    Interpolations of keys and those of this package's own configurations (`oc.select`, `first`, `by_fidelity`, `chosen`) are
     resolved. Any other, such as `${oc.env:X}`, stays as it is written.
 
     Raises:
@@ -88,11 +89,22 @@ class _Resolver:
                 return self._at(values[0], path)
             except LookupError:
                 return self._argument(values[1], path)
+        if name == "chosen" and len(values) > 1:
+            return self._argument(values[-1], path) if (v := self._chosen(values[:-1])) is None else v
         if name == "by_fidelity" and len(values) == 2:
             return self._argument(values[self.tree.get("fidelity") == "reference"], path)
         if name == "first":
             return next((v for part in values if (v := self._argument(part, path)) is not None), None)
         raise LookupError(name)
+
+    def _chosen(self, keys: list[str]) -> Any:
+        def select(key: str) -> Any:
+            try:
+                return self._at(key, ())
+            except LookupError:
+                return None
+
+        return find_chosen(select, keys, None).value
 
     def _argument(self, text: str, path: tuple[str, ...]) -> Any:
         return self._resolved(text, path) if "${" in text else yaml.load(text, Loader=_Loader)

@@ -31,8 +31,8 @@ BASELINES = ("local", "fedavg")
 """The methods that every deployment could fall back to; the rows of others are compared with them by client."""
 
 WITHOUT_EFFECT = ["seed", "run_dir", "ckpt_path", "data_dir", "logger", "callbacks", "engine"]
-WITHOUT_EFFECT += ["learning_rates", "local_training", "method_settings", "n_components"]
-"""Parts of the configuration in which repetitions may differ; the last four are also in the algorithm's part."""
+WITHOUT_EFFECT += ["chosen_for", "default_lr", "learning_rates", "local_training", "method_settings", "n_components"]
+"""Parts of the configuration in which repetitions may differ; the last six are also in the algorithm's part."""
 WITHOUT_EFFECT_KEYS = [
     "dataset.data_dir",
     "dataset.mmap",

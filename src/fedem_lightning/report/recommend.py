@@ -13,6 +13,7 @@ from fedem_lightning.report.components import entropy, mixture_weights
 from fedem_lightning.report.groups import Group, Setting, comparable
 from fedem_lightning.report.pair_tests import t_test
 from fedem_lightning.report.paired import ENOUGH_SEEDS, LEVEL
+from fedem_lightning.report.rates import unchosen, unchosen_line
 from fedem_lightning.report.resampling import SUMMARIES, common_clients, resampled_p
 
 KEY = "algorithm.n_components"
@@ -93,6 +94,8 @@ def _method(candidates: Sequence[Group]) -> Iterator[str]:
     )
     if equal:
         yield f"not sure: {best.label} is not better beyond chance than {', '.join(equal)}; more seeds may tell"
+    elif untuned := [group.label for group in candidates if unchosen(group)]:
+        yield f"not sure: {best.label} is better than every other method beyond chance, but {unchosen_line(untuned)}"
     else:
         worst_p = said_p(max(found.p for _, found in tested))
         yield f"sure: {best.label} is better than every other method beyond chance (at worst {worst_p}){_caution(best)}"

@@ -13,7 +13,17 @@ from fedem_lightning.report.groups import Group
 from fedem_lightning.report.text import plain, shorten
 from fedem_lightning.report.writing import CAVEAT, Report
 
-_FIRST = ("weighted", "paper_weighted", "bottom_decile", "val", "unseen", "mean", "seeds", "worse_than_local")
+_FIRST = (
+    "weighted",
+    "paper_weighted",
+    "bottom_decile",
+    "val",
+    "learning_rate",
+    "unseen",
+    "mean",
+    "seeds",
+    "worse_than_local",
+)
 """Columns that are left out last; of the others the right ones go first."""
 _LEAST_LABEL = 24
 """Letters of a label that always have room on one line."""

@@ -4,6 +4,7 @@ Exit codes: 0 done; 2 what the user gave is wrong (one line says what); 1 anythi
 """
 
 import argparse
+import functools
 import gc
 import os
 import sys
@@ -20,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
+from fedem_lightning.records.chosen import find_chosen
 from fedem_lightning.run.failures import unexpected, user_message
 from fedem_lightning.run.job_folders import Refused, remove_if_empty, remove_refused_sweep
 from fedem_lightning.run.resuming import leave_sweep, sweep_command
@@ -44,6 +46,14 @@ def _by_fidelity(paper: Any, reference: Any, _root_: DictConfig) -> Any:
 
 
 OmegaConf.register_new_resolver("by_fidelity", _by_fidelity)
+
+
+def _chosen(*keys_and_default: Any, _root_: DictConfig) -> Any:
+    *keys, default = keys_and_default
+    return find_chosen(functools.partial(OmegaConf.select, _root_), keys, default).value
+
+
+OmegaConf.register_new_resolver("chosen", _chosen)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")

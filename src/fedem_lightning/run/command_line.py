@@ -16,7 +16,7 @@ from fedem_lightning.run.usage import choices
 _GRAMMAR = "https://hydra.cc/docs/1.3/advanced/override_grammar/basic"
 _NEEDED = {
     *("adaptation", "algorithm", "backbone", "callbacks", "dataset", "engine", "logger", "trainer"),
-    *("ckpt_path", "data_dir", "fidelity", "learning_rates", "local_training", "method_settings"),
+    *("ckpt_path", "data_dir", "default_lr", "fidelity", "learning_rates", "local_training", "method_settings"),
     *("mixing_weights", "n_components", "run_dir", "seed"),
     *("trainer.devices", "trainer.max_epochs", "trainer.precision"),
 }

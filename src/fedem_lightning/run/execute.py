@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytorch_lightning as pl
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
@@ -29,6 +29,7 @@ from fedem_lightning.run.devices import pick_devices
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.figures import draw_figures, run_title
 from fedem_lightning.run.gate import check_settings
+from fedem_lightning.run.learning_rates import learning_rates, rate_line
 from fedem_lightning.run.lock import only_run_in
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.results import SCHEMA_VERSION, run_results, save_results
@@ -79,6 +80,7 @@ def run(
         data: FederatedDataModule = instantiate(config.dataset)
         model = build_model(config, data)
         model.statistics.begin(start)
+        rates = learning_rates(config, choices, overrides, model)
         if checkpoint is not None:
             check_checkpoint(checkpoint, model, data.federation)
             stop.resumed_rounds = rounds_of(checkpoint)
@@ -90,8 +92,10 @@ def run(
             _begin_files(folder, config, overrides, trainer, stop.resumed_rounds)
             (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
             _announce(folder, model, data, trainer)
-            _announce_rate(config, choices["algorithm"])
+            if rates:
+                print(rate_line(rates, config, choices, overrides, flags), flush=True)
             _announce_resumption(checkpoint, stop.resumed_rounds)
+        names = _names(config, choices, overrides, flags) | {"learning_rates": [rate._asdict() for rate in rates]}
         results: dict[str, Any] = {}
         with _ended_together(trainer, loggers, stop, launched_before):
             if trainer.is_global_zero:
@@ -99,7 +103,7 @@ def run(
             _train_and_test(trainer, model, data, checkpoint, stop)
             stop.others_may_end()
             if trainer.is_global_zero:
-                results = _report(folder, model, data, loggers, _names(config, choices, overrides, flags))
+                results = _report(folder, model, data, loggers, names)
         return results
 
 
@@ -142,14 +146,6 @@ def _announce(folder: Path, model: FederatedAlgorithm, data: FederatedDataModule
     print(f"{data.federation}; engine {engine.name} ({engine.reason}){several}; {folder}", flush=True)
     for name, store in model.client_stores().items():
         print(f"kept, {name}: {store}", flush=True)
-
-
-def _announce_rate(config: DictConfig, name: str) -> None:
-    """Says which learning rate a method has that would take the experiment's, if the experiment had one for it."""
-    optimizer = config.algorithm.get("client_optimizer")  # null: the method's own
-    asks = f"learning_rates.{name}" in str(optimizer and OmegaConf.to_container(optimizer, resolve=False))
-    if asks and name not in config.learning_rates:
-        print(f"clients' learning rate: {optimizer.lr:g}, {name}'s own: learning_rates has none for it", flush=True)
 
 
 def _announce_resumption(checkpoint: Path | None, rounds: int) -> None:

@@ -43,6 +43,8 @@ OWN = {
     "mixing_weights": Weights,
     "n_components": PositiveInt | None,
     "learning_rates": Mapping[str, Any],
+    "default_lr": Positive,
+    "chosen_for": Mapping[str, Mapping[str, Mapping[str, Any]]] | None,
     "local_training": Mapping[str, Any],
     "method_settings": Mapping[str, Mapping[str, Any]],
 }
@@ -102,8 +104,13 @@ def _check_own(config: DictConfig) -> None:
     for name, value in _value(config, "local_training").items():
         if name in known:
             known[name].check(f"local_training.{name}", value)
-    for name, rate in _value(config, "learning_rates").items():
-        Setting(Positive).check(f"learning_rates.{name}", rate)
+    rates = {"learning_rates": _value(config, "learning_rates")}
+    chosen = _value(config, "chosen_for") or {}
+    rates |= {f"chosen_for.{these}.learning_rates": part.get("learning_rates", {}) for these, part in chosen.items()}
+    for key, part in rates.items():
+        for name, rate in part.items():
+            if rate is not None:
+                Setting(Positive).check(f"{key}.{name}", rate)
     check_names(config, "learning_rates")
 
 

@@ -23,9 +23,9 @@ IN_FOLDERS = {".hydra": (".yaml", ".json"), "checkpoints": (".ckpt",)}
 """Endings of the files in a run's own folders."""
 FREE_ON_RESUME = (
     *("ckpt_path", "run_dir", "trainer", "logger", "callbacks"),
-    *("learning_rates", "method_settings", "n_components"),
+    *("chosen_for", "default_lr", "learning_rates", "method_settings", "n_components"),
 )
-"""Parts of the configuration that a resumed run may change; what the last three set is compared in `algorithm`."""
+"""Parts of the configuration that a resumed run may change; what the last five set is compared in `algorithm`."""
 
 
 def check_run_folder(folder: Path, config: DictConfig) -> None:

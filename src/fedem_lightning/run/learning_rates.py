@@ -1,0 +1,81 @@
+"""The learning rates of a run, and who chose them: users must see where nobody did."""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.records.chosen import data_and_network, find_chosen
+from fedem_lightning.run.resuming import run_command
+from fedem_lightning.run.usage import CONFIG_DIR
+
+
+class Rate(NamedTuple):
+    """A learning rate of a run.
+
+    Args:
+        of: the algorithm or the adaptation, by name.
+        rate: the rate.
+        chosen_by: "command"; "learning_rates" or "chosen_for", keys of the configuration; "configuration": another key
+            of it; None: nobody has chosen the rate for these data.
+
+    """
+
+    of: str
+    rate: float
+    chosen_by: str | None
+
+
+def learning_rates(
+    config: DictConfig, choices: Mapping[str, str], overrides: Sequence[str], model: FederatedAlgorithm
+) -> list[Rate]:
+    """The learning rate of the clients, and that of an adaptation that trains; none of a method without one."""
+    found = []
+    for part in ("algorithm", "adaptation"):
+        name, lr = choices.get(part, "none"), OmegaConf.select(config, f"{part}.client_optimizer.lr")
+        if part == "algorithm" and lr is None and model.uses_client_optimizer:
+            found.append(Rate(name, model.client_optimizer.lr, None))  # the class's own
+        elif lr is not None and (part == "adaptation" or model.uses_client_optimizer):
+            found.append(Rate(name, float(lr), _chosen_by(config, part, name, overrides)))
+    return found
+
+
+def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str]) -> str | None:
+    key = f"{part}.client_optimizer"
+    if {word.lstrip("+").partition("=")[0] for word in overrides} & {key, f"{key}.lr"}:
+        return "command"
+    raw = str(OmegaConf.to_container(OmegaConf.select(config, key), resolve=False)["lr"])  # type: ignore[index,call-overload]
+    if "${" not in raw:  # in the file of a method of the user's own it is only where the method begins
+        return "configuration" if (CONFIG_DIR / part / f"{name}.yaml").is_file() else None
+    keys = re.findall(r"learning_rates\.\w+", raw)
+    place = find_chosen(functools.partial(OmegaConf.select, config), keys, None).place
+    return {"own": "learning_rates", "chosen_for": "chosen_for" if "${chosen:" in raw else None}.get(place)
+
+
+def rate_line(
+    rates: Sequence[Rate],
+    config: DictConfig,
+    choices: Mapping[str, str],
+    overrides: Sequence[str],
+    flags: Sequence[str],
+) -> str:
+    """One line on a run's learning rates, with the command that tunes the clients' if nobody has chosen it."""
+    these = data_and_network(functools.partial(OmegaConf.select, config))
+    experiment = choices.get("experiment")
+    said: dict[Any, str] = {
+        "command": "chosen on the command line",
+        "learning_rates": "from learning_rates",
+        "configuration": "chosen in the configuration",
+        "chosen_for": f"chosen for {these}" + (f" (+experiment={experiment})" if experiment else ""),
+        None: f"the default, nobody chose it for {these}",
+    }
+    parts = [f"{rate.rate:g} of {rate.of}, {said[rate.chosen_by]}" for rate in rates]
+    advice = ""
+    if rates[0].chosen_by is None:
+        left_out = ("run_dir", "ckpt_path", "logger")
+        kept = [word for word in overrides if word.lstrip("+").partition("=")[0] not in left_out]
+        advice = f"; choose one with {run_command(['+tune=learning_rate', *kept], ['-m', *flags])}"
+    return f"learning rate {'; '.join(parts)}{advice}"

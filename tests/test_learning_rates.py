@@ -1,0 +1,140 @@
+"""Learning rates: chosen for a run's data and network, or one default; and what users see of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from fedem_lightning.records.chosen import data_and_network
+from fedem_lightning.report.configs import read_config
+from helpers.commands import CONFIG_DIR, call
+from helpers.runs import leave_undrawn
+
+EXPERIMENTS = sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("*.yaml"))
+ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml"))
+DIGITS = ["+experiment=digits", "trainer.max_epochs=1", "trainer.enable_progress_bar=false", "trainer.accelerator=cpu"]
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        return compose("config", list(overrides))
+
+
+def these(config: DictConfig) -> str:
+    return data_and_network(lambda key: OmegaConf.select(config, key))
+
+
+def brought_by(path: Path, key: str) -> dict[str, Any]:
+    """What a file itself says was chosen for some data and network."""
+    chosen = (OmegaConf.to_container(OmegaConf.load(path), resolve=False) or {}).get("chosen_for", {})  # type: ignore[union-attr]
+    return dict(chosen.get(key, {}))
+
+
+def same_data(config: DictConfig, experiment: str) -> bool:
+    other = composed(f"+experiment={experiment}")
+    return bool(config.dataset == other.dataset and config.backbone == other.backbone)
+
+
+def files_of(experiment: str, config: DictConfig) -> list[Path]:
+    """The files that may choose for an experiment: its own, its data set's, and that of the same data and network."""
+    own = CONFIG_DIR / "experiment" / f"{experiment}.yaml"
+    bases = [name for name in OmegaConf.load(own).get("defaults", []) if isinstance(name, str)]
+    found = [CONFIG_DIR / "experiment" / f"{name}.yaml" for name in bases if name in EXPERIMENTS]
+    return [own, CONFIG_DIR / "chosen_for_synthetic.yaml", *(path for path in found if same_data(config, path.stem))]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_no_experiment_inherits_what_was_chosen_for_other_data(experiment: str) -> None:
+    """Every rate and setting of every method is one of those files', or a default that all data share."""
+    config = composed(f"+experiment={experiment}", *(f"+algorithm@all.{name}={name}" for name in ALGORITHMS))
+    brought = [brought_by(path, these(config)) for path in files_of(experiment, config)]
+    for part in ("learning_rates", "method_settings"):
+        everything = OmegaConf.to_container(config.get("chosen_for") or OmegaConf.create(), resolve=False)
+        composed_ones = everything.get(these(config), {}).get(part, {})  # type: ignore[union-attr]
+        assert set(composed_ones) <= {name for found in brought for name in found.get(part, {})}
+    chosen = {name for found in brought for name in found.get("learning_rates", {})}
+    chosen |= {"fedavg_ensemble"} & {f"{name}_ensemble" for name in chosen}  # each of its members is a FedAvg
+    for name in ALGORITHMS:
+        if name not in chosen:
+            assert config.all[name].client_optimizer.lr == config.default_lr, name
+
+
+def test_every_method_has_a_key_for_the_users_own_rate() -> None:
+    adaptations = {"dapper", "finetune", "interpolate", "mapper"}
+    assert set(composed().learning_rates) == {*ALGORITHMS, *adaptations} - {"mocha"}
+    assert composed("algorithm=ditto", "learning_rates.ditto=0.7").algorithm.client_optimizer.lr == 0.7
+
+
+@pytest.mark.parametrize(
+    ("words", "rate"),
+    [
+        (["algorithm=fedavg"], 1.0),
+        (["algorithm=fedavg", "backbone=mlp"], 0.03),
+        (["algorithm=fedavg", "dataset=npz"], 0.03),
+        (["algorithm=fedavg", "backbone._target_=torch.nn.Linear"], 0.03),
+        (["+experiment=digits", "algorithm=fedavg"], 0.316),
+        (["+experiment=digits", "algorithm=fedavg", "dataset=table"], 0.03),
+        (["+experiment=digits", "algorithm=fedavg", "dataset=table", "learning_rates.fedavg=0.2"], 0.2),
+        (["+experiment=femnist", "algorithm=fedavg"], 0.0316),
+        (["+experiment=femnist", "algorithm=fedavg", "fidelity=reference"], 0.03),
+        (["+experiment=femnist", "algorithm=fedavg", "dataset=mnist"], 0.03),
+        (["+experiment=femnist", "algorithm=fedavg_ensemble"], 0.0316),
+        (["+experiment=digits", "algorithm=hypcluster", "default_lr=0.5"], 0.5),
+    ],
+)
+def test_a_rate_holds_for_its_data_and_network_alone(words: list[str], rate: float) -> None:
+    assert composed(*words).algorithm.client_optimizer.lr == rate
+
+
+def test_settings_of_methods_hold_for_their_data_alone() -> None:
+    keys = ("penalty", "outer_lr")
+    chosen, default = (composed("algorithm=pfedme", *more).algorithm for more in ([], ["backbone=mlp"]))
+    assert [chosen[key] for key in keys] == [0.1, 9.0]
+    assert [default[key] for key in keys] == [1.0, 0.9]
+    assert composed("algorithm=clustered", "dataset=npz").algorithm.eps1 == "auto"
+
+
+def test_the_report_reads_the_same_rates(tmp_path: Path) -> None:
+    for i, words in enumerate((["+experiment=digits"], ["+experiment=digits", "dataset=npz"], ["algorithm=ditto"])):
+        config = composed(*words)
+        OmegaConf.save(config, tmp_path / f"{i}.yaml")
+        read = read_config(tmp_path / f"{i}.yaml")
+        assert read["algorithm.client_optimizer.lr"] == config.algorithm.client_optimizer.lr
+
+
+LINES = {
+    "algorithm=fedavg": "learning rate 0.316 of fedavg, chosen for Digits/MLP (+experiment=digits)",
+    "algorithm=fedavg learning_rates.fedavg=0.2": "learning rate 0.2 of fedavg, from learning_rates",
+    "algorithm=ditto algorithm.client_optimizer.lr=0.2": "learning rate 0.2 of ditto, chosen on the command line",
+    "algorithm=ditto": "learning rate 0.03 of ditto, the default, nobody chose it for Digits/MLP; choose one with "
+    "python -m fedem_lightning -m +tune=learning_rate +experiment=digits",
+}
+
+
+@pytest.mark.parametrize("words", LINES)
+def test_a_run_says_its_rate_and_who_chose_it(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_undrawn(monkeypatch)
+    assert call(tmp_path, monkeypatch, *DIGITS, *words.split(), "run_dir=run") == 0
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("learning rate"))
+    assert said.startswith(LINES[words])
+    (found,) = json.loads((tmp_path / "run" / "results.json").read_text())["learning_rates"]
+    by = "command" if "client" in words else "learning_rates" if "_rates" in words else "chosen_for"
+    assert found["chosen_by"] == (None if words == "algorithm=ditto" else by)
+    assert f"{found['rate']:g} of {found['of']}" in said
+
+
+def test_an_adaptation_has_a_rate_of_its_own_and_mocha_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_undrawn(monkeypatch)
+    small = ["dataset.n_clients=4", "dataset.test_size=9", *DIGITS[1:]]
+    assert call(tmp_path, monkeypatch, "algorithm=fedavg_plus", "run_dir=plus", *small) == 0
+    assert "; 0.316 of finetune, chosen for SyntheticMixture/Linear" in capsys.readouterr().out
+    assert call(tmp_path, monkeypatch, "algorithm=mocha", "run_dir=mocha", *small) == 0
+    assert "learning rate" not in capsys.readouterr().out
+    assert json.loads((tmp_path / "mocha" / "results.json").read_text())["learning_rates"] == []
