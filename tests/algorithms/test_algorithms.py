@@ -27,6 +27,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.components import model_state
 from helpers.conformance import (
     EVERY,
@@ -297,8 +298,15 @@ def test_fedem_with_one_component_is_fedavg_bit_for_bit(precision: str) -> None:
 
 def test_equal_components_stay_equal_and_are_fedavg_at_a_smaller_rate() -> None:
     """q = 1/M throughout, so every component is FedAvg with learning rate lr / M."""
+
+    class Even(FedEM):
+        """Nothing makes its components different."""
+
+        def initialize(self, federation: Federation) -> None:
+            pass
+
     data = make_data()
-    fedem = make_model(FedEM, data, n_components=4, client_optimizer=ClientSGD(lr=0.8))
+    fedem = make_model(Even, data, n_components=4, client_optimizer=ClientSGD(lr=0.8))
     for component in fedem.components:
         component.load_state_dict(fedem.components[0].state_dict())
     train(fedem, data, 4)

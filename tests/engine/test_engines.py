@@ -220,17 +220,6 @@ def test_components_start_different_from_one_another() -> None:
     assert torch.equal(parameters(again), parameters(components))
 
 
-def test_a_backbone_that_cannot_be_drawn_anew_asks_for_a_function() -> None:
-    class Scale(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.randn(3))
-
-    with pytest.raises(UserError, match="Scale has parameters but no reset_parameters"):
-        make_components(Scale(), 2, seed=0)
-    assert len(make_components(Scale, 2, seed=0)) == 2
-
-
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
 def test_bfloat16_follows_float32_over_many_steps(engine: str) -> None:
     """Autocast keeps low-precision copies of parameters, which must not be those of an earlier step."""

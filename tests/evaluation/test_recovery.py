@@ -27,9 +27,9 @@ def test_equal_components_are_reported_as_twins(capsys: pytest.CaptureFixture[st
 
     data = make_data()
     model = make_model(FedEM, data, n_components=2, client_optimizer=ClientSGD(lr=0.1))
-    model.components[1].load_state_dict(model.components[0].state_dict())
     trainer = make_trainer(2)
     trainer.fit(model, data)
+    model.components[1].load_state_dict(model.components[0].state_dict())
     trainer.test(model, data, verbose=False)
     results = run_results(model, data.federation)
     assert results["components"]["twins"] == [[0, 1]]

@@ -65,7 +65,8 @@ class FederatedAlgorithm(
     single clients.
 
     Args:
-        backbone: an `nn.Module` (component 0; the others are re-initialised copies) or a function that makes one.
+        backbone: a function that makes a network, called for each component; or a network, of which all components are
+            copies. Those of a network of this package draw new values, unless you have changed its own.
         n_clients: T of the federation, the unseen clients included.
         n_components: M.
         pretrained: parts of the backbone (`features`, `layer1.0`) that start in all components as in component 0.

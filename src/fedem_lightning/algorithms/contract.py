@@ -12,7 +12,9 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.cohort import sample_cohort, sample_independently
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import require
 from fedem_lightning.history import Round
+from fedem_lightning.models.components import start_equal
 from fedem_lightning.models.personal_models import PersonalModels, SharedModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.protocol import Algorithm
@@ -72,8 +74,16 @@ class Contract:
     personalizes_seen = False
     """Whether seen clients are personalised again with the newest models before every scoring (HypCluster, Eq. 4)."""
 
-    def initialize(self, federation: Federation) -> None:
-        """Sets up state from the data before the first round; a resumed run skips it. Default: nothing to do."""
+    def initialize(self: Algorithm, federation: Federation) -> None:
+        """Sets up state from the data before the first round; a resumed run skips it.
+
+        Default: refuses several components that are all equal.
+        """
+        require(
+            not start_equal(self.components),
+            f"backbone: all components start as copies of one network, and {type(self).__name__} would keep them "
+            "equal; give a function in place of the network, which draws new values in every call",
+        )
 
     def transmission(self: Algorithm, clients: Tensor) -> Transmission:
         """Numbers of models sent in the round that is ending; `clients` [C] were drawn. Default: each M down, M up."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Sent
@@ -20,7 +21,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
-from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.components import Backbone, start_equal
 from fedem_lightning.models.personal_models import SharedModels, broadcast, component_losses
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
@@ -42,10 +43,11 @@ class FedEM(FederatedAlgorithm):
         backbone: see `FederatedAlgorithm`.
         n_clients: T, the unseen clients included.
         n_components: M.
-        initialization: "random": each component from its own seed, pi uniform. "farthest": components trained on single
-            clients, each of which has a high loss under the others' models (`algorithms/initialization.py`). "shared":
-            equal components and a random pi for every client, so that components differ by clients, not by labels.
-            "perturbed": equal components, to which noise is added.
+        initialization: "random": each component from its own seed, pi uniform; the same as "shared" if all components
+            are copies of one network. "farthest": components trained on single clients, each of which has a high loss
+            under the others' models (`algorithms/initialization.py`). "shared": equal components and a random pi for
+            every client, so that components differ by clients, not by labels. "perturbed": equal components, to which
+            noise is added.
         warmup_rounds: initial rounds in which every component trains on all samples (q = 1) and pi does not change.
             With "random" it is FedAvg M times. Otherwise the components are FedAvg's one model, which is sent and
             trained once; when the warm-up ends, they become different by `initialization`. The paper has 0.
@@ -100,11 +102,18 @@ class FedEM(FederatedAlgorithm):
 
     def initialize(self, federation: Federation) -> None:
         """The components' starting points, and those of pi."""
-        if self.initialization == "random":
-            return
+        start = self.initialization
+        if start == "random":
+            if not start_equal(self.components):
+                return
+            start = "shared"
+            rank_zero_only(print)(
+                "backbone: all components start as copies of your network; a random pi for every client makes them "
+                "different, as with algorithm.initialization=shared (or give a function that makes networks)"
+            )
         for component in self.components:
             component.load_state_dict(self.components[0].state_dict())
-        if self.initialization == "shared":
+        if start == "shared":
             rng = generator(self.seed, Purpose.INITIAL)
             drawn = rng.dirichlet(np.ones(len(self.components)), size=self.n_clients)  # [T, M]
             self.pi[federation.seen] = torch.from_numpy(drawn).to(self.pi)[federation.seen]

@@ -97,6 +97,7 @@ class FedGMM(FederatedAlgorithm):
 
     def initialize(self, federation: Federation) -> None:
         """The projection, then the Gaussians' starting points, both from the training samples of seen clients."""
+        super().initialize(federation)
         found = start(federation, self.embedding, self.dimension, self.n_gaussians, self.full, self.seed)
         first = regularized(found.covariance.unsqueeze(0), self.regularization)
         covariances = first.repeat(self.n_gaussians, *[1] * found.covariance.ndim)

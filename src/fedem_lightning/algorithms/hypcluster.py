@@ -63,6 +63,7 @@ class HypCluster(FederatedAlgorithm):
     def initialize(self, federation: Federation) -> None:
         """Computes the hypotheses' starting points. A single hypothesis starts where FedAvg does."""
         if self.initialization == "random" or len(self.components) == 1:
+            super().initialize(federation)
             return
         if self.initialization == "sampled":
             models = sampled_models(self, federation, self.initial_epochs)

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
+from fedem_lightning.backbones.redrawable import Redrawable
 from fedem_lightning.errors import require
-from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
-class Categorical(Recorded, nn.Module):
+class Categorical(Redrawable):
     """The logits of y, independent of x: a linear layer with the constant input 1, so that engines can stack it.
 
     Args:
@@ -19,8 +19,6 @@ class Categorical(Recorded, nn.Module):
         UserError: samples have another shape.
 
     """
-
-    settings_key = "backbone"
 
     def __init__(self, in_shape: Shape = (1,), n_outputs: PositiveInt = 50) -> None:
         super().__init__()

@@ -3,12 +3,12 @@
 from torch import Tensor, nn
 
 from fedem_lightning.backbones.dropout import Dropout
+from fedem_lightning.backbones.redrawable import Redrawable
 from fedem_lightning.backbones.shapes import image_shape
-from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
-class CNN(Recorded, nn.Module):
+class CNN(Redrawable):
     """The CNN of the papers (Reddi et al. 2021; Mansour et al. 2020, Table 4); 1,206,590 parameters for 62 classes.
 
     Args:
@@ -19,8 +19,6 @@ class CNN(Recorded, nn.Module):
         UserError: samples have another shape.
 
     """
-
-    settings_key = "backbone"
 
     def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28)) -> None:
         super().__init__()
@@ -41,7 +39,7 @@ class CNN(Recorded, nn.Module):
         return self.head(self.features(x).flatten(1))
 
 
-class ReferenceCNN(Recorded, nn.Module):
+class ReferenceCNN(Redrawable):
     """The CNN of the public FedEM code, without dropout; 2,278,334 parameters for 62 classes.
 
     Args:
@@ -52,8 +50,6 @@ class ReferenceCNN(Recorded, nn.Module):
         UserError: samples have another shape.
 
     """
-
-    settings_key = "backbone"
 
     def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28)) -> None:
         super().__init__()

@@ -2,12 +2,12 @@
 
 from torch import Tensor, nn
 
+from fedem_lightning.backbones.redrawable import Redrawable
 from fedem_lightning.backbones.shapes import image_shape
-from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Shape
 
 
-class LeNet5(Recorded, nn.Module):
+class LeNet5(Redrawable):
     """Two 5 x 5 convolutions with pooling, dense 120 and 84; 62,006 parameters for CIFAR-10.
 
     Images of 28 x 28 are padded to 32 x 32, as in the original: 66,126 parameters for EMNIST's 62 classes.
@@ -21,8 +21,6 @@ class LeNet5(Recorded, nn.Module):
         UserError: samples have another shape.
 
     """
-
-    settings_key = "backbone"
 
     def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28), width: Positive = 1.0) -> None:
         super().__init__()

@@ -4,11 +4,11 @@ import math
 
 from torch import Tensor, nn
 
-from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.backbones.redrawable import Redrawable
 from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
-class Linear(Recorded, nn.Module):
+class Linear(Redrawable):
     """One linear layer on the flattened features.
 
     Args:
@@ -17,8 +17,6 @@ class Linear(Recorded, nn.Module):
         bias: whether the layer has a bias.
 
     """
-
-    settings_key = "backbone"
 
     def __init__(self, in_shape: Shape, n_outputs: PositiveInt, bias: bool = True) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.backbones.redrawable import Redrawable
 from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
@@ -49,7 +49,7 @@ class LSTM(nn.LSTM):
         return x.movedim(0, time_axis), (torch.stack(last_h), torch.stack(last_c))
 
 
-class CharLSTM(Recorded, nn.Module):
+class CharLSTM(Redrawable):
     """The papers' model of Shakespeare: 819,920 parameters for 80 characters.
 
     Args:
@@ -60,8 +60,6 @@ class CharLSTM(Recorded, nn.Module):
         n_layers: number of LSTM layers.
 
     """
-
-    settings_key = "backbone"
 
     def __init__(
         self,

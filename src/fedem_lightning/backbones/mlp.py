@@ -6,11 +6,11 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.backbones.redrawable import Redrawable
 from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
-class MLP(Recorded, nn.Module):
+class MLP(Redrawable):
     """A perceptron on the flattened features, with hidden layers and ReLU.
 
     Args:
@@ -19,8 +19,6 @@ class MLP(Recorded, nn.Module):
         hidden: widths of the hidden layers.
 
     """
-
-    settings_key = "backbone"
 
     def __init__(self, in_shape: Shape, n_outputs: PositiveInt, hidden: Sequence[PositiveInt] = (64,)) -> None:
         super().__init__()

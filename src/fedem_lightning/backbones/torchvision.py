@@ -17,8 +17,7 @@ def MobileNetV2(n_outputs: PositiveInt, pretrained: bool = False, frozen_body: b
     Args:
         n_outputs: number of outputs of the replaced last layer.
         pretrained: start from ImageNet's weights (downloaded by torchvision). If a function makes FedEM's components,
-            they then differ at the start in their last layer only. Copies of one module lose the weights, except those
-            that are frozen or named in the algorithm's `pretrained`.
+            they then differ at the start in their last layer only.
         frozen_body: only the last layer trains, and it alone is sent.
 
     """

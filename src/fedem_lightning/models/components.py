@@ -1,4 +1,4 @@
-"""Construction of the M components from one backbone, with different initial values."""
+"""Construction of the M components from one backbone."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -10,7 +10,8 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.batch_norm import GUARDED, for_clients
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.backbones.lstm import LSTM
-from fedem_lightning.errors import UserError, require, require_whole
+from fedem_lightning.backbones.redrawable import Redrawable
+from fedem_lightning.errors import require, require_whole
 from fedem_lightning.models.frozen import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 
@@ -19,12 +20,13 @@ Backbone = nn.Module | Callable[[], nn.Module]
 
 
 def make_components(backbone: Backbone, n_components: int, seed: int, pretrained: Sequence[str] = ()) -> nn.ModuleList:
-    """M components with different initial values; EM would keep equal components equal for ever.
+    """M components. They start different where the user's function, or a network of this package, draws new values.
 
-    Component 0 is the backbone as given. The others are made by the function, or are copies whose layers draw new
-    initial values (`reset_parameters`), with a seed of (seed, component). Frozen parameters are the same tensors in all
-    components. `nn.Dropout` layers are replaced by ours, whose masks depend on neither engine nor block; `nn.LSTM` by
-    one that can be stacked; BatchNorm by layers that accept batches of one value.
+    Component 0 is the backbone as given. The others are made by the function, with a seed of (seed, component). Where a
+    network is given, they are copies of it: those of a `Redrawable` whose values are as its constructor drew them draw
+    new ones; all others keep the user's values, and only the method can make them different. Frozen parameters are the
+    same tensors in all components. `nn.Dropout` layers are replaced by ours, whose masks depend on neither engine nor
+    block; `nn.LSTM` by one that can be stacked; BatchNorm by layers that accept batches of one value.
 
     Args:
         backbone: the network, or a function that makes it.
@@ -33,8 +35,7 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
         pretrained: names of the parts of the network that start in all components as in component 0.
 
     Raises:
-        UserError: n_components < 1; no parameter trains; no parameter belongs to a name in `pretrained`; parameters
-            cannot be drawn again, or there are none to draw.
+        UserError: n_components < 1; no parameter trains; no parameter belongs to a name in `pretrained`.
 
     """
     require_whole("algorithm.n_components", n_components, at_least=1)
@@ -43,12 +44,10 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
         with torch.random.fork_rng(devices=[]):
             if m > 0:
                 torch.manual_seed(int(generator(seed, Purpose.COMPONENT, m).integers(2**62)))
-            component = copy.deepcopy(backbone) if isinstance(backbone, nn.Module) else backbone()
-            if m > 0 and isinstance(backbone, nn.Module):
-                _draw_anew(component, pretrained)
+            component = _next(backbone, first=m == 0)
         _exchange_layers(component.train())
         if m == 0:
-            _check_trained(component, n_components, pretrained)
+            _check_trained(component, pretrained)
         else:
             share_frozen(component, components[0])
             kept = {name: t for name, t in components[0].state_dict().items() if _within(name, pretrained)}
@@ -59,39 +58,31 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
     return made
 
 
+def _next(backbone: Backbone, first: bool) -> nn.Module:
+    if not isinstance(backbone, nn.Module):
+        return backbone()
+    return backbone.redrawn() if isinstance(backbone, Redrawable) and not first else copy.deepcopy(backbone)
+
+
+def start_equal(components: nn.ModuleList) -> bool:
+    """Whether there are several components, and all of their parameters are equal."""
+    first, *others = (trained_parameters(component) for component in components)
+    return bool(others) and all(torch.equal(p, first[name]) for other in others for name, p in other.items())
+
+
 def _within(name: str, parts: Sequence[str]) -> bool:
     """Whether a tensor belongs to one of the parts, as `features.0.weight` belongs to `features`."""
     return any(name == part or name.startswith(f"{part}.") for part in parts)
 
 
-def _check_trained(component: nn.Module, n_components: int, pretrained: Sequence[str]) -> None:
-    trained, names = trained_parameters(component), [name for name, _ in component.named_parameters()]
-    require(bool(trained), "backbone: no parameter has requires_grad=True, so there is nothing to train")
+def _check_trained(component: nn.Module, pretrained: Sequence[str]) -> None:
+    names = [name for name, _ in component.named_parameters()]
+    some = bool(trained_parameters(component))
+    require(some, "backbone: no parameter has requires_grad=True, so there is nothing to train")
     parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in names))
     for part in pretrained:
         known = any(_within(name, [part]) for name in names)
         require(known, f"algorithm.pretrained: the backbone has no part called {part}; it has {parts}")
-    drawn = any(not _within(name, pretrained) for name in trained)
-    require(
-        drawn or n_components == 1 or not pretrained,
-        "algorithm.pretrained: every parameter that trains would start equal in all components, and stay so; leave the "
-        "last layer out (or use algorithm.initialization=shared, where the method has it)",
-    )
-
-
-def _draw_anew(network: nn.Module, pretrained: Sequence[str]) -> None:
-    """Draws new initial values for all layers except those that are wholly frozen or pretrained."""
-    for name, layer in network.named_modules():
-        own = list(layer.named_parameters(recurse=False))
-        kept = own and all(not p.requires_grad or _within(f"{name}.{n}".lstrip("."), pretrained) for n, p in own)
-        reset = getattr(layer, "reset_parameters", None)
-        if callable(reset) and not kept:
-            reset()
-        elif own and not kept:
-            raise UserError(
-                f"backbone: {type(layer).__name__} has parameters but no reset_parameters(), so components would start "
-                "equal; give a function that makes the backbone instead of the backbone"
-            )
 
 
 def _exchange_layers(module: nn.Module) -> None:
