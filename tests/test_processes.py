@@ -202,6 +202,8 @@ def test_clients_are_dealt_evenly_and_each_one_once() -> None:
 def test_fewer_clients_than_processes() -> None:
     with pytest.raises(UserError, match="4 processes, but only 3 clients in a round"):
         Processes(0, 4).deal(torch.arange(3), torch.ones(3))
+    shares = Processes(0, 4).deal(torch.arange(3), torch.ones(3), idle=True)
+    assert [len(share) for share in shares] == [1, 1, 1, 0]
 
 
 def free_port() -> int:

@@ -40,12 +40,13 @@ class Processes:
         require_ddp(trainer)
         return cls(trainer.global_rank, trainer.world_size)
 
-    def deal(self, clients: Tensor, work: Tensor) -> list[Tensor]:
+    def deal(self, clients: Tensor, work: Tensor, idle: bool = False) -> list[Tensor]:
         """Divides clients into shares of about equal work, one for each process.
 
         Args:
             clients: int64 [C], ascending.
             work: work of each client, [C], e.g. its number of samples.
+            idle: whether a process may be without a client.
 
         Returns:
             Clients of each rank, int64, ascending; the same in every process.
@@ -57,7 +58,7 @@ class Processes:
         if self.size == 1:
             return [clients]
         require(
-            len(clients) >= self.size,
+            idle or len(clients) >= self.size,
             f"trainer.devices: {self.size} processes, but only {len(clients)} clients in a round",
         )
         by_work = work.argsort(descending=True, stable=True)

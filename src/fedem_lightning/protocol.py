@@ -40,6 +40,13 @@ class RemoteClients(Protocol):
     ) -> Iterator[tuple[Tensor, Models]]: ...
 
 
+class Releases(Protocol):
+    """Says what of clients' data it releases beside the mean of updates; see `Contract.released`."""
+
+    @property
+    def released(self) -> tuple[str, ...] | None: ...
+
+
 class Algorithm(Protocol):
     """A federated algorithm as helpers see it; `FederatedAlgorithm` documents each member where it is defined."""
 
@@ -70,6 +77,10 @@ class Algorithm(Protocol):
     def uses_server_optimizer(self) -> bool: ...
     @property
     def sends_updates(self) -> bool: ...
+    @property
+    def adaptation(self) -> Releases | None: ...
+    @property
+    def released(self) -> tuple[str, ...] | None: ...
     @property
     def needs_one_machine(self) -> str: ...
     @property

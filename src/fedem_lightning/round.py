@@ -80,7 +80,8 @@ def train_clients(
 
     """
     processes = Processes.of(algorithm.trainer)
-    shares = processes.deal(cohort, federation.splits["train"].counts(cohort))
+    any_size = algorithm.aggregation.samples_independently  # the next cohort has another
+    shares = processes.deal(cohort, federation.splits["train"].counts(cohort), idle=any_size)
     mine = shares[processes.rank]
     algorithm.observer.begin("clients", len(mine))
     parameters, faults = set(trained_parameters(algorithm.components[0])), algorithm.faults
@@ -190,11 +191,12 @@ def faulty_clients(algorithm: Algorithm, federation: Federation, round_: int) ->
 
 
 def answering(algorithm: Algorithm, cohort: Tensor, faulty: Tensor) -> tuple[Tensor, list[Rejection]]:
-    """The clients of the cohort that answer, and those that do not; if none would, the first one answers."""
+    """The clients of the cohort that answer, and those that do not; if none would, the first one does."""
     if algorithm.faults is None or algorithm.faults.answers:
         return cohort, []
     silent = torch.isin(cohort, faulty)
-    silent[:1] &= not silent.all()
+    if not algorithm.aggregation.samples_independently:  # else a round may be empty, as a cohort may
+        silent[:1] &= not silent.all()
     return cohort[~silent], [Rejection(client, NO_ANSWER) for client in cohort[silent].tolist()]
 
 

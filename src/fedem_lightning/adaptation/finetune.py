@@ -25,6 +25,8 @@ class Finetune(Adaptation):
 
     """
 
+    released = ()
+
     def __init__(
         self,
         epochs: Count = 1,

@@ -66,6 +66,7 @@ class Interpolate(Adaptation):
 
     """
 
+    released = ()
     columns = ("lambda",)
 
     def __init__(

@@ -48,6 +48,7 @@ class KNN(Adaptation):
     """
 
     columns = ("lambda",)
+    released = ()
     tunes = False
 
     def __init__(

@@ -31,6 +31,7 @@ class AFL(FederatedAlgorithm):
 
     """
 
+    released = ("every client's loss, which moves its weight",)
     weights: Tensor  # lambda [T]; the entries of the seen clients are on the simplex
     losses_of_clients: Tensor  # F_t [T], nats
 

@@ -36,6 +36,7 @@ class Agnostic(FederatedAlgorithm):
 
     """
 
+    released = ("losses and numbers of samples by domain",)
     needs_one_machine = "weighs domains that several clients share"
     weights: Tensor  # lambda [p], on the simplex; [0] before the first round
     mean_counts: Tensor  # a cohort's number of samples of each domain, a mean over the window [p]

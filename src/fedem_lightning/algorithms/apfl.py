@@ -66,6 +66,7 @@ class APFL(FederatedAlgorithm):
 
     """
 
+    released = ()
     alpha: Tensor  # [T]
 
     def __init__(

@@ -7,7 +7,7 @@ from fedem_lightning.algorithms.server_step import takes_plain_averages
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.protocol import Algorithm
+from fedem_lightning.protocol import Algorithm, Releases
 
 RENAMED = {
     "personalize": "personalize_clients",
@@ -73,11 +73,8 @@ def check_robustness(algorithm: Algorithm, federation: Federation) -> None:
         f"aggregation: {name} has no server that averages clients' models, expected mean without max_norm_ratio, "
         f"got {kind}",
     )
-    private = algorithm.aggregation.samples_independently
-    require(
-        not private or not algorithm.reported,
-        f"aggregation: {name}'s clients also report numbers to the server, to which {kind} adds no noise",
-    )
+    if algorithm.aggregation.samples_independently:
+        check_released(algorithm, federation)
     if faults is not None:
         kind = type(faults).__name__
         require(
@@ -85,6 +82,22 @@ def check_robustness(algorithm: Algorithm, federation: Federation) -> None:
             f"faults: {kind} changes what clients send to a server that averages models, but {name} has none",
         )
         faults.check(federation)
+
+
+def check_released(algorithm: Algorithm, federation: Federation) -> None:
+    """Raises UserError if more leaves clients than the mean of updates, to which alone a private mean adds noise."""
+    kind = type(algorithm.aggregation).__name__
+    parts: list[Releases | None] = [algorithm, algorithm.adaptation, *algorithm.networks.values(), federation]
+    for part in parts:
+        name, released = type(part).__name__, () if part is None else part.released
+        require(
+            released is not None,
+            f"aggregation: {name} does not say what it releases beside the mean of updates, to which alone {kind} adds "
+            "noise: set `released` (docs/adding_an_algorithm.md)",
+        )
+        more = ", ".join(released or ())
+        alone = f"aggregation: {kind} adds noise to the mean of updates alone"
+        require(not more, f"{alone}, but {name} also releases {more}")
 
 
 def check_everybody_trains(algorithm: Algorithm, federation: Federation) -> None:

@@ -51,6 +51,7 @@ class Clustered(FederatedAlgorithm):
 
     """
 
+    released = ("every client's update, by which clusters are split",)
     needs_one_machine = "compares the clients' updates one by one"
     uses_server_optimizer = False
     cluster: Tensor  # int64 [T], the leaf of each client

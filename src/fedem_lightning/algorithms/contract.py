@@ -98,6 +98,18 @@ class Contract:
     sends_updates = True
     """Whether clients send models; False: only the mean is allowed, of whatever else `client_update` may return."""
 
+    @property
+    def released(self) -> tuple[str, ...] | None:
+        """What of clients' data leaves them beside the mean of their updates, in words; None: the method does not say.
+
+        `aggregation=private` adds noise to that mean alone, so it takes methods with () only: what one client's data
+        change in the components, in the server's states and for other clients must come from the mean. Not so is, for
+        example, what `initialize`, `prepare` or `server_update` compute from the federation's samples, or from clients'
+        numbers of samples; nor are cohorts of a method's own. A private state that stays with its client is not
+        released. Options may decide: FedEM's depend on `initialization`.
+        """
+        return None
+
     needs_one_machine = ""
     """Why clients cannot be processes of their own (`deploy`), as the rest of a sentence; empty: they can."""
 

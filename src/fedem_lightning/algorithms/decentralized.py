@@ -38,6 +38,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
 
     """
 
+    released = ("every client's models, to its neighbours",)
     needs_one_machine = "has no server"
     uses_server_optimizer = False
     sends_updates = False

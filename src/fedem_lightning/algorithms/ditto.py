@@ -30,6 +30,8 @@ class Ditto(FederatedAlgorithm):
 
     """
 
+    released = ()
+
     def __init__(
         self,
         backbone: Backbone,

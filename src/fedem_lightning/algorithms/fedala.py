@@ -56,6 +56,8 @@ class FedALA(FederatedAlgorithm):
 
     """
 
+    released = ()
+
     def __init__(
         self,
         backbone: Backbone,

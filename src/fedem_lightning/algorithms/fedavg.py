@@ -21,6 +21,8 @@ class FedAvg(FederatedAlgorithm):
 
     """
 
+    released = ()
+
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
 
@@ -40,6 +42,8 @@ class FedAvgEnsemble(FederatedAlgorithm):
         n_components: M.
 
     """
+
+    released = ()
 
     def __init__(self, backbone: Backbone, n_clients: int, n_components: PositiveInt = 3, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components, **options)

@@ -27,6 +27,8 @@ class FedBABU(FederatedAlgorithm):
 
     """
 
+    released = ()
+
     def __init__(
         self,
         backbone: Backbone,

@@ -100,6 +100,11 @@ class FedEM(FederatedAlgorithm):
         require(small, "algorithm.upload_threshold: normalize_weights makes rare updates long, and they count often")
         self.add_client_state("pi", torch.full((n_clients, n_components), 1.0 / n_components), columns="pi_{m}")
 
+    @property
+    def released(self) -> tuple[str, ...]:
+        """Starting points from clients' data, where there are such."""
+        return ("models of single clients, at which components start",) * (self.initialization == "farthest")
+
     def initialize(self, federation: Federation) -> None:
         """The components' starting points, and those of pi."""
         start = self.initialization

@@ -39,6 +39,7 @@ class FedFOMO(FederatedAlgorithm):
 
     """
 
+    released = ("single clients' models",)
     needs_one_machine = "sends clients the models of other clients"
     uses_server_optimizer = False
     sends_updates = False

@@ -41,6 +41,7 @@ class FedProto(FederatedAlgorithm):
 
     """
 
+    released = ("sums of features and numbers of samples by class",)
     uses_server_optimizer = False
     sends_updates = False
     prototypes: Tensor  # [Y, d]; empty before the first round

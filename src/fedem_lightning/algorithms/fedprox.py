@@ -39,6 +39,8 @@ class FedProx(FederatedAlgorithm):
 
     """
 
+    released = ()
+
     def __init__(self, backbone: Backbone, n_clients: int, mu: NotNegative = 0.1, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.mu = mu

@@ -40,6 +40,7 @@ class HypCluster(FederatedAlgorithm):
 
     """
 
+    released = ("which hypothesis each client has chosen",)
     personalizes_seen = True
     n_trained_models = 1  # of M
     cluster: Tensor  # f(k), int64 [T]

@@ -57,6 +57,11 @@ class L2SGD(FederatedAlgorithm):
         self.models = ClientStore.of_components(n_clients, self.components)  # x_t, rows [1, ...]
         self._exchanged = True  # whether models were sent in the last round
 
+    @property
+    def released(self) -> tuple[str, ...]:
+        """The numbers of samples, where p follows from them."""
+        return ("clients' numbers of samples, from which algorithm.probability follows",) * (self.probability is None)
+
     def client_update(self, block: Block, round_: int) -> Sent:
         """The J local steps (xi = 0)."""
         steps = self.local_steps_of(block.federation, round_)

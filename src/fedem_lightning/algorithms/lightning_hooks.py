@@ -93,7 +93,8 @@ class LightningHooks:
 
     def configure_callbacks(self: Trained) -> list[pl.Callback]:
         """Adds none. Lightning calls this hook before all others, so the Trainer's options are checked here."""
-        check_trainer(self.trainer, self.client_optimizer.schedule)
+        private = self.aggregation.samples_independently
+        check_trainer(self.trainer, self.client_optimizer.schedule, private)
         return []
 
     def on_fit_start(self: Trained) -> None:

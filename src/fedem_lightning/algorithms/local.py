@@ -24,6 +24,7 @@ class Local(FederatedAlgorithm):
 
     """
 
+    released = ()
     uses_server_optimizer = False
     sends_updates = False
 

@@ -30,6 +30,8 @@ class Mapper(FederatedAlgorithm):
 
     """
 
+    released = ()
+
     def __init__(
         self, backbone: Backbone, n_clients: int, adaptation: Adaptation | None = None, **options: Any
     ) -> None:

@@ -75,6 +75,7 @@ class MOCHA(FederatedAlgorithm):
 
     """
 
+    released = ("every client's model, and its relation to the others'",)
     needs_one_machine = "relates the clients' tasks on the server"
     uses_server_optimizer = False
     uses_client_optimizer = False

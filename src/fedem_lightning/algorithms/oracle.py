@@ -28,6 +28,7 @@ class Oracle(FederatedAlgorithm):
 
     """
 
+    released = ("the true groups of clients",)
     needs_one_machine = "needs the true groups of all clients"
     uses_server_optimizer = False
     group: Tensor  # the true group of each client, int64 [T]; [0] before the first round

@@ -33,6 +33,7 @@ class PartialAveraging(FederatedAlgorithm):
     An unseen client trains the initial v with the newest u, which stays fixed.
     """
 
+    released = ()
     private: tuple[str, ...]  # names of the tensors in v
     shared: tuple[str, ...]  # and in u
 

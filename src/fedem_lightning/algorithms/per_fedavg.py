@@ -64,6 +64,7 @@ class PerFedAvg(FederatedAlgorithm):
 
     """
 
+    released = ()
     personalizes_seen = True
 
     def __init__(

@@ -57,6 +57,8 @@ class PFedMe(FederatedAlgorithm):
 
     """
 
+    released = ()
+
     def __init__(
         self,
         backbone: Backbone,

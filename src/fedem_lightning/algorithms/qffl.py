@@ -27,6 +27,7 @@ class QFFL(FederatedAlgorithm):
 
     """
 
+    released = ("sums of losses and of lengths of updates",)
     reference: Tensor  # [], the clients' mean loss in the last round; F is divided by it, so that F^q stays finite
 
     def __init__(

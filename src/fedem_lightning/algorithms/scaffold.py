@@ -42,6 +42,7 @@ class Scaffold(FederatedAlgorithm):
 
     """
 
+    released = ("the changes of control variates",)
     control: Tensor  # c, [D]
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:

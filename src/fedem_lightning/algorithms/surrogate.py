@@ -179,6 +179,7 @@ class SurrogateOptimization(FederatedAlgorithm):
 
     """
 
+    released = ()
     private: Tensor  # v [T, ...]
 
     def __init__(

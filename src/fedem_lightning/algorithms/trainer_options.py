@@ -44,12 +44,13 @@ TRAINER: dict[str, Any] = {
 """What a configuration may give the Trainer, where Lightning's annotations allow more than ends well."""
 
 
-def check_trainer(trainer: pl.Trainer, schedule: str = "constant") -> None:
+def check_trainer(trainer: pl.Trainer, schedule: str = "constant", private: bool = False) -> None:
     """Refuses what would be ignored, or would do something else than it says.
 
     Args:
         trainer: as the user made it.
         schedule: of the clients' learning rate.
+        private: whether the aggregation adds noise for privacy: then no callback may choose a round by clients' scores.
 
     Raises:
         UserError: the option, what is expected, and what to use instead.
@@ -62,6 +63,10 @@ def check_trainer(trainer: pl.Trainer, schedule: str = "constant") -> None:
         for kind in type(callback).__mro__:
             if kind.__name__ in REFUSED_CALLBACKS:
                 raise UserError(f"{kind.__name__}: {REFUSED_CALLBACKS[kind.__name__]}")
+        monitor = getattr(callback, "monitor", None)
+        if private and monitor not in (None, "round", "step", "epoch"):
+            chosen = f"{type(callback).__name__} chooses a round by {monitor}, a score of clients without noise"
+            raise UserError(f"aggregation: PrivateMean adds noise to the mean of updates alone, but {chosen}")
 
 
 def _refused(trainer: pl.Trainer, schedule: str) -> Iterator[tuple[str, str]]:

@@ -82,6 +82,7 @@ class UserCentric(FederatedAlgorithm):
 
     """
 
+    released = ("every client's gradient, by which models are mixed",)
     uses_server_optimizer = False
     stream: Tensor  # of each client, int64 [T]
     weights: Tensor  # of the clients in each stream's average, any scale [k, T]

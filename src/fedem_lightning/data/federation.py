@@ -152,6 +152,11 @@ class Federation:
         self.features, self.keys = features, keys
         self._digest_of_x: str | None = None
 
+    @property
+    def released(self) -> tuple[str, ...]:
+        """What x tells of all clients' data, because it was computed from them: see `Contract.released`."""
+        return ("the means, deviations and categories of a table's columns",) * (self.features is not None)
+
     @classmethod
     def from_samples(
         cls,

@@ -14,7 +14,7 @@ from fedem_lightning.settings.ranges import BelowOne, Positive
 
 
 class NoAnswer(Faults):
-    """Faulty clients receive models and do not answer. At least one client of every cohort answers."""
+    """Faulty clients receive models and do not answer. One client of a cohort always does, but for a private mean."""
 
     answers = False
 

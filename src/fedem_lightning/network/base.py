@@ -28,6 +28,11 @@ class Network(Recorded, ABC):
     def __init__(self, deadline: Positive | None = None) -> None:
         self.deadline = deadline
 
+    @property
+    def released(self) -> tuple[str, ...]:
+        """What clients learn of others' data by it: see `in_time`."""
+        return ("whether any other client was in time (network.deadline)",) * (self.deadline is not None)
+
     @abstractmethod
     def compute_times(self, clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
         """Computing time of each client, float64 [C].
