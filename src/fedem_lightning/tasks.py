@@ -112,6 +112,22 @@ class Classification(Checked):
         return _classification_scores(prediction, y)
 
 
+class Density(Classification):
+    """Labels without features: models learn how often each occurs, and no label can be told from a sample.
+
+    The score is the loss. The accuracy would be the share of the most frequent label, and says nothing of a model.
+    """
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The loss -log p."""
+        return ("loss",)
+
+    def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The losses of predictions log p [n, Y]."""
+        return {"loss": super().scores(prediction, y)["loss"]}
+
+
 @dataclass(frozen=True)
 class BinaryClassification:
     """A label in {0, 1} with logistic loss; the backbone has one logit, that of class 1."""

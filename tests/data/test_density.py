@@ -1,10 +1,14 @@
 """The density federation, its exact minima, and what training reaches of them."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 from numpy.testing import assert_allclose
 
 from fedem_lightning import (
@@ -20,9 +24,13 @@ from fedem_lightning import (
 )
 from fedem_lightning.data.datasets.density import densities, minimum_losses
 from fedem_lightning.engine.stacked import StackedBackbone
+from fedem_lightning.evaluate import main as evaluate
+from fedem_lightning.report.__main__ import main as report
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.summary import print_summary
+from helpers.commands import call
 from helpers.federations import make_trainer, parameters, stored, train
+from helpers.schema import problems_of_run
 
 GROUP = np.arange(100) % 4
 MINIMA = {  # of one to five models, and of a model a client
@@ -200,3 +208,35 @@ def test_results_and_table_have_the_minima(capsys: pytest.CaptureFixture[str]) -
     results["seconds"]["total"] = 1.0
     print_summary({**results, "algorithm": "fedem", "dataset": "density", "backbone": "categorical", "seed": 0})
     assert f"a model a client could reach {reference['minimum_loss']:.3f}" in capsys.readouterr().out
+
+
+def test_a_run_shows_losses_in_nats_and_nowhere_an_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No label can be told from a sample: an accuracy may fall while the model gets better."""
+    drawn, draw = list[str](), Figure.savefig
+
+    def see(figure: Figure, *arguments: Any, **options: Any) -> None:
+        drawn.extend(text for axes in figure.axes for text in (axes.get_xlabel(), axes.get_ylabel()))
+        draw(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", see)
+    small = ["dataset.n_clients=6", "dataset.unseen_fraction=0.2", "dataset.test_size=30", "trainer.max_epochs=2"]
+    chosen = ["dataset=density", "backbone=categorical", "trainer.check_val_every_n_epoch=1", "run_dir=run", *small]
+    assert call(tmp_path, monkeypatch, "algorithm=fedavg", *chosen) == 0
+    run = tmp_path / "run"
+    out = capsys.readouterr().out
+    assert "round 2/2: loss val " in out
+    assert "loss, nats" in out
+    evaluate([str(run), "--out", str(tmp_path / "evaluation")])
+    report([str(run), "--out", str(tmp_path / "report")])
+    out += capsys.readouterr().out
+    assert "equal to results.json, to the last bit" in out
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    texts = [path.read_text() for path in files if path.suffix in (".json", ".csv", ".md", ".tex", ".html")]
+    texts = [re.sub("<script>.*?</script>", "", text, flags=re.DOTALL) for text in texts]  # it knows all measures
+    columns = list(pd.read_parquet(run / "clients.parquet"))
+    assert "accuracy" not in " ".join([out, *drawn, *texts, *columns, *(path.name for path in files)]).lower()
+    assert {"loss_by_round.png", "loss_over_clients.png"} <= {path.name for path in files}
+    assert "loss, nats, seen clients, weighted" in drawn
+    assert problems_of_run(run) == []

@@ -125,7 +125,7 @@ def check_everybody_is_seen(algorithm: Algorithm, federation: Federation) -> Non
 def check_classes(algorithm: Algorithm, federation: Federation) -> None:
     """Raises UserError if labels are no classes."""
     name, kind = type(algorithm).__name__, type(federation.task).__name__
-    classes = hasattr(federation.task, "n_classes")
+    classes = "accuracy" in federation.task.measures
     require(classes, f"dataset.task: {name} needs classes as labels, expected classification or binary, got {kind}")
 
 

@@ -53,7 +53,7 @@ class _Done(MofNCompleteColumn):
 
 
 class RoundProgress(ProgressBar, RoundObserver):
-    """One bar over rounds with rate, time left and current accuracy; a second bar over a long stage.
+    """One bar over rounds with rate, time left and current scores; a second bar over a long stage.
 
     Stages are client updates, personalisation and scoring. Where the output is no terminal, a plain line is printed at
     every evaluation, and once a minute during a long stage. Before a long run a line estimates how long it will take.

@@ -23,7 +23,7 @@ class SampleScores:
 
     def __init__(self, federation: Federation, clients: Tensor) -> None:
         task = federation.task
-        self.measure = sample_measure(federation)
+        self.measure = task.measures[0]
         self.n = federation.splits["test"].counts(clients)  # int64 [C]
         self._next = self.n.cumsum(0) - self.n  # where the next sample of each client belongs
         # a process writes the samples of its clients, and the processes add up their bytes or floats
@@ -55,11 +55,6 @@ class SampleScores:
         """The content of test_samples.npz: n int64 [C], values bool or float32 [sum n], measure (a str)."""
         values = self.values.bool() if self._right_or_wrong else self.values
         return {"n": self.n.cpu().numpy(), "values": values.cpu().numpy(), "measure": np.array(self.measure)}
-
-
-def sample_measure(federation: Federation) -> str:
-    """The measure that is kept of each sample: the task's first, or the loss if the data know the smallest loss."""
-    return "loss" if "minimum_loss" in federation.truth else federation.task.measures[0]
 
 
 def sample_scores(federation: Federation, clients: Tensor) -> SampleScores | None:

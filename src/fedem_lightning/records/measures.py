@@ -7,7 +7,12 @@ SPLITS = ("train", "val", "test")
 
 HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False}
 
+_SHOWN = {"mse": (1.0, "squared error"), "accuracy": (100.0, "accuracy, %"), "loss": (1.0, "loss, nats")}
+"""Factor and unit of each measure, in the order in which one is preferred."""
+
 
 def headline(measures: Iterable[str]) -> tuple[str, float, str]:
     """The measure to show first among `measures`, with its factor and unit."""
-    return ("mse", 1.0, "squared error") if "mse" in measures else ("accuracy", 100.0, "accuracy, %")
+    given = set(measures)
+    name = next((measure for measure in _SHOWN if measure in given), "accuracy")
+    return name, *_SHOWN[name]

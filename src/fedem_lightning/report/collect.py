@@ -71,12 +71,14 @@ class Run:
 
     @property
     def measure(self) -> tuple[str, float]:
-        """The score that tables show, and its factor in the tables; for a density it is the loss."""
+        """The score that tables show, and its factor in the tables.
+
+        Of a density it is the loss, also where an older version has saved an accuracy.
+        """
         scores = self.results["test"] or self.results["train"]
         if "minimum_loss" in (self.results.get("reference") or {}):
             return "loss", 1.0
-        name, factor, _ = headline(scores)
-        return (name, factor) if name in scores else ("loss", 1.0)
+        return headline(scores)[:2]
 
     @property
     def participation(self) -> float:

@@ -96,7 +96,6 @@ def _last_scores(metrics: pd.DataFrame) -> str:
     for split in ("val", "test"):
         measures = [str(c).removeprefix(f"{split}/") for c in metrics if str(c).startswith(f"{split}/")]
         name, factor, _ = headline(measures)
-        name, factor = (name, factor) if name in measures else ("loss", 1.0)
         values = metrics[f"{split}/{name}"].dropna() if name in measures else pd.Series(dtype=float)
         if len(values):
             said += f", {split} {name} {factor * float(values.iloc[-1]):.4g}"

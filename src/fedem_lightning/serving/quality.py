@@ -20,7 +20,7 @@ CLASSES_DRAWN = 100
 
 
 class Quality:
-    """Collects predictions, in blocks.
+    """Collects predictions, in blocks. Of a density there is nothing beyond the loss.
 
     Args:
         schema: form of the samples, and the task.
@@ -31,11 +31,11 @@ class Quality:
         self.task, self.n = schema.task, 0
         n_classes = getattr(schema.task, "n_classes", None)
         self.names = None if n_classes is None else list(schema.classes or map(str, range(n_classes)))
-        self.calibration = self.confusions = None
-        if n_classes is not None:
+        self.calibration = self.confusions = self.r2 = self.error = None
+        if n_classes is not None and "accuracy" in self.task.measures:
             self.calibration = MulticlassCalibrationError(n_classes, n_bins=BINS)
             self.confusions = MulticlassConfusionMatrix(n_classes)
-        else:
+        elif "mse" in self.task.measures:
             self.r2 = R2Score(multioutput="uniform_average").set_dtype(torch.float64)
             self.error = MeanAbsoluteError().set_dtype(torch.float64)
 
@@ -47,7 +47,7 @@ class Quality:
             p = answer.flatten(0, -2).clamp(0, 1)  # rounding may leave [0, 1], and torchmetrics would take logits
             self.calibration.update(p, y.flatten())
             self.confusions.update(p, y.flatten())
-        else:
+        elif self.r2 is not None and self.error is not None:
             self.r2.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
             self.error.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
 
@@ -57,11 +57,13 @@ class Quality:
             return {}
         if self.calibration is not None:
             return {"calibration_error": float(self.calibration.compute())}
+        if self.r2 is None or self.error is None:
+            return {}
         found = {"r2": float(self.r2.compute())} if self.n > 1 else {}
         return {**found, "mean_absolute_error": float(self.error.compute())}
 
     def confusion(self) -> pd.DataFrame | None:
-        """Numbers of samples, a row for each true class and a column for each predicted one; None in a regression."""
+        """Numbers of samples, a row for each true class and a column for each predicted one; None without accuracy."""
         if self.confusions is None or self.names is None or self.n == 0:
             return None
         counts = self.confusions.compute().numpy()

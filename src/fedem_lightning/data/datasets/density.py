@@ -15,7 +15,7 @@ from fedem_lightning.data.splits import seen_clients
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import BelowOne, Count, Names, PositiveInt, Seed
-from fedem_lightning.tasks import Classification
+from fedem_lightning.tasks import Density
 
 N_GROUPS = 4
 """Number of true groups of clients; group i has symbol i."""
@@ -75,7 +75,7 @@ class DensityDataModule(FederatedDataModule):
                 np.concatenate(y),
                 client=np.concatenate([np.repeat(clients, n) for n in counts]),
                 split=np.repeat(np.arange(3, dtype=np.int8), np.multiply(counts, n_clients)),
-                task=Classification(n_symbols),
+                task=Density(n_symbols),
                 names=names,
                 seen=seen,
                 truth={"distribution": distribution, "group": group, "minimum_loss": entr(distribution).sum(axis=1)},

@@ -13,8 +13,9 @@ from fedem_lightning.run.config_history import flatten
 def best_and_last(curves: pd.DataFrame) -> dict[str, float]:
     """Scores of the best and of the last round with an evaluation.
 
-    The best round is chosen on validation alone: it has the best `val/accuracy` (of a regression `val/mse`), and of
-    equal ones it is the first. `best/test/accuracy` is the test score of that round, not the largest test score.
+    The best round is chosen on validation alone: it has the best `val/accuracy` (of a regression `val/mse`, of a
+    density `val/loss`), and of equal ones it is the first. `best/test/accuracy` is the test score of that round, not
+    the largest test score.
 
     Args:
         curves: metrics.csv.
