@@ -19,7 +19,7 @@ from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive
-from fedem_lightning.tasks import Loss
+from fedem_lightning.tasks import Loss, Task, training_loss
 
 Learner = dict[str, Models]
 """A learner's state: "params", "buffers" and "momentum", each name -> tensor (with leading axes where stacked).
@@ -106,10 +106,18 @@ class LocalStep:
     targets, a constant that does not change the minimiser.
     """
 
+    weighs_classes: ClassVar[bool] = True
+    """Whether its loss may have class weights; a step that needs likelihoods says no."""
+
     backbone: nn.Module
     task: Loss
     optimizer: ClientSGD
     lr: float
+
+    @classmethod
+    def loss_of(cls, task: Task) -> Loss:
+        """What such a step minimises."""
+        return training_loss(task) if cls.weighs_classes else task
 
     @functools.cached_property
     def key_names(self) -> list[str]:

@@ -4,7 +4,8 @@ FedEM's Assumption 3 needs a loss that is a negative log-likelihood, l(h(x), y) 
 PROBABILITIES (Eq. 5), or for real targets the means, so a task also defines how predictions are mixed.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -64,6 +65,8 @@ class Classification(Checked):
         n_classes: Y.
         n_targets: number of labels of a sample; a sequence's loss is the sum over them, its negative log-likelihood.
         class_weights: weights of the classes in the loss, [Y]; the scores are unweighted.
+        weigh_training_only: whether these weights are in the loss of local training alone (`training_loss`), so that
+            `losses` are a likelihood. False: they are in every loss, the E-step's too, as in FedEM's public code.
         label_smoothing: epsilon in [0, 1); the loss is that of the label's one-hot vector mixed with the uniform one,
             (1 - epsilon) e_y + epsilon / Y, with class weights on every class's term. The scores do not change.
 
@@ -71,8 +74,9 @@ class Classification(Checked):
 
     n_classes: TwoOrMore
     n_targets: int = 1
-    class_weights: tuple[float, ...] | None = None
+    class_weights: Sequence[float] | None = None
     label_smoothing: BelowOne = 0.0
+    weigh_training_only: bool = False
 
     @property
     def n_outputs(self) -> int:
@@ -86,7 +90,8 @@ class Classification(Checked):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy: outputs [n, Y], y [n]; for sequences [n, L, Y] and [n, L]."""
-        weights = None if self.class_weights is None else outputs.new_tensor(self.class_weights)
+        plain = self.class_weights is None or self.weigh_training_only
+        weights = None if plain else outputs.new_tensor(self.class_weights)
         options: dict[str, Any] = {"weight": weights, "label_smoothing": self.label_smoothing, "reduction": "none"}
         losses = F.cross_entropy(outputs.movedim(-1, 1), y, **options)
         return losses if y.ndim == 1 else losses.flatten(1).sum(dim=1)
@@ -130,10 +135,17 @@ class Density(Classification):
 
 @dataclass(frozen=True)
 class BinaryClassification:
-    """A label in {0, 1} with logistic loss; the backbone has one logit, that of class 1."""
+    """A label in {0, 1} with logistic loss; the backbone has one logit, that of class 1.
+
+    Args:
+        class_weights, weigh_training_only: see `Classification`.
+
+    """
 
     n_classes: int = 2
     n_targets: int = 1
+    class_weights: Sequence[float] | None = None
+    weigh_training_only: bool = False
 
     @property
     def n_outputs(self) -> int:
@@ -148,7 +160,9 @@ class BinaryClassification:
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Logistic loss."""
         logit = outputs.squeeze(-1)  # [n]
-        return F.binary_cross_entropy_with_logits(logit, y.to(logit.dtype), reduction="none")
+        losses = F.binary_cross_entropy_with_logits(logit, y.to(logit.dtype), reduction="none")
+        plain = self.class_weights is None or self.weigh_training_only
+        return losses if plain else losses * logit.new_tensor(self.class_weights)[y]
 
     def predict(self, outputs: Tensor) -> Tensor:
         """Log-probabilities of both classes."""
@@ -229,10 +243,23 @@ def _classification_scores(log_probs: Tensor, y: Tensor) -> dict[str, Tensor]:
     return {name: v if v.ndim == 1 else v.mean(dim=1) for name, v in (("accuracy", right), ("loss", loss))}
 
 
+def training_loss(task: Task) -> Loss:
+    """What local training minimises: the task's loss, with class weights that its likelihood does not have."""
+    only_training = getattr(task, "weigh_training_only", False)
+    return replace(task, weigh_training_only=False) if only_training else task  # type: ignore[type-var]
+
+
 def make_task(
-    name: str, n_classes: int, n_targets: int = 1, noise_scale: float = 1.0, label_smoothing: float = 0.0
+    name: str,
+    n_classes: int,
+    n_targets: int = 1,
+    noise_scale: float = 1.0,
+    label_smoothing: float = 0.0,
+    class_weights: Sequence[float] | None = None,
 ) -> Task:
     """Makes a task from its name in a configuration: classification, binary or regression.
+
+    `class_weights` are those of training alone.
 
     Raises:
         UserError: the name is unknown, a binary task has more than two classes, or a task without class labels has
@@ -240,11 +267,11 @@ def make_task(
 
     """
     if name == "classification":
-        return Classification(n_classes, label_smoothing=label_smoothing)
+        return Classification(n_classes, 1, class_weights, label_smoothing, class_weights is not None)
     require(label_smoothing == 0, f"dataset.label_smoothing: only a classification has it, got {label_smoothing}")
     if name == "binary":
         require(n_classes == 2, f"dataset.task: binary needs the labels 0 and 1, the data has {n_classes} classes")
-        return BinaryClassification()
+        return BinaryClassification(2, 1, class_weights, class_weights is not None)
     if name == "regression":
         return Regression(n_targets, noise_scale)
     raise UserError(f"dataset.task: expected classification, binary or regression, got {name}")

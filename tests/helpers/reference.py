@@ -41,10 +41,12 @@ def gradient(weight: np.ndarray, bias: np.ndarray, x: np.ndarray, y: np.ndarray,
     return d_weight, d_bias
 
 
-def fedem_round(thetas: list[Any], pi: np.ndarray, clients: list[Any], lr: float) -> tuple[Any, ...]:
+def fedem_round(
+    thetas: list[Any], pi: np.ndarray, clients: list[Any], lr: float, class_weights: np.ndarray | None = None
+) -> tuple[Any, ...]:
     """One round of Alg. 1 with one full batch per client and plain SGD.
 
-    thetas: M x (weight, bias); pi [T, M]; clients: T x (x, y).
+    thetas: M x (weight, bias); pi [T, M]; clients: T x (x, y); class_weights [Y] are in the M-step's loss alone.
     """
     n = sum(len(y) for _, y in clients)
     new_thetas = [(np.zeros_like(w), np.zeros_like(b)) for w, b in thetas]
@@ -54,7 +56,8 @@ def fedem_round(thetas: list[Any], pi: np.ndarray, clients: list[Any], lr: float
         q = e_step(pi[t], losses)
         new_pi[t] = pi_update(q)
         for m, (w, b) in enumerate(thetas):
-            d_w, d_b = gradient(w, b, x, y, q[:, m])
+            of_class = 1.0 if class_weights is None else class_weights[y]
+            d_w, d_b = gradient(w, b, x, y, q[:, m] * of_class)
             new_thetas[m][0][...] += len(y) / n * (w - lr * d_w)
             new_thetas[m][1][...] += len(y) / n * (b - lr * d_b)
     return new_thetas, new_pi

@@ -64,7 +64,7 @@ class Adaptation(Recorded, ABC):
 
         """
         optimizer, rounds = self.client_optimizer or algorithm.client_optimizer, algorithm.statistics.rounds
-        step = kind(algorithm.components[0], block.federation.task, optimizer, optimizer.lr)
+        step = kind(algorithm.components[0], kind.loss_of(block.federation.task), optimizer, optimizer.lr)
         return algorithm.local_solver(
             models, block, rounds, weights, step=step, epochs=self.epochs, only=only, keep_momentum=False, quiet=True
         )

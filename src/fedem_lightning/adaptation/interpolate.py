@@ -26,6 +26,8 @@ class MixtureStep(LocalStep):
     therefore the `log_odds` log a / (b p'), and 0 for padding.
     """
 
+    weighs_classes = False
+
     def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
         """The mixture's mean loss: losses -log p and log-odds [..., B], size [...] -> [...]."""
         gain = torch.logaddexp(weight - losses, torch.zeros_like(losses))

@@ -94,8 +94,8 @@ class LocalTraining:
         self: Algorithm, block: Block, round_: int, kind: type[LocalStep] = LocalStep, **options: Any
     ) -> LocalStep:
         """A local step of class `kind`, at the round's learning rate."""
-        backbone, task = self.components[0], block.federation.task
-        return kind(backbone, task, self.client_optimizer, self.lr_at(round_), **options)
+        backbone, loss = self.components[0], kind.loss_of(block.federation.task)
+        return kind(backbone, loss, self.client_optimizer, self.lr_at(round_), **options)
 
     def blocks(self: Algorithm, federation: Federation, clients: Tensor) -> Iterator[Block]:
         """Cuts `clients` into blocks of training samples that fit the engine's memory."""

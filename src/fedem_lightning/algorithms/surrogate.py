@@ -115,8 +115,10 @@ class MoreauSurrogate(Surrogate):
 
     def majorize(self, algorithm: Algorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """theta = prox(u), by gradient steps on the client's batches."""
-        backbone, task, params = algorithm.components[0], block.federation.task, algorithm.params_of(u)
-        step = PulledStep(backbone, task, ClientSGD(lr=self.inner_lr), self.inner_lr)
+        backbone, params = algorithm.components[0], algorithm.params_of(u)
+        step = PulledStep(
+            backbone, PulledStep.loss_of(block.federation.task), ClientSGD(lr=self.inner_lr), self.inner_lr
+        )
         extra = pulled(params, torch.full(v.shape[:1], self.penalty, device=v.device), len(algorithm.components))
         theta = algorithm.solve(u, block, round_, step=step, extra=extra, steps=self.inner_steps, keep_momentum=False)
         none = torch.zeros(len(block.index), len(algorithm.components), dtype=algorithm.parameter_dtype)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from fedem_lightning.data.class_weights import ClassWeights, class_weights
 from fedem_lightning.data.dealing import own_clients
 from fedem_lightning.data.federation import Domains, Federation
 from fedem_lightning.data.finite import check_finite
@@ -35,6 +36,7 @@ def checked_federation(
     n_classes: int | None,
     noise_scale: float,
     label_smoothing: float,
+    weights: ClassWeights | None,
     partition: PartitionName | Callable[..., Partition],
     options: Mapping[str, Any],
     fractions: Sequence[float],
@@ -65,14 +67,17 @@ def checked_federation(
     codes = (
         split_samples(dealt.client, seed, fractions) if split is None else check_split(as_array("split", split), len(x))
     )
+    seen = seen_clients(dealt.names, unseen_fraction, unseen, seed)
+    train = (codes == 0) & (dealt.client >= 0) & seen[dealt.client]
+    weights = class_weights(weights, y[train], n_classes)
     return Federation.from_arrays(
         x,
         y,
         dealt.client,
         codes,
-        task=make_task(task, n_classes, y[0].size, noise_scale, label_smoothing),
+        task=make_task(task, n_classes, y[0].size, noise_scale, label_smoothing, weights),
         names=dealt.names,
-        seen=seen_clients(dealt.names, unseen_fraction, unseen, seed),
+        seen=seen,
         domains=None if domain is None else _check_domains(as_array("domain", domain), len(x)),
         notes={**notes, **dealt.notes},
     )

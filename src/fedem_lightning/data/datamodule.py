@@ -8,6 +8,7 @@ import pytorch_lightning as pl
 import torch
 
 from fedem_lightning.data.arrays import checked_federation
+from fedem_lightning.data.class_weights import ClassWeights
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.partitions import Partition, PartitionName
 from fedem_lightning.records.hyperparameters import constructor_arguments, plain
@@ -60,6 +61,7 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
         n_classes: int | None = None,
         noise_scale: float = 1.0,
         label_smoothing: float = 0.0,
+        class_weights: ClassWeights | None = None,
         partition: PartitionName | Callable[..., Partition] = "natural",
         n_clients: ShareOrNumber | None = None,
         alpha: float = 0.4,
@@ -89,6 +91,7 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
             n_classes: Y; default: the largest label plus 1.
             noise_scale: standard deviation of real targets around their mean, in units of y.
             label_smoothing: of a classification, in [0, 1); see `Classification`.
+            class_weights: of the loss in training: "balanced", or a number for each class; see `class_weights`.
             partition: "natural": the clients are those of `client`. "iid", "dirichlet", "pachinko", "shards",
                 "quantity_skew", or a function (labels, seed, ...) deals the samples anew: see
                 `fedem_lightning.data.partitions`.
@@ -123,9 +126,9 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
             "shards_per_client": shards_per_client,
             "min_samples": min_samples,
         }
-        made = checked_federation(x, y, client, split, names, domain, coarse, **options, options=dealing)
-        data = FederatedDataModule(made)
-        data._describe(options | dealing)
+        more = {"weights": class_weights, "options": dealing}
+        data = FederatedDataModule(checked_federation(x, y, client, split, names, domain, coarse, **options, **more))
+        data._describe(options | dealing | {"class_weights": class_weights})
         return data
 
     def _describe(self, arguments: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedem_lightning.data.arrays import checked_federation
+from fedem_lightning.data.class_weights import ClassWeights
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.partitions import Partition, PartitionName
@@ -31,6 +32,7 @@ class NpzDataModule(FederatedDataModule):
         n_classes: Y; default: the largest label plus 1.
         noise_scale: standard deviation of real targets around their mean, in units of y.
         label_smoothing: of a classification, in [0, 1); see `Classification`.
+        class_weights: of the loss in training: "balanced", or a number for each class; see `class_weights`.
         partition: "natural": the clients that the file says. "iid", "dirichlet", "pachinko", "shards", "quantity_skew"
             or a function (labels, seed, ...) deals the samples anew: see `fedem_lightning.data.partitions`.
         n_clients, alpha, beta, n_label_groups, shards_per_client, min_samples: passed to the partition if it has them.
@@ -52,6 +54,7 @@ class NpzDataModule(FederatedDataModule):
         n_classes: TwoOrMore | None = None,
         noise_scale: Positive = 1.0,
         label_smoothing: BelowOne = 0.0,
+        class_weights: ClassWeights | None = None,
         partition: PartitionName | Callable[..., Partition] = "natural",
         n_clients: ShareOrNumber | None = None,
         alpha: Positive = 0.4,
@@ -92,6 +95,7 @@ class NpzDataModule(FederatedDataModule):
                 n_classes=n_classes,
                 noise_scale=noise_scale,
                 label_smoothing=label_smoothing,
+                weights=class_weights,
                 partition=partition,
                 options=options,
                 fractions=fractions,

@@ -18,6 +18,8 @@ from fedem_lightning.data.arrays import (
     check_targets,
     strings_or_whole,
 )
+from fedem_lightning.data.class_weights import ClassWeights
+from fedem_lightning.data.class_weights import class_weights as weights_of
 from fedem_lightning.data.columns import check_values, kind_of, numbers, words
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import own_clients
@@ -67,6 +69,7 @@ class TableDataModule(FederatedDataModule):
         n_classes: Y; default: the number of different labels.
         noise_scale: standard deviation of real targets around their mean, in units of the label.
         label_smoothing: of a classification, in [0, 1); see `Classification`.
+        class_weights: of the loss in training: "balanced", or a number for each class; see `class_weights`.
         partition: "natural": the clients that the column says. "iid", "dirichlet", "shards", "quantity_skew", or
             a function (labels, seed, ...) deals the samples anew: see `fedem_lightning.data.partitions`.
         n_clients, alpha, n_label_groups, shards_per_client, min_samples: passed to the partition if it has them.
@@ -93,6 +96,7 @@ class TableDataModule(FederatedDataModule):
         n_classes: TwoOrMore | None = None,
         noise_scale: Positive = 1.0,
         label_smoothing: BelowOne = 0.0,
+        class_weights: ClassWeights | None = None,
         partition: TablePartition | Callable[..., Partition] = "natural",
         n_clients: ShareOrNumber | None = None,
         alpha: Positive = 0.4,
@@ -129,6 +133,7 @@ class TableDataModule(FederatedDataModule):
         require(bool(train.any()), "dataset.split: no client that trains has a training sample")
         if labels.task == "regression":
             _advise_on_noise(labels.y[train], noise_scale)
+        weights = weights_of(class_weights, labels.y[train], labels.n_classes)
         made = TableFeatures.fit(frame, train, columns.features, columns.categorical)
         super().__init__(
             Federation.from_arrays(
@@ -136,7 +141,7 @@ class TableDataModule(FederatedDataModule):
                 labels.y,
                 owner,
                 codes,
-                task=make_task(labels.task, labels.n_classes, 1, noise_scale, label_smoothing),
+                task=make_task(labels.task, labels.n_classes, 1, noise_scale, label_smoothing, weights),
                 names=names,
                 seen=seen,
                 notes={
