@@ -74,6 +74,7 @@ def overrides(cell: Cell, options: argparse.Namespace) -> list[str]:
         words += ["learning_rates.hypcluster=0.06", "learning_rates.user_centric=0.06"]
     else:
         words = [f"dataset.n_clients={options.clients}", f"dataset.test_size={options.test_size}"]
+        words += ["learning_rates.hypcluster=1.0", "learning_rates.user_centric=1.0"]
     words += [f"algorithm={cell.method}", f"aggregation={cell.rule}", f"seed={cell.seed}"]
     words += [STREAMS] if cell.method == "user_centric" else []
     if cell.rule == "trimmed_mean":

@@ -29,8 +29,8 @@ def these(config: DictConfig) -> str:
 
 def brought_by(path: Path, key: str) -> dict[str, Any]:
     """What a file itself says was chosen for some data and network."""
-    chosen = (OmegaConf.to_container(OmegaConf.load(path), resolve=False) or {}).get("chosen_for", {})  # type: ignore[union-attr]
-    return dict(chosen.get(key, {}))
+    content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    return dict((content or {}).get("chosen_for", {}).get(key, {}))
 
 
 def same_data(config: DictConfig, experiment: str) -> bool:
@@ -41,7 +41,8 @@ def same_data(config: DictConfig, experiment: str) -> bool:
 def files_of(experiment: str, config: DictConfig) -> list[Path]:
     """The files that may choose for an experiment: its own, its data set's, and that of the same data and network."""
     own = CONFIG_DIR / "experiment" / f"{experiment}.yaml"
-    bases = [name for name in OmegaConf.load(own).get("defaults", []) if isinstance(name, str)]
+    defaults = OmegaConf.select(OmegaConf.load(own), "defaults", default=[])
+    bases = [name for name in defaults if isinstance(name, str)]
     found = [CONFIG_DIR / "experiment" / f"{name}.yaml" for name in bases if name in EXPERIMENTS]
     return [own, CONFIG_DIR / "chosen_for_synthetic.yaml", *(path for path in found if same_data(config, path.stem))]
 
@@ -52,8 +53,8 @@ def test_no_experiment_inherits_what_was_chosen_for_other_data(experiment: str) 
     config = composed(f"+experiment={experiment}", *(f"+algorithm@all.{name}={name}" for name in ALGORITHMS))
     brought = [brought_by(path, these(config)) for path in files_of(experiment, config)]
     for part in ("learning_rates", "method_settings"):
-        everything = OmegaConf.to_container(config.get("chosen_for") or OmegaConf.create(), resolve=False)
-        composed_ones = everything.get(these(config), {}).get(part, {})  # type: ignore[union-attr]
+        everything: Any = OmegaConf.to_container(config.get("chosen_for") or OmegaConf.create(), resolve=False)
+        composed_ones = everything.get(these(config), {}).get(part, {})
         assert set(composed_ones) <= {name for found in brought for name in found.get(part, {})}
     chosen = {name for found in brought for name in found.get("learning_rates", {})}
     chosen |= {"fedavg_ensemble"} & {f"{name}_ensemble" for name in chosen}  # each of its members is a FedAvg

@@ -28,8 +28,8 @@ _Loader.yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 def read_config(path: Path) -> dict[str, Any]:
     """A run's configuration, resolved as if its seed were 0, with dotted keys.
 
-    Interpolations of keys and those of this package's own configurations (`oc.select`, `first`, `by_fidelity`, `chosen`) are
-    resolved. Any other, such as `${oc.env:X}`, stays as it is written.
+    Interpolations of keys and those of this package's own configurations (`oc.select`, `first`, `by_fidelity`,
+    `chosen`) are resolved. Any other, such as `${oc.env:X}`, stays as it is written.
 
     Raises:
         UserError: the configuration is unreadable, larger than 1 MB, nested more than 50 deep, or has aliases.

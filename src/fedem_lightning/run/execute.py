@@ -45,6 +45,7 @@ from fedem_lightning.run.run_folder import (
 from fedem_lightning.run.stopping import StopSignals
 from fedem_lightning.run.summary import print_summary
 from fedem_lightning.startup.rank import in_another_process
+from fedem_lightning.tasks import Regression
 
 
 def run(
@@ -93,7 +94,7 @@ def run(
             (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
             _announce(folder, model, data, trainer)
             if rates:
-                print(rate_line(rates, config, choices, overrides, flags), flush=True)
+                print(rate_line(rates, config, choices, _to_tune(data, overrides, flags)), flush=True)
             _announce_resumption(checkpoint, stop.resumed_rounds)
         names = _names(config, choices, overrides, flags) | {"learning_rates": [rate._asdict() for rate in rates]}
         results: dict[str, Any] = {}
@@ -146,6 +147,14 @@ def _announce(folder: Path, model: FederatedAlgorithm, data: FederatedDataModule
     print(f"{data.federation}; engine {engine.name} ({engine.reason}){several}; {folder}", flush=True)
     for name, store in model.client_stores().items():
         print(f"kept, {name}: {store}", flush=True)
+
+
+def _to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence[str]) -> str:
+    """The command that tunes the clients' learning rate on a run's data."""
+    left_out = ("run_dir", "ckpt_path", "logger")
+    kept = [word for word in overrides if word.lstrip("+").partition("=")[0] not in left_out]
+    error = ["hydra.sweeper.direction=minimize"] if isinstance(data.federation.task, Regression) else []
+    return run_command(["+tune=learning_rate", *kept, *error], ["-m", *flags])
 
 
 def _announce_resumption(checkpoint: Path | None, rounds: int) -> None:

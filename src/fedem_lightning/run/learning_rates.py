@@ -9,7 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.records.chosen import data_and_network, find_chosen
-from fedem_lightning.run.resuming import run_command
 from fedem_lightning.run.usage import CONFIG_DIR
 
 
@@ -55,14 +54,8 @@ def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str
     return {"own": "learning_rates", "chosen_for": "chosen_for" if "${chosen:" in raw else None}.get(place)
 
 
-def rate_line(
-    rates: Sequence[Rate],
-    config: DictConfig,
-    choices: Mapping[str, str],
-    overrides: Sequence[str],
-    flags: Sequence[str],
-) -> str:
-    """One line on a run's learning rates, with the command that tunes the clients' if nobody has chosen it."""
+def rate_line(rates: Sequence[Rate], config: DictConfig, choices: Mapping[str, str], to_tune: str) -> str:
+    """One line on a run's learning rates; `to_tune` is the command that chooses the clients'."""
     these = data_and_network(functools.partial(OmegaConf.select, config))
     experiment = choices.get("experiment")
     said: dict[Any, str] = {
@@ -73,9 +66,5 @@ def rate_line(
         None: f"the default, nobody chose it for {these}",
     }
     parts = [f"{rate.rate:g} of {rate.of}, {said[rate.chosen_by]}" for rate in rates]
-    advice = ""
-    if rates[0].chosen_by is None:
-        left_out = ("run_dir", "ckpt_path", "logger")
-        kept = [word for word in overrides if word.lstrip("+").partition("=")[0] not in left_out]
-        advice = f"; choose one with {run_command(['+tune=learning_rate', *kept], ['-m', *flags])}"
-    return f"learning rate {'; '.join(parts)}{advice}"
+    by_default = rates[0].of == choices["algorithm"] and rates[0].chosen_by is None
+    return f"learning rate {'; '.join(parts)}" + (f"; choose one with {to_tune}" if by_default else "")
