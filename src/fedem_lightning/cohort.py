@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.errors import require
-from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.randomness import Purpose, generator, secret_uniforms
 
 
 def sample_cohort(
@@ -27,12 +27,17 @@ def sample_cohort(
     return draw_clients(clients, number, generator(seed, Purpose.COHORT, round_), odds)
 
 
-def sample_independently(clients: Tensor, participation: float | int, seed: int, round_: int) -> Tensor:
-    """A cohort in which each client is with the same probability, whoever else is: a function of (seed, round).
+def sample_independently(
+    clients: Tensor, participation: float | int, seed: int, round_: int, secret: str = ""
+) -> Tensor:
+    """A cohort in which each client is with the same probability, whoever else is; it may be empty.
 
-    It may be empty. For the arguments see `sample_cohort`.
+    It is a function of (seed, round), or of (secret, round) if there is a secret. For the others see `sample_cohort`.
     """
-    drawn = generator(seed, Purpose.COHORT, round_).random(len(clients))
+    if secret:
+        drawn = secret_uniforms(secret, len(clients), Purpose.COHORT, round_)
+    else:
+        drawn = generator(seed, Purpose.COHORT, round_).random(len(clients))
     chosen = drawn < expected_size(participation, len(clients)) / len(clients)
     return clients[torch.from_numpy(chosen).to(clients.device)]
 

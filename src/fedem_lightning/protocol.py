@@ -72,6 +72,7 @@ class Algorithm(Protocol):
     client_axes: dict[str, int]
     unsent: set[str]
     remote: RemoteClients | None
+    cohort_secret: str
 
     @property
     def uses_server_optimizer(self) -> bool: ...

@@ -3,10 +3,14 @@
 So results depend neither on the blocks of clients, nor on their order, nor on whether a run was resumed.
 """
 
+import hashlib
+import math
+import os
 from enum import IntEnum
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
 
@@ -46,6 +50,24 @@ class Purpose(IntEnum):
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
     """A NumPy generator determined by its arguments alone, e.g. `generator(seed, Purpose.SHUFFLE, round, client)`."""
     return np.random.default_rng((seed, int(purpose), *key))
+
+
+def secret_uniforms(secret: str, n: int, *key: int) -> np.ndarray:
+    """Uniform numbers in (0, 1), float64 [n]: a function of a secret and a key, which tells nothing of the secret."""
+    return _uniforms(hashlib.shake_256(f"{secret} {key}".encode()).digest(8 * n))
+
+
+class SystemNoise:
+    """Normal numbers from the system's entropy: nobody can draw them again, and so subtract them."""
+
+    def normal(self, size: tuple[int, ...] = ()) -> np.ndarray:
+        """Standard normal numbers, float64, of the shape `size`."""
+        return ndtri(_uniforms(os.urandom(8 * math.prod(size)))).reshape(size)
+
+
+def _uniforms(data: bytes) -> np.ndarray:
+    """Numbers in (0, 1) from random bytes, eight for each."""
+    return ((np.frombuffer(data, dtype="<u8") >> 12) + 0.5) / 2**52
 
 
 def hash32(value: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from fedem_lightning.aggregation.sent import Means, Models, Sent, all_finite
 from fedem_lightning.aggregation.weighted_mean import form_of
 from fedem_lightning.errors import require
 from fedem_lightning.processes import Processes
-from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.randomness import Purpose, SystemNoise, generator
 from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive
 
 
@@ -121,7 +121,7 @@ class ClippedSum(Collector):
         parameters: names of the trained parameters.
         received: theta, the models that every client has received, [1, M, ...].
         expected: q T.
-        key: of the noise: seed and round; None: noise that nobody can draw again.
+        key: of the noise: seed and round; None: noise from the system's entropy.
 
     """
 
@@ -182,15 +182,10 @@ class ClippedSum(Collector):
         n_models = len(next(iter(models.values())))
         return Means(models, torch.ones(n_models, dtype=torch.bool), torch.tensor([self.expected], dtype=torch.float64))
 
-    def _draws(self) -> np.random.Generator:
+    def _draws(self) -> np.random.Generator | SystemNoise:
         if self.key is None:
-            return secret_generator()
+            return SystemNoise()
         return generator(self.key[0], Purpose.PRIVACY, self.key[1])
-
-
-def secret_generator() -> np.random.Generator:
-    """A NumPy generator whose seed the system has drawn: its noise cannot be drawn again, and so not be subtracted."""
-    return np.random.default_rng()
 
 
 def _check(sent: Sent, parameters: set[str]) -> None:

@@ -154,6 +154,7 @@ class FederatedAlgorithm(
         self._guest = None
         self.observer = RoundObserver()  # a progress bar replaces it
         self.remote: RemoteClients | None = None  # where clients are not simulated here
+        self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json

@@ -3,6 +3,7 @@
 Shapes: T clients, C clients of a block or cohort, M components, n samples, G averages; `Models` are [C, M, ...].
 """
 
+import secrets
 from abc import abstractmethod
 
 import numpy as np
@@ -169,5 +170,7 @@ class Contract:
     def cohort(self: Algorithm, federation: Federation, round_: int) -> Tensor:
         """The cohort of a round, int64, ascending. Default: clients drawn uniformly (q-FFL: by size)."""
         if self.aggregation.samples_independently:
-            return sample_independently(federation.clients(), self.participation, self.seed, round_)
+            if self.remote is not None and not self.cohort_secret:  # clients are sent the seed
+                self.cohort_secret = secrets.token_hex(32)
+            return sample_independently(federation.clients(), self.participation, self.seed, round_, self.cohort_secret)
         return sample_cohort(federation.clients(), self.participation, self.seed, round_)

@@ -151,7 +151,7 @@ class LightningHooks:
         """Adds the statistics and the diagnostics."""
         self.statistics.tick()
         checkpoint["statistics"], checkpoint["diagnostics"] = self.statistics.state_dict(), self.diagnostics
-        checkpoint["federation"] = self.federation_digest
+        checkpoint["federation"], checkpoint["cohort_secret"] = self.federation_digest, self.cohort_secret
         checkpoint["schema"] = None if self.schema is None else self.schema.state()
         checkpoint["recipe"] = recipe_of(self)  # type: ignore[arg-type]
         checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = self._saved_arguments  # for load_from_checkpoint
@@ -162,6 +162,7 @@ class LightningHooks:
         self.federation_digest = checkpoint["federation"]
         self.schema, self._guest = schema_of(checkpoint), None
         self.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
+        self.cohort_secret = checkpoint.get("cohort_secret", "")
         saved = checkpoint["state_dict"]
         # Lightning loads the tensors before `trainer.precision=64-true` makes the model double, and would lose bits
         self.to(next(saved[name].dtype for name, _ in self.components.named_parameters(prefix="components")))
