@@ -1,6 +1,7 @@
 """PrivateMean against its equations in NumPy, and what it refuses."""
 
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import kstest, norm
 
 from fedem_lightning import (
     APFL,
@@ -25,6 +26,8 @@ from fedem_lightning import (
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.cohort import sample_independently
 from fedem_lightning.evaluation.privacy import choose_noise, epsilon_of, spent
+from fedem_lightning.randomness import SystemNoise, secret_uniforms
+from fedem_lightning.run.summary import _privacy_lines
 from helpers.conformance import Noisy
 from helpers.federations import make_data, make_model, make_trainer, parameters
 
@@ -198,6 +201,28 @@ def test_what_a_run_has_spent_is_for_the_federation_that_the_noise_is_for() -> N
     assert (found["n_clients"], found["sampling"]) == (10_000, 0.1)
     assert found["epsilon"] == pytest.approx(epsilon_of(1.0, 0.1, 10, 1e-6))
     assert spent(PrivateMean(noise_multiplier=0.0), 1.0, 4, rounds=3)["epsilon"] is None
+
+
+def test_the_number_stands_with_its_assumptions() -> None:
+    here, there = (spent(PrivateMean(), 0.5, 4, 3, deployed)["assumptions"] for deployed in (False, True))
+    assert "the seed" in here[0]
+    assert "not cryptographic" in here[0]
+    assert "secret" in there[0]
+    assert here[1:] == there[1:]
+    results = {"privacy": spent(PrivateMean(), 0.5, 4, 3), "n_clients": 4}
+    assert re.fullmatch(r"privacy of a client: epsilon [\d.]+ at delta 1e-06, if nobody.*", *_privacy_lines(results))
+
+
+def test_noise_from_the_system_is_normal() -> None:
+    drawn = SystemNoise().normal((200, 500))
+    assert drawn.shape == (200, 500)
+    assert kstest(drawn.ravel(), norm.cdf).pvalue > 1e-6
+    assert not np.array_equal(SystemNoise().normal((3,)), SystemNoise().normal((3,)))
+    assert SystemNoise().normal().shape == ()
+    uniform = secret_uniforms("secret", 100_000, 0, 5)
+    assert kstest(uniform, "uniform").pvalue > 1e-6
+    assert np.array_equal(uniform, secret_uniforms("secret", 100_000, 0, 5))
+    assert not np.array_equal(uniform, secret_uniforms("secret", 100_000, 0, 6))
 
 
 def trained(kind: Any, rule: Any, data: FederatedDataModule | None = None, **options: Any) -> Any:

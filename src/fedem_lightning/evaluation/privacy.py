@@ -7,8 +7,20 @@ from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.cohort import expected_size
 from fedem_lightning.errors import require
 
+SIMULATED = (
+    "nobody else knows the seed, from which cohorts and noise are drawn, by a generator that is not cryptographic"
+)
+DEPLOYED = "nobody but the server knows who is in a cohort; cohorts are drawn from its secret, noise from the system"
+OF_ALL = (
+    "only models are published, not scores, metrics, or the states that clients keep",
+    "nothing was chosen by looking at these clients' data: their number, the form of samples, the settings",
+)
+"""What the guarantee assumes; docs/privacy.md says more."""
 
-def spent(rule: PrivateMean, participation: float | int, n_clients: int, rounds: int) -> dict[str, Any]:
+
+def spent(
+    rule: PrivateMean, participation: float | int, n_clients: int, rounds: int, deployed: bool = False
+) -> dict[str, Any]:
     """The guarantee for a client, whose data are all added or removed, after some rounds.
 
     Args:
@@ -16,10 +28,11 @@ def spent(rule: PrivateMean, participation: float | int, n_clients: int, rounds:
         participation: q, or a number of clients.
         n_clients: T.
         rounds: number of noisy means.
+        deployed: whether clients are processes of their own.
 
     Returns:
-        epsilon (None: infinite), delta, noise_multiplier, clip (S of the last round), sampling (q), and n_clients: of
-        the federation that the guarantee is for, more than T with `cohort`.
+        epsilon (None: infinite), delta, noise_multiplier, clip (S of the last round), sampling (q), n_clients: of the
+        federation that the guarantee is for, more than T with `cohort`; and assumptions: when it holds.
 
     """
     size = expected_size(participation, n_clients)
@@ -33,6 +46,7 @@ def spent(rule: PrivateMean, participation: float | int, n_clients: int, rounds:
         "clip": float(rule.length),
         "sampling": q,
         "n_clients": round((rule.cohort or size) / q),
+        "assumptions": [DEPLOYED if deployed else SIMULATED, *OF_ALL],
     }
 
 

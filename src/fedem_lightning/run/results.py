@@ -122,7 +122,8 @@ def _privacy(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str,
     rule, n_clients = algorithm.aggregation, len(federation.clients())
     if not isinstance(rule, PrivateMean):
         return {}
-    return {"privacy": spent(rule, algorithm.participation, n_clients, algorithm.statistics.rounds)}
+    deployed = algorithm.remote is not None
+    return {"privacy": spent(rule, algorithm.participation, n_clients, algorithm.statistics.rounds, deployed)}
 
 
 def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:

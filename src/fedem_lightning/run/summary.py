@@ -74,7 +74,9 @@ def _privacy_lines(results: dict[str, Any]) -> list[str]:
     epsilon = "infinite" if found["epsilon"] is None else f"{found['epsilon']:.3g}"
     n, own = found["n_clients"], results["n_clients"]
     whose = "a client" if n == own else f"a client among {n}, with the noise for so many; the run has {own}"
-    return [f"privacy of {whose}: epsilon {epsilon} at delta {found['delta']:g}"]
+    said = f"privacy of {whose}: epsilon {epsilon} at delta {found['delta']:g}"
+    assumed = found.get("assumptions") or []  # older runs say none
+    return [said + (f", if {assumed[0]}" if assumed and found["epsilon"] is not None else "")]
 
 
 def _number(value: float | None, factor: float) -> str:
