@@ -15,6 +15,7 @@ from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
+from fedem_lightning.errors import require
 from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.check import Checked
@@ -95,6 +96,14 @@ class ClientSGD(Checked):
             torch._foreach_add_(momentum, grads)
             grads = momentum
         torch._foreach_add_(params, grads, alpha=-lr)
+
+
+def check_client_optimizer(optimizer: object) -> None:
+    """Raises UserError for an optimiser of torch's: the clients' models are stacked, and take their steps together."""
+    kind = getattr(optimizer, "func", optimizer)  # of a functools.partial
+    name = kind.__name__ if isinstance(kind, type) else type(kind).__name__
+    said = "algorithm.client_optimizer: expected a ClientSGD, such as ClientSGD(lr=0.1, momentum=0.9)"
+    require(optimizer is None or isinstance(optimizer, ClientSGD), f"{said}, got {name}")
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,13 @@ class Processes:
 
 
 def require_ddp(trainer: pl.Trainer) -> None:
-    """Raises UserError if the Trainer starts several processes by another strategy, which would lose their results."""
-    one = trainer.world_size == 1
-    fits = isinstance(trainer.strategy, DDPStrategy) and trainer.strategy._start_method == "popen"
-    require(one or fits, "trainer.strategy: expected ddp for several devices, got another")
+    """Raises UserError if the Trainer starts processes by another strategy, which would lose their results."""
+    strategy = trainer.strategy
+    method = getattr(strategy, "_start_method", "popen")
+    expected = "trainer.strategy: expected ddp (in a notebook: one device)"
+    require(method == "popen", f"{expected}, got ddp_{method}, whose processes do not hand back what they have counted")
+    fits = trainer.world_size == 1 or isinstance(strategy, DDPStrategy)
+    require(fits, f"{expected}, got {type(strategy).__name__}")
 
 
 LAUNCH_VARIABLES = (

@@ -1,5 +1,6 @@
 """What a user of Lightning meets: classes and options that cannot be meant, what comes back, what is logged."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ import yaml
 from pytorch_lightning.callbacks import (
     BatchSizeFinder,
     EarlyStopping,
+    EMAWeightAveraging,
     GradientAccumulationScheduler,
     LearningRateFinder,
     ModelCheckpoint,
@@ -21,11 +23,13 @@ from pytorch_lightning.callbacks import (
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.tuner.tuning import Tuner
 from torch import nn
+from torch.utils.data import DataLoader
 
 from fedem_lightning import (
     CNN,
     ClientSGD,
     FedAvg,
+    FedEM,
     FederatedAlgorithm,
     FederatedDataModule,
     FedProx,
@@ -210,6 +214,7 @@ CALLBACKS: dict[str, Callable[[], pl.Callback]] = {
     "BatchSizeFinder": BatchSizeFinder,
     "LearningRateFinder": LearningRateFinder,
     "GradientAccumulationScheduler": lambda: GradientAccumulationScheduler({0: 2}),
+    "WeightAveraging": EMAWeightAveraging,
     "StochasticWeightAveraging": lambda: StochasticWeightAveraging(0.1),
 }
 
@@ -219,6 +224,52 @@ def test_callbacks_that_cannot_be_meant_say_what_to_use(name: str) -> None:
     data = make_data()
     with pytest.raises(UserError, match=f"^{name}: "):
         train(make_model(FedAvg, data), data, 2, callbacks=[CALLBACKS[name]()])
+
+
+def loader() -> DataLoader[Any]:
+    return DataLoader(torch.zeros(4, 4))  # type: ignore[arg-type]
+
+
+NOT_MEANT: dict[str, tuple[Callable[[FedAvg, FederatedDataModule], Any], str]] = {
+    "a model called": (lambda model, _: model(torch.zeros(4, 4)), r"model\(x\): .* model.client\(NAME\).predict\(x\)"),
+    "predict": (lambda model, _: model.predict(torch.zeros(4, 4)), r"predict: .* model.client\(NAME\).predict\(x\)"),
+    "a loader to predict": (
+        lambda model, _: make_trainer(1).predict(model, loader()),
+        "data: .* got batches of Tensor",
+    ),
+    "a loader to fit": (lambda model, _: make_trainer(1).fit(model, loader()), "data: expected a FederatedDataModule"),
+    "an optimiser": (
+        lambda model, data: make_model(FedAvg, data, client_optimizer=torch.optim.SGD(model.parameters(), lr=0.1)),
+        r"client_optimizer: expected a ClientSGD, such as ClientSGD\(lr=0.1, momentum=0.9\), got SGD",
+    ),
+    "a maker of optimisers": (
+        lambda _, data: make_model(FedAvg, data, client_optimizer=functools.partial(torch.optim.Adam, lr=0.1)),
+        "client_optimizer: .* got Adam",
+    ),
+    "an optimiser of an adaptation": (lambda *_: Finetune(client_optimizer=torch.optim.SGD), "got SGD"),  # type: ignore
+    "a server's optimiser": (
+        lambda model, data: make_model(FedAvg, data, server_optimizer=torch.optim.SGD(model.parameters(), lr=0.1)),
+        "server_optimizer: expected a function that makes it, .* got an optimiser",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*(many workers|val_dataloader|logging interval)")
+@pytest.mark.parametrize("name", NOT_MEANT)
+def test_what_lightning_users_may_try_says_what_to_do(name: str) -> None:
+    data = make_data()
+    attempt, said = NOT_MEANT[name]
+    with pytest.raises(UserError, match=said):
+        attempt(make_model(FedAvg, data), data)
+
+
+def test_another_methods_checkpoint_is_named(tmp_path: Path) -> None:
+    data = make_data()
+    trainer = make_trainer(1)
+    trainer.fit(make_model(FedAvg, data), data)
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    with pytest.raises(UserError, match="was written by FedAvg, and FedEM cannot go on from it; resume with FedAvg"):
+        make_trainer(2).fit(make_model(FedEM, data), data, ckpt_path=tmp_path / "a.ckpt", weights_only=True)
 
 
 def test_the_tuner_is_refused_and_the_batch_size_stays() -> None:

@@ -4,6 +4,7 @@ import functools
 import json
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 import wandb
 from omegaconf import OmegaConf
 
+from fedem_lightning.models import client_store
 from fedem_lightning.run.cli import _config_flags
 from helpers.commands import TINY, call, finish, start
 from helpers.runs import figures, leave_undrawn, snapshot
@@ -133,7 +135,17 @@ WRONG = {
     ),
     "spawned processes": (
         ["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"],
-        "trainer.strategy: expected ddp for several devices",
+        "trainer.strategy: expected ddp (in a notebook: one device), got ddp_spawn",
+    ),
+    "a spawned process": (["trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"], "got ddp_spawn"),
+    "averaged weights": (
+        ["+callbacks.mean._target_=pytorch_lightning.callbacks.WeightAveraging", "run_dir=averaged"],
+        "WeightAveraging: it would average clients' private state",
+    ),
+    "another method": (["ckpt_path={ckpt}", "algorithm=fedavg"], "was written by FedEM, and FedAvg cannot go on from"),
+    "no file, seen from the run's folder": (
+        ["dataset=npz", "dataset.path=none.npz", "hydra.job.chdir=true", "run_dir=away"],
+        "/none.npz",
     ),
 }
 
@@ -171,6 +183,44 @@ def test_mistakes_get_one_line_and_code_2(
     assert err.count("\n") == 1
     assert WRONG[name][1] in err
     assert snapshot(run) == before
+
+
+def test_paths_are_meant_from_where_they_were_typed(
+    wrong_files: Path, finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """hydra.job.chdir=true changes to the run's folder."""
+    away = ["hydra.job.chdir=true", "run_dir=away"]
+    data = ["dataset=npz", "dataset.path=good.npz", "dataset.fractions=[1,0,0]", "trainer.max_epochs=0"]
+    assert call(wrong_files, monkeypatch, *data, *away) == 0
+    capsys.readouterr()
+    checkpoint = ["dataset.n_clients=9", "ckpt_path=first/checkpoints/round-000004.ckpt"]
+    assert call(wrong_files, monkeypatch, *TINY, *checkpoint, *away[:1], "run_dir=on") == 2
+    assert f"{wrong_files}/first/checkpoints/round-000004.ckpt has pi of shape" in capsys.readouterr().err
+
+
+def test_the_start_says_who_takes_part_and_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in `+experiment=femnist`: 15 % of the writers, whose momentum stays with them."""
+    images = np.random.default_rng(0).integers(0, 255, (400, 28, 28), dtype=np.uint8)
+    np.savez(tmp_path / "writers.npz", x=images, y=np.arange(400) % 62, client=np.repeat(np.arange(20), 20))
+    monkeypatch.setattr(client_store, "MEMORY_LIMIT", 0)
+    few = ["+experiment=femnist", "dataset.path=writers.npz", "backbone=mlp", "trainer.max_epochs=0"]
+    assert call(tmp_path, monkeypatch, *few) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "3 of the data's 20 clients: dataset.n_clients=0.15 (null: all)" in lines
+    kept = next(line for line in lines if line.startswith("kept, kept_momentum: 3 rows x 0.651 MB = 0.00195 GB"))
+    assert f"in a temporary file of {tempfile.gettempdir()} (TMPDIR); local_training.state=restart" in kept
+
+
+@pytest.mark.parametrize(("rounds", "evaluated"), [(2, [1, 2]), (25, list(range(2, 25, 2)))])
+def test_a_run_evaluates_about_ten_times(
+    rounds: int, evaluated: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = [*TINY[:3], f"trainer.max_epochs={rounds}", "run_dir=run"]
+    assert call(tmp_path, monkeypatch, *chosen) == 0
+    metrics = pd.read_csv(tmp_path / "run" / "metrics.csv")
+    assert metrics["round"][metrics["val/accuracy"].notna()].tolist() == evaluated
 
 
 def test_a_mistake_in_a_process_of_its_own(wrong_files: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 from typing import Any
 
+import lightning_fabric
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -10,10 +11,12 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from fedem_lightning import APFL, CNN, MLP, ClientSGD, FedAvg, FedEM, FederatedDataModule
+from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.callbacks import RoundProgress, progress
 from fedem_lightning.callbacks.progress import duration, faster_with
+from fedem_lightning.errors import UserError
 from fedem_lightning.run import devices
-from fedem_lightning.run.devices import arithmetic, pick_devices
+from fedem_lightning.run.devices import arithmetic, pick_accelerator, pick_devices
 from helpers.federations import make_data, make_trainer
 
 
@@ -59,6 +62,21 @@ def test_many_more_processes_than_cores_are_warned_of(
 
 def test_on_an_accelerator_it_is_one_unless_asked() -> None:
     assert (chosen("loop", 10**6, accelerator="gpu"), chosen("loop", 1, "auto", accelerator="gpu")) == (1, "auto")
+
+
+def test_on_a_mac_auto_is_the_cpu_and_mps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (pl.accelerators.mps, lightning_fabric.accelerators.mps):
+        monkeypatch.setattr(module.MPSAccelerator, "is_available", staticmethod(lambda: True))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(devices, "cores", lambda: 3)
+    assert [pick_accelerator(OmegaConf.create({"trainer": {"accelerator": a}})) for a in ("auto", "cpu", "mps")] == [
+        *("cpu", "cpu", "mps")
+    ]
+    assert chosen("loop", 10**6, accelerator="auto") == 3
+    for accelerator in ("mps", "auto"):  # Lightning's auto takes it
+        trainer = pl.Trainer(accelerator=accelerator, logger=False, enable_checkpointing=False)
+        with pytest.raises(UserError, match=r"accelerator: a Mac's GPU \(mps\) has no float64, .* expected cpu"):
+            check_trainer(trainer)
 
 
 def test_arithmetic_by_hand() -> None:

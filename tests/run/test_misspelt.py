@@ -38,6 +38,13 @@ ANSWERS = {
     "trainer.benchmark=true": f"trainer.benchmark: {LISTED} Trainer takes it: +trainer.benchmark=true",
     "algorithm.server_optimizer.momentum=0.9": f"{LISTED} SGD takes it: +algorithm.server_optimizer.momentum=0.9",
     "logger=wandb logger.wandb.entity=me": "if wandb_logger takes it, add it with +logger.wandb.entity=me",
+    "trainer.benchmark=yes": "trainer.benchmark: expected true, false or null, got 'yes'",
+    # what would be refused is not advised
+    "trainer.gradient_clip_val=1": "trainer.gradient_clip_val: the Trainer does not see the gradients",
+    "trainer.limit_train_batches=0.5": "trainer.limit_train_batches: an epoch is a round",
+    "algorithm.server_optimizer.momentum=-1": "the optimiser refuses lr=1.0, momentum=-1",
+    # Hydra removes no key that is null
+    "~trainer.profiler": "it is null already, which Hydra cannot remove; leave ~trainer.profiler out",
     "algorithm.seed=3": "algorithm.seed: no such key; did you mean dataset.seed or seed?",
     "+algorithm.seed=3": "algorithm.seed: no such key; did you mean dataset.seed or seed?",
     "+trainer.logger=false": "trainer.logger: no such key; did you mean logger?",

@@ -25,10 +25,11 @@ from fedem_lightning.compression import Compression
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
+from fedem_lightning.errors import require
 from fedem_lightning.evaluation.samples import SampleScores
 from fedem_lightning.faults import Faults
 from fedem_lightning.history import RoundMetrics, RoundObserver, Statistics
-from fedem_lightning.local_solver import ClientSGD
+from fedem_lightning.local_solver import ClientSGD, check_client_optimizer
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone, make_components, model_state
 from fedem_lightning.models.features import users_network
@@ -133,7 +134,10 @@ class FederatedAlgorithm(
         self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
         self.networks = check_networks(networks)
         self.aggregation, self.compression, self.faults = make_aggregation(aggregation), compression, faults
+        check_client_optimizer(client_optimizer)
         self.client_optimizer = client_optimizer or ClientSGD()
+        made = "algorithm.server_optimizer: expected a function that makes it, such as functools.partial(SGD, lr=1.0)"
+        require(server_optimizer is None or callable(server_optimizer), f"{made}, got an optimiser")
         self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
         parts = [pretrained] if isinstance(pretrained, str) else list(pretrained)
         self.components = make_components(backbone, n_components, seed, parts)

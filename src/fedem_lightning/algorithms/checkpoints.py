@@ -88,6 +88,23 @@ def made_from(saved: dict[str, Any], kind: Any, trust: Sequence[str], given: dic
     return kind(**made)
 
 
+def check_tensors(checkpoint: dict[str, Any], model: "FederatedAlgorithm", file: str = "the checkpoint") -> None:
+    """Refuses a checkpoint whose tensors `model` cannot take; `file` is what messages call it.
+
+    Raises:
+        UserError: another method has written it, or a tensor has another shape.
+
+    """
+    written_by = str((checkpoint.get("recipe") or {}).get("_target_", "")).rpartition(".")[2]  # older ones do not say
+    saved, mine, kind = checkpoint["state_dict"], model.state_dict(), type(model).__name__
+    for name in sorted((saved.keys() | mine.keys()) - model.sized_by_data):
+        before, now = (tuple(t[name].shape) if name in t else None for t in (saved, mine))
+        said = f"has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must agree"
+        if written_by not in ("", kind):
+            said = f"was written by {written_by}, and {kind} cannot go on from it; resume with {written_by}"
+        require(before == now, f"ckpt_path: {file} {said}")
+
+
 def schema_of(checkpoint: dict[str, Any]) -> Schema | None:
     """What the checkpoint says of the federation; None in those of older versions."""
     return Schema.from_state(checkpoint["schema"]) if checkpoint.get("schema") else None

@@ -40,8 +40,16 @@ def check_class(kind: type) -> None:
         require(not abstract, f"{kind.__name__} does not define {name}, see docs/adding_an_algorithm.md")
 
 
+def check_is_federation(batch: object) -> None:
+    """Raises UserError for a batch of a loader: the one batch of a round is the whole federation."""
+    instead = "samples of a known client are predicted by model.client(NAME).predict(x)"
+    given = f"got batches of {type(batch).__name__}; {instead}"
+    require(isinstance(batch, Federation), f"the Trainer's data: expected a FederatedDataModule, {given}")
+
+
 def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
     """Raises UserError if the model was made for another federation, or the method is not defined for this one."""
+    check_is_federation(federation)
     name = type(algorithm).__name__
     require(
         federation.n_clients == algorithm.n_clients,

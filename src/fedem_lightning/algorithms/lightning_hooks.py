@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
-from fedem_lightning.algorithms.checkpoints import recipe_of, schema_of
-from fedem_lightning.algorithms.checks import check_capabilities, check_finite_models, check_fit
+from fedem_lightning.algorithms.checkpoints import check_tensors, recipe_of, schema_of
+from fedem_lightning.algorithms.checks import check_capabilities, check_finite_models, check_fit, check_is_federation
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
@@ -102,6 +102,10 @@ class LightningHooks:
         self.resolve_engine(self.device)  # copies the networks, before a profiler adds hooks to them
         self.statistics.plan(self.trainer.max_epochs or 0)
 
+    def on_predict_batch_start(self: Trained, batch: object, batch_idx: int) -> None:
+        """Refuses batches of a loader; the other steps do so as they prepare for the federation."""
+        check_is_federation(batch)
+
     @torch.no_grad()
     def training_step(self: Trained, batch: Federation, batch_idx: int) -> None:
         """One communication round; it steps the server optimiser once."""
@@ -158,6 +162,7 @@ class LightningHooks:
 
     def on_load_checkpoint(self: Trained, checkpoint: dict[str, Any]) -> None:
         """Restores statistics and diagnostics; the run continues to count from there."""
+        check_tensors(checkpoint, self)  # type: ignore[arg-type]
         self.statistics = self.statistics.count_on(checkpoint["statistics"])
         self.federation_digest = checkpoint["federation"]
         self.schema, self._guest = schema_of(checkpoint), None

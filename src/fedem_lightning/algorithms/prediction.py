@@ -1,10 +1,13 @@
 """Part of every algorithm: predictions and losses of its models."""
 
+from typing import NoReturn
+
 import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.models.personal_models import (
     OwnModels,
@@ -15,12 +18,24 @@ from fedem_lightning.models.personal_models import (
 )
 from fedem_lightning.protocol import Algorithm
 
+_WHO_PREDICTS = "every client has its own model; use model.client(NAME).predict(x), or model.personalize(x, y)"
+
 
 class Prediction:
     """Predictions and losses of components and of personal models."""
 
+    def forward(self, *_: object, **__: object) -> NoReturn:
+        """Refuses `model(x)`: which model predicts depends on the client.
+
+        Raises:
+            UserError: it says which model to call.
+
+        """
+        raise UserError(f"model(x): {_WHO_PREDICTS}")
+
     def predict(self: Algorithm, block: Block) -> Tensor:
         """The clients' personal predictions (FedEM, Eq. 5), as `Task.predict` gives them, [n, ...]."""
+        require(isinstance(block, Block), f"predict: expected a block of samples of clients; {_WHO_PREDICTS}")
         return self.personal_models(block.clients).predict(block)
 
     def own_models(self: Algorithm, models: Models, mixture: Tensor | None = None) -> OwnModels:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import pytorch_lightning as pl
 from annotated_types import Ge, Predicate
 
-from fedem_lightning.errors import UserError
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.processes import require_ddp
 from fedem_lightning.settings.ranges import Count, PositiveInt
 
@@ -16,6 +16,8 @@ REFUSED_CALLBACKS = {
     "LearningRateFinder": "it steps through batches, and a round has one; try several algorithm.client_optimizer.lr, "
     "e.g. with -m",
     "GradientAccumulationScheduler": "the clients take the steps; a larger batch is algorithm.batch_size",
+    "WeightAveraging": "it would average clients' private state and counters as well; choose "
+    "algorithm.server_optimizer instead",
     "StochasticWeightAveraging": "it would set the rate of the server; choose algorithm.server_optimizer instead",
 }
 """What to use instead, by the name of the class."""
@@ -57,6 +59,8 @@ def check_trainer(trainer: pl.Trainer, schedule: str = "constant", private: bool
 
     """
     require_ddp(trainer)
+    on_mps = trainer.strategy.root_device.type == "mps"
+    require(not on_mps, "trainer.accelerator: a Mac's GPU (mps) has no float64, which scores need; expected cpu")
     for option, instead in _refused(trainer, schedule):
         raise UserError(f"trainer.{option}: {instead}")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]

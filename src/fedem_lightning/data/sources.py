@@ -77,12 +77,12 @@ def fetch(name: str, data_dir: Path) -> Path:
     except UserError:
         raise
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library's own errors without a network
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        hub = ' (with pip install "fedem-lightning[hub]")' if SOURCES[name].hub else ""
+        reason = "".join(str(error).strip().splitlines()[:1])[:80] or type(error).__name__
+        source = SOURCES[name]
+        hub = f'{source.hub}; pip install "fedem-lightning[hub]"' if source.hub else "torchvision"
         raise UserError(
-            f"dataset: {name} not found: no dataset.path was given, there is neither {target} nor a folder "
-            f"{data_dir / name}, and the download failed ({reason}). Give dataset.path=FILE_OR_FOLDER, or put a copy "
-            f"into data_dir, or connect to the network{hub}"
+            f"dataset: no {name} in {data_dir}, and the download failed ({reason}); with a network python -m "
+            f"fedem_lightning.data download {name} ({source.size} from {hub}), or give dataset.path=FILE_OR_FOLDER"
         ) from error
     return target
 

@@ -64,7 +64,7 @@ class ClientStore(nn.Module):
         return cls(n_clients, {name: torch.stack([state[name] for state in states]) for name in states[0]}, holds)
 
     def __str__(self) -> str:
-        where = f"on disk in {tempfile.gettempdir()}" if self.on_disk else "in memory"
+        where = f"in a temporary file of {tempfile.gettempdir()} (TMPDIR)" if self.on_disk else "in memory"
         each = self.n_bytes / len(self.written)
         return f"{len(self.written):,} rows x {each / 1e6:.3g} MB = {self.n_bytes / 1e9:.3g} GB {where}"
 

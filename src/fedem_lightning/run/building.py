@@ -15,6 +15,7 @@ from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.callbacks import LiveFigures, MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.run import trackers
+from fedem_lightning.run.devices import pick_accelerator
 from fedem_lightning.run.figures import draw_rounds
 from fedem_lightning.run.loggers import RoundCSVLogger, SaveRow
 from fedem_lightning.run.mixture_weights import MixtureWeights
@@ -82,6 +83,7 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
     callbacks = [*callbacks, trackers.SendRounds()] if len(loggers) > 1 else callbacks
     trainer: pl.Trainer = instantiate(
         config.trainer,
+        accelerator=pick_accelerator(config),
         devices=devices,
         callbacks=callbacks,
         logger=loggers,

@@ -17,6 +17,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
+from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf, read_write
 
 import fedem_lightning
@@ -33,10 +34,12 @@ from fedem_lightning.startup.rank import in_another_process
 GROUPS = ("algorithm", "adaptation", "dataset", "backbone")
 """What a run is called by."""
 
+_PATHS = ("ckpt_path", "data_dir", "dataset.path", "adaptation.proxy", "network.devices.path")
 _COMPOSING = "stopped while the configuration was composed; nothing has been done"
 _full_error = False  # whether the user asked for tracebacks
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None))
+OmegaConf.register_new_resolver("tenth", lambda number: max(1, number // 10) if isinstance(number, int) else 1)
 OmegaConf.register_new_resolver("folder_name", lambda name: name[:200].replace("/", "_"))  # 255 bytes are allowed
 
 
@@ -73,6 +76,8 @@ def _hydra_main(config: DictConfig) -> float | None:
     try:
         check_shadowed(users_config_dirs())
         check_added(config, list(hydra_config.overrides.task))
+        if hydra_config.job.chdir:
+            _from_where_it_was_typed(config)
         chosen = hydra_config.runtime.choices
         choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)}
         results = run(config, folder, choices, list(hydra_config.overrides.task), _config_flags(sys.argv[1:]))
@@ -138,6 +143,14 @@ def _meant(error: ConfigCompositionException) -> UserError | None:
     flags, rest = parser.parse_known_args()
     overrides = [word for word in rest if not word.startswith("-") and ("=" in word or word.startswith("~"))]
     return meant(error, overrides, flags.config_dir, flags.config_name)
+
+
+def _from_where_it_was_typed(config: DictConfig) -> None:
+    """Makes relative paths absolute: Hydra has changed to the run's folder, and the user has typed them elsewhere."""
+    for key in _PATHS:
+        path = OmegaConf.select(config, key)
+        if isinstance(path, str) and path != "auto":
+            OmegaConf.update(config, key, to_absolute_path(os.path.expanduser(path)))
 
 
 def _describe_one_job(folder: Path, overrides: list[str]) -> None:

@@ -47,6 +47,7 @@ def check_command_line(words: list[str], config_dir: Path) -> None:
     groups = choices(config_dir) | (choices(Path(given.config_dir)) if given.config_dir else {})
     for override in map(_read, given.overrides):
         _check_removed(override)
+        _check_sweep(override, given.multirun or "hydra.mode=MULTIRUN" in given.overrides)
         if override.key_or_group in groups:
             _check_choice(override, groups[override.key_or_group])
 
@@ -68,6 +69,13 @@ def _check_removed(override: Override) -> None:
     key = override.key_or_group
     needed = key in _NEEDED or key.endswith("._target_")
     require(not (override.is_delete() and needed), f"{key}: it cannot be removed, the run needs it")
+
+
+def _check_sweep(override: Override, multirun: bool) -> None:
+    key, _, values = str(override.input_line).partition("=")
+    several = f"{key}: several values need -m, which makes a run of each: -m {key}={values}"
+    listed = "" if override.key_or_group in _OF_ONE else f" (a list is {key}=[{values}])"
+    require(multirun or not override.is_sweep_override(), several + listed)
 
 
 def _check_choice(override: Override, options: list[str]) -> None:

@@ -5,6 +5,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pytorch_lightning.accelerators import MPSAccelerator
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedem_lightning.cohort import share_of
@@ -27,7 +28,7 @@ def pick_devices(config: "DictConfig", model: Algorithm, data: "FederatedDataMod
     None, the default: as "auto" for a long run on a CPU, else 1; also 1 where clients keep models or momentum of their
     own, whose exchange between processes takes what they gain.
     """
-    devices, accelerator = config.trainer.devices, config.trainer.get("accelerator", "auto")
+    devices, accelerator = config.trainer.devices, pick_accelerator(config)
     on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
     if not on_cpu or model.remote is not None:
         return 1 if devices is None else devices
@@ -41,6 +42,12 @@ def pick_devices(config: "DictConfig", model: Algorithm, data: "FederatedDataMod
         return devices
     n_clients = share_of(model.participation, len(data.federation.clients())) // n_nodes
     return processes_on_cpu(engine_on_cpu(model), n_clients, cores())
+
+
+def pick_accelerator(config: "DictConfig") -> str:
+    """The Trainer's accelerator: the CPU where auto would take a Mac's GPU, which has no float64."""
+    accelerator = config.trainer.get("accelerator", "auto")
+    return "cpu" if accelerator == "auto" and MPSAccelerator.is_available() else accelerator
 
 
 def _warn_of_crowding(devices: Any) -> None:

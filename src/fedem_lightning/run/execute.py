@@ -25,7 +25,7 @@ from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer
 from fedem_lightning.run.config_history import continued, save_config
-from fedem_lightning.run.devices import pick_devices
+from fedem_lightning.run.devices import pick_accelerator, pick_devices
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.figures import draw_figures, run_title
 from fedem_lightning.run.gate import check_settings
@@ -92,7 +92,7 @@ def run(
         if trainer.is_global_zero:
             _begin_files(folder, config, overrides, trainer, stop.resumed_rounds)
             (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
-            _announce(folder, model, data, trainer)
+            _announce(config, folder, model, data, trainer)
             if rates:
                 print(rate_line(rates, config, choices, _to_tune(data, overrides, flags)), flush=True)
             _announce_resumption(checkpoint, stop.resumed_rounds)
@@ -141,12 +141,20 @@ def _begin_files(
     save_config(folder, config, overrides, resumed_rounds)
 
 
-def _announce(folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer) -> None:
+def _announce(
+    config: DictConfig, folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer
+) -> None:
     engine = model.resolve_engine(trainer.strategy.root_device)
     several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
+    if pick_accelerator(config) != config.trainer.get("accelerator", "auto"):
+        print("trainer.accelerator: cpu, because a Mac's GPU (mps) has no float64, which scores need", flush=True)
     print(f"{data.federation}; engine {engine.name} ({engine.reason}){several}; {folder}", flush=True)
+    n_clients, notes = data.federation.n_clients, data.federation.notes
+    if left_out := notes.get("left_out_clients", 0):
+        print(f"{n_clients:,} of the data's {n_clients + left_out:,} clients: {notes['why']}", flush=True)
     for name, store in model.client_stores().items():
-        print(f"kept, {name}: {store}", flush=True)
+        without = "; local_training.state=restart keeps none" if store is model.kept_momentum else ""
+        print(f"kept, {name}: {store}{without}", flush=True)
 
 
 def _to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence[str]) -> str:

@@ -152,15 +152,37 @@ def _no_key(key: str, given: Override | None, config: DictConfig, keys: list[str
         takes = _takes(target, name) if target else None
     short = str(target).rpartition(".")[2]
     if given is not None and takes:
-        return f"{key}: the configuration does not list it, but {short} takes it: +{given.input_line}"
+        lacking = f"{key}: the configuration does not list it, but {short} takes it: +{given.input_line}"
+        return _refusal(config, key, given) or lacking
     if keys is None:
         keys = list(_keys(OmegaConf.to_container(config)))
+    if key in keys:
+        return f"{key}: it is null already, which Hydra cannot remove; leave ~{key} out"
     keys = [k for k in keys if k.startswith("hydra") == key.startswith("hydra")]
     near = nearest(key, keys + [f"+{g}" for g in choices(CONFIG_DIR) if g not in keys and "/" not in g])
     hint = f"did you mean {' or '.join(near)}?" if near else "--cfg job shows those there are"
     if given is not None and target and takes is None and not near:
         hint = f"if {short} takes it, add it with +{given.input_line}"
     return f"{key}: no such key; {hint}"
+
+
+def _refusal(config: DictConfig, key: str, given: Override) -> str | None:
+    """What the run would say of a key that is to be added, so that nobody is advised what is then refused."""
+    from fedem_lightning.run.building import build_callbacks, build_trainer  # Lightning is loaded when this is needed
+    from fedem_lightning.run.execute import quieten_lightning
+    from fedem_lightning.run.failures import user_message
+    from fedem_lightning.run.gate import check_group
+
+    quieten_lightning()
+    group, here = key.partition(".")[0], Path()
+    try:
+        OmegaConf.update(config, key, _parsed([f"{key}={_first(given)}"])[0].value(), force_add=True)
+        check_group(group, OmegaConf.to_container(config[group], resolve=True))
+        if group == "trainer":
+            build_trainer(config, here, build_callbacks(config, here), devices=1)
+    except Exception as error:  # whatever a target makes of it
+        return user_message(error)
+    return None
 
 
 def nearest(key: str, keys: list[str]) -> list[str]:

@@ -5,12 +5,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.algorithms.checkpoints import read_checkpoint, say_if_unverified
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.checkpoints import check_tensors, read_checkpoint, say_if_unverified
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.run.config_history import differences, read_own_config
@@ -163,7 +163,7 @@ def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
     return results if done else None
 
 
-def check_checkpoint(path: Path, model: torch.nn.Module, federation: Federation) -> None:
+def check_checkpoint(path: Path, model: FederatedAlgorithm, federation: Federation) -> None:
     """Refuses a checkpoint that `model` cannot go on from.
 
     Raises:
@@ -172,15 +172,7 @@ def check_checkpoint(path: Path, model: torch.nn.Module, federation: Federation)
 
     """
     checkpoint = read_checkpoint(path)
-    saved, mine = checkpoint["state_dict"], model.state_dict()
-    by_data = set(getattr(model, "sized_by_data", ()))
-    for name in sorted((saved.keys() | mine.keys()) - by_data):
-        before, now = (tuple(t[name].shape) if name in t else None for t in (saved, mine))
-        require(
-            before == now,
-            f"ckpt_path: {path} has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must "
-            "agree",
-        )
+    check_tensors(checkpoint, model, str(path))
     require(
         checkpoint["federation"] is None or federation.has_digest(checkpoint["federation"]),
         f"ckpt_path: {path} was trained on another federation (other x or labels, partition, split or seed)",
@@ -188,10 +180,10 @@ def check_checkpoint(path: Path, model: torch.nn.Module, federation: Federation)
     _check_optimizer(path, checkpoint, model)
 
 
-def _check_optimizer(path: Path, checkpoint: dict[str, Any], model: torch.nn.Module) -> None:
+def _check_optimizer(path: Path, checkpoint: dict[str, Any], model: FederatedAlgorithm) -> None:
     """Lightning would put the options of the checkpoint in place of this run's, or fail in the first round."""
     groups = [_options(state["param_groups"]) for state in checkpoint.get("optimizer_states") or ()]
-    mine = [_options(model.configure_optimizers().state_dict()["param_groups"])]  # type: ignore[operator]
+    mine = [_options(model.configure_optimizers().state_dict()["param_groups"])]
     for before, now in zip(groups, mine, strict=False):
         for key in sorted(before.keys() | now.keys()):
             require(

@@ -37,7 +37,7 @@ def natural(labels: Labels, seed: int, n_clients: ShareOrNumber | None = None) -
     new[kept] = np.arange(len(kept))
     client = new[labels.client]
     notes = {"left_out_clients": len(owners) - len(kept), "left_out_samples": int((client < 0).sum())}
-    why = {"why": f"dataset.n_clients={n_clients}"} if notes["left_out_clients"] else {}
+    why = {"why": f"dataset.n_clients={n_clients} (null: all)"} if notes["left_out_clients"] else {}
     return Partition(client, tuple(labels.names[t] for t in kept), {**notes, **why})
 
 
