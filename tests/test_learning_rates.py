@@ -73,9 +73,9 @@ def test_every_method_has_a_key_for_the_users_own_rate() -> None:
     ("words", "rate"),
     [
         (["algorithm=fedavg"], 1.0),
-        (["algorithm=fedavg", "backbone=mlp"], 0.03),
-        (["algorithm=fedavg", "dataset=npz"], 0.03),
-        (["algorithm=fedavg", "backbone._target_=torch.nn.Linear"], 0.03),
+        (["algorithm=fedavg", "backbone=mlp"], 0.1),
+        (["algorithm=fedavg", "dataset=npz"], 0.1),
+        (["algorithm=fedavg", "backbone._target_=torch.nn.Linear"], 0.1),
         (["+experiment=digits", "algorithm=fedavg"], 0.316),
         (["+experiment=digits", "algorithm=fedavg", "dataset=table"], 0.03),
         (["+experiment=digits", "algorithm=fedavg", "dataset=table", "learning_rates.fedavg=0.2"], 0.2),

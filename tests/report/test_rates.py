@@ -1,6 +1,7 @@
 """Rows whose learning rate nobody chose for their data: marked in the table, and no ground to be sure of a method."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +14,10 @@ def make_rated_run(folder: Path, algorithm: str, shift: float, *rates: tuple[str
     """A run of 30 clients, with who chose its learning rates; none: of an older version, which does not say."""
     rng = np.random.default_rng(0)
     samples, val = [rng.random(20) < 0.5 for _ in range(30)], np.clip(rng.normal(0.6 + shift, 0.01, 30), 0, 1)
-    said = [{"of": of, "rate": rate, "chosen_by": by} for of, rate, by in rates]
+    said: list[Any] = [{"of": of, "rate": rate, "chosen_by": by} for of, rate, by in rates]
     extra = {"val_accuracy": val, "val_loss": 1 - val, "n_val": 20}
-    make_sampled_run(folder, samples, algorithm, extra=extra, **({"learning_rates": said} if said else {}))
+    more: dict[str, Any] = {"learning_rates": said} if said else {}
+    make_sampled_run(folder, samples, algorithm, extra=extra, **more)
 
 
 def row_of(out: str, label: str) -> list[str]:
