@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import EStep, FedEM
+from fedem_lightning import ClientSGD, EStep, FedEM, Finetune
 from fedem_lightning.algorithms.initialization import perturb
 from fedem_lightning.em import mixture_weights, responsibilities
 from fedem_lightning.errors import UserError
-from helpers.federations import make_data, make_model, train
+from helpers import by_hand
+from helpers.federations import make_data, make_model, make_trainer, train
 
 RNG = np.random.default_rng(0)
 OWNER = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
@@ -87,6 +88,76 @@ def test_the_prior_adds_samples_to_each_component() -> None:
     np.testing.assert_allclose(pi, (n * means(q) + 2) / (n + 6), rtol=1e-12)
     _, kept = EStep(concentration=3.0)(torch.tensor(PI), torch.tensor(LOSSES[:3]), torch.tensor(OWNER[:3]), 0)
     np.testing.assert_allclose(kept[1:].numpy(), 1 / 3, rtol=1e-12)  # without samples there is the prior alone
+
+
+@pytest.mark.parametrize(
+    ("e_step", "beta"),
+    [(EStep(temperature=4.0), 0.25), (EStep(temperature=4.0, annealing_rounds=6), 0.25 + 0.75 * 3 / 6), (EStep(), 1.0)],
+    ids=["constant", "annealed", "the paper's"],
+)
+def test_the_temperature_holds_for_unseen_clients_too(e_step: EStep, beta: float) -> None:
+    data = make_data(sizes=(30,) * 4, unseen_fraction=0.5)
+    model, trainer = make_model(FedEM, data, e_step=e_step, client_optimizer=ClientSGD(lr=1.0)), make_trainer(3)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    for t in data.federation.clients(seen=False).tolist():
+        x, y = by_hand.samples(data, t)
+        losses = np.stack([by_hand.losses(by_hand.vector(c), x, y) for c in model.components], axis=1)
+        assert losses.std(axis=1).mean() > 0.05
+        np.testing.assert_allclose(model.pi[t].numpy(), softmax(-beta * losses).mean(axis=0), rtol=1e-9)
+
+
+WEIGHING: dict[str, dict[str, Any]] = {
+    "the paper's": {},
+    "hot": {"e_step": EStep(temperature=4.0)},
+    "cooling": {"e_step": EStep(temperature=4.0, annealing_rounds=4)},
+    "by client": {"e_step": EStep(level="client")},
+    "shared with pi": {"e_step": EStep(client_share=0.25)},
+    "three steps": {"e_step": EStep(steps=3)},
+    "normalised": {"normalize_weights": True},
+    "in a warm-up": {"warmup_rounds": 5},
+}
+
+
+@pytest.mark.parametrize("options", WEIGHING.values(), ids=WEIGHING)
+def test_adaptations_weigh_samples_as_the_next_round_would(options: dict[str, Any]) -> None:
+    """One tuning step on the full batch: theta_m - lr / n sum_i q_im grad l(theta_m; s_i)."""
+    data, sgd = make_data(fractions=by_hand.ALL_TRAIN), ClientSGD(lr=0.7)
+    model = train(make_model(FedEM, data, client_optimizer=ClientSGD(lr=1.0), **options), data, 2)
+    block = data.federation.block(torch.arange(4), "train")
+    model.batch_size = 1000
+    tuned = Finetune(1, sgd).adapt(model, block)
+    torch.testing.assert_close(tuned.mixture, model.pi)
+    thetas = [by_hand.vector(component) for component in model.components]
+    for t in range(4):
+        x, y = by_hand.samples(data, t)
+        losses = np.stack([by_hand.losses(theta, x, y) for theta in thetas], axis=1)
+        q = weights_of(model.pi[t].numpy(), losses, **options)
+        for m, theta in enumerate(thetas):
+            expected = theta - 0.7 * by_hand.gradient(theta, x, y, q[:, m])
+            by_hand.assert_agree(by_hand.row(tuned.models, t, m), expected)
+
+
+def weights_of(
+    pi: np.ndarray,
+    losses: np.ndarray,
+    e_step: EStep | None = None,
+    normalize_weights: bool = False,
+    warmup_rounds: int = 0,
+) -> np.ndarray:
+    """The weights of one client's samples in round 2, [n, M]."""
+    step, start = e_step or EStep(), pi
+    if warmup_rounds > 2:
+        return np.ones_like(losses)
+    beta = 1 / step.temperature
+    beta += (1 - beta) * 2 / step.annealing_rounds if step.annealing_rounds else 0.0
+    for _ in range(step.steps):
+        joint = np.log(pi) - losses if step.level == "sample" else np.tile(-losses.sum(axis=0), (len(losses), 1))
+        q = softmax(beta * (joint - joint.max(axis=1, keepdims=True)))
+        pi = q.mean(axis=0)
+    assert not np.allclose(pi, start)
+    q = (1 - step.client_share) * q + step.client_share * pi
+    return q / np.maximum(pi, 1e-6) if normalize_weights else q
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0.5}, {"concentration": 0.9}, {"client_share": 1.1}, {"steps": 0}])

@@ -92,7 +92,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         """Client t predicts with the models u_t; the surrogate gives their mixture weights."""
         mixture = self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
         models = self.models.read(clients)
-        return OwnModels(self.components[0], models, mixture, self.surrogate.by_responsibility)
+        return OwnModels(self.components[0], models, mixture, self.surrogate.weigh)
 
     def transmission(self, clients: Tensor) -> Transmission:
         """M models to and from each neighbour of the last round's graph; neighbours receive a broadcast; no server."""

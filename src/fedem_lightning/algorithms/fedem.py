@@ -139,17 +139,19 @@ class FedEM(FederatedAlgorithm):
         losses = component_losses(received, block)  # l(h_m(x_i), y_i)  [n, M]
         pi = self.pi[t] if len(received) > 1 else torch.ones_like(self.pi[t, :1])
         self.round_metrics.add("objective", mixture_losses(pi, losses, owner))  # Eq. 6, before the round
-        if round_ < self.warmup_rounds:
-            q = torch.ones_like(losses)  # as FedAvg: every sample counts fully
-        else:
-            q, self.pi[t] = self.e_step(self.pi[t], losses, owner, round_ - self.warmup_rounds)  # Eq. 8, 9  [n, M]
-            if self.normalize_weights:
-                q = q / self.pi[t][owner].clamp(min=SMALLEST)
+        q, self.pi[t] = self.m_step_weights(self.pi[t], losses, owner, round_)  # Eq. 8, 9  [n, M]
         models = self.local_solver(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
         sent = Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
         if self.upload_threshold is None or round_ < self.warmup_rounds:
             return sent
         return self._upload_some(sent, self.upload_threshold, block, round_)
+
+    def m_step_weights(self, pi: Tensor, losses: Tensor, owner: Tensor, round_: int) -> tuple[Tensor, Tensor]:
+        """The samples' weights in the components' losses, [n, M], and the new pi [C, M]; see `EStep`."""
+        if round_ < self.warmup_rounds:
+            return torch.ones_like(losses), pi  # as FedAvg: every sample counts fully
+        q, pi = self.e_step(pi, losses, owner, round_ - self.warmup_rounds)
+        return (q / pi[owner].clamp(min=SMALLEST) if self.normalize_weights else q), pi
 
     def _upload_some(self, sent: Sent, threshold: float, block: Block, round_: int) -> Sent:
         """Components with a pi below the threshold are rarely uploaded."""
@@ -187,17 +189,19 @@ class FedEM(FederatedAlgorithm):
         return super().local_work(federation, clients, round_) // len(self.components) * self._n_sent(round_)
 
     def personal_models(self, clients: Tensor) -> SharedModels:
-        """Client t predicts with sum_m pi[t, m] h_m(x) (Eq. 5); tuning weighs samples by responsibilities (Eq. 8)."""
-        return SharedModels(self.components, self.pi[clients], by_responsibility=True)
+        """Client t predicts with sum_m pi[t, m] h_m(x) (Eq. 5); tuning weighs samples as the next round would."""
+        rounds = self.statistics.rounds
+        return SharedModels(self.components, self.pi[clients], lambda *given: self.m_step_weights(*given, rounds)[0])
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several of both."""
         pi = torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
         block = federation.block(clients, "train")
         losses = self.losses(block)  # the components stay as they are  [n, M]
+        beta = self.e_step.inverse_temperature(max(0, self.statistics.rounds - self.warmup_rounds))
         moving = torch.ones(len(clients), dtype=torch.bool, device=pi.device)
         for _ in range(self.personalize_steps):
-            q = self.e_step.responsibilities(pi, losses, block.owner)
+            q = self.e_step.responsibilities(pi, losses, block.owner, beta)
             new = self.e_step.mixture_weights(q, block.owner, pi)
             change = (new - pi).abs().amax(dim=1)  # [C]
             pi = torch.where(moving.unsqueeze(1), new, pi)  # each client stops on its own

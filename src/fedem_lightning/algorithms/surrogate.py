@@ -19,7 +19,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep, along
 from fedem_lightning.models.components import Backbone
-from fedem_lightning.models.personal_models import SharedModels
+from fedem_lightning.models.personal_models import SampleWeights, SharedModels
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt
@@ -45,7 +45,7 @@ class Surrogate(Recorded, ABC):
 
     settings_key = "algorithm.surrogate"
     columns: str | None = None  # names of the columns of v in clients.parquet
-    by_responsibility = False  # see `SharedModels`
+    weigh: SampleWeights | None = None  # see `SharedModels`
 
     def private(self, n_clients: int, n_components: int) -> Tensor:
         """The initial v_t^0 of every client, [T, ...]. Default: none, [T, 0]."""
@@ -80,7 +80,7 @@ class MixtureSurrogate(Surrogate):
     """FedEM's surrogate (App. G, Eq. 182): u = Theta, v_t = pi_t; the weights are the responsibilities."""
 
     columns = "pi_{m}"
-    by_responsibility = True
+    weigh = staticmethod(responsibilities)
 
     def private(self, n_clients: int, n_components: int) -> Tensor:
         """The uniform pi, [T, M]."""
@@ -201,7 +201,7 @@ class SurrogateOptimization(FederatedAlgorithm):
     def personal_models(self, clients: Tensor) -> SharedModels:
         """All clients predict with the components; the surrogate gives their mixture weights."""
         mixture = self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
-        return SharedModels(self.components, mixture, self.surrogate.by_responsibility)
+        return SharedModels(self.components, mixture, self.surrogate.weigh)
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client minimises the surrogate once, from the initial v."""

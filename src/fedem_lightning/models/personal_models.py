@@ -4,7 +4,7 @@ Clients either share the components and have their own mixture weights (`SharedM
 (`OwnModels`). Both predict by Eq. 5 of the FedEM paper.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,8 +14,10 @@ from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
-from fedem_lightning.em import responsibilities
 from fedem_lightning.models.components import arranged, model_state
+
+SampleWeights = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Function (mixture [C, M], losses [n, M], owner [n]) -> weights of the samples in each model's loss, [n, M]."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class SharedModels:
 
     components: nn.ModuleList  # the M components
     mixture: Tensor  # [C, M]; rows sum to 1
-    by_responsibility: bool = False  # whether tuning uses responsibilities as sample weights (FedEM, Eq. 8), else 1
+    weigh: SampleWeights | None = None  # the samples when clients tune their models; None: all have weight 1
 
     @property
     def models(self) -> Models:
@@ -48,7 +50,7 @@ class SharedModels:
 
     def sample_weights(self, block: Block) -> Tensor | None:
         """Weights of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
-        return responsibilities(self.mixture, self.losses(block), block.owner) if self.by_responsibility else None
+        return None if self.weigh is None else self.weigh(self.mixture, self.losses(block), block.owner)
 
 
 class OwnModels(NamedTuple):
@@ -57,7 +59,7 @@ class OwnModels(NamedTuple):
     backbone: nn.Module  # network whose parameters and buffers the models replace
     models: Models  # [C, M, ...]
     mixture: Tensor  # [C, M]; rows sum to 1
-    by_responsibility: bool = False  # see `SharedModels`
+    weigh: SampleWeights | None = None  # see `SharedModels`
     columns: dict[str, Tensor] = {}  # those of an adaptation, for the clients' table, each [C]
 
     @torch.no_grad()
@@ -82,7 +84,7 @@ class OwnModels(NamedTuple):
 
     def sample_weights(self, block: Block) -> Tensor | None:
         """Weights of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
-        return responsibilities(self.mixture, self.losses(block), block.owner) if self.by_responsibility else None
+        return None if self.weigh is None else self.weigh(self.mixture, self.losses(block), block.owner)
 
     def outputs(self, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
         """For each client with samples: its index, its models' outputs M x [n_c, ...] in eval mode, and its labels."""
