@@ -18,6 +18,7 @@ from fedem_lightning import (
     FedAvg,
     FedEM,
     FederatedAlgorithm,
+    FedRoD,
     HypCluster,
     Local,
     Network,
@@ -168,6 +169,15 @@ def test_what_is_on_the_air(
     assert model.statistics.air_bytes == 2 * (uploads * n_clients + streams) * model.message_bytes
     assert model.statistics.times["reliable"] == 2 * (1 + 2 * uploads + streams)
     assert model.statistics.times["balanced"] == 2 * (1 + uploads + streams)
+
+
+def test_fedrods_personal_head_takes_neither_bytes_nor_time(devices: DeviceNetwork) -> None:
+    """Body and generic head are the user's network: 4 x 5 + 5 + 5 x 3 + 3 numbers of 8 bytes, each way."""
+    data, networks = make_data(), {**FIGURE_3, "devices": devices}
+    rod, avg = (train(make_model(kind, data, hidden=True, networks=networks), data, 2) for kind in (FedRoD, FedAvg))
+    assert rod.message_bytes == avg.message_bytes == 43 * 8
+    assert rod.statistics.up_bytes == rod.statistics.down_bytes == 2 * 4 * 43 * 8
+    assert rod.statistics.times == avg.statistics.times
 
 
 def test_work_is_every_visit_of_every_model(devices: DeviceNetwork) -> None:

@@ -21,6 +21,7 @@ from fedem_lightning.run.cli import CONFIG_DIR
 from helpers.conformance import ROWS as CONFORMANCE
 from helpers.conformance import Row
 from helpers.federations import make_trainer
+from helpers.paths import ROOT
 
 TABLE = pd.read_csv(Path(__file__).with_name("settings.csv"), index_col=["experiment", "fidelity"])
 SHARED = ["batch_size", "local_epochs", "local_steps", "participation", "momentum", "state", "weight_decay", "schedule"]
@@ -201,6 +202,21 @@ def check_that_methods_move_alike(config: DictConfig, fidelity: str) -> None:
         moved = model_after(config.all[name], options, hidden=hidden)
         distance = float((moved - fedavg[hidden]).norm() / (fedavg[hidden] - start[hidden]).norm())
         assert distance < 1e-6, f"{name}: {distance:.2g} of FedAvg's way apart from it, {fidelity}"
+
+
+def test_the_table_of_work_has_every_algorithm() -> None:
+    """docs/communication.md; the first row has those whose work is that of FedAvg, and only those."""
+    text = (ROOT / "docs" / "communication.md").read_text().split("| method | gradients |")[1].split("\n\n")[0]
+    rows = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in text.splitlines()[2:]]
+    assert sorted(name for row in rows for name in row) == ALGORITHMS
+    config, data, clients = composed_with_all("table3"), alike(), torch.arange(4)
+    visits = data.federation.splits["train"].counts(clients)
+    as_usual = {"per_fedavg", "user_centric"}  # by default, outside of special rounds
+    for name in set(ALGORITHMS) - {"mocha"}:
+        network = MLP(data.in_shape, 3, [4]) if row_of(name).hidden else Linear(data.in_shape, 3)
+        model = instantiate(config.all[name], network, n_clients=data.n_clients)
+        plain = torch.equal(model.local_work(data.federation, clients, 1), visits)
+        assert plain == (name in rows[0] or name in as_usual), name
 
 
 def test_most_methods_are_compared() -> None:

@@ -215,8 +215,9 @@ class FederatedAlgorithm(
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of one model as it is sent, without its frozen parameters."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in model_state(self.components[0]).values())
+        """Bytes of one model, the user's network without its frozen parameters: the unit of `transmission`."""
+        model = model_state(users_network(self.components[0]))
+        return sum(tensor.numel() * tensor.element_size() for tensor in model.values())
 
     @property
     def parameter_dtype(self) -> torch.dtype:

@@ -53,6 +53,7 @@ class FedRoD(PartialAveraging):
         super().__init__(network, n_clients, n_components=1, **options)
         names = model_state(self.components[0])
         self.keep([name for name in names if name.startswith("personal.")], personalize_epochs)
+        self.sent_share = 1.0  # body and h_G are the user's network
 
     def prepare(self, federation: Federation) -> None:
         """Balanced softmax needs classes."""
