@@ -43,10 +43,11 @@ from fedem_lightning import (
     SyntheticMixture,
     UserError,
 )
+from fedem_lightning.algorithms.checks import check_logits
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.records.hyperparameters import plain
 from fedem_lightning.run.loggers import RoundCSVLogger
-from fedem_lightning.tasks import Classification
+from fedem_lightning.tasks import Classification, Regression
 from helpers.federations import make_data, make_model, make_trainer, stored, train
 
 # --- classes and networks ---------------------------------------------------------------------------------------------
@@ -460,3 +461,27 @@ def test_checkpoints_stay_plain_and_load_with_and_without_hyper_parameters(tmp_p
     resumed = make_model(FedProx, data, mu=0.7, batch_size=3)
     make_trainer(3).fit(resumed, data, ckpt_path=path, weights_only=True)
     assert len(resumed.statistics.round_seconds) == 3
+
+
+@pytest.mark.parametrize("end", [nn.Softmax(dim=-1), nn.LogSoftmax(dim=-1), nn.Sigmoid(), nn.Identity()], ids=str)
+def test_a_network_that_ends_in_a_softmax_is_refused_before_it_trains(end: nn.Module) -> None:
+    data = make_data()
+    torch.manual_seed(0)
+    model = FedAvg(nn.Sequential(nn.Linear(4, 3), end), 4)
+    if isinstance(end, nn.Softmax):
+        with pytest.raises(UserError, match=r"^backbone: its outputs are probabilities, but the loss takes logits"):
+            make_trainer(1).fit(model, data)
+        model.statistics.round_seconds = [1.0]  # as after an earlier version's round: its scores stay readable
+        make_trainer(1).test(model, data, verbose=False)
+        make_trainer(2).fit(model, data)
+    else:
+        train(model, data, 1)
+
+
+def test_the_probabilities_of_sequences_are_refused_too() -> None:
+    outputs = torch.rand(2, 5, 7).softmax(dim=-1)
+    with pytest.raises(UserError, match="probabilities"):
+        check_logits(outputs, Classification(7, n_targets=5))
+    for fine in (outputs.log(), outputs - 1e-3, 2 * outputs, outputs[:1]):
+        check_logits(fine, Classification(7, n_targets=5))
+    check_logits(outputs, Regression(7))

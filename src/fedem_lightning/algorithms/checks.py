@@ -1,13 +1,14 @@
 """Checks before the first round: options must be in range, and the method must be defined for the federation."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedem_lightning.algorithms.server_step import takes_plain_averages
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.protocol import Algorithm, Releases
+from fedem_lightning.tasks import Classification, Task
 
 RENAMED = {
     "personalize": "personalize_clients",
@@ -138,8 +139,8 @@ def check_classes(algorithm: Algorithm, federation: Federation) -> None:
 
 
 @torch.no_grad()
-def check_fit(backbone: nn.Module, federation: Federation) -> None:
-    """Runs two samples through the backbone.
+def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
+    """Runs two samples through the backbone, in eval mode; its outputs [2, ...].
 
     Raises:
         UserError: the backbone does not accept such samples, or its output does not fit the task.
@@ -162,6 +163,20 @@ def check_fit(backbone: nn.Module, federation: Federation) -> None:
     finally:
         backbone.train(was_training)
     require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a sample, the backbone gives {given}")
+    return outputs
+
+
+def check_logits(outputs: Tensor, task: Task) -> None:
+    """Raises UserError if a classifier's outputs [n, ..., Y] are probabilities: they end in a softmax.
+
+    Log-probabilities are logits, too. One sample alone does not tell.
+    """
+    if not isinstance(task, Classification) or len(outputs) < 2:
+        return
+    sums = outputs.double().sum(dim=-1)
+    logits = bool((outputs < 0).any()) or not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-4)
+    message = "backbone: its outputs are probabilities, but the loss takes logits: leave the softmax at its end out"
+    require(logits, message)
 
 
 def check_finite_models(algorithm: Algorithm) -> None:

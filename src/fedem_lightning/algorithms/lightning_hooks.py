@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.algorithms.checkpoints import check_tensors, recipe_of, schema_of
-from fedem_lightning.algorithms.checks import check_capabilities, check_finite_models, check_fit, check_is_federation
+from fedem_lightning.algorithms.checks import (
+    check_capabilities,
+    check_finite_models,
+    check_fit,
+    check_is_federation,
+    check_logits,
+)
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
@@ -196,6 +202,8 @@ class LightningHooks:
             self.federation_digest is None or federation.has_digest(self.federation_digest),
             "ckpt_path: the checkpoint was trained on another federation (other x or labels, partition, split or seed)",
         )
+        if self.remote is None and not self.statistics.rounds:  # a model that has been trained may go on
+            check_logits(check_fit(self.components[0], federation), federation.task)
         self.federation_digest, self._prepared = federation.digest(), federation
         self.schema = Schema.of(federation)
 
