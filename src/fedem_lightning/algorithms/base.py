@@ -161,6 +161,7 @@ class FederatedAlgorithm(
         self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
+        self.class_scores: dict[str, Any] | None = None  # scores of their classes, also by Trainer.test
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
         self.kept_momentum = self.momentum_store()  # of local training
         keeps = compression is not None and compression.keeps_error

@@ -37,6 +37,7 @@ class Trained(Algorithm, Protocol):
     adaptation: Adaptation | None
     clients: pd.DataFrame
     test_samples: SampleScores | None
+    class_scores: dict[str, Any] | None
     federation_digest: str | None
     personalizes_seen: bool
     personalize_fraction: float
@@ -130,12 +131,12 @@ class LightningHooks:
         self._log(metrics | mixture_metrics(self, batch) if training else metrics)
 
     def test_step(self: Trained, batch: Federation, batch_idx: int) -> None:
-        """Personalises the unseen clients, scores all clients on every split; fills `clients` and `test_samples`."""
+        """Personalises the unseen clients, scores all clients on every split; fills `clients` and the rest."""
         self.prepare_for(batch)
         check_finite_models(self)
         own_data = self.own_data(batch)
         self.personalize_before_scores(batch, own_data)
-        self.clients, self.test_samples = client_table(self, batch, own_data)
+        self.clients, self.test_samples, self.class_scores = client_table(self, batch, own_data)
         self._log(final_metrics(self.clients))
 
     def own_data(self: Trained, batch: Federation) -> Federation:

@@ -12,7 +12,47 @@ MOST_SAMPLES = 50_000_000
 """With more test samples than this, none of their scores is kept."""
 
 
-class SampleScores:
+class TestRows:
+    """A row of numbers for each test sample, in the order of the scored clients and, within a client, of its samples.
+
+    Args:
+        n: test samples of each client, int64 [C].
+        shape: of a row.
+        dtype: of the numbers.
+        device: of the rows.
+
+    """
+
+    __test__ = False  # pytest would collect it
+
+    def __init__(self, n: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        self.n = n
+        self._next = n.cumsum(0) - n  # where the next sample of each client belongs
+        # a process writes the rows of its clients, and the processes add up their bytes or floats
+        self.values = torch.zeros(int(n.sum()), *shape, dtype=dtype, device=device)
+
+    def put(self, row: Tensor, values: Tensor) -> None:
+        """Adds the next samples of some clients.
+
+        Args:
+            row: index of each sample's client among the scored ones, int64 [n], client after client.
+            values: their rows, [n, *shape].
+
+        """
+        values = values.to(self.values.dtype)
+        clients, counts = row.unique_consecutive(return_counts=True)  # [c], [c]
+        start, end = int(self._next[clients[0]]), int(self._next[clients[-1]] + counts[-1])
+        if end - start == len(row):  # clients one after the other, as in one process: no index is needed
+            self.values[start:end] = values
+            self._next[clients] += counts
+            return
+        first = self._next[clients] - (counts.cumsum(0) - counts)  # place of a client's first sample, less its index
+        places = torch.repeat_interleave(first, counts) + torch.arange(len(row), device=row.device)
+        self.values[places] = values
+        self._next[clients] += counts
+
+
+class SampleScores(TestRows):
     """One score of each test sample, in the order of the scored clients and, within a client, of its samples.
 
     Args:
@@ -24,32 +64,13 @@ class SampleScores:
     def __init__(self, federation: Federation, clients: Tensor) -> None:
         task = federation.task
         self.measure = task.measures[0]
-        self.n = federation.splits["test"].counts(clients)  # int64 [C]
-        self._next = self.n.cumsum(0) - self.n  # where the next sample of each client belongs
-        # a process writes the samples of its clients, and the processes add up their bytes or floats
         self._right_or_wrong = self.measure == "accuracy" and task.n_targets == 1
         dtype = torch.uint8 if self._right_or_wrong else torch.float32
-        self.values = torch.zeros(int(self.n.sum()), dtype=dtype, device=clients.device)
+        super().__init__(federation.splits["test"].counts(clients), (), dtype, clients.device)
 
     def add(self, row: Tensor, scores: Mapping[str, Tensor]) -> None:
-        """Adds the next samples of some clients.
-
-        Args:
-            row: index of each sample's client among the scored ones, int64 [n], client after client.
-            scores: the task's scores of the samples, by measure [n].
-
-        """
-        values = scores[self.measure].to(self.values.dtype)
-        clients, counts = row.unique_consecutive(return_counts=True)  # [c], [c]
-        start, end = int(self._next[clients[0]]), int(self._next[clients[-1]] + counts[-1])
-        if end - start == len(row):  # clients one after the other, as in one process: no index is needed
-            self.values[start:end] = values
-            self._next[clients] += counts
-            return
-        first = self._next[clients] - (counts.cumsum(0) - counts)  # place of a client's first sample, less its index
-        places = torch.repeat_interleave(first, counts) + torch.arange(len(row), device=row.device)
-        self.values[places] = values
-        self._next[clients] += counts
+        """Adds the task's scores of samples, by measure [n]; see `put`."""
+        self.put(row, scores[self.measure])
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The content of test_samples.npz: n int64 [C], values bool or float32 [sum n], measure (a str)."""

@@ -1,7 +1,7 @@
 """Scores of every client's personal model on its own samples, and their summaries over clients (FedEM, Sec. 4)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,8 @@ from torchmetrics import Metric
 from fedem_lightning.cohort import draw_clients, share_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.evaluation.class_scores import Predictions, class_scores, majority
+from fedem_lightning.evaluation.class_scores import columns as class_columns
 from fedem_lightning.evaluation.samples import SampleScores, sample_scores
 from fedem_lightning.evaluation.summaries import summarize, summarize_table
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
@@ -69,22 +71,29 @@ def score(
     clients: Tensor,
     own_data: Federation | None = None,
     by_sample: bool = False,
+    predictions: Predictions | None = None,
 ) -> Scores:
     """Scores `clients` (int64 [C]) on every split.
 
     Each process scores its share of the clients; torchmetrics sums them up. An adaptation tunes on the training samples
-    of `own_data`. `by_sample` says whether the scores of the test samples are kept.
+    of `own_data`. `by_sample` says whether the scores of the test samples are kept; `predictions`, if given, keeps
+    their probabilities.
     """
     if algorithm.remote is not None:
         found: Scores = algorithm.remote.scores(algorithm, federation, clients)
         return found
     with torch.inference_mode(False), torch.no_grad():  # an adaptation trains
         samples = sample_scores(federation, clients) if by_sample else None
-        return _score(algorithm, federation, clients, own_data or federation, samples)
+        return _score(algorithm, federation, clients, own_data or federation, samples, predictions)
 
 
 def _score(
-    algorithm: Algorithm, federation: Federation, clients: Tensor, own_data: Federation, samples: SampleScores | None
+    algorithm: Algorithm,
+    federation: Federation,
+    clients: Tensor,
+    own_data: Federation,
+    samples: SampleScores | None,
+    predictions: Predictions | None,
 ) -> Scores:
     processes = Processes.of(algorithm.trainer)
     metrics = {split: ClientMetrics(len(clients), federation.task).to(clients.device) for split in SPLITS}
@@ -100,10 +109,13 @@ def _score(
             block = federation.block(clients[rows], split)
             kept = samples if split == "test" else None
             for piece in block.pieces() if len(block.index) else ():
-                scores = federation.task.scores(personal.predict(piece), piece.y())
+                prediction = personal.predict(piece)
+                scores = federation.task.scores(prediction, piece.y())
                 metric.update(scores, rows[piece.owner])
                 if kept is not None:
                     kept.add(rows[piece.owner], scores)
+                if predictions is not None and split == "test":
+                    predictions.put(rows[piece.owner], federation.task.answer(prediction))
                 algorithm.observer.advance(len(piece.index))
     for metric in metrics.values():
         metric._update_count = max(1, metric._update_count)  # otherwise torchmetrics warns of compute before update
@@ -114,7 +126,7 @@ def _score(
         }
         for split, metric in metrics.items()
     }
-    processes.sum([*columns.values(), *([] if samples is None else [samples.values])])
+    processes.sum([*columns.values(), *(kept.values for kept in (samples, predictions) if kept is not None)])
     return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()}, samples)
 
 
@@ -163,20 +175,28 @@ def curve_metrics(algorithm: Algorithm, federation: Federation, splits: Sequence
     return metrics
 
 
-def client_table(
-    algorithm: Algorithm, federation: Federation, own_data: Federation | None = None
-) -> tuple[pd.DataFrame, SampleScores | None]:
+class ClientTable(NamedTuple):
+    """Scores of all clients after the last round."""
+
+    rows: pd.DataFrame  # a row a client
+    samples: SampleScores | None  # of their test samples; None: there are too many
+    classes: dict[str, Any] | None  # see `class_scores`
+
+
+def client_table(algorithm: Algorithm, federation: Federation, own_data: Federation | None = None) -> ClientTable:
     """Scores all clients that are to be scored; see `score`.
 
     Returns:
         Their table: id, population, sizes, with faults whether a client was faulty in any round, every measure on each
-        split, client state; and the scores of their test
-        samples (None: there are too many).
+        split, scores of imbalanced classes, client state; and the scores of single samples and of the classes.
 
     """
     clients = all_scored_clients(algorithm, federation)
     rows = clients.cpu().numpy()
-    measures, columns, samples = score(algorithm, federation, clients, own_data, by_sample=True)
+    base = None if algorithm.remote is not None else majority(federation, clients)
+    with torch.inference_mode(False):  # its tensor is written to outside of inference
+        predictions = Predictions.of(federation, clients) if base is not None and base.imbalanced else None
+    measures, columns, samples = score(algorithm, federation, clients, own_data, True, predictions)
     table = pd.DataFrame(
         {
             "id": [federation.names[t] for t in rows],
@@ -191,12 +211,14 @@ def client_table(
     for split, found in measures.items():
         for measure, scores in found.items():
             table[f"{split}_{measure}"] = scores
+    for name, column in class_columns(base, predictions).items():
+        table[name] = column
     own = algorithm.client_columns()
     for name, column in columns.items():
         table[f"adaptation_{name}" if name in own else name] = column
     for name, values in {**own, **_truth_columns(federation)}.items():
         table[name] = values[rows]
-    return table, samples
+    return ClientTable(table, samples, class_scores(table, base, predictions, federation.notes.get("classes")))
 
 
 def _truth_columns(federation: Federation) -> dict[str, np.ndarray]:

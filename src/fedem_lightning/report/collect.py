@@ -21,6 +21,7 @@ from fedem_lightning.run.method_names import adaptation_of
 SUMS = ("weighted", "pooled", "mean", "bottom_decile", "worst")
 _OPTIONAL = (
     *("environment", "honest", "val", "unseen", "reference", "recovery", "components", "bounds", "data", "not_finite"),
+    "class_scores",
 )
 """Keys of results.json with further keys; anything else there counts as nothing."""
 _REQUIRED: dict[str, type] = {

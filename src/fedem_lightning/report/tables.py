@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedem_lightning.report.cells import Cell, Column, Table, cell
 from fedem_lightning.report.collect import Run
@@ -46,6 +47,11 @@ SCORES = (
     Score("unseen_mean", "unseen mean", "unseen_mean", difference=True, only_beside=True),
     Score("unseen_train", "unseen train", "unseen_train"),
 )
+_IMBALANCED = {
+    "balanced_accuracy": Column("balanced accuracy", ".1f", ".2f"),
+    "auroc": Column("AUROC", ".3f", ".3f"),
+    "worse_than_majority": Column("worse than majority, %", ".0f"),
+}
 _SEEN_TEST = ("weighted", "pooled", "mean", "bottom_decile", "worst")
 
 
@@ -61,15 +67,27 @@ def scores_of(run: Run) -> dict[str, float | None]:
     found["unseen"] = _sum(unseen.get("test"), measure, "weighted")
     found["unseen_mean"] = _sum(unseen.get("test"), measure, "mean")
     found["unseen_train"] = _sum(unseen.get("train"), measure, "weighted")
+    classes = _class_scores(results)
     scaled = {key: value and factor * value for key, value in found.items()}
     sent = results["communication"]
     return {
         **{key: value for key, value in scaled.items() if value is not None},
+        **classes,
         "megabytes": (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / max(1, results["n_clients"]),
         "seconds": results["seconds"].get("per_round"),
         "rounds": results["rounds"],
         **({"rejected": rejected} if (rejected := results.get("rejected_updates")) else {}),
     }
+
+
+def _class_scores(results: dict[str, Any]) -> dict[str, float | None]:
+    """Scores of imbalanced classes, pooled over the test samples; nothing where they are balanced."""
+    found = results.get("class_scores") or {}
+    if not found.get("imbalanced"):
+        return {}
+    auroc, balanced = (found.get(name, {}).get("pooled") for name in ("auroc", "balanced_accuracy"))
+    worse = {"worse_than_majority": 100 * found["worse_than_majority"]}
+    return {"balanced_accuracy": balanced and 100 * balanced, "auroc": auroc, **worse}
 
 
 def _sum(scores: dict[str, dict[str, float | None]] | None, measure: str, name: str) -> float | None:
@@ -103,6 +121,7 @@ def columns_of(percent: bool) -> dict[str, Column]:
     for score in others:
         columns |= {score.key: Column(score.header, form, std), **_beside(score, form, std, signed)}
     return columns | {
+        **_IMBALANCED,
         "megabytes": Column("MB a client"),
         "seconds": Column("s a round"),
         "rejected": Column("rejected", ".0f"),

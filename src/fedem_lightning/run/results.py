@@ -55,6 +55,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         **{split: summarize_table(seen, split) for split in SPLITS},
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
         "not_finite": not_finite(table, SPLITS),
+        "class_scores": algorithm.class_scores,
         "reference": _reference(seen),
         **_recovery(algorithm, federation),
         **algorithm.diagnostics,

@@ -41,6 +41,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
     lines = [
         *_data_lines(results.get("data") or {}),
         *not_finite_lines(results),
+        *_class_lines(results.get("class_scores")),
         *_minimum_lines(results),
         *_recovery_lines(results["recovery"]),
         *_component_lines(results.get("components", {})),
@@ -65,6 +66,23 @@ def not_finite_lines(results: dict[str, Any]) -> list[str]:
     listed = ", ".join(names[:5]) + ", ..." * (n > 5)
     whose = "1 client's loss is" if n == 1 else f"{n} clients' losses are"
     return [f"{whose} not finite ({listed}): predictions that are NaN count as wrong, and such a loss as the worst"]
+
+
+def _class_lines(found: dict[str, Any] | None) -> list[str]:
+    """Lines about imbalanced classes; none if they are balanced."""
+    if not (found and found["imbalanced"]):
+        return []
+    base = f"{100 * found['majority_accuracy']['pooled']:.1f} %"
+    lines = [
+        f"imbalanced classes: a client's majority class is right for {base} of the test samples; "
+        f"{found['worse_than_majority']:.0%} of the clients' models are worse than that"
+    ]
+    if "auroc" not in found:
+        return lines
+    recalls = [f"{one_line(name)[:30]} {_number(value, 100)}" for name, value in found["sensitivity"].items()]
+    shown = ", ".join(recalls[:5]) + ", ..." * (len(recalls) > 5)
+    balanced, auroc = _number(found["balanced_accuracy"]["pooled"], 100), _number(found["auroc"]["pooled"], 1)
+    return [*lines, f"test, pooled: balanced accuracy {balanced} %, AUROC {auroc}, sensitivity in %: {shown}"]
 
 
 def _privacy_lines(results: dict[str, Any]) -> list[str]:
