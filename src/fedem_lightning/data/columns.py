@@ -24,8 +24,14 @@ DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d.*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*,\d+")
 
 
-def check_values(frame: pd.DataFrame, names: Sequence[str]) -> None:
+def check_values(frame: pd.DataFrame, names: Sequence[str], filled: bool = False, way_out: str = "") -> None:
     """Looks for these columns, and for values that are missing or infinite.
+
+    Args:
+        frame: the table.
+        names: of the columns.
+        filled: whether values may be missing, because they are filled in later.
+        way_out: ends the line about missing values.
 
     Raises:
         UserError: a column is not there or there twice; a value is missing or infinite, and the line says in how many
@@ -42,7 +48,8 @@ def check_values(frame: pd.DataFrame, names: Sequence[str]) -> None:
     part = frame[list(names)]
     missing = part.isna().sum()
     shown = ", ".join(f"{name!r} in {n} of {len(part)} rows" for name, n in missing.items() if n)
-    require(not shown, f"missing values: column {shown}; fill them in, or leave out these rows or columns")
+    said = f"missing values: column {shown}; fill them in, or leave out these rows or columns{way_out}"
+    require(filled or not shown, said)
     floats = part.loc[:, [isinstance(kind, np.dtype) and kind.kind == "f" for kind in part.dtypes]]
     n_infinite = np.isinf(floats.to_numpy()).sum(axis=0)  # [columns of floats]
     for i in np.flatnonzero(n_infinite)[:1]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -13,24 +13,44 @@ from fedem_lightning.errors import UserError, require
 MAX_CATEGORIES = 1000
 """Of one column; one with more, such as a number of the row, would make the samples very large and teach nothing."""
 
+MISSING = "missing"
+"""The category of a value that is missing, and the end of the name of an indicator."""
+
+Fill = Literal["median"]
+
 
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers, which becomes one feature, (value - mean) / deviation."""
+    """A column of numbers, which becomes one feature, (value - mean) / deviation, or two.
+
+    Args:
+        name: of the column.
+        mean, deviation, median: of the values that are there; the median takes the place of missing ones. None: none
+            may be missing.
+        indicator: whether a second feature is 1 where the value is missing, else 0.
+
+    """
 
     name: str
     mean: float
     deviation: float
+    median: float | None = None
+    indicator: bool = False
 
     @property
     def features(self) -> list[str]:
-        """The feature's name: the column's."""
-        return [self.name]
+        """The features' names: the column's, and that of the indicator."""
+        return [self.name, f"{self.name} {MISSING}"] if self.indicator else [self.name]
 
     def write(self, column: pd.Series, x: np.ndarray) -> None:
-        """Sets x float32 [n, 1], which holds zeros."""
+        """Sets x float32 [n, 1 or 2], which holds zeros."""
+        there = column.notna().to_numpy()
+        values = np.full(len(column), self.mean if self.median is None else self.median)
+        values[there] = numbers(column[there])
         with np.errstate(over="ignore"):  # seen below
-            x[:, 0] = (numbers(column) - self.mean) / self.deviation
+            x[:, 0] = (values - self.mean) / self.deviation
+        if self.indicator:
+            x[:, 1] = ~there
         far = int((~np.isfinite(x)).sum())
         require(far == 0, f"column {self.name!r}: {far} of {len(x)} rows are too far from the others, or infinite")
 
@@ -55,12 +75,24 @@ class Categories:
 
     def places(self, column: pd.Series) -> tuple[np.ndarray, list[str]]:
         """The index of each row's value among `values`, int64 [n], -1: none of them; and the values that are none."""
-        codes, found = words(column)
+        codes, found = words(named_missing(column))
         place = {value: i for i, value in enumerate(self.values)}
-        if set(self.values) <= {"False", "True"}:  # also as other programs write them
-            place |= {word: i for value, i in place.items() for word in (value.lower(), str(int(value == "True")))}
+        if set(self.values) <= {"False", "True", MISSING}:  # also as other programs write them
+            place |= {word: i for value, i in place.items() for word in _written(value)}
         where = np.array([place.get(word, -1) for word in found], dtype=np.int64)
         return where[codes], [word for word, i in zip(found, where, strict=True) if i < 0]
+
+
+def named_missing(column: pd.Series) -> pd.Series:
+    """A column of categories, in which missing values are the word `MISSING`."""
+    gone = column.isna().to_numpy()
+    values = np.asarray(column, dtype=object)
+    return pd.Series(np.where(gone, MISSING, values), dtype=object, name=column.name) if gone.any() else column
+
+
+def _written(value: str) -> tuple[str, ...]:
+    """Other words for true and false."""
+    return (MISSING,) if value == MISSING else (value.lower(), str(int(value == "True")))
 
 
 @dataclass(frozen=True)
@@ -69,6 +101,8 @@ class TableFeatures:
 
     Args:
         columns: the columns in the order of their features.
+        missing: what takes the place of a missing value: "median" of numbers, with a feature that says so where one was
+            missing among the rows learned from; of categories, a category of its own. None: no value may be missing.
 
     Example:
         >>> frame = pd.DataFrame({"age": [30, 50, 90], "sex": ["m", "f", "x"]})
@@ -81,31 +115,38 @@ class TableFeatures:
     """
 
     columns: tuple[Number | Categories, ...]
+    missing: Fill | None = None
 
     @classmethod
     def fit(
-        cls, frame: pd.DataFrame, rows: np.ndarray, columns: Sequence[str], categorical: Collection[str] = ()
+        cls,
+        frame: pd.DataFrame,
+        rows: np.ndarray,
+        columns: Sequence[str],
+        categorical: Collection[str] = (),
+        missing: Fill | None = None,
     ) -> "TableFeatures":
-        """Takes means, deviations and categories from some rows; it looks at the others for wrong values alone.
+        """Learns from some rows; it looks at the others for wrong values alone.
 
         Args:
             frame: the table.
             rows: bool [n], or the positions of the rows to learn from: the training samples of clients that train.
             columns: the columns that become features, in their order.
             categorical: those of them that are categories although they hold numbers.
+            missing: see `TableFeatures`.
 
         Raises:
             UserError: a column is missing, or cannot be a feature; a value is missing or infinite.
 
         """
-        check_values(frame, columns)
+        check_values(frame, columns, filled=missing is not None)
         part = frame.loc[:, list(columns)].iloc[rows]
         require(len(part) > 0, "features: expected at least one row to learn from")
         found: list[Number | Categories] = []
         for name in columns:
-            kind = kind_of(frame[name], name in categorical)
-            found.append(_number(part[name]) if kind == "number" else _categories(part[name]))
-        return cls(tuple(found))
+            kind = kind_of(frame[name].dropna(), name in categorical)
+            found.append(_number(part[name], missing) if kind == "number" else _categories(part[name]))
+        return cls(tuple(found), missing)
 
     def transform(self, frame: pd.DataFrame) -> np.ndarray:
         """The features of a table's rows, float32 [n, d]; columns that are no features may be there, or not.
@@ -114,7 +155,7 @@ class TableFeatures:
             UserError: a column is missing, a value is missing or infinite, or a column of numbers holds something else.
 
         """
-        check_values(frame, [column.name for column in self.columns])
+        check_values(frame, [column.name for column in self.columns], filled=self.missing is not None)
         x, start = np.zeros((len(frame), len(self.names)), dtype=np.float32), 0
         for column in self.columns:
             stop = start + len(column.features)
@@ -123,9 +164,12 @@ class TableFeatures:
         return x
 
     def unknown(self, frame: pd.DataFrame) -> list[str]:
-        """A line for each column with categories that training did not know; their rows get zeros there."""
+        """A line for each column with values that training did not know: new categories, or the first missing ones."""
         lines = []
         for column in self.columns:
+            if isinstance(column, Number) and not column.indicator and (gone := int(frame[column.name].isna().sum())):
+                said = f"column {column.name!r}: {gone} of {len(frame)} rows have no value, which training did not know"
+                lines.append(f"{said}; they get the median, {column.median:g}")
             if isinstance(column, Categories):
                 where, odd = column.places(frame[column.name])
                 some = ", ".join(odd[:3]) + ", ..." * (len(odd) > 3)
@@ -145,11 +189,14 @@ class TableFeatures:
         n = len(self.columns) - len(widths)
         parts = [f"{_counted(n, 'number')} standardised"] * (n > 0)
         parts += [f"{_counted(len(widths), 'column')} one-hot ({sum(widths)})"] * (len(widths) > 0)
+        filled = sum(isinstance(column, Number) and column.indicator for column in self.columns)
+        parts += [f"{_counted(filled, 'column')} with missing values filled and marked"] * (filled > 0)
         return f"{_counted(len(self.names), 'feature')}: {', '.join(parts)}"
 
     def state(self) -> dict[str, Any]:
         """All of it as numbers, strings, lists and dictionaries, for JSON and checkpoints; see `from_state`."""
-        return {"columns": [_state_of(column) for column in self.columns]}
+        filled = {} if self.missing is None else {"missing": self.missing}
+        return {"columns": [_state_of(column) for column in self.columns], **filled}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TableFeatures":
@@ -160,24 +207,29 @@ class TableFeatures:
 
         """
         try:
-            return cls(tuple(_column_from(dict(column)) for column in state["columns"]))
+            columns = tuple(_column_from(dict(column)) for column in state["columns"])
+            return cls(columns, state.get("missing"))  # runs of earlier versions say nothing of missing values
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"features: not the state of a TableFeatures ({error!r})") from error
 
 
-def _number(part: pd.Series) -> Number:
-    values = numbers(part)
+def _number(part: pd.Series, missing: Fill | None) -> Number:
+    values = numbers(part.dropna())
+    none = f"column {part.name!r}: missing in all {len(part)} training rows"
+    require(len(values) > 0, f"{none}; leave it out with dataset.features")
+    median = None if missing is None else float(np.median(values))
+    gone = len(values) < len(part)
     if values.min() == values.max():  # rounding would make a small deviation of none
-        return Number(str(part.name), float(values[0]), 1.0)
+        return Number(str(part.name), float(values[0]), 1.0, median, gone)
     with np.errstate(over="ignore"):
         mean, deviation = float(values.mean()), float(values.std())
     fits = np.isfinite(mean) and np.isfinite(deviation) and deviation > 0
     require(fits, f"column {part.name!r}: numbers of up to {np.abs(values).max():g} are too large or small to scale")
-    return Number(str(part.name), mean, deviation)
+    return Number(str(part.name), mean, deviation, median, gone)
 
 
 def _categories(part: pd.Series) -> Categories:
-    _, found = words(part)
+    _, found = words(named_missing(part))
     many = f"column {part.name!r}: {len(found)} categories, more than {MAX_CATEGORIES}"
     require(len(found) <= MAX_CATEGORIES, f"{many}; leave it out with dataset.features, or make fewer of them")
     return Categories(str(part.name), tuple(dict.fromkeys(found)))
@@ -189,11 +241,14 @@ def _counted(n: int, what: str) -> str:
 
 def _state_of(column: Number | Categories) -> dict[str, Any]:
     kind = "number" if isinstance(column, Number) else "category"
-    return {"kind": kind, **{key: list(v) if isinstance(v, tuple) else v for key, v in asdict(column).items()}}
+    said = {key: value for key, value in asdict(column).items() if value is not None and value is not False}
+    return {"kind": kind, **{key: list(v) if isinstance(v, tuple) else v for key, v in said.items()}}
 
 
 def _column_from(state: dict[str, Any]) -> Number | Categories:
     if state["kind"] == "number":
-        return Number(str(state["name"]), float(state["mean"]), float(state["deviation"]))
+        median = state.get("median")
+        numbers_ = (float(state["mean"]), float(state["deviation"]), None if median is None else float(median))
+        return Number(str(state["name"]), *numbers_, bool(state.get("indicator", False)))
     require(state["kind"] == "category", f"features: unknown kind {state['kind']!r} of column {state['name']!r}")
     return Categories(str(state["name"]), tuple(str(value) for value in state["values"]))

@@ -23,7 +23,7 @@ from fedem_lightning.data.class_weights import class_weights as weights_of
 from fedem_lightning.data.columns import check_values, kind_of, numbers, words
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import own_clients
-from fedem_lightning.data.features import TableFeatures
+from fedem_lightning.data.features import Fill, TableFeatures
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.partitions import Partition
@@ -63,6 +63,8 @@ class TableDataModule(FederatedDataModule):
         client: name of the client's column; None: `partition` deals the rows to clients.
         features: names of the features' columns; default: all other columns.
         categorical: names of the features that are categories although they hold numbers.
+        missing: "median": missing numbers become the median of the training samples of the clients that train, and a
+            feature says where; missing categories are a category. None: missing values are refused.
         split: name of a column with 0 train, 1 val, 2 test (or these words); default: drawn per client by `fractions`.
         task: "classification" (one logit a class), "binary" (one logit), or "regression". Default: classification if
             the labels are strings, booleans, or whole numbers with at most 20 different values; regression otherwise.
@@ -91,6 +93,7 @@ class TableDataModule(FederatedDataModule):
         client: Column | None = None,
         features: Columns | None = None,
         categorical: Columns = (),
+        missing: Fill | None = None,
         split: Column | None = None,
         task: TaskName | None = None,
         n_classes: TwoOrMore | None = None,
@@ -112,7 +115,8 @@ class TableDataModule(FederatedDataModule):
         frame = read_table(Path(str(path)).expanduser())
         natural = partition == "natural"
         columns = _Columns.of(frame, label, client, split, features, categorical, needs_client=natural)
-        check_values(frame, columns.used())
+        check_values(frame, columns.samples())
+        check_values(frame, columns.features, missing is not None, "; or dataset.missing=median fills and marks them")
         labels = _labels(frame[columns.label], task, n_classes)
         options = {
             "n_clients": n_clients,
@@ -134,7 +138,7 @@ class TableDataModule(FederatedDataModule):
         if labels.task == "regression":
             _advise_on_noise(labels.y[train], noise_scale)
         weights = weights_of(class_weights, labels.y[train], labels.n_classes)
-        made = TableFeatures.fit(frame, train, columns.features, columns.categorical)
+        made = TableFeatures.fit(frame, train, columns.features, columns.categorical, missing)
         super().__init__(
             Federation.from_arrays(
                 made.transform(frame),
@@ -228,10 +232,9 @@ class _Columns(NamedTuple):
         """Which columns are the label and the client."""
         return {"label": self.label} | ({} if self.client is None else {"client": self.client})
 
-    def used(self) -> list[str]:
-        """All of them."""
-        roles = (self.label, self.client, self.split)
-        return [*(name for name in roles if name is not None), *self.features]
+    def samples(self) -> list[str]:
+        """Those that say of a sample what no feature does."""
+        return [name for name in (self.label, self.client, self.split) if name is not None]
 
 
 def _known(key: str, name: Any, there: list[str], otherwise: str = "") -> str:
