@@ -110,3 +110,10 @@ def test_weights_of_a_table_and_what_is_refused(tmp_path: Path) -> None:
     assert FederatedDataModule.from_arrays(np.ones((4, 2)), [0, 1, 0, 1], [0, 0, 1, 1]).federation.task == (  # type: ignore[arg-type]
         Classification(2)
     )
+
+
+def test_counted_weights_are_released_and_given_ones_are_not() -> None:
+    assert make_data(class_weights="balanced").federation.released == (
+        "class weights, from the frequencies of all clients' labels",
+    )
+    assert make_data(class_weights=WEIGHTS).federation.released == make_data().federation.released == ()

@@ -1,4 +1,4 @@
-"""Missing values of a table: the median and an indicator, or a category; from training rows alone, kept with the run."""
+"""Missing values of a table: the median and an indicator, or a category; learned from training rows alone."""
 
 from pathlib import Path
 from typing import Any

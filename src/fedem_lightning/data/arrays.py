@@ -16,6 +16,7 @@ from fedem_lightning.data.names import check_names, shown, strings
 from fedem_lightning.data.partitions import Partition, PartitionName
 from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.errors import require, require_whole
+from fedem_lightning.records.hyperparameters import plain
 from fedem_lightning.settings.ranges import Names
 from fedem_lightning.tasks import make_task
 
@@ -69,6 +70,8 @@ def checked_federation(
     )
     seen = seen_clients(dealt.names, unseen_fraction, unseen, seed)
     train = (codes == 0) & (dealt.client >= 0) & seen[dealt.client]
+    if weights is not None:
+        notes["class_weights"] = plain(weights)
     weights = class_weights(weights, y[train], n_classes)
     return Federation.from_arrays(
         x,

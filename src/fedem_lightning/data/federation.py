@@ -154,8 +154,10 @@ class Federation:
 
     @property
     def released(self) -> tuple[str, ...]:
-        """What x tells of all clients' data, because it was computed from them: see `Contract.released`."""
-        return ("the means, deviations and categories of a table's columns",) * (self.features is not None)
+        """What x or the task tells of all clients' data, because it was computed from them: see `Contract.released`."""
+        columns = ("the means, deviations, medians and categories of a table's columns",) * (self.features is not None)
+        counted = isinstance(self.notes.get("class_weights"), str)  # else they were given as numbers
+        return columns + ("class weights, from the frequencies of all clients' labels",) * counted
 
     @classmethod
     def from_samples(

@@ -29,6 +29,7 @@ from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.partitions import Partition
 from fedem_lightning.data.splits import seen_clients, split_samples
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.records.hyperparameters import plain
 from fedem_lightning.settings.ranges import (
     BelowOne,
     Column,
@@ -153,6 +154,7 @@ class TableDataModule(FederatedDataModule):
                     "features": made.summary(),
                     "columns": columns.roles(),
                     **labels.notes,
+                    **({} if class_weights is None else {"class_weights": plain(class_weights)}),
                     **dealt.notes,
                 },
                 features=made,

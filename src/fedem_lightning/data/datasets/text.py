@@ -87,6 +87,7 @@ class TextDataModule(FederatedDataModule):
             "why": f"{few} roles with under {min_sentences} sentences, {len(names) - few - len(fit)} with no training "
             f"window of {window} characters, {len(fit) - len(kept)} by dataset.n_clients",
             "vocabulary": symbols,
+            **({"class_weights": "by frequency"} if char_weights else {}),
         }
         roles = [names[t] for t in kept]
         seen = seen_clients(roles, unseen_fraction, unseen, seed)
