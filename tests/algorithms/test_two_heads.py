@@ -294,7 +294,7 @@ def test_models_come_back_from_files(kind: Any, data: FederatedDataModule, tmp_p
     new = [one.personalize(x, y).predict(x) for one in (model, again)]
     np.testing.assert_array_equal(new[0], new[1])
     write_clients(tmp_path / "all.safetensors", model.clients_models())
-    with pytest.raises(UserError, match=r"backbone: the file does not say how to make .*Own again; pass backbone="):
+    with pytest.raises(UserError, match=r"does not say how to make .*Own again, .*load\(..., backbone="):
         load_clients(tmp_path / "all.safetensors")
     models = load_clients(tmp_path / "all.safetensors", backbone=Own())
     name = model.schema.name(3)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from torch import nn
 
-from fedem_lightning.errors import UserError
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.hyperparameters import is_plain
 from fedem_lightning.settings.check import Checked, arguments_of, check_arguments
 
@@ -95,12 +96,20 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
     if not isinstance(made_of, dict):
         return made_of
     if "_unknown_" in made_of:
-        raise UserError(f"{key}: the file does not say how to make {made_of['_unknown_']} again; pass {key}=...")
+        raise UserError(
+            f"{key}: the file does not say how to make {made_of['_unknown_']} again, which was made in Python or by an "
+            f"older version; in Python load(..., {key}=...) takes it"
+        )
+    target = _import(made_of["_target_"], trusted, key) if "_target_" in made_of else None
     arguments = {name: make(part, trusted, name) for name, part in made_of.items() if name not in _MARKS}
-    if "_target_" not in made_of:
+    if target is None:
         return arguments
-    target = _import(made_of["_target_"], trusted, key)
-    return functools.partial(target, **arguments) if made_of.get("_partial_") else target(**arguments)
+    if made_of.get("_partial_"):
+        return functools.partial(target, **arguments)
+    made = target(**arguments)
+    if isinstance(made, nn.Module) and not hasattr(made, "made_with"):
+        remember(made, made_of["_target_"], {name: made_of[name] for name in arguments})
+    return made
 
 
 def without_download(made_of: Any) -> Any:
@@ -126,14 +135,21 @@ def with_network(made_of: Any, network: Any) -> Any:
 _MARKS = ("_target_", "_partial_")
 
 
-def _import(path: str, trusted: Sequence[str], key: str) -> Any:
+def check_trusted(path: str, trusted: Sequence[str], key: str) -> None:
+    """Raises UserError if a file may not call what this import path names: it is in none of the trusted packages."""
     module, _, name = path.rpartition(".")
-    allowed = any(module == package or module.startswith(f"{package}.") for package in (*TRUSTED, *trusted))
-    if not allowed or name.startswith("_"):
-        raise UserError(
-            f"{key}: the file wants to call {path}, which is not part of this package; if you trust it, add "
-            f"trust={module.partition('.')[0]}, or pass {key}=..."
-        )
+    allowed = any(module == package or module.startswith(f"{package}.") for package in trusted)
+    package = module.partition(".")[0]
+    require(
+        allowed and not name.startswith("_"),
+        f"{key}: the file wants to call {path}, which is not part of this package; if you trust it, add "
+        f"--trust {package}, or in Python trust={package!r}",
+    )
+
+
+def _import(path: str, trusted: Sequence[str], key: str) -> Any:
+    check_trusted(path, (*TRUSTED, *trusted), key)
+    module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

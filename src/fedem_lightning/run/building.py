@@ -6,14 +6,16 @@ from typing import Any
 
 import pytorch_lightning as pl
 from hydra.utils import instantiate
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from pytorch_lightning.loggers import Logger
+from torch import nn
 
 from fedem_lightning.aggregation import Aggregation, Mean
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.callbacks import LiveFigures, MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.records.recipes import remember
 from fedem_lightning.run import trackers
 from fedem_lightning.run.devices import pick_accelerator
 from fedem_lightning.run.figures import draw_rounds
@@ -29,7 +31,7 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
             if key in backbone_config and backbone_config[key] is None:
                 value = getattr(data, key)
                 backbone_config[key] = list(value) if isinstance(value, tuple) else value
-    backbone = functools.partial(instantiate, backbone_config)  # makes each component separately
+    backbone = functools.partial(_network, backbone_config)  # makes each component separately
     model: FederatedAlgorithm = instantiate(
         config.algorithm,
         backbone=backbone,
@@ -45,6 +47,15 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
     model.remote = data.remote
     model.prepare_for(data.federation)
     return model
+
+
+def _network(config: DictConfig) -> nn.Module:
+    """The configured network. One of the user's class notes how it was made, so that checkpoints can say it."""
+    network: nn.Module = instantiate(config)
+    if not hasattr(network, "made_with") and not any(str(key).startswith("_") for key in config.keys() - {"_target_"}):
+        arguments: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        remember(network, arguments.pop("_target_"), arguments)
+    return network
 
 
 def _aggregation(config: DictConfig) -> Aggregation:

@@ -31,7 +31,7 @@ def run(chosen: argparse.Namespace) -> bool:
         UserError: the user's input is wrong; nothing has been written.
 
     """
-    found = retest(chosen.run, chosen.split or "test") if chosen.data is None else on_rows(chosen)
+    found = retest(chosen.run, chosen.split or "test", chosen.trust) if chosen.data is None else on_rows(chosen)
     show(found)
     if chosen.out is not None:
         write(found, chosen.out)

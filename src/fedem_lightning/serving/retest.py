@@ -2,13 +2,14 @@
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
@@ -19,6 +20,7 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.records.recipes import TRUSTED, check_trusted
 from fedem_lightning.run import cli  # noqa: F401 - the configurations need its resolvers
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.config_history import read_own_config
@@ -28,13 +30,20 @@ from fedem_lightning.serving.load import checkpoint_of
 from fedem_lightning.serving.models import progress
 from fedem_lightning.serving.quality import Evaluation, Quality, plain
 
+BUILT = (
+    *("dataset", "algorithm", "backbone", "engine", "adaptation", "aggregation", "compression", "faults", "network"),
+    "trainer",
+)
+"""Parts of a run's configuration that are built for a test."""
 
-def retest(path: Path, split: str) -> Evaluation:
+
+def retest(path: Path, split: str, trust: Sequence[str] = ()) -> Evaluation:
     """Tests a run again.
 
     Args:
         path: the run's folder, or a checkpoint in it.
         split: what is shown; the comparison takes all splits.
+        trust: packages of yours whose classes the run's configuration may name.
 
     Raises:
         UserError: the run's folder lacks what is needed, or its data is not what it was.
@@ -43,6 +52,9 @@ def retest(path: Path, split: str) -> Evaluation:
     checkpoint = checkpoint_of(path.expanduser())
     folder = checkpoint.parent.parent
     config = _config(folder)
+    parts: Any = OmegaConf.to_container(config, resolve=True)
+    for key in BUILT:
+        _check_trusted(parts.get(key), trust, key)
     quieten_lightning()
     pl.seed_everything(config.seed, verbose=False)
     data: FederatedDataModule = instantiate(config.dataset)
@@ -64,6 +76,16 @@ def _config(folder: Path) -> DictConfig:
         file = folder / ".hydra" / "config.yaml"
         raise UserError(f"{file}: no such file, so the run's data set cannot be built again; give DATA")
     return config
+
+
+def _check_trusted(part: Any, trust: Sequence[str], key: str) -> None:
+    """Raises UserError if a part of a configuration, which may come from elsewhere, names what is not trusted."""
+    path = str(part["_target_"]) if isinstance(part, dict) and "_target_" in part else None
+    exported = path is not None and path.startswith("fedem_lightning.") and path.count(".") == 1
+    if path is not None and not exported and path != "pytorch_lightning.Trainer":
+        check_trusted(path, (*TRUSTED, "fedem_lightning.data", *trust), key)
+    for value in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _check_trusted(value, trust, key)
 
 
 def _loaded(config: DictConfig, data: FederatedDataModule, checkpoint: Path) -> FederatedAlgorithm:
