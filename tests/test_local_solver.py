@@ -148,7 +148,7 @@ def test_schedules(name: Any, expected: list[float]) -> None:
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"algorithm.client_optimizer.{next(iter(options))}"):
+    with pytest.raises(UserError, match=f"ClientSGD.{next(iter(options))}"):
         ClientSGD(**options)
 
 

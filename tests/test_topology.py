@@ -197,10 +197,10 @@ def test_spectral_gap() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"graph": "x"}, "algorithm.topology.graph: expected erdos_renyi, ring, torus, complete or star, got 'x'"),
-        ({"p": 0}, "algorithm.topology.p: expected a number above 0 and up to 1, got 0"),
-        ({"p": 1.5}, "algorithm.topology.p: expected a number above 0 and up to 1, got 1.5"),
-        ({"weights": "equal"}, "algorithm.topology.weights: expected metropolis or fmmc, got 'equal'"),
+        ({"graph": "x"}, "Topology.graph: expected erdos_renyi, ring, torus, complete or star, got 'x'"),
+        ({"p": 0}, "Topology.p: expected a number above 0 and up to 1, got 0"),
+        ({"p": 1.5}, "Topology.p: expected a number above 0 and up to 1, got 1.5"),
+        ({"weights": "equal"}, "Topology.weights: expected metropolis or fmmc, got 'equal'"),
         (
             {"graph": "ring", "time_varying": True},
             "algorithm.topology.time_varying: only graph=erdos_renyi can be drawn anew each round, got graph=ring",

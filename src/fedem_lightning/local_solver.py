@@ -66,8 +66,6 @@ class ClientSGD(Checked):
 
     """
 
-    settings_key: ClassVar[str] = "algorithm.client_optimizer"
-
     lr: Positive = 0.1
     momentum: BelowOne = 0.0
     weight_decay: NotNegative = 0.0
@@ -102,7 +100,7 @@ def check_client_optimizer(optimizer: object) -> None:
     """Raises UserError for an optimiser of torch's: the clients' models are stacked, and take their steps together."""
     kind = getattr(optimizer, "func", optimizer)  # of a functools.partial
     name = kind.__name__ if isinstance(kind, type) else type(kind).__name__
-    said = "algorithm.client_optimizer: expected a ClientSGD, such as ClientSGD(lr=0.1, momentum=0.9)"
+    said = "client_optimizer: expected a ClientSGD, such as ClientSGD(lr=0.1, momentum=0.9)"
     require(optimizer is None or isinstance(optimizer, ClientSGD), f"{said}, got {name}")
 
 

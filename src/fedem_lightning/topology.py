@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
 from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Literal
 
 import networkx as nx
 import numpy as np
@@ -55,8 +55,6 @@ class Topology(Checked):
                [0.  , 0.  , 0.  , 1.  ]])
 
     """
-
-    settings_key: ClassVar[str] = "algorithm.topology"
 
     graph: Graph = "erdos_renyi"
     p: PositiveShare = 0.5

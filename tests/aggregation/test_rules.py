@@ -241,15 +241,15 @@ def test_the_plain_mean_keeps_no_updates() -> None:
 
 
 WRONG: dict[str, tuple[type[Aggregation], dict[str, Any]]] = {
-    "aggregation.max_norm: expected a number above 0 or null, got 0": (NormClipping, {"max_norm": 0}),
-    "aggregation.max_norm_ratio: expected a number above 1 or null, got 1": (Median, {"max_norm_ratio": 1}),
-    "aggregation.trim: expected a number at least 0 and below 0.5, got 0.5": (TrimmedMean, {"trim": 0.5}),
-    "aggregation.weighted: expected true or false, got 'yes'": (Median, {"weighted": "yes"}),
-    "aggregation.faulty: expected a share below 0.5 or a whole number of clients, got 0.7": (
+    "max_norm: expected a number above 0 or null, got 0": (NormClipping, {"max_norm": 0}),
+    "max_norm_ratio: expected a number above 1 or null, got 1": (Median, {"max_norm_ratio": 1}),
+    "trim: expected a number at least 0 and below 0.5, got 0.5": (TrimmedMean, {"trim": 0.5}),
+    "weighted: expected true or false, got 'yes'": (Median, {"weighted": "yes"}),
+    "faulty: expected a share below 0.5 or a whole number of clients, got 0.7": (
         MultiKrum,
         {"faulty": 0.7},
     ),
-    "aggregation.selected: expected a whole number of at least 1 or null, got 0": (MultiKrum, {"selected": 0}),
+    "selected: expected a whole number of at least 1 or null, got 0": (MultiKrum, {"selected": 0}),
 }
 
 
@@ -258,7 +258,7 @@ def test_wrong_values_are_named(message: str) -> None:
     kind, options = WRONG[message]
     with pytest.raises(UserError) as caught:
         kind(**options)
-    assert str(caught.value) == message
+    assert str(caught.value) == f"{kind.__name__}.{message}"
 
 
 def test_multi_krum_needs_more_than_twice_the_faulty_clients() -> None:

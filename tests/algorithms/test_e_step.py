@@ -162,7 +162,7 @@ def weights_of(
 
 @pytest.mark.parametrize("options", [{"temperature": 0.5}, {"concentration": 0.9}, {"client_share": 1.1}, {"steps": 0}])
 def test_values_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"algorithm.e_step.{next(iter(options))}: expected"):
+    with pytest.raises(UserError, match=f"EStep.{next(iter(options))}: expected"):
         EStep(**options)
 
 

@@ -231,7 +231,7 @@ def loader() -> DataLoader[Any]:
     return DataLoader(torch.zeros(4, 4))  # type: ignore[arg-type]
 
 
-NOT_MEANT: dict[str, tuple[Callable[[FedAvg, FederatedDataModule], Any], str]] = {
+NOT_MEANT: dict[str, tuple[Callable[[Any, FederatedDataModule], Any], str]] = {
     "a model called": (lambda model, _: model(torch.zeros(4, 4)), r"model\(x\): .* model.client\(NAME\).predict\(x\)"),
     "predict": (lambda model, _: model.predict(torch.zeros(4, 4)), r"predict: .* model.client\(NAME\).predict\(x\)"),
     "a loader to predict": (

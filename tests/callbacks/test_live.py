@@ -122,5 +122,5 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_the_period_is_a_number() -> None:
-    with pytest.raises(UserError, match=r"^callbacks.live.every_seconds: expected a number at least 0, got -1"):
+    with pytest.raises(UserError, match=r"every_seconds: expected a number at least 0, got -1"):
         LiveFigures(-1)

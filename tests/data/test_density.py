@@ -126,15 +126,15 @@ def test_a_clients_samples_do_not_depend_on_the_others() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_clients": 0}, "dataset.n_clients: expected a whole number of at least 1"),
-        ({"n_symbols": 8}, "dataset.n_symbols: expected a whole number of at least 9, got 8"),
-        ({"n_symbols": 9.5}, "dataset.n_symbols: expected a whole number"),
-        ({"n_samples": 0}, "dataset.n_samples"),
-        ({"n_val": -1}, "dataset.n_val"),
-        ({"test_size": -1}, "dataset.test_size"),
-        ({"shifted": 1}, "dataset.shifted: expected true or false, got 1"),
-        ({"unseen_fraction": 1.0}, "dataset.unseen_fraction"),
-        ({"seed": -1}, "dataset.seed"),
+        ({"n_clients": 0}, "n_clients: expected a whole number of at least 1"),
+        ({"n_symbols": 8}, "n_symbols: expected a whole number of at least 9, got 8"),
+        ({"n_symbols": 9.5}, "n_symbols: expected a whole number"),
+        ({"n_samples": 0}, "^DensityDataModule.n_samples"),
+        ({"n_val": -1}, "^DensityDataModule.n_val"),
+        ({"test_size": -1}, "^DensityDataModule.test_size"),
+        ({"shifted": 1}, "shifted: expected true or false, got 1"),
+        ({"unseen_fraction": 1.0}, "^DensityDataModule.unseen_fraction"),
+        ({"seed": -1}, "^DensityDataModule.seed"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:

@@ -116,7 +116,7 @@ def test_natural_keeps_whole_owners() -> None:
         (lambda: pachinko(LABELS, 0, 12, 0.4, -1.0), "dataset.beta"),
         (lambda: shards(LABELS, 0, 4000, 2), "8000 shards of 6000 samples"),
         (lambda: quantity_skew(LABELS, 0, 700, 0.4), "too few for 700 clients"),
-        (lambda: deal(LABELS, 0, cast(Any, "even"), {}), "dataset.partition: expected natural, iid"),
+        (lambda: deal(LABELS, 0, cast(Any, "even"), {}), "partition: expected natural, iid"),
     ],
 )
 def test_wrong_arguments_are_named(wrong: Callable[[], Partition], message: str) -> None:

@@ -272,7 +272,7 @@ EMPTY = [np.nan, *range(1, N)]
         ({}, {"categorical": ["wards"]}, "dataset.categorical: no column 'wards'; did you mean ward?"),
         ({}, {"categorical": ["y"]}, "dataset.categorical: column 'y' is no feature"),
         ({}, {"features": ["age"], "categorical": ["ward"]}, "dataset.categorical: column 'ward' is no feature"),
-        ({}, {"features": "age"}, r"dataset.features: expected a list of columns such as \[a,b\] or null, got 'age'"),
+        ({}, {"features": "age"}, r"features: expected a list of columns such as \[a,b\] or null, got 'age'"),
         ({}, {"features": []}, "dataset.features: no column is left beside label, client"),
         ({}, {"features": ["age", "age"]}, "dataset.features: it names age twice"),
         ({}, {"label": "hospital"}, "dataset.client: column 'hospital' is the label already"),
@@ -294,7 +294,7 @@ EMPTY = [np.nan, *range(1, N)]
         ({"y": "2024-01-01"}, {}, "column 'y' holds dates"),
         ({"y": ["a", "b", "c"] * (N // 3)}, {"task": "binary"}, "dataset.task: binary needs the labels 0 and 1"),
         ({}, {"task": "regression"}, "column 'y': expected numbers, got"),
-        ({}, {"task": "sorting"}, "dataset.task: expected classification, binary, regression or null, got 'sorting'"),
+        ({}, {"task": "sorting"}, "task: expected classification, binary, regression or null, got 'sorting'"),
         (
             {"y": [*EMPTY[1:], 0.5]},
             {"task": "classification"},
@@ -305,7 +305,7 @@ EMPTY = [np.nan, *range(1, N)]
             {"n_classes": 2},
             "column 'y': label 2 at sample 2 is outside the 2 classes",
         ),
-        ({}, {"n_classes": "two"}, "dataset.n_classes: expected a whole number of at least 2 or null, got 'two'"),
+        ({}, {"n_classes": "two"}, "n_classes: expected a whole number of at least 2 or null, got 'two'"),
         ({"hospital": np.arange(N) / 2}, {}, "client: expected whole numbers or strings"),
         ({"part": ["train", "test"] * (N // 2)}, {"split": "part", "unseen": ["south"]}, None),
         (

@@ -220,7 +220,7 @@ def test_models_that_diverged_and_sanity_checks_do_not_count() -> None:
 
 
 def test_a_dimension_is_a_number_above_0() -> None:
-    with pytest.raises(UserError, match=r"callbacks.bounds.dimension: expected a number above 0"):
+    with pytest.raises(UserError, match=r"dimension: expected a number above 0"):
         BoundsDiagnostics(dimension=0)
 
 

@@ -203,10 +203,10 @@ def test_faults_that_have_no_effect_are_refused() -> None:
 
 
 WRONG: dict[str, tuple[type[Faults], dict[str, Any]]] = {
-    "faults.share: expected a number at least 0 and below 1, got 1": (SendNaN, {"share": 1}),
-    "faults.every_round: expected true or false, got 2": (NoAnswer, {"every_round": 2}),
-    "faults.factor: expected a number above 0, got -1": (SignFlip, {"factor": -1}),
-    "faults.factor: expected a finite number above 0, got nan": (SignFlip, {"factor": float("nan")}),
+    "share: expected a number at least 0 and below 1, got 1": (SendNaN, {"share": 1}),
+    "every_round: expected true or false, got 2": (NoAnswer, {"every_round": 2}),
+    "factor: expected a number above 0, got -1": (SignFlip, {"factor": -1}),
+    "factor: expected a finite number above 0, got nan": (SignFlip, {"factor": float("nan")}),
 }
 
 
@@ -215,7 +215,7 @@ def test_wrong_values_are_named(message: str) -> None:
     kind, options = WRONG[message]
     with pytest.raises(UserError) as caught:
         kind(**options)
-    assert str(caught.value) == message
+    assert str(caught.value) == f"{kind.__name__}.{message}"
 
 
 def test_a_robust_rule_resists_what_breaks_the_mean() -> None:

@@ -130,25 +130,23 @@ def test_parameters_are_those_of_base_classes_too_as_far_as_they_are_reached() -
 
 
 class Own(Checked):
-    settings_key = "mine"
-
     def __init__(self, share: Share, late: int = None, size: "Unknown" = 3) -> None:  # type: ignore # noqa: F821, RUF013
         raise AssertionError("it was made")
 
 
 def test_arguments_are_checked_before_the_constructor_runs() -> None:
-    with pytest.raises(UserError, match=r"^backbone\.hidden: expected a list of whole numbers of at least 1, got 3"):
+    with pytest.raises(UserError, match=r"^MLP\.hidden: expected a list of whole numbers of at least 1, got 3"):
         MLP((3,), 2, hidden=3)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"^algorithm\.batch_size: expected a whole number of at least 1, got 0"):
+    with pytest.raises(UserError, match=r"^FedAvg\.batch_size: expected a whole number of at least 1, got 0"):
         FedAvg(Linear((3,), 2), n_clients=2, batch_size=0)
-    with pytest.raises(UserError, match=r"^algorithm\.n_clients: expected a whole number of at least 1, got 0"):
+    with pytest.raises(UserError, match=r"^FedAvg\.n_clients: expected a whole number of at least 1, got 0"):
         FedAvg(Linear((3,), 2), n_clients=0)
 
 
 def test_annotations_that_say_nothing_and_defaults_pass() -> None:
     with pytest.raises(AssertionError, match="it was made"):
         Own(1, size="x", late=None)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"^mine\.share: expected a number from 0 to 1, got 2"):
+    with pytest.raises(UserError, match=r"^Own\.share: expected a number from 0 to 1, got 2"):
         Own(2, size="x")
 
 
@@ -166,5 +164,5 @@ def test_a_function_that_makes_a_backbone_is_checked() -> None:
         return nn.Linear(1, n_outputs)
 
     assert body(3).made_with == {"n_outputs": 3}
-    with pytest.raises(UserError, match=r"^backbone\.n_outputs: expected a whole number of at least 1, got 0"):
+    with pytest.raises(UserError, match=r"^body\.n_outputs: expected a whole number of at least 1, got 0"):
         body(0)

@@ -23,7 +23,6 @@ class Adaptation(Recorded, ABC):
 
     """
 
-    settings_key = "adaptation"
     released: tuple[str, ...] | None = None  # what clients learn of others' data by it; None: it does not say
     tunes = True  # whether it trains the models; False: it takes models that clients cannot train, too
     columns: tuple[str, ...] = ()  # names in `OwnModels.columns`, which join the clients' table

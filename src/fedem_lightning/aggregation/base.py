@@ -69,7 +69,6 @@ class Aggregation(Recorded, ABC):
 
     """
 
-    settings_key = "aggregation"
     clips = False  # whether updates are shortened (`scales`)
     samples_independently = False  # whether each client is in a cohort with the same probability, whoever else is
     weighted = True  # whether clients count by their weights; False: alike, unless each receiver has its own weights

@@ -94,7 +94,6 @@ class FederatedAlgorithm(
 
     """
 
-    settings_key = "algorithm"
     components: nn.ModuleList
     has_frozen: Tensor  # bool [T], the clients that have received the frozen parameters
 
@@ -121,7 +120,7 @@ class FederatedAlgorithm(
         faults: Faults | None = None,
         seed: Seed = 0,
     ) -> None:
-        check_arguments("algorithm", FederatedAlgorithm, locals())  # a subclass may pass them on without a range
+        check_arguments(type(self).__name__, FederatedAlgorithm, locals())  # a subclass may pass on any value
         super().__init__()
         self._client_states, self._server_columns = {}, {}
         self.group_state, self.sized_by_data, self.reported = None, set(), set()
@@ -136,8 +135,8 @@ class FederatedAlgorithm(
         self.aggregation, self.compression, self.faults = make_aggregation(aggregation), compression, faults
         check_client_optimizer(client_optimizer)
         self.client_optimizer = client_optimizer or ClientSGD()
-        made = "algorithm.server_optimizer: expected a function that makes it, such as functools.partial(SGD, lr=1.0)"
-        require(server_optimizer is None or callable(server_optimizer), f"{made}, got an optimiser")
+        wanted = "algorithm.server_optimizer: expected a function that makes it, such as functools.partial(SGD, lr=1.0)"
+        require(server_optimizer is None or callable(server_optimizer), f"{wanted}, got an optimiser")
         self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
         parts = [pretrained] if isinstance(pretrained, str) else list(pretrained)
         self.components = make_components(backbone, n_components, seed, parts)

@@ -4,7 +4,7 @@ The defaults are Eq. 8 and Eq. 9 of FedEM (Marfoq et al., NeurIPS 2021, arXiv 21
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,8 +31,6 @@ class EStep(Checked):
             are the same.
 
     """
-
-    settings_key: ClassVar[str] = "algorithm.e_step"
 
     level: Literal["sample", "client"] = "sample"
     steps: PositiveInt = 1

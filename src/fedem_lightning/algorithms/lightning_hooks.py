@@ -109,7 +109,7 @@ class LightningHooks:
         self.resolve_engine(self.device)  # copies the networks, before a profiler adds hooks to them
         self.statistics.plan(self.trainer.max_epochs or 0)
 
-    def on_predict_batch_start(self: Trained, batch: object, batch_idx: int) -> None:
+    def on_predict_batch_start(self, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Refuses batches of a loader; the other steps do so as they prepare for the federation."""
         check_is_federation(batch)
 

@@ -43,7 +43,6 @@ class Surrogate(Recorded, ABC):
     g_t must be at least f_t everywhere, and equal to it at (u^{k-1}, v_t^{k-1}) with the same gradient in u.
     """
 
-    settings_key = "algorithm.surrogate"
     columns: str | None = None  # names of the columns of v in clients.parquet
     weigh: SampleWeights | None = None  # see `SharedModels`
 

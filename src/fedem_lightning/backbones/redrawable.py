@@ -12,8 +12,6 @@ from fedem_lightning.records.recipes import Recorded
 class Redrawable(Recorded, nn.Module):
     """A network that knows how its constructor drew its values: from which arguments and which random numbers."""
 
-    settings_key = "backbone"
-
     def __init__(self) -> None:
         super().__init__()
         self.drawn_from = torch.get_rng_state()

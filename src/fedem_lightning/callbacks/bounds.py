@@ -42,8 +42,6 @@ class BoundsDiagnostics(Checked, pl.Callback):
 
     """
 
-    settings_key = "callbacks.bounds"
-
     def __init__(self, dimension: Positive | None = None) -> None:
         super().__init__()
         self.dimension = dimension

@@ -69,8 +69,6 @@ class RoundCheckpoint(Checked, Checkpoint):
 
     """
 
-    settings_key = "callbacks.checkpoint"
-
     def __init__(
         self, every_n_rounds: PositiveInt = 10, keep: PositiveInt = 2, dirpath: str | Path | None = None
     ) -> None:

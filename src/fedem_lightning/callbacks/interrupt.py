@@ -25,8 +25,6 @@ class FinishRoundOnInterrupt(Checked, pl.Callback):
 
     """
 
-    settings_key = "callbacks.interrupt"
-
     def __init__(self, grace_seconds: NotNegative = GRACE_SECONDS) -> None:
         self.grace_seconds = grace_seconds
         self.interrupted = False  # whether all processes stop, as they have agreed

@@ -25,8 +25,6 @@ class LiveFigures(Checked, pl.Callback):
 
     """
 
-    settings_key = "callbacks.live"
-
     def __init__(self, every_seconds: NotNegative = 10.0, draw: Callable[[], None] | None = None) -> None:
         super().__init__()
         self.every_seconds, self.draw = every_seconds, draw

@@ -17,7 +17,6 @@ class Compression(Recorded, ABC):
 
     """
 
-    settings_key = "compression"
     keeps_error = False
     """Whether a client keeps what its messages have left out, and adds it to its next update."""
 

@@ -27,8 +27,6 @@ class CropFlip(Checked):
 
     """
 
-    settings_key = "dataset.augmentation"
-
     def __init__(self, padding: Count = 4, flip: bool = True) -> None:
         self.padding, self.flip = padding, flip
 

@@ -37,7 +37,6 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
 
     """
 
-    settings_key = "dataset"
     remote: Any = None  # `protocol.RemoteClients`, where the samples are elsewhere
 
     def __init__(self, federation: Federation) -> None:

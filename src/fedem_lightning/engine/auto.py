@@ -48,7 +48,7 @@ class AutoEngine(Recorded):
 
     """
 
-    settings_key, name = "engine", "auto"
+    name = "auto"
 
     def __init__(self, block_size: PositiveInt | None = None, memory_gb: Positive | None = None) -> None:
         self.block_size, self.memory_gb = block_size, memory_gb

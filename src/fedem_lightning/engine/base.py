@@ -27,7 +27,6 @@ class Engine(Recorded, ABC):
 
     """
 
-    settings_key = "engine"
     name: str
     reason = "asked for"  # why this engine was selected
     default_gb: float

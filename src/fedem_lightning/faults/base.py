@@ -24,7 +24,6 @@ class Faults(Recorded, ABC):
 
     """
 
-    settings_key = "faults"
     corrupts = False  # whether faulty clients send something else than they computed (`corrupted`)
     answers = True  # whether faulty clients answer at all
     corrupts_labels = False  # whether faulty clients train with other labels (`with_other_labels`)

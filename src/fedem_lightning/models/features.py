@@ -29,8 +29,6 @@ class WithFeatures(Recorded, nn.Module):
 
     """
 
-    settings_key = "algorithm"
-
     def __init__(self, backbone: nn.Module, head: str | None = None) -> None:
         super().__init__()
         self.network = backbone

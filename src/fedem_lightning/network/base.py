@@ -23,8 +23,6 @@ class Network(Recorded, ABC):
 
     """
 
-    settings_key = "network"
-
     def __init__(self, deadline: Positive | None = None) -> None:
         self.deadline = deadline
 

@@ -45,7 +45,7 @@ def recorded(function: Any) -> Any:
     @functools.wraps(function)
     def made(*args: Any, **options: Any) -> Any:
         arguments = arguments_of(function, args, options)
-        check_arguments("backbone", function, arguments)
+        check_arguments(function.__name__, function, arguments)
         return remember(function(*args, **options), _path(function), arguments)
 
     return made

@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, GenericAlias, MethodType
-from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
+from typing import Any, NamedTuple, Self, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -99,14 +99,14 @@ def arguments_of(function: Callable[..., Any], args: Sequence[Any], options: Map
 
 
 class Checked:
-    """Base of classes whose arguments are checked against the annotations before their constructor runs."""
+    """Base of classes whose arguments are checked against the annotations before their constructor runs.
 
-    settings_key: ClassVar[str] = ""
-    """Where a configuration has these arguments, for messages."""
+    Messages name an argument as CLASS.ARGUMENT, to who calls the constructor; a configuration has been checked before.
+    """
 
     def __new__(cls, *args: Any, **options: Any) -> Self:  # noqa: D102
         arguments = arguments_of(cls.__init__, (None, *args), options)
-        check_arguments(cls.settings_key, cls, {k: v for k, v in arguments.items() if k != "self"})
+        check_arguments(cls.__name__, cls, {k: v for k, v in arguments.items() if k != "self"})
         return super().__new__(cls)
 
 
