@@ -139,3 +139,32 @@ def test_an_adaptation_has_a_rate_of_its_own_and_mocha_has_none(
     assert call(tmp_path, monkeypatch, "algorithm=mocha", "run_dir=mocha", *small) == 0
     assert "learning rate" not in capsys.readouterr().out
     assert json.loads((tmp_path / "mocha" / "results.json").read_text())["learning_rates"] == []
+
+
+WITHOUT_DATA = {  # what an experiment's data lack: domains, two classes, true groups
+    "digits": {"agnostic", "mocha", "oracle"},
+    "digits_concept_shift": {"agnostic", "mocha"},
+    "baselines_synthetic": {"agnostic", "mocha", "oracle"},
+}
+AT_CHANCE = {"digits": 0.1, "digits_concept_shift": 0.1, "baselines_synthetic": 0.5}
+SMALLER = {
+    "baselines_synthetic": ["dataset.n_clients=20", "dataset.test_size=20"],
+    "mapper": ["adaptation.lambdas=[0.0,0.5]"],  # of eleven, each a training
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("experiment", AT_CHANCE)
+def test_no_method_of_a_small_experiment_ends_at_chance(
+    experiment: str, algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if algorithm in WITHOUT_DATA[experiment]:
+        pytest.skip("the experiment's data are not for this method")
+    leave_undrawn(monkeypatch)
+    smaller = SMALLER.get(experiment, []) + SMALLER.get(algorithm, [])
+    quiet = ["trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "trainer.check_val_every_n_epoch=200"]
+    words = [f"+experiment={experiment}", f"algorithm={algorithm}", *smaller, *quiet, "run_dir=run"]
+    assert call(tmp_path, monkeypatch, *words) == 0
+    scores = json.loads((tmp_path / "run" / "results.json").read_text())["val"]["accuracy"]
+    assert scores["weighted"] > AT_CHANCE[experiment] + 0.05
