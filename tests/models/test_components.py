@@ -66,7 +66,7 @@ def test_a_function_draws_new_values_as_the_user_draws_them() -> None:
 
 def test_networks_of_this_package_are_drawn_anew_until_one_changes_their_values() -> None:
     torch.manual_seed(0)
-    network = LeNet5(10, width=0.2).double()
+    network: Any = LeNet5(10, width=0.2).double()
     network.head[1] = nn.Tanh()  # what holds no values is kept
     network.features.requires_grad_(False)
     components: Any = make_components(network, 3, seed=0)

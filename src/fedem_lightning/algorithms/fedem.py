@@ -190,8 +190,11 @@ class FedEM(FederatedAlgorithm):
 
     def personal_models(self, clients: Tensor) -> SharedModels:
         """Client t predicts with sum_m pi[t, m] h_m(x) (Eq. 5); tuning weighs samples as the next round would."""
-        rounds = self.statistics.rounds
-        return SharedModels(self.components, self.pi[clients], lambda *given: self.m_step_weights(*given, rounds)[0])
+        return SharedModels(self.components, self.pi[clients], self.tuning_weights)
+
+    def tuning_weights(self, pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
+        """The samples' weights when clients tune the components: those of the next round, [n, M]."""
+        return self.m_step_weights(pi, losses, owner, self.statistics.rounds)[0]
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several of both."""
