@@ -10,7 +10,7 @@ import torch
 from numpy.testing import assert_allclose
 from sklearn.utils.class_weight import compute_class_weight
 
-from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, Interpolate, Local, TableDataModule, UserError
+from fedem_lightning import MOCHA, ClientSGD, FedEM, Interpolate, Local, TableDataModule, UserError
 from fedem_lightning.adaptation.interpolate import MixtureStep
 from fedem_lightning.data.class_weights import class_weights
 from fedem_lightning.engine import LoopEngine, VmapEngine
@@ -106,10 +106,13 @@ def test_weights_of_a_table_and_what_is_refused(tmp_path: Path) -> None:
         ({"class_weights": "balanced", "task": "regression"}, "a regression has no classes"),
     ):
         with pytest.raises(UserError, match=line):
-            TableDataModule(tmp_path / "t.csv", "a" if "task" in options else "y", "c", **options)  # type: ignore[arg-type]
-    assert FederatedDataModule.from_arrays(np.ones((4, 2)), [0, 1, 0, 1], [0, 0, 1, 1]).federation.task == (  # type: ignore[arg-type]
-        Classification(2)
-    )
+            TableDataModule(tmp_path / "t.csv", "a" if "task" in options else "y", "c", **options)
+
+
+def test_mocha_refuses_weights() -> None:
+    data = make_data(n_classes=2, task="binary", class_weights="balanced")
+    with pytest.raises(UserError, match=r"dataset.class_weights: MOCHA's loss"):
+        train(make_model(MOCHA, data), data, rounds=1)
 
 
 def test_counted_weights_are_released_and_given_ones_are_not() -> None:

@@ -199,7 +199,8 @@ class MOCHA(FederatedAlgorithm):
         task, found, needed = federation.task, self.n_features, math.prod(federation.in_shape)
         expected = "algorithm: MOCHA is defined for two classes and one logit (a binary task)"
         require(isinstance(task, BinaryClassification), f"{expected}, the data is a {type(task).__name__}")
-        require(task.class_weights is None, "dataset.class_weights: MOCHA's loss, a dual problem's, has none")
+        weights = getattr(task, "class_weights", None)
+        require(weights is None, "dataset.class_weights: MOCHA's loss, a dual problem's, has none")
         require(found == needed, f"backbone: expected a linear layer of {needed} features, got {found}")
         check_everybody_is_seen(self, federation)
 

@@ -125,8 +125,10 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
             "shards_per_client": shards_per_client,
             "min_samples": min_samples,
         }
-        more = {"weights": class_weights, "options": dealing}
-        data = FederatedDataModule(checked_federation(x, y, client, split, names, domain, coarse, **options, **more))
+        made = checked_federation(
+            x, y, client, split, names, domain, coarse, **options, weights=class_weights, options=dealing
+        )
+        data = FederatedDataModule(made)
         data._describe(options | dealing | {"class_weights": class_weights})
         return data
 

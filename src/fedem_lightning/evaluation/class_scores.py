@@ -41,10 +41,11 @@ class ByClass(NamedTuple):
 
 def majority(federation: Federation, clients: Tensor) -> Majority | None:
     """The majority classes of `clients` (int64 [C]); None if samples have no class of their own, or are not stored."""
-    task, n_classes = federation.task, getattr(federation.task, "n_classes", None)
-    scored = n_classes is not None and "accuracy" in task.measures and task.n_targets == 1
+    task: Any = federation.task
+    scored = hasattr(task, "n_classes") and "accuracy" in task.measures and task.n_targets == 1
     if not scored or not isinstance(federation.samples, Arrays):
         return None
+    n_classes = task.n_classes
     (y, owner), (y_test, owner_test) = (_labels(federation, clients, split) for split in ("train", "test"))
     pairs, counts = np.unique(owner * n_classes + y, return_counts=True)
     order = np.lexsort((pairs, -counts, pairs // n_classes))  # by client; the most frequent class first
