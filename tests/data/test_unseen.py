@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -16,6 +17,7 @@ from fedem_lightning import (
     MixturePopulation,
     NpzDataModule,
     SyntheticMixture,
+    TableDataModule,
     TextDataModule,
     UserError,
 )
@@ -132,3 +134,22 @@ def test_the_bits_of_a_run_are_those_of_the_share(tmp_path: Path) -> None:
 def test_a_name_in_a_population_is_looked_for_among_its_first() -> None:
     with pytest.raises(UserError, match=r"no client is named none; there are 0, 1, 2, \.\.\.$"):
         MixturePopulation(n_clients=100_000, dimension=2, unseen=["none"])
+
+
+@pytest.mark.parametrize("name", [*SETS, "table"])
+def test_every_data_set_prints_what_it_is(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before the Trainer has set it up, and afterwards."""
+    if name == "table":
+        pd.DataFrame({"client": list("aabb") * 5, "f": range(20), "y": [0, 1] * 10}).to_csv(
+            tmp_path / "t.csv", index=False
+        )
+        data: FederatedDataModule = TableDataModule(tmp_path / "t.csv", label="y", client="client")
+    else:
+        data = SETS[name][0](tmp_path)
+    print(data)
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{type(data).__name__}(")
+    assert "seed=0" in shown
+    assert shown.endswith(f")\nFederation({data.n_clients} clients, {str(data.federation).split(', ', 1)[1]}\n")
+    data.setup("fit")
+    assert f"{data}\n" == f"{data!r}\n" == shown

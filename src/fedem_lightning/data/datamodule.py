@@ -1,5 +1,6 @@
 """The data module for Lightning: an epoch is a round, and its only batch is the federation."""
 
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from fedem_lightning.data.arrays import checked_federation
 from fedem_lightning.data.class_weights import ClassWeights
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.partitions import Partition, PartitionName
+from fedem_lightning.data.printing import printable
 from fedem_lightning.records.hyperparameters import constructor_arguments, plain
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import Names, ShareOrNumber
@@ -136,6 +138,17 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
         """Saves hyper-parameters under one name: Lightning refuses a name that the model has too, such as seed."""
         arguments = {name: plain(value) for name, value in arguments.items() if name != "federation"}
         self.save_hyperparameters({"data": {"class": type(self).__name__, **arguments}})
+
+    def __repr__(self) -> str:
+        """The class with its arguments (None and empty ones left out), and below it the federation."""
+        told = dict(self.hparams.get("data", {"class": type(self).__name__}))
+        kind, short = told.pop("class"), reprlib.Repr()
+        short.maxstring = short.maxother = 100  # of a path
+        given = {name: value for name, value in told.items() if value is not None and value != []}
+        arguments = ", ".join(f"{name}={short.repr(value)}" for name, value in given.items())
+        return printable(f"{kind}({arguments})\n{getattr(self, 'federation', 'not made yet')}")
+
+    __str__ = __repr__  # Lightning's asks the data loaders for lengths that a federation does not have
 
     @property
     def n_clients(self) -> int:
