@@ -135,7 +135,7 @@ class FederatedAlgorithm(
         self.aggregation, self.compression, self.faults = make_aggregation(aggregation), compression, faults
         check_client_optimizer(client_optimizer)
         self.client_optimizer = client_optimizer or ClientSGD()
-        wanted = "algorithm.server_optimizer: expected a function that makes it, such as functools.partial(SGD, lr=1.0)"
+        wanted = "server_optimizer: expected a function that makes it, such as functools.partial(SGD, lr=1.0)"
         require(server_optimizer is None or callable(server_optimizer), f"{wanted}, got an optimiser")
         self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
         parts = [pretrained] if isinstance(pretrained, str) else list(pretrained)
