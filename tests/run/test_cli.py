@@ -16,6 +16,7 @@ import pytest
 import torch
 import wandb
 from omegaconf import OmegaConf
+from pytorch_lightning.accelerators import MPSAccelerator
 
 from fedem_lightning.models import client_store
 from fedem_lightning.run.cli import _config_flags
@@ -201,13 +202,15 @@ def test_paths_are_meant_from_where_they_were_typed(
 def test_the_start_says_who_takes_part_and_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in `+experiment=femnist`: 15 % of the writers, whose momentum stays with them."""
+    """As in `+experiment=femnist`, on a Mac: 15 % of the writers, whose momentum stays with them; no GPU."""
     images = np.random.default_rng(0).integers(0, 255, (400, 28, 28), dtype=np.uint8)
     np.savez(tmp_path / "writers.npz", x=images, y=np.arange(400) % 62, client=np.repeat(np.arange(20), 20))
     monkeypatch.setattr(client_store, "MEMORY_LIMIT", 0)
+    monkeypatch.setattr(MPSAccelerator, "is_available", staticmethod(lambda: True))
     few = ["+experiment=femnist", "dataset.path=writers.npz", "backbone=mlp", "trainer.max_epochs=0"]
     assert call(tmp_path, monkeypatch, *few) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert "trainer.accelerator: cpu, because a Mac's GPU (mps) has no float64, which scores need" in lines
     assert "3 of the data's 20 clients: dataset.n_clients=0.15 (null: all)" in lines
     kept = next(line for line in lines if line.startswith("kept, kept_momentum: 3 rows x 0.651 MB = 0.00195 GB"))
     assert f"in a temporary file of {tempfile.gettempdir()} (TMPDIR); local_training.state=restart" in kept

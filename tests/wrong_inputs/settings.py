@@ -33,6 +33,16 @@ LEGAL = {
     ("callbacks=bounds", "callbacks.interrupt.grace_seconds", "1.5"): "seconds may have a fraction",
 }
 """Values that a key of a choice takes after all, and why."""
+FIRST_DAY = {
+    "~trainer.profiler": "null already",
+    "trainer.gradient_clip_val=1": "does not see the gradients",
+    "trainer.accumulate_grad_batches=2": "the clients take the steps",
+    "trainer.strategy=ddp_spawn": "expected ddp",
+    "algorithm=fedem,fedavg": "need -m",
+    "algorithm.client_optimizer._target_=torch.optim.SGD": "expected a ClientSGD",
+    "+callbacks.mean._target_=pytorch_lightning.callbacks.WeightAveraging": "WeightAveraging: ",
+}
+"""What users of Hydra and Lightning try first, and what the line must contain."""
 _OF_SEVERAL = ("network", "callbacks", "logger", "experiment", "adaptation", "faults", "aggregation")
 """Groups that may be empty: [] chooses nothing."""
 _TEXT = {
@@ -45,6 +55,8 @@ _TEXT = {
 def cases() -> Iterator[Case]:
     """Every wrong setting."""
     yield from _groups()
+    for word, says in FIRST_DAY.items():
+        yield Case(f"settings/first day/{word}", (*TINY, word), says=says)
     seen: set[tuple[str, str, str]] = set()
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         for group in GROUPS:

@@ -114,6 +114,7 @@ def quieten_lightning() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning 2.6 uses a name that torch 2.15 has renamed
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+    warnings.filterwarnings("ignore", message="GPU available but not used")  # whoever takes the CPU knows
 
 
 def _finished_before(folder: Path, config: DictConfig) -> dict[str, Any] | None:
