@@ -10,22 +10,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.data.arrays import (
-    LARGEST_Y,
-    check_clients,
-    check_labels,
-    check_split,
-    check_targets,
-    strings_or_whole,
-)
+from fedem_lightning.data.arrays import check_clients, check_split, strings_or_whole
 from fedem_lightning.data.class_weights import ClassWeights
 from fedem_lightning.data.class_weights import class_weights as weights_of
-from fedem_lightning.data.columns import check_values, kind_of, numbers, words
+from fedem_lightning.data.columns import check_values
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import own_clients
 from fedem_lightning.data.features import Fill, TableFeatures
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.table import read_table
+from fedem_lightning.data.labels import TableLabels, labels_of
 from fedem_lightning.data.partitions import Partition
 from fedem_lightning.data.splits import seen_clients, split_samples
 from fedem_lightning.errors import UserError, require
@@ -44,9 +38,6 @@ from fedem_lightning.settings.ranges import (
     TwoOrMore,
 )
 from fedem_lightning.tasks import TaskName, make_task
-
-FEW = 20
-"""Whole numbers with up to as many different values are classes, unless `task` says otherwise."""
 
 TablePartition = Literal["natural", "iid", "dirichlet", "shards", "quantity_skew"]
 """Those that need no coarse labels."""
@@ -118,7 +109,7 @@ class TableDataModule(FederatedDataModule):
         columns = _Columns.of(frame, label, client, split, features, categorical, needs_client=natural)
         check_values(frame, columns.samples())
         check_values(frame, columns.features, missing is not None, "; or dataset.missing=median fills and marks them")
-        labels = _labels(frame[columns.label], task, n_classes)
+        labels = labels_of(frame[columns.label], task, n_classes)
         options = {
             "n_clients": n_clients,
             "alpha": alpha,
@@ -165,7 +156,7 @@ class TableDataModule(FederatedDataModule):
 def _dealt(
     frame: pd.DataFrame,
     columns: "_Columns",
-    labels: "_Labels",
+    labels: TableLabels,
     partition: TablePartition | Callable[..., Partition],
     options: dict[str, Any],
     seed: int,
@@ -257,43 +248,3 @@ def _listed(key: str, given: Any, there: list[str]) -> list[str]:
     twice = [name for name, n in Counter(found).items() if n > 1]
     require(not twice, f"dataset.{key}: it names {', '.join(twice)} twice")
     return found
-
-
-class _Labels(NamedTuple):
-    """y [n], and what it is."""
-
-    y: np.ndarray
-    task: str
-    n_classes: int
-    notes: dict[str, Any]
-
-
-def _labels(column: pd.Series, task: str | None, n_classes: int | None) -> _Labels:
-    """The labels of a task, which is found by the rule of `TableDataModule` if it is None."""
-    if task == "regression":
-        return _Labels(check_targets(numbers(column), len(column)), task, 0, {})
-    kind = kind_of(column, as_category=task is not None, label=True)
-    numeric = pd.api.types.infer_dtype(np.asarray(column)) not in ("string", "boolean")
-    values = numbers(column) if numeric else np.empty(0)
-    whole = bool((values == np.trunc(values)).all())
-    notes: dict[str, Any] = {}
-    if task is None:
-        n_distinct = column.nunique()
-        task = "classification" if kind == "category" or (whole and n_distinct <= FEW) else "regression"
-        what = "words" if not numeric else "whole numbers" if whole else "numbers"
-        notes["task"] = f"{task}, because {column.name} has {n_distinct} different {what}"
-        if task == "regression":
-            return _Labels(check_targets(values, len(column)), task, 0, notes)
-        many = n_distinct > max(FEW, len(column) // 5)
-        odd = f"dataset.label: column {column.name!r} has {n_distinct} different words in {len(column)} rows, such as"
-        require(not many, f"{odd} {column.iloc[0]!r}; make numbers of them, or say dataset.task=classification")
-    require(whole, f"dataset.task: a {task} needs words or whole numbers; column {column.name!r} holds others")
-    codes, distinct = words(column)
-    require(len(distinct) > 1, f"dataset.label: column {column.name!r} holds one class only, {distinct[0]}")
-    if n_classes is not None:
-        require(n_classes <= LARGEST_Y, f"dataset.n_classes: expected at most {LARGEST_Y}, got {n_classes}")
-    limit = len(distinct) if n_classes is None else n_classes
-    if not numeric or values.min() < 0 or values.max() >= limit:
-        values, notes["classes"] = codes, distinct
-    y, n_classes = check_labels(values, limit, len(column), f"column {column.name!r}")
-    return _Labels(y, task, n_classes, notes)
