@@ -70,6 +70,12 @@ def test_the_majority_is_that_of_a_clients_training_samples() -> None:
     for t in range(6):
         y, y_test = (data.federation.block(torch.tensor([t]), split).y() for split in ("train", "test"))
         assert base.accuracy[t] == (y_test == y.bincount().argmax()).double().mean()
+    y = np.concatenate([np.arange(200) % 2, np.ones(400, int)])  # client 1 has one class, and is unseen
+    options: Any = {"n_classes": 2, "unseen": [1]}
+    even = FederatedDataModule.from_arrays(np.ones((600, 1)), y, (np.arange(600) >= 200).astype(int), **options)
+    of_seen = majority(even.federation, torch.arange(2))
+    assert of_seen is not None
+    assert not of_seen.imbalanced
     balanced = majority(make_data(sizes=(400, 400)).federation, torch.arange(2))
     assert balanced is not None
     assert not balanced.imbalanced

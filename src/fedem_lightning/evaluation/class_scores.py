@@ -27,7 +27,7 @@ class Majority(NamedTuple):
     """The model that predicts a client's own most frequent class of its training samples (the first of several)."""
 
     accuracy: np.ndarray  # on each client's test samples, float64 [C]; NaN without any
-    imbalanced: bool  # whether its mean over the test samples is above the threshold
+    imbalanced: bool  # whether its accuracy on all test samples of seen clients is above the threshold
     threshold: float
 
 
@@ -53,9 +53,10 @@ def majority(federation: Federation, clients: Tensor) -> Majority | None:
     label = np.full(len(clients), -1)
     label[pairs[first] // n_classes] = pairs[first] % n_classes
     n, right = (np.bincount(owner_test, w, len(clients)) for w in (None, (label[owner_test] == y_test).astype(float)))
+    seen = federation.seen[clients].cpu().numpy()
     threshold = (1 + IMBALANCE * (n_classes - 1)) / n_classes
     with np.errstate(invalid="ignore"):
-        return Majority(right / n, bool(right.sum() > threshold * n.sum()), threshold)
+        return Majority(right / n, bool(right[seen].sum() > threshold * n[seen].sum()), threshold)
 
 
 def _labels(federation: Federation, clients: Tensor, split: str) -> tuple[np.ndarray, np.ndarray]:
