@@ -22,6 +22,7 @@ from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.processes import launch_settings, leave_processes
+from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.run import trackers
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer
 from fedem_lightning.run.config_history import continued, save_config
@@ -45,7 +46,6 @@ from fedem_lightning.run.run_folder import (
 from fedem_lightning.run.stopping import StopSignals
 from fedem_lightning.run.summary import print_summary
 from fedem_lightning.startup.rank import in_another_process
-from fedem_lightning.tasks import Regression
 
 
 def run(
@@ -162,8 +162,9 @@ def _to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequenc
     """The command that tunes the clients' learning rate on a run's data."""
     left_out = ("run_dir", "ckpt_path", "logger")
     kept = [word for word in overrides if word.lstrip("+").partition("=")[0] not in left_out]
-    error = ["hydra.sweeper.direction=minimize"] if isinstance(data.federation.task, Regression) else []
-    return run_command(["+tune=learning_rate", *kept, *error], ["-m", *flags])
+    higher = HIGHER_IS_BETTER[headline(data.federation.task.measures)[0]]
+    direction = [] if higher else ["hydra.sweeper.direction=minimize"]
+    return run_command(["+tune=learning_rate", *kept, *direction], ["-m", *flags])
 
 
 def _announce_resumption(checkpoint: Path | None, rounds: int) -> None:
