@@ -205,3 +205,14 @@ def test_a_callback_that_chooses_a_round_by_scores_is_refused(tmp_path: Path) ->
         make_trainer(1, callbacks=[stop]).fit(model, data)
     steps = ModelCheckpoint(tmp_path, monitor="step")
     make_trainer(1, callbacks=[steps], enable_checkpointing=True).fit(model, data)
+
+
+@pytest.mark.parametrize("weights", ["balanced", (1.0, 2.0, 1.0)])
+def test_class_weights_from_all_clients_labels_are_refused(weights: Any) -> None:
+    data = make_data(class_weights=weights)
+    model, trainer = make_model(FedAvg, data, aggregation=PrivateMean()), make_trainer(1)
+    if weights != "balanced":
+        trainer.fit(model, data)
+        return
+    with pytest.raises(UserError, match=r"^aggregation: .* but Federation also releases class weights"):
+        trainer.fit(model, data)

@@ -115,4 +115,4 @@ def federation_of(
     seen[: schema.n_clients] = schema.seen
     all_names = tuple(schema.name(t) for t in range(schema.n_clients)) + names
     domains = None if schema.domains is None else Domains(schema.domains, torch.full_like(clients, -1))
-    return Federation(samples, splits, all_names, seen, schema.task, domains=domains)
+    return Federation(samples, splits, all_names, seen, schema.task, domains=domains, features=schema.features)
