@@ -210,7 +210,8 @@ def test_the_number_stands_with_its_assumptions() -> None:
     assert "secret" in there[0]
     assert here[1:] == there[1:]
     results = {"privacy": spent(PrivateMean(), 0.5, 4, 3), "n_clients": 4}
-    assert re.fullmatch(r"privacy of a client: epsilon [\d.]+ at delta 1e-06, if nobody.*", *_privacy_lines(results))
+    (line,) = _privacy_lines(results)
+    assert re.fullmatch(r"privacy of a client: epsilon [\d.]+ at delta 1e-06, if nobody.*", line)
 
 
 def test_noise_from_the_system_is_normal() -> None:
