@@ -36,6 +36,7 @@ from fedem_lightning.faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.models.client_model import ClientModel, ClientModels
 from fedem_lightning.network import DeviceNetwork, Network, ShiftedExponentialNetwork
+from fedem_lightning.run.python_runs import save_run
 from fedem_lightning.serving.load import load, load_clients
 from fedem_lightning.topology import Topology
 
@@ -100,5 +101,6 @@ __all__ = [
     "VmapEngine",
     "load",
     "load_clients",
+    "save_run",
 ]
 __all__ += algorithms.__all__

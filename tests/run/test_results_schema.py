@@ -104,7 +104,7 @@ def test_a_missing_key_is_a_problem_and_so_is_another_spelling(runs: dict[str, P
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("schema_version", 2), ("seed", "0"), ("rounds", 1.5), ("command", None), ("federation_digest", "abc")],
+    [("schema_version", 1), ("seed", "0"), ("rounds", 1.5), ("command", 3), ("federation_digest", "abc")],
 )
 def test_a_wrong_value_is_a_problem(runs: dict[str, Path], key: str, value: Any) -> None:
     results = json.loads((runs["mixture"] / "results.json").read_text())

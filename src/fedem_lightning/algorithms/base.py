@@ -158,6 +158,7 @@ class FederatedAlgorithm(
         self.observer = RoundObserver()  # a progress bar replaces it
         self.remote: RemoteClients | None = None  # where clients are not simulated here
         self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
+        self.curves: dict[int, dict[str, float]] = {}  # what each round logged, by its number from 1
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
         self.class_scores: dict[str, Any] | None = None  # scores of their classes, also by Trainer.test

@@ -36,6 +36,7 @@ class Trained(Algorithm, Protocol):
 
     adaptation: Adaptation | None
     clients: pd.DataFrame
+    curves: dict[int, dict[str, float]]
     test_samples: SampleScores | None
     class_scores: dict[str, Any] | None
     federation_digest: str | None
@@ -222,6 +223,8 @@ class LightningHooks:
 
     def _log(self: Trained, metrics: dict[str, float]) -> None:
         if self.trainer.state.fn == "fit":  # loggers use the metric called "step" as x-axis: rounds
+            if not self.trainer.sanity_checking:
+                self.curves.setdefault(self.statistics.rounds, {}).update(metrics)
             metrics = metrics | {"step": float(self.current_epoch + 1)}
         options: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1}
         options["sync_dist"] = self.trainer.world_size > 1

@@ -28,12 +28,12 @@ from fedem_lightning.run.building import build_callbacks, build_model, build_tra
 from fedem_lightning.run.config_history import continued, save_config
 from fedem_lightning.run.devices import pick_accelerator, pick_devices
 from fedem_lightning.run.failures import TRACE
-from fedem_lightning.run.figures import draw_figures, run_title
+from fedem_lightning.run.figures import run_title
 from fedem_lightning.run.gate import check_settings
 from fedem_lightning.run.learning_rates import learning_rates, rate_line
 from fedem_lightning.run.lock import only_run_in
 from fedem_lightning.run.loggers import RoundCSVLogger
-from fedem_lightning.run.results import SCHEMA_VERSION, run_results, save_results
+from fedem_lightning.run.results import write_run
 from fedem_lightning.run.resuming import resume_command, run_command
 from fedem_lightning.run.run_folder import (
     check_checkpoint,
@@ -233,14 +233,7 @@ def _report(
     loggers: Sequence[Logger],
     names: dict[str, Any],
 ) -> dict[str, Any]:
-    results = {"schema_version": SCHEMA_VERSION, **names, "continued": continued(folder)}
-    results |= run_results(model, data.federation)
-    artifacts = model.artifacts(data.federation)
-    if model.test_samples is not None:
-        artifacts["test_samples"] = model.test_samples.arrays()
-    figures = draw_figures(folder, results, model.clients, artifacts)
-    results["seconds"]["total"] = model.statistics.total_seconds()
-    save_results(folder, results, model.clients, artifacts)
+    results, figures = write_run(folder, {**names, "continued": continued(folder)}, model, data.federation)
     trackers.report(loggers, _outcome(folder, results, model, figures))
     print_summary(results)
     print(f"results, figures and checkpoints: {folder}")

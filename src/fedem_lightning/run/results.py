@@ -29,13 +29,14 @@ from fedem_lightning.evaluation.recovery import group_scores, recovery_scores
 from fedem_lightning.evaluation.scores import REFERENCES
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.writing import replacing
+from fedem_lightning.run.figures import draw_figures
 from fedem_lightning.run.files import write_arrays, write_atomically
 from fedem_lightning.run.reproducibility import reproducibility
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
 """Arrays by file and name, see `Contract.artifacts`."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of results.json, as results.schema.json describes it; docs/results.md says when it goes up."""
 
 
@@ -197,6 +198,31 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def write_run(
+    folder: Path, names: Mapping[str, Any], algorithm: FederatedAlgorithm, federation: Federation
+) -> tuple[dict[str, Any], list[Path]]:
+    """Writes the figures, arrays, clients.parquet and, last, results.json of a run that was tested.
+
+    Args:
+        folder: of the run, with its metrics.csv.
+        names: what results.json says of the configuration.
+        algorithm: after Trainer.test.
+        federation: the data.
+
+    Returns:
+        The content of results.json, and the figures.
+
+    """
+    results = {"schema_version": SCHEMA_VERSION, **names} | run_results(algorithm, federation)
+    artifacts = algorithm.artifacts(federation)
+    if algorithm.test_samples is not None:
+        artifacts["test_samples"] = algorithm.test_samples.arrays()
+    figures = draw_figures(folder, results, algorithm.clients, artifacts)
+    results["seconds"]["total"] = algorithm.statistics.total_seconds()
+    save_results(folder, results, algorithm.clients, artifacts)
+    return results, figures
 
 
 def save_results(folder: Path, results: dict[str, Any], clients: pd.DataFrame, artifacts: Artifacts) -> None:

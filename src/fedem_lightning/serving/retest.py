@@ -75,6 +75,7 @@ def _config(folder: Path) -> DictConfig:
     if config is None:
         file = folder / ".hydra" / "config.yaml"
         raise UserError(f"{file}: no such file, so the run's data set cannot be built again; give DATA")
+    require("_target_" in config.dataset, f"{folder}: a run from Python, whose data are not in the folder; give DATA")
     return config
 
 

@@ -1,0 +1,87 @@
+"""The folder of a run from Python: the same files as the command line's."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.checkpoints import recipe_of
+from fedem_lightning.callbacks import MappedCheckpoints
+from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.errors import require
+from fedem_lightning.records.hyperparameters import plain
+from fedem_lightning.run.files import write_atomically
+from fedem_lightning.run.metrics_file import MetricsFile
+from fedem_lightning.run.results import write_run
+from fedem_lightning.run.usage import CONFIG_DIR
+
+
+def save_run(
+    model: FederatedAlgorithm, data: FederatedDataModule, folder: str | Path, dataset: str | None = None
+) -> None:
+    """Writes the folder of a run, after `trainer.fit` and `trainer.test`: see docs/results.md.
+
+    metrics.csv has the rounds that this process has trained. `command` and `fidelity` are null in results.json. With
+    several processes all of them call it, and the first one writes.
+
+    Args:
+        model: trained and tested.
+        data: what it was tested on.
+        folder: new or empty.
+        dataset: what the data are called in reports; None: as the command line calls them, else by their class.
+
+    Raises:
+        UserError: the folder has files, or the model was not tested.
+
+    """
+    place = Path(folder).expanduser()
+    require(not place.exists() or place.is_dir(), f"folder: {place} is a file")
+    require(not place.is_dir() or not any(place.iterdir()), f"folder: {place} is not empty; choose another")
+    require(len(model.clients) > 0, "model: it has no scores yet; call trainer.test(model, data) first")
+    checkpoint = model.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    if not model.trainer.is_global_zero:
+        return
+    config = _config(model, data)
+    write_atomically(place / ".hydra" / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
+    rounds = MetricsFile(place / "metrics.csv")
+    for round_, cells in model.curves.items():
+        rounds.add(round_, cells)
+    name = f"round-{model.statistics.rounds:06d}.ckpt"
+    MappedCheckpoints().save_checkpoint(checkpoint, place / "checkpoints" / name)
+    names = _names(model, data) | ({} if dataset is None else {"dataset": dataset})
+    write_run(place, names, model, data.federation)
+
+
+def _names(model: FederatedAlgorithm, data: FederatedDataModule) -> dict[str, Any]:
+    """What results.json says of the run's parts."""
+    parts = {"algorithm": model, "adaptation": model.adaptation, "dataset": data, "backbone": model.components[0]}
+    names: dict[str, Any] = {group: _shipped(group, part) for group, part in parts.items()}
+    lr, chosen = model.client_optimizer.lr, model.made_with.get("client_optimizer") is not None
+    rate = {"of": names["algorithm"], "rate": lr, "chosen_by": "python" if chosen else None}
+    names |= {"experiment": None, "seed": model.seed, "fidelity": None, "command": None, "continued": []}
+    return names | {"learning_rates": [rate] if model.uses_client_optimizer else []}
+
+
+def _shipped(group: str, part: Any) -> str:
+    """The name of a part on the command line, else that of its class; of several names for a class the shortest."""
+    if part is None:
+        return "none"
+    kind = type(part).__name__
+    target = re.compile(rf"^_target_: fedem_lightning\.{kind}\b", re.M)
+    found = [path.stem for path in (CONFIG_DIR / group).glob("*.yaml") if target.search(path.read_text())]
+    several = group == "dataset" and len(found) > 1  # ImageDataModule reads many data sets
+    return kind if several or not found else min(found, key=lambda name: (len(name), name))
+
+
+def _config(model: FederatedAlgorithm, data: FederatedDataModule) -> dict[str, Any]:
+    """The settings by which reports compare runs; the data set cannot be made from it."""
+    algorithm = recipe_of(model)
+    parts = {name: algorithm.pop(name, None) for name in ("backbone", "adaptation", "engine")}
+    algorithm.pop("seed", None)
+    of_data = plain(dict(data.hparams.get("data", {})))
+    if of_data.get("seed") == model.seed:
+        of_data["seed"] = "${seed}"
+    trainer = {"max_epochs": model.statistics.rounds}
+    return {"seed": model.seed, "algorithm": algorithm, **parts, "dataset": of_data, "trainer": trainer}
