@@ -60,8 +60,7 @@ def describe(federation: Federation) -> dict[str, Any]:
         )
     difference = concept_difference(federation)
     if difference is not None:
-        pairs = "estimated share of pairs of clients whose samples of a label differ"
-        facts["concept difference"] = f"{difference:.2f} ({pairs})"
+        facts["concept difference"] = str(difference)
     if "group" in federation.truth:
         facts["clients by true group"] = np.bincount(federation.truth["group"]).tolist()
     if federation.domains is not None:
