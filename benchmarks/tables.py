@@ -7,9 +7,9 @@
 
 Columns: test accuracy weighted by training samples and bottom decile (mean and standard deviation over the seeds, no
 deviation with one seed), the share of clients that are worse off than with Local and with FedAvg, megabytes a client.
-`--against A B ...` compares A with each B, client by client: the mean difference over seeds, its 95 % interval by
-bootstrap over the clients, and p of Wilcoxon's test of the clients' differences, each the mean over seeds. `--round N`
-takes scores and megabytes of an evaluated round, in place of the last. `--unseen` scores the clients that did not
+`--against A B ...` compares A with each B, client by client: the mean difference over seeds, its 95 % interval and p
+over the clients. Both are about other clients with the same trained models, not about other seeds. `--round N` takes
+scores and megabytes of an evaluated round, in place of the last. `--unseen` scores the clients that did not
 train. `--by` prints a row for each method and value of the given words of the command line: accuracy, decile,
 megabytes up.
 """
@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
-from scipy.stats import wilcoxon
 
+from fedem_lightning.report.pair_tests import mean_tests
 from fedem_lightning.run.method_names import title
 
 Tables = dict[tuple[str, int], pd.DataFrame]
@@ -89,28 +89,23 @@ def worse_than(clients: Tables, method: str, other: str) -> str:
     return f"{100 * np.mean([(own < theirs).mean() for own, theirs in columns]):.0f} %"
 
 
-def difference(clients: Tables, method: str, other: str, n_draws: int = 2000) -> tuple[float, float, float, float]:
-    """The mean difference of two methods over seeds and its 95 % interval, in points, and Wilcoxon's p.
+def difference(clients: Tables, method: str, other: str) -> tuple[float, float, float, float]:
+    """The mean difference of two methods over seeds, in points, its 95 % interval, and p, over the clients.
 
-    A client is drawn, or tested, once with its differences of all seeds. Where a partition makes new clients for each
-    seed, clients that only share a name are joined: the interval stays about right, and p is that of joined clients.
+    A client is tested once with its differences of all seeds. A weighted mean is tested as the mean of m + T w_t (g_t -
+    m) / sum w, where client t has the difference g_t and the weight w_t. Where a partition makes new clients for each
+    seed, clients that only share a name are joined.
     """
-    rng, gains, sizes = np.random.default_rng(0), {}, {}
+    gains, sizes = {}, {}
     for seed in [seed for name, seed in clients if name == method and (other, seed) in clients]:
         gains[seed] = clients[method, seed].test_accuracy - clients[other, seed].test_accuracy
         sizes[seed] = clients[method, seed].n_train
-    gain = pd.DataFrame(gains)  # [clients, seeds]; NaN: not scored
-    values, weights = gain.fillna(0.0).to_numpy(), pd.DataFrame(sizes).where(gain.notna(), 0).to_numpy(dtype=float)
-
-    def mean(index: np.ndarray) -> float:
-        weighted, total = (values[index] * weights[index]).sum(axis=0), weights[index].sum(axis=0)
-        return 100 * float(np.nanmean(weighted / np.where(total > 0, total, np.nan)))
-
-    draws = [mean(rng.integers(len(values), size=len(values))) for _ in range(n_draws)]
-    low, high = np.percentile(draws, [2.5, 97.5])
-    of_clients = gain.mean(axis=1)
-    p = float(wilcoxon(of_clients).pvalue) if of_clients.any() else 1.0  # no differences at all
-    return mean(np.arange(len(values))), float(low), float(high), p
+    gain = 100 * pd.DataFrame(gains)  # [clients, seeds]; NaN: not scored
+    weight = pd.DataFrame(sizes).where(gain.notna(), 0)
+    mean = (gain * weight).sum() / weight.sum()  # [seeds]
+    values = (mean + len(gain) * (weight * (gain - mean)).fillna(0) / weight.sum()).mean(axis=1).to_numpy()
+    found = mean_tests(values, np.zeros(len(values), dtype=np.int64), 1)
+    return float(mean.mean()), float(found.low[0]), float(found.high[0]), float(found.p[0])
 
 
 def check_compared(clients: Tables, methods: Sequence[str]) -> None:
@@ -167,7 +162,7 @@ def main() -> None:
     print(f"{len(runs)} runs, {runs.minutes.sum():.0f} minutes")
     for other in options.against[1:]:
         mean, low, high, p = difference(clients, options.against[0], other)
-        print(f"{options.against[0]} - {other}: {mean:.2f} ({low:.2f} to {high:.2f}), Wilcoxon's p {p:.2g}")
+        print(f"{options.against[0]} - {other}: {mean:.2f} ({low:.2f} to {high:.2f}), p {p:.2g}")
 
 
 if __name__ == "__main__":

@@ -20,11 +20,10 @@ from fedem_lightning.report.equal_cost import check_timed, equal_cost_table
 from fedem_lightning.report.figures import by_file_name, report_figures
 from fedem_lightning.report.groups import Setting, group_runs
 from fedem_lightning.report.page.page import page
-from fedem_lightning.report.paired import leaders
 from fedem_lightning.report.papers import Papers
 from fedem_lightning.report.rates import add_rates
 from fedem_lightning.report.recommend import recommendation
-from fedem_lightning.report.tables import SCORES, not_finite_notes, scores_table
+from fedem_lightning.report.tables import not_finite_notes, scores_table
 from fedem_lightning.report.terminal import print_parts, print_report
 from fedem_lightning.report.text import plain
 from fedem_lightning.report.watch import Watch, watch
@@ -137,7 +136,6 @@ def _tables(settings: list[Setting], papers: Papers, main_table: MainTable) -> t
         scores = main_table(setting, papers)
         if main_table is scores_table:  # clients.parquet has the scores after the last round only
             add_baselines(scores)
-            scores.leaders = leaders(setting, [score.key for score in SCORES])
         add_rates(scores)
         scores.notes += [run.note for run in chosen] + not_finite_notes(setting)
         others = (components_table(setting, papers), bounds_table(setting))

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
+LEVEL = 0.05
+"""Level of every test: a difference with p below it is called beyond chance."""
 TERMS = 12
 """Standard deviations of the hypergeometric distribution over which its tail is summed."""
 
@@ -22,35 +25,56 @@ def mcnemar(only_a: np.ndarray, only_b: np.ndarray) -> np.ndarray:
     return np.minimum(1.0, 2 * special.bdtr(np.minimum(only_a, only_b), only_a + only_b, 0.5))
 
 
-def signed_ranks(differences: np.ndarray, owner: np.ndarray, n_clients: int) -> np.ndarray:
-    """Wilcoxon's signed-rank test for each client, float64 [T]; by the normal distribution, corrected for continuity.
+class MeanTests(NamedTuple):
+    """Tests of whether means are 0, and 95 % intervals.
 
     Args:
-        differences: differences of the samples' scores, float [n]; equal scores do not count.
-        owner: index of each sample's client, int64 [n].
-        n_clients: T.
-
-    Source: scipy.stats.wilcoxon with correction, here for all clients at once. For few samples p is at least the
-    smallest value of the exact test, 2^(1 - n).
+        p: p-values, two-sided; NaN for fewer than two values, float64 [T].
+        low, high: the ends of the intervals, float64 [T]; NaN likewise.
 
     """
-    kept = np.nan_to_num(differences) != 0
-    differences, owner = differences[kept], owner[kept]
-    order = np.lexsort((np.abs(differences), owner))
-    sizes, owner, positive = np.abs(differences)[order], owner[order], differences[order] > 0
-    n = np.bincount(owner, minlength=n_clients).astype(float)
-    is_first = np.ones(len(sizes), dtype=bool)  # of samples of one client with equal differences
-    is_first[1:] = (sizes[1:] != sizes[:-1]) | (owner[1:] != owner[:-1])
-    first = np.flatnonzero(is_first)
-    ties = np.diff(np.append(first, len(sizes)))
-    before = (np.cumsum(n) - n)[owner[first]]  # samples of earlier clients
-    ranks = np.repeat(first - before + (ties + 1) / 2, ties)
-    total = np.bincount(owner, ranks * positive, minlength=n_clients)
-    variance = n * (n + 1) * (2 * n + 1) / 24
-    variance -= np.bincount(owner[first], (ties**3.0 - ties) / 48, minlength=n_clients)
-    away = np.abs(total - n * (n + 1) / 4)
-    z = np.maximum(away - 0.5, 0) / np.sqrt(np.maximum(variance, 1e-300))
-    return np.clip(np.maximum(2 * special.ndtr(-z), 2.0 ** (1 - n)), None, 1.0)
+
+    p: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def mean_tests(values: np.ndarray, owner: np.ndarray, n_owners: int) -> MeanTests:
+    """Student's test and Hall's, which corrects it for skewness: an interval reaches to the outer ends of both.
+
+    p is the larger one; it is below 0.05 where the interval leaves out 0. Equal values have the p of the sign
+    test, and no interval but themselves.
+
+    Args:
+        values: e.g. differences of scores, float [n]; those that are not finite do not count.
+        owner: each value's client, int64 [n].
+        n_owners: T.
+
+    Source: P. Hall, On the removal of skewness by transformation, J. R. Statist. Soc. B 54 (1992), 221-228: with S the
+    mean over the standard deviation and k the skewness, S + k S^2 / 3 + k^2 S^3 / 27 + k / (6 n) takes the place of S.
+
+    """
+    finite = np.isfinite(values)
+    values, owner = values[finite], owner[finite]
+    n = np.bincount(owner, minlength=n_owners).astype(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.bincount(owner, values, minlength=n_owners) / n
+        away = values - mean[owner]
+        deviation = np.sqrt(np.bincount(owner, away**2, minlength=n_owners) / (n - 1))
+        deviation[deviation <= 1e-12 * np.abs(mean)] = 0  # equal values differ in their last bits
+        skewness = np.bincount(owner, away**3, minlength=n_owners) * n / ((n - 1) * (n - 2) * deviation**3)
+        k = np.where(np.isfinite(skewness) & (np.abs(skewness) > 1e-6), skewness, 1e-6)
+        student = mean / deviation
+        hall = student + k * student**2 / 3 + k**2 * student**3 / 27 + k / (6 * n)
+        least = np.where(student * hall > 0, np.minimum(np.abs(student), np.abs(hall)), 0)
+        p = np.where(deviation > 0, 2 * special.stdtr(n - 1, -np.sqrt(n) * least), np.where(mean == 0, 1, 2 ** (1 - n)))
+        quantile = special.stdtrit(n - 1, 0.975) / np.sqrt(n)
+        low, high = (
+            mean - deviation * outer(q, (np.cbrt(1 + k * (q - k / (6 * n))) - 1) * 3 / k)
+            for outer, q in ((np.maximum, quantile), (np.minimum, -quantile))
+        )
+    few = n < 2
+    return MeanTests(*(np.where(few, np.nan, x) for x in (p, low, high)))
 
 
 def fisher(right_a: np.ndarray, n_a: np.ndarray, right_b: np.ndarray, n_b: np.ndarray) -> np.ndarray:
@@ -85,18 +109,12 @@ def _log_choose(n: np.ndarray, k: np.ndarray) -> np.ndarray:
 def t_test(differences: Sequence[float]) -> float:
     """Student's paired t-test of differences over seeds; NaN for fewer than two.
 
-    Source: scipy.stats.ttest_1samp; but where all differences are equal, p is 1 if they are 0, and else 0.
+    Source: scipy.stats.ttest_1samp; but where all differences are equal, p is 1 if they are 0, and else that of the
+    sign test, because so few values do not show that there is no variance.
     """
     d = np.asarray(differences, dtype=float)
     if len(d) < 2 or not np.isfinite(d).all():
         return math.nan
-    error = d.std(ddof=1) / math.sqrt(len(d))
-    if error <= 1e-12 * abs(d.mean()):
-        return float(d.mean() == 0)
-    return float(2 * special.stdtr(len(d) - 1, -abs(d.mean()) / error))
-
-
-def all_beyond_chance(p: Sequence[float], level: float = 0.05) -> bool:
-    """Whether Holm's procedure rejects all hypotheses; not if any p-value is NaN."""
-    ordered = np.sort(np.asarray(p, dtype=float))
-    return bool((ordered * np.arange(len(ordered), 0, -1) < level).all())
+    if np.ptp(d) <= 1e-12 * np.abs(d).max():
+        return 2.0 ** (1 - len(d)) if d.any() else 1.0
+    return float(2 * special.stdtr(len(d) - 1, -abs(d.mean()) / d.std(ddof=1) * math.sqrt(len(d))))

@@ -1,6 +1,5 @@
 """Paired comparison of two groups of runs: the same clients, the same seeds, the same test samples."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -8,17 +7,9 @@ import pandas as pd
 
 from fedem_lightning.records.measures import HIGHER_IS_BETTER
 from fedem_lightning.report.collect import Run
-from fedem_lightning.report.groups import Group, Setting
-from fedem_lightning.report.pair_tests import all_beyond_chance, fisher, mcnemar, signed_ranks, t_test
-from fedem_lightning.report.resampling import SUMMARIES, resampled_p
+from fedem_lightning.report.groups import Group
+from fedem_lightning.report.pair_tests import LEVEL, fisher, mcnemar, mean_tests
 from fedem_lightning.report.samples import Scored
-from fedem_lightning.report.tables import scores_of
-
-LEVEL = 0.05
-"""Level of every test: a difference with p below it is called beyond chance."""
-
-ENOUGH_SEEDS = 5
-"""Number of common seeds from which a test over seeds is made in place of one over clients."""
 
 
 class Shares(NamedTuple):
@@ -56,9 +47,9 @@ def compare_clients(a: Group, b: Group) -> pd.DataFrame | None:
     Returns:
         A row for each seed and client that both have: seed, id, n_test, a and b (scores in the table's unit),
         difference (a - b), gain (positive where a is better), p (two-sided, that the client's two models differ, by its
-        test samples: McNemar's exact test for right and wrong predictions, Wilcoxon's signed-rank test for losses. For
-        runs without test_samples.npz, or of different federations, Fisher's exact test of two accuracies; NaN where
-        neither is possible).
+        test samples: McNemar's exact test for right and wrong predictions; for losses the test of the mean difference,
+        `mean_tests`. For runs without test_samples.npz, or of different federations, Fisher's exact test of two
+        accuracies; NaN where neither is possible).
 
     """
     measure = a.runs[0].measure
@@ -108,7 +99,8 @@ def _by_samples(a: Run, b: Run, rows_a: np.ndarray, rows_b: np.ndarray) -> np.nd
         return None
     mine, theirs = x.of(rows_a), y.of(rows_b)
     if mine.dtype != bool:
-        return signed_ranks(mine.astype(float) - theirs, np.repeat(np.arange(len(n)), n), len(n))
+        tested = mean_tests(mine.astype(float) - theirs, np.repeat(np.arange(len(n)), n), len(n))
+        return np.maximum(tested.p, np.minimum(1.0, 2.0 ** (1 - n)))  # as few samples as these show nothing
     first = np.cumsum(n) - n  # every client has samples, as `reduceat` needs
     both = np.add.reduceat(mine & theirs, first, dtype=np.int64)
     return mcnemar(x.total[rows_a] - both, y.total[rows_b] - both)
@@ -138,44 +130,3 @@ def gains_and_losses(table: pd.DataFrame) -> Shares:
     gains, loses = (float((beyond & sign).sum()) / n if tested else np.nan for sign in (gain > 0, gain < 0))
     better, worse, equal = (float(sign.sum()) / n for sign in (gain > 0, gain < 0, gain == 0))
     return Shares(better, worse, equal, gains, loses, LEVEL / 2, len(gain))
-
-
-def leaders(setting: Setting, keys: Iterable[str]) -> dict[str, set[str]]:
-    """The rows that are best beyond chance, by score.
-
-    Args:
-        setting: the setting that the table compares.
-        keys: columns of the table of scores; others have no leaders.
-
-    Returns:
-        For each key the label of the row with the best mean over seeds, if a paired test tells it from every other row
-        at 5 % after Holm's correction; else no label. The test is Student's over the common seeds if there are at least
-        five, else a bootstrap over clients, see `resampled_p`.
-
-    """
-    return {key: _leader(setting, key) for key in keys}
-
-
-def _leader(setting: Setting, key: str) -> set[str]:
-    sign = 1 if HIGHER_IS_BETTER[setting.measure[0]] else -1
-    rows = {}
-    for group in setting.groups:
-        values = {run.seed: value for run in group.runs if (value := scores_of(run).get(key)) is not None}
-        if values and np.isfinite(list(values.values())).all():
-            rows[group.label] = (group, values)
-    if len(rows) < 2 or key not in SUMMARIES:
-        return set()
-    best = max(rows, key=lambda label: sign * float(np.mean(list(rows[label][1].values()))))
-    p = [_p_of_rows(rows[best], other, key, sign) for label, other in rows.items() if label != best]
-    return {best} if all_beyond_chance(p, LEVEL) else set()
-
-
-def _p_of_rows(
-    best: tuple[Group, dict[int, float]], other: tuple[Group, dict[int, float]], key: str, sign: int
-) -> float:
-    """p-value that the best row is better than another; 1 if it is not on their common seeds."""
-    (group, values), (rival, others) = best, other
-    gains = [sign * (values[seed] - others[seed]) for seed in values if seed in others]
-    if not gains or np.mean(gains) <= 0:
-        return 1.0
-    return t_test(gains) if len(gains) >= ENOUGH_SEEDS else resampled_p(group, rival, key, sign)

@@ -11,10 +11,9 @@ from fedem_lightning.records.measures import HIGHER_IS_BETTER
 from fedem_lightning.report.compare import said_p
 from fedem_lightning.report.components import entropy, mixture_weights
 from fedem_lightning.report.groups import Group, Setting, comparable
-from fedem_lightning.report.pair_tests import t_test
-from fedem_lightning.report.paired import ENOUGH_SEEDS, LEVEL
+from fedem_lightning.report.leaders import ENOUGH_SEEDS
+from fedem_lightning.report.pair_tests import LEVEL, t_test
 from fedem_lightning.report.rates import unchosen, unchosen_line
-from fedem_lightning.report.resampling import SUMMARIES, common_clients, resampled_p
 
 KEY = "algorithm.n_components"
 
@@ -24,14 +23,14 @@ class Difference(NamedTuple):
 
     Args:
         gain: mean over the common seeds, positive where the first row is better.
-        p: two-sided p-value; NaN if there is nothing to test.
-        over: what the test pairs, in words.
+        p: two-sided p-value; NaN with fewer than five common seeds.
+        n_seeds: number of common seeds.
 
     """
 
     gain: float
     p: float
-    over: str
+    n_seeds: int
 
     @property
     def is_better(self) -> bool:
@@ -59,10 +58,11 @@ def recommendation(setting: Setting) -> list[str]:
 
 
 def _number_of_components(family: list[Group]) -> tuple[Group, list[str]]:
-    """The smallest M that no larger one beats beyond chance, and a line with the reasons."""
+    """The smallest M that no larger one beats beyond chance (without a test: at all), and a line with the reasons."""
     best = family[0]
     for group in family[1:]:
-        if difference(group, best).is_better:
+        found = difference(group, best)
+        if found.gain > 0 and (math.isnan(found.p) or found.p * (len(family) - 1) < LEVEL):
             best = group
     reasons = []
     for other in family:
@@ -70,7 +70,8 @@ def _number_of_components(family: list[Group]) -> tuple[Group, list[str]]:
             found = difference(best, other)
             said = f"{_score(other)} for M = {_m(other):g} ({_p(found)})"
             if _m(other) > _m(best):
-                said = f"M = {_m(other):g} is not better beyond chance: {_score(other)} ({_p(found)}){_flaws(other)}"
+                better = "better" if math.isnan(found.p) else "better beyond chance"
+                said = f"M = {_m(other):g} is not {better}: {_score(other)} ({_p(found)}){_flaws(other)}"
             reasons.append(said)
     smaller = [r for r in reasons if not r.startswith("M = ")]
     larger = [r for r in reasons if r.startswith("M = ")]
@@ -98,29 +99,16 @@ def _method(candidates: Sequence[Group]) -> Iterator[str]:
         yield f"not sure: {best.label} is better than every other method beyond chance, but {unchosen_line(untuned)}"
     else:
         worst_p = said_p(max(found.p for _, found in tested))
-        yield f"sure: {best.label} is better than every other method beyond chance (at worst {worst_p}){_caution(best)}"
-
-
-def _caution(best: Group) -> str:
-    """What a test over clients does not tell."""
-    n = len(best.runs)
-    few = f"; {n} seed{'s' * (n > 1)} cannot tell how much another seed would change it"
-    return few if n < ENOUGH_SEEDS else ""
+        yield f"sure: {best.label} is better than every other method beyond chance (at worst {worst_p})"
 
 
 def difference(a: Group, b: Group) -> Difference:
-    """Tests two rows' validation scores: Student's test over five or more common seeds, else a bootstrap of clients."""
+    """Tests two rows' validation scores by Student's test over five or more common seeds; fewer are not tested."""
     mine, theirs, sign = _seeds(a), _seeds(b), _sign(a)
     gains = [sign * (mine[seed] - theirs[seed]) for seed in mine if seed in theirs]
     if not gains:
-        return Difference(sign * float(np.mean(list(mine.values())) - np.mean(list(theirs.values()))), math.nan, "")
-    gain = float(np.mean(gains))
-    if len(gains) >= ENOUGH_SEEDS:
-        return Difference(gain, t_test(gains), f"{len(gains)} seeds")
-    clients = common_clients(a, b, SUMMARIES["val"])
-    n = 0 if clients is None else len(clients.weight)
-    p = resampled_p(a, b, "val", sign) if gain > 0 else resampled_p(b, a, "val", sign)
-    return Difference(gain, p, f"{n} clients")
+        return Difference(sign * float(np.mean(list(mine.values())) - np.mean(list(theirs.values()))), math.nan, 0)
+    return Difference(float(np.mean(gains)), t_test(gains) if len(gains) >= ENOUGH_SEEDS else math.nan, len(gains))
 
 
 def _seeds(group: Group, measure: str = "") -> dict[int, float]:
@@ -150,7 +138,8 @@ def _score(group: Group) -> str:
 
 
 def _p(found: Difference) -> str:
-    return "no test: nothing is paired" if math.isnan(found.p) else f"{said_p(found.p)} over {found.over}"
+    few = f"no test: {found.n_seeds} of {ENOUGH_SEEDS} common seeds"
+    return few if math.isnan(found.p) else f"{said_p(found.p)} over {found.n_seeds} seeds"
 
 
 def _likelihood(best: Group, other: Group) -> str:

@@ -5,9 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from fedem_lightning.records.measures import HIGHER_IS_BETTER
 from fedem_lightning.report.cells import Cell, Column, Table, cell
 from fedem_lightning.report.collect import Run
 from fedem_lightning.report.groups import Setting
+from fedem_lightning.report.leaders import TESTED, leaders
 from fedem_lightning.report.minimum import minimum_cell
 from fedem_lightning.report.papers import Papers, tables_for
 from fedem_lightning.report.text import shorten
@@ -170,8 +174,16 @@ def build(
     """
     measure, factor = setting.measure
     table = Table("scores", f"{shorten(setting.title)}: {what}, {unit_of(setting)}", setting, columns_of(factor == 100))
+    columns: dict[str, dict[str, dict[int, float]]] = {}
     for group in setting.groups:
-        cells = _measured([scores(run) for run in group.runs])
+        found = {run.seed: scores(run) for run in group.runs}
+        cells = _measured(list(found.values()))
+        for key in TESTED:
+            seeds = {
+                seed: value for seed, row in found.items() if row is not None and (value := row.get(key)) is not None
+            }
+            if seeds and np.isfinite(list(seeds.values())).all():
+                columns.setdefault(key, {})[group.label] = seeds
         minimum = minimum_cell(group.runs) if measure == "loss" else None
         cells |= {} if minimum is None else {"minimum": minimum}
         _compare(cells, group.runs[0], papers, tables(group.runs[0]), measure)
@@ -180,6 +192,9 @@ def build(
     for score in SCORES:
         if score.only_beside and f"paper_{score.key}" not in beside:
             del table.columns[score.key]
+            columns.pop(score.key, None)
+    table.leaders, notes = leaders(columns, 1 if HIGHER_IS_BETTER[measure] else -1)
+    table.notes += notes
     table.add_sources()
     return table
 

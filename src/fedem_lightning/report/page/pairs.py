@@ -9,12 +9,11 @@ import pandas as pd
 
 from fedem_lightning.report.figures.base import Rows, unit
 from fedem_lightning.report.looks import FIRST
+from fedem_lightning.report.pair_tests import LEVEL
 from fedem_lightning.report.paired import Shares, compare_clients, gains_and_losses, per_client
 
 MARKS_SHOWN = 400_000
 """Largest number of marks (pairs of rows times clients) in a page; more clients are thinned out evenly."""
-SURE = 0.05
-"""A client's models differ beyond chance from this p-value down."""
 
 
 def pairs_data(rows: Rows) -> dict[str, Any] | None:
@@ -36,7 +35,7 @@ def pairs_data(rows: Rows) -> dict[str, Any] | None:
     for i, j in combinations(range(len(groups)), 2):
         found = compare_clients(groups[i], groups[j])
         if found is not None and not found.empty:
-            marks = np.where(found.p < SURE, np.sign(found.gain), 0)
+            marks = np.where(found.p < LEVEL, np.sign(found.gain), 0)
             by_client = pd.Series(marks, index=pd.MultiIndex.from_frame(found[["seed", "id"]]))
             aligned = by_client.reindex(shown.index).fillna(0).astype(int)
             pairs[f"{i},{j}"] = {
