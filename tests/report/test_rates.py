@@ -10,14 +10,16 @@ import pytest
 from helpers.report_runs import make_sampled_run, report
 
 
-def make_rated_run(folder: Path, algorithm: str, shift: float, *rates: tuple[str, float, str | None]) -> None:
+def make_rated_run(
+    folder: Path, algorithm: str, shift: float, *rates: tuple[str, float, str | None], seed: int = 0
+) -> None:
     """A run of 30 clients, with who chose its learning rates; none: of an older version, which does not say."""
     rng = np.random.default_rng(0)
     samples, val = [rng.random(20) < 0.5 for _ in range(30)], np.clip(rng.normal(0.6 + shift, 0.01, 30), 0, 1)
     said: list[Any] = [{"of": of, "rate": rate, "chosen_by": by} for of, rate, by in rates]
     extra = {"val_accuracy": val, "val_loss": 1 - val, "n_val": 20}
     more: dict[str, Any] = {"learning_rates": said} if said else {}
-    make_sampled_run(folder, samples, algorithm, extra=extra, **more)
+    make_sampled_run(folder, samples, algorithm, seed, extra=extra, **more)
 
 
 def row_of(out: str, label: str) -> list[str]:
@@ -45,8 +47,9 @@ def test_a_rate_that_nobody_chose_is_marked(tmp_path: Path, capsys: pytest.Captu
 def test_the_recommendation_is_not_sure_against_a_rate_that_nobody_chose(
     chosen_by: str | None, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_rated_run(tmp_path / "a", "fedem", 0.2, ("fedem", 0.3, "command"))
-    make_rated_run(tmp_path / "b", "local", 0.0, ("local", 0.03, chosen_by))
+    for seed in range(5):
+        make_rated_run(tmp_path / f"a{seed}", "fedem", 0.2 + seed / 100, ("fedem", 0.3, "command"), seed=seed)
+        make_rated_run(tmp_path / f"b{seed}", "local", 0.0, ("local", 0.03, chosen_by), seed=seed)
     out, _, code = report(capsys, tmp_path, "--recommend")
     (said,) = (line.strip() for line in out.splitlines() if "sure: " in line)
     assert code == 0
