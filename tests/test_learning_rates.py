@@ -161,8 +161,6 @@ def test_no_method_of_a_small_experiment_ends_at_chance(
 ) -> None:
     if algorithm in WITHOUT_DATA[experiment]:
         pytest.skip("the experiment's data are not for this method")
-    if (experiment, algorithm) == ("baselines_synthetic", "afl"):
-        pytest.xfail("60 steps of all samples at once, without momentum, are too few at 0.1: 53.5 %; 63.6 at 1.0")
     leave_undrawn(monkeypatch)
     smaller = SMALLER.get(experiment, []) + SMALLER.get(algorithm, [])
     quiet = ["trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "trainer.check_val_every_n_epoch=200"]
