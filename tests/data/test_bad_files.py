@@ -371,7 +371,7 @@ TABLES: dict[str, tuple[Make, str]] = {
     "no header": (csv(CSV.split("\n", 1)[1]), "no column 'y'"),
     "semicolons": (csv(CSV.replace(",", ";")), "separated by ';'; save it with commas"),
     "too many values": (csv(CSV + "a,1,1,1\n"), "cannot read .*t.csv as .csv .*saw 4"),
-    "too few values": (csv(CSV + "a\n"), "missing values: column 'y' in 1 of 13 rows, 'age' in 1 of 13 rows"),
+    "too few values": (csv(CSV + "a\n"), "missing values: column 'y' in 1 of 13 rows; fill them in"),
     "an empty field": (csv(CSV + "a,,1\n"), "missing values: column 'age' in 1 of 13 rows"),
     "a column twice": (csv(CSV.replace("age", "y", 1)), "several columns of the name y"),
     "a column without a name": (csv(CSV.replace("age", "", 1)), "column 2 has no name"),
