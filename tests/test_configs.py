@@ -11,6 +11,7 @@ import torchvision
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
 from fedem_lightning.run.building import build_model
@@ -186,6 +187,28 @@ def test_a_users_own_backbone_is_one_target_away(tmp_path: Path, monkeypatch: py
         config = compose("config", [*overrides, *SMALL["synthetic"], "trainer.max_epochs=1"])
     results = run(config, tmp_path / "run", {"algorithm": "fedem", "dataset": "synthetic", "backbone": "own"}, [])
     assert results["rounds"] == 1
+
+
+def test_a_target_of_the_users_own_takes_no_keys_of_the_backbone_that_it_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_undrawn(monkeypatch)
+    (tmp_path / "net_of_mine.py").write_text(
+        "from torch import nn\n\n\nclass Net(nn.Sequential):\n"
+        "    def __init__(self, n_outputs, width=4):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, n_outputs))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    overrides = ["backbone._target_=net_of_mine.Net", "+backbone.width=3", "dataset=digits", "trainer.max_epochs=1"]
+    choices = {"algorithm": "fedem", "dataset": "digits", "backbone": "linear"}
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        config, wrong = (compose("config", [*overrides, *more]) for more in ([], ["backbone.bias=false"]))
+    results = run(config, tmp_path / "run", choices, overrides)
+    assert results["backbone"] == "Net"
+    saved = OmegaConf.load(tmp_path / "run" / ".hydra" / "config.yaml")
+    assert saved.backbone == {"_target_": "net_of_mine.Net", "n_outputs": None, "width": 3}
+    with pytest.raises(UserError, match=r"^backbone\.bias: Net takes no such argument$"):  # what the user has typed
+        run(wrong, tmp_path / "wrong", choices, [*overrides, "backbone.bias=false"])
 
 
 def test_a_regression_runs_from_the_command_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
@@ -139,6 +140,26 @@ def test_an_adaptation_has_a_rate_of_its_own_and_mocha_has_none(
     assert call(tmp_path, monkeypatch, "algorithm=mocha", "run_dir=mocha", *small) == 0
     assert "learning rate" not in capsys.readouterr().out
     assert json.loads((tmp_path / "mocha" / "results.json").read_text())["learning_rates"] == []
+
+
+@pytest.mark.filterwarnings("ignore")  # of optuna and its sweeper
+def test_no_rate_is_tuned_without_validation_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sweep ends before its first training; a run does not recommend it."""
+    leave_undrawn(monkeypatch)
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "d.npz", x=rng.normal(size=(40, 3)), y=np.arange(40) % 2, client=np.arange(40) % 4)
+    words = ["dataset=npz", "dataset.path=d.npz", "dataset.fractions=[0.8,0.0,0.2]", *DIGITS[1:], "algorithm=fedavg"]
+    line = "no validation samples to choose one by: they come from dataset.fractions, or a split of the data's own"
+    assert call(tmp_path, monkeypatch, *words, "run_dir=run") == 0
+    (said,) = (row for row in capsys.readouterr().out.splitlines() if row.startswith("learning rate"))
+    assert said.endswith(f"; {line}")
+    assert call(tmp_path, monkeypatch, "-m", "+tune=learning_rate", *words, "run_dir=tuned") == 2
+    output = capsys.readouterr()
+    assert output.err.endswith(f"error: +tune: {line}\n")  # after a line of optuna
+    assert "round 1" not in output.out
+    assert not (tmp_path / "tuned").exists()
 
 
 WITHOUT_DATA = {  # what an experiment's data lack: domains, two classes, true groups

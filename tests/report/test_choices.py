@@ -159,9 +159,13 @@ def test_what_cannot_be_told_apart_is_said(tmp_path: Path) -> None:
     assert any(line.startswith("not sure: ") and "p = " in line for line in recommendation(setting))
     make_run(tmp_path / "c" / "d")
     (setting,), _ = assemble(find_runs([tmp_path / "c"])[0], [], Papers())
-    assert recommendation(setting) == [
-        "no validation scores, so nothing can be recommended: the runs had no validation samples"
-    ]
+    lacking = "no validation scores, so nothing can be recommended: the runs had no validation samples; "
+    shares = "dataset.fractions sets their share, where the data have no split of their own"
+    assert recommendation(setting) == [lacking + shares]
+    make_run(tmp_path / "e" / "f", config={"dataset.split": "part"})
+    (setting,), _ = assemble(find_runs([tmp_path / "e"])[0], [], Papers())
+    (said,) = recommendation(setting)
+    assert said == lacking + "the column of dataset.split=part has no val; without dataset.split they are drawn"
 
 
 def printed(content: Report, width: int) -> str:

@@ -11,7 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from sklearn.metrics import confusion_matrix, mean_absolute_error, r2_score
+from sklearn.metrics import (
+    balanced_accuracy_score,
+    confusion_matrix,
+    mean_absolute_error,
+    r2_score,
+    roc_auc_score,
+)
 
 from fedem_lightning import FedEM, FederatedDataModule, load_clients
 from fedem_lightning.data.formats.npz import read_npz
@@ -48,6 +54,7 @@ def test_a_run_has_its_scores_again(
     out = capsys.readouterr().out
     assert "equal to results.json, to the last bit: seen clients (train, val, test), unseen clients" in out
     assert max(map(len, out.split("all 72 test")[0].splitlines())) <= 80
+    assert found["quality"].keys() == {"calibration_error", "balanced_accuracy", "auroc", "sensitivity"}
     assert snapshot(run) == before
     clients = pd.read_csv(tmp_path / "clients.csv")
     assert len(clients) == 12
@@ -106,7 +113,9 @@ def test_rows_without_a_split_are_all_scored(place: Path, tmp_path: Path) -> Non
     assert clients.n_train.tolist() == [15] * 9
 
 
-def test_calibration_and_confusion_are_those_worked_out_by_hand(place: Path, tmp_path: Path) -> None:
+def test_calibration_confusion_and_scores_of_classes_are_those_worked_out_by_hand(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = evaluation(tmp_path, place / "fedem", place / "seen.npz")
     models = load_clients(place / "fedem")
     rows = read_rows(place / "seen.npz", models.schema)
@@ -119,7 +128,14 @@ def test_calibration_and_confusion_are_those_worked_out_by_hand(place: Path, tmp
         inside = (confidence > low) & (confidence <= low + 1 / 15)
         if inside.any():
             error += inside.mean() * abs((guess == y)[inside].mean() - confidence[inside].mean())
-    assert found["quality"] == {"calibration_error": pytest.approx(error, abs=1e-6)}
+    p = table.filter(like="p_").to_numpy()
+    assert found["quality"] == {
+        "calibration_error": pytest.approx(error, abs=1e-6),
+        "balanced_accuracy": pytest.approx(balanced_accuracy_score(y, guess), abs=1e-9),
+        "auroc": pytest.approx(roc_auc_score(y, p / p.sum(axis=1, keepdims=True), multi_class="ovr"), abs=1e-9),
+        "sensitivity": {str(k): pytest.approx((guess == k)[y == k].mean(), abs=1e-9) for k in range(3)},
+    }
+    assert f"balanced accuracy {100 * balanced_accuracy_score(y, guess):.2f} %, AUROC " in capsys.readouterr().out
     confusion = pd.read_csv(tmp_path / "confusion.csv", index_col=0)
     assert confusion.to_numpy().tolist() == confusion_matrix(y, guess, labels=range(3)).tolist()
     assert confusion.columns.tolist() == ["0", "1", "2"]

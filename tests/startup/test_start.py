@@ -254,3 +254,18 @@ def test_the_console_script_finds_modules_in_the_working_directory(tmp_path: Pat
     command = [sys.executable, str(script), *TINY, "+hydra.callbacks.mine._target_=mine.Mine", "run_dir=run"]
     done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (3, "found, before PyTorch is loaded: True\n", "")
+
+
+def test_a_warning_is_one_line_after_lightning_has_loaded() -> None:
+    """Lightning puts a format of its own in place of the command's."""
+    code = """
+import warnings
+from fedem_lightning.run.commands import one_line_for_mistakes
+from fedem_lightning.startup.loading import loading
+with one_line_for_mistakes():
+    with loading():
+        from fedem_lightning.serving import predict
+    warnings.warn_explicit("of a column", UserWarning, predict.__file__, 1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr == "warning: of a column\n"

@@ -25,6 +25,12 @@ from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.tasks import Task
 
+COLUMNS_RELEASED = (
+    "the means, deviations, medians and categories of a table's columns; scale them by public numbers, and use "
+    "dataset=npz"
+)
+WEIGHTS_RELEASED = "class weights, from the frequencies of all clients' labels; give numbers"
+
 
 @dataclass(frozen=True)
 class Block:
@@ -155,9 +161,9 @@ class Federation:
     @property
     def released(self) -> tuple[str, ...]:
         """What x or the task tells of all clients' data, because it was computed from them: see `Contract.released`."""
-        columns = ("the means, deviations, medians and categories of a table's columns",) * (self.features is not None)
+        columns = (COLUMNS_RELEASED,) * (self.features is not None)
         counted = isinstance(self.notes.get("class_weights"), str)  # else they were given as numbers
-        return columns + ("class weights, from the frequencies of all clients' labels",) * counted
+        return columns + (WEIGHTS_RELEASED,) * counted
 
     @classmethod
     def from_samples(

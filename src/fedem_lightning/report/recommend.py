@@ -42,7 +42,8 @@ def recommendation(setting: Setting) -> list[str]:
     """Lines about one setting: the number of components of each method that has several, then the method."""
     known = [group for group in setting.groups if _seeds(group)]
     if not known:
-        return ["no validation scores, so nothing can be recommended: the runs had no validation samples"]
+        lacking = "no validation scores, so nothing can be recommended: the runs had no validation samples"
+        return [f"{lacking}; {_way_to_val(setting)}"]
     lines, candidates = [], []
     families: dict[str, list[Group]] = defaultdict(list)
     for group in known:
@@ -55,6 +56,14 @@ def recommendation(setting: Setting) -> list[str]:
     lines += _method(candidates)
     missing = [group.label for group in setting.groups if group not in known]
     return lines + ([f"without validation scores, so not considered: {', '.join(missing)}"] if missing else [])
+
+
+def _way_to_val(setting: Setting) -> str:
+    """What gives the runs validation samples."""
+    split = setting.groups[0].config.get("dataset.split")
+    if split is None:
+        return "dataset.fractions sets their share, where the data have no split of their own"
+    return f"the column of dataset.split={split} has no val; without dataset.split they are drawn"
 
 
 def _number_of_components(family: list[Group]) -> tuple[Group, list[str]]:

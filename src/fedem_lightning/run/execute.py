@@ -22,15 +22,14 @@ from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.processes import launch_settings, leave_processes
-from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.run import trackers
-from fedem_lightning.run.building import build_callbacks, build_model, build_trainer
+from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, own_backbone
 from fedem_lightning.run.config_history import continued, save_config
 from fedem_lightning.run.devices import pick_accelerator, pick_devices
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.figures import run_title
 from fedem_lightning.run.gate import check_settings
-from fedem_lightning.run.learning_rates import learning_rates, rate_line
+from fedem_lightning.run.learning_rates import learning_rates, rate_line, to_tune
 from fedem_lightning.run.lock import only_run_in
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.results import write_run
@@ -70,6 +69,7 @@ def run(
     """
     start, launched_before = time.perf_counter(), launch_settings()
     quieten_lightning()
+    choices = {**choices, **own_backbone(config, overrides)}
     check_settings(config)
     with StopSignals(folder, functools.partial(resume_command, folder, overrides, flags)) as stop, only_run_in(folder):
         finished = _finished_before(folder, config)
@@ -82,6 +82,7 @@ def run(
         model = build_model(config, data)
         model.statistics.begin(start)
         rates = learning_rates(config, choices, overrides, model)
+        way_to_choose = to_tune(data, overrides, flags)
         if checkpoint is not None:
             check_checkpoint(checkpoint, model, data.federation)
             stop.resumed_rounds = rounds_of(checkpoint)
@@ -94,7 +95,7 @@ def run(
             (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
             _announce(config, folder, model, data, trainer)
             if rates:
-                print(rate_line(rates, config, choices, _to_tune(data, overrides, flags)), flush=True)
+                print(rate_line(rates, config, choices, way_to_choose), flush=True)
             _announce_resumption(checkpoint, stop.resumed_rounds)
         names = _names(config, choices, overrides, flags) | {"learning_rates": [rate._asdict() for rate in rates]}
         results: dict[str, Any] = {}
@@ -156,15 +157,6 @@ def _announce(
     for name, store in model.client_stores().items():
         without = "; local_training.state=restart keeps none" if store is model.kept_momentum else ""
         print(f"kept, {name}: {store}{without}", flush=True)
-
-
-def _to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence[str]) -> str:
-    """The command that tunes the clients' learning rate on a run's data."""
-    left_out = ("run_dir", "ckpt_path", "logger")
-    kept = [word for word in overrides if word.lstrip("+").partition("=")[0] not in left_out]
-    higher = HIGHER_IS_BETTER[headline(data.federation.task.measures)[0]]
-    direction = [] if higher else ["hydra.sweeper.direction=minimize"]
-    return run_command(["+tune=learning_rate", *kept, *direction], ["-m", *flags])
 
 
 def _announce_resumption(checkpoint: Path | None, rounds: int) -> None:

@@ -8,8 +8,14 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.records.chosen import data_and_network, find_chosen
+from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
+from fedem_lightning.run.job_folders import Refused
+from fedem_lightning.run.resuming import run_command
 from fedem_lightning.run.usage import CONFIG_DIR
+
+WITHOUT_VAL = "no validation samples to choose one by: they come from dataset.fractions, or a split of the data's own"
 
 
 class Rate(NamedTuple):
@@ -55,7 +61,7 @@ def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str
 
 
 def rate_line(rates: Sequence[Rate], config: DictConfig, choices: Mapping[str, str], to_tune: str) -> str:
-    """One line on a run's learning rates; `to_tune` is the command that chooses the clients'."""
+    """One line on a run's learning rates; `to_tune` ends it where nobody chose that of the clients."""
     these = data_and_network(functools.partial(OmegaConf.select, config))
     experiment = choices.get("experiment")
     said: dict[Any, str] = {
@@ -67,4 +73,23 @@ def rate_line(rates: Sequence[Rate], config: DictConfig, choices: Mapping[str, s
     }
     parts = [f"{rate.rate:g} of {rate.of}, {said[rate.chosen_by]}" for rate in rates]
     by_default = rates[0].of == choices["algorithm"] and rates[0].chosen_by is None
-    return f"learning rate {'; '.join(parts)}" + (f"; choose one with {to_tune}" if by_default else "")
+    return f"learning rate {'; '.join(parts)}" + (f"; {to_tune}" if by_default else "")
+
+
+def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence[str]) -> str:
+    """How to choose the clients' learning rate on a run's data: by a command, if it has validation samples.
+
+    Raises:
+        Refused: this is such a command, and the data have none.
+
+    """
+    tunes = any(word.lstrip("+").startswith("tune=") for word in overrides)
+    if not len(data.federation.splits["val"]):
+        if tunes:
+            raise Refused(f"+tune: {WITHOUT_VAL}")
+        return WITHOUT_VAL
+    left_out = ("run_dir", "ckpt_path", "logger")
+    kept = [word for word in overrides if word.lstrip("+").partition("=")[0] not in left_out]
+    higher = HIGHER_IS_BETTER[headline(data.federation.task.measures)[0]]
+    direction = [] if higher else ["hydra.sweeper.direction=minimize"]
+    return f"choose one with {run_command(['+tune=learning_rate', *kept, *direction], ['-m', *flags])}"

@@ -27,7 +27,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
         rows[f"test, {results['honest']['n_clients']} honest clients"] = results["honest"]["test"]
     if results["unseen"]:
         n_unseen = results.get("n_scored_unseen_clients", results["n_unseen_clients"])
-        rows[f"test, {n_unseen} unseen clients"] = results["unseen"]["test"]
+        rows[f"test, {n_unseen} unseen client{'s' * (n_unseen != 1)}"] = results["unseen"]["test"]
     for label, scores in rows.items():
         if scores:
             table.add_row(label, *(_number(scores[measure][name], factor) for name in sums))
@@ -79,10 +79,16 @@ def _class_lines(found: dict[str, Any] | None) -> list[str]:
     ]
     if "auroc" not in found:
         return lines
-    recalls = [f"{one_line(name)[:30]} {_number(value, 100)}" for name, value in found["sensitivity"].items()]
+    pooled = (found[name]["pooled"] for name in ("balanced_accuracy", "auroc"))
+    return [*lines, f"test, pooled: {by_class_line(*pooled, found['sensitivity'])}"]
+
+
+def by_class_line(balanced_accuracy: float | None, auroc: float | None, sensitivity: dict[str, float | None]) -> str:
+    """The scores by class of some samples, in words."""
+    recalls = [f"{one_line(name)[:30]} {_number(value, 100)}" for name, value in sensitivity.items()]
     shown = ", ".join(recalls[:5]) + ", ..." * (len(recalls) > 5)
-    balanced, auroc = _number(found["balanced_accuracy"]["pooled"], 100), _number(found["auroc"]["pooled"], 1)
-    return [*lines, f"test, pooled: balanced accuracy {balanced} %, AUROC {auroc}, sensitivity in %: {shown}"]
+    balanced = _number(balanced_accuracy, 100)
+    return f"balanced accuracy {balanced} %, AUROC {_number(auroc, 1)}, sensitivity in %: {shown}"
 
 
 def _privacy_lines(results: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMetrics
 from fedem_lightning.records.measures import headline
 from fedem_lightning.run.files import write_atomically
+from fedem_lightning.run.summary import by_class_line
 from fedem_lightning.serving.load import load_clients
 from fedem_lightning.serving.models import places, predicted
 from fedem_lightning.serving.output import number, print_scores, summaries, write_figure, write_table
@@ -85,11 +86,13 @@ def _weights(rows: Rows, schema: Any) -> tuple[np.ndarray, str]:
 
 
 def show(found: Evaluation) -> None:
-    """Prints the scores, the calibration error or the errors, and the notes."""
+    """Prints the scores, the calibration error or the errors, the scores by class, and the notes."""
     print_scores(found.title, found.scores)
     figures = [f"{name.replace('_', ' ')} {number(value)}" for name, value in found.quality.figures().items()]
     if figures:
         print(f"all {found.quality.n} {found.split} samples together: {', '.join(figures)}")
+    if by_class := plain(found.quality.by_class()):
+        print(by_class_line(**by_class))
     for line in found.notes:
         print(line)
 
@@ -100,7 +103,7 @@ def write(found: Evaluation, folder: Path) -> None:
         "title": found.title,
         "split": found.split,
         "scores": found.scores,
-        "quality": found.quality.figures(),
+        "quality": {**found.quality.figures(), **found.quality.by_class()},
         "n_samples": found.quality.n,
         "equal": found.equal,
         "notes": found.notes,

@@ -1,4 +1,4 @@
-"""How good predictions are beyond their scores: calibration and confusion of classes, or errors of means."""
+"""How good predictions are beyond their scores: calibration, confusion and scores of classes, or errors of means."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from torchmetrics import MeanAbsoluteError, R2Score
 from torchmetrics.classification import MulticlassCalibrationError, MulticlassConfusionMatrix
 
 from fedem_lightning.data.schema import Schema
+from fedem_lightning.evaluation.class_scores import MOST_NUMBERS, by_class
 
 BINS = 15
 """Of the confidence, for the calibration error."""
@@ -32,9 +33,11 @@ class Quality:
         n_classes = getattr(schema.task, "n_classes", None)
         self.names = None if n_classes is None else list(schema.classes or map(str, range(n_classes)))
         self.calibration = self.confusions = self.r2 = self.error = None
+        self.kept: list[tuple[np.ndarray, np.ndarray]] | None = None  # probabilities and labels
         if n_classes is not None and "accuracy" in self.task.measures:
             self.calibration = MulticlassCalibrationError(n_classes, n_bins=BINS)
             self.confusions = MulticlassConfusionMatrix(n_classes)
+            self.kept = [] if self.task.n_targets == 1 else None
         elif "mse" in self.task.measures:
             self.r2 = R2Score(multioutput="uniform_average").set_dtype(torch.float64)
             self.error = MeanAbsoluteError().set_dtype(torch.float64)
@@ -47,6 +50,9 @@ class Quality:
             p = answer.flatten(0, -2).clamp(0, 1)  # rounding may leave [0, 1], and torchmetrics would take logits
             self.calibration.update(p, y.flatten())
             self.confusions.update(p, y.flatten())
+            self.kept = None if self.n * p.shape[1] > MOST_NUMBERS else self.kept
+            if self.kept is not None:
+                self.kept.append((p.numpy(), y.numpy()))
         elif self.r2 is not None and self.error is not None:
             self.r2.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
             self.error.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
@@ -61,6 +67,19 @@ class Quality:
             return {}
         found = {"r2": float(self.r2.compute())} if self.n > 1 else {}
         return {**found, "mean_absolute_error": float(self.error.compute())}
+
+    def by_class(self) -> dict[str, Any]:
+        """balanced_accuracy, auroc and sensitivity (of each class) of all samples together; {} of sequences.
+
+        Of more than `MOST_NUMBERS` probabilities there are none either.
+        """
+        if not self.kept or self.names is None:
+            return {}
+        p, y = (np.concatenate(parts) for parts in zip(*self.kept, strict=True))
+        found = by_class(p, y, np.zeros(len(y), dtype=np.int64), 1)
+        sensitivity = dict(zip(self.names, found.recall[0].tolist(), strict=True))
+        pooled = {"balanced_accuracy": float(found.balanced_accuracy[0]), "auroc": float(found.auroc[0])}
+        return {**pooled, "sensitivity": sensitivity}
 
     def confusion(self) -> pd.DataFrame | None:
         """Numbers of samples, a row for each true class and a column for each predicted one; None without accuracy."""

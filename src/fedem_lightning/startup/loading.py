@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
@@ -58,13 +59,18 @@ def ignore_stops() -> None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Within it Ctrl-C and SIGTERM end the process at once, with one line and exit code 1."""
+    """Within it Ctrl-C and SIGTERM end the process at once, with one line and exit code 1.
+
+    Warnings then have the form that they had before: Lightning puts its own in its place.
+    """
+    form = warnings.formatwarning
 
     def end(*_: Any) -> None:
         _end("stopped while Python packages were loading; nothing has been done")
 
     with _handled_by(end):
         yield
+    warnings.formatwarning = form
 
 
 @contextmanager

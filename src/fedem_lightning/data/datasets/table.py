@@ -21,7 +21,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.labels import TableLabels, labels_of
 from fedem_lightning.data.partitions import Partition
-from fedem_lightning.data.splits import seen_clients, split_samples
+from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.hyperparameters import plain
 from fedem_lightning.settings.ranges import (
@@ -211,6 +211,8 @@ class _Columns(NamedTuple):
             require(taken[name] == role, f"dataset.{role}: column {name!r} is the {taken[name]} already")
         if features is None:
             features = [name for name in there if name not in taken]
+            for name in features if split is None else ():
+                _check_no_split(frame[name])
         else:
             features = _listed("features", features, there)
         for name in features:
@@ -228,6 +230,15 @@ class _Columns(NamedTuple):
     def samples(self) -> list[str]:
         """Those that say of a sample what no feature does."""
         return [name for name in (self.label, self.client, self.split) if name is not None]
+
+
+def _check_no_split(column: pd.Series) -> None:
+    """Raises UserError if a column holds names of splits, and so is hardly a feature."""
+    found = set(column.dropna().unique()) if column.dtype.kind not in "biuf" else set()
+    if len(found) > 1 and found <= set(SPLITS):
+        said = f"column {column.name!r} holds {', '.join(sorted(found))}"
+        key = f"dataset.split={column.name}"
+        raise UserError(f"{said}: {key} splits by it; dataset.features names what to learn from in its place")
 
 
 def _known(key: str, name: Any, there: list[str], otherwise: str = "") -> str:
