@@ -30,7 +30,8 @@ from fedem_lightning.uploads import transmitted
 def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
     """Runs one round of any algorithm; returns the metrics to log."""
     start = time.perf_counter()
-    round_, statistics = algorithm.current_epoch, algorithm.statistics
+    statistics = algorithm.statistics
+    round_ = statistics.rounds  # a new Trainer counts its epochs from 0, a model its rounds on
     faulty = faulty_clients(algorithm, federation, round_)
     if algorithm.faults is not None and algorithm.faults.corrupts_labels:
         federation = algorithm.faults.with_other_labels(federation, faulty)

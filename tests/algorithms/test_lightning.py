@@ -48,7 +48,7 @@ from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.records.hyperparameters import plain
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.tasks import Classification, Regression
-from helpers.federations import make_data, make_model, make_trainer, stored, train
+from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, stored, train
 
 # --- classes and networks ---------------------------------------------------------------------------------------------
 
@@ -485,3 +485,19 @@ def test_the_probabilities_of_sequences_are_refused_too() -> None:
     for fine in (outputs.log(), outputs - 1e-3, 2 * outputs, outputs[:1]):
         check_logits(fine, Classification(7, n_targets=5))
     check_logits(outputs, Regression(7))
+
+
+# --- a second fit -----------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_fitted_again_goes_on_with_its_rounds() -> None:
+    data = grouped(n_clients=6)
+    options: dict[str, Any] = {"n_components": 2, "initialization": "farthest", "participation": 0.5}
+    straight = train(make_model(FedEM, data, **options), data, 5)
+    again = make_model(FedEM, data, **options)
+    for rounds in (3, 2):  # a Trainer of its own each
+        make_trainer(rounds).fit(again, data)
+    assert again.statistics.planned_rounds == 5
+    assert [cells["round"] for _, cells in sorted(again.curves.items())] == [1, 2, 3, 4, 5]
+    torch.testing.assert_close(again.pi, straight.pi, rtol=0, atol=0)
+    torch.testing.assert_close(parameters(again), parameters(straight), rtol=0, atol=0)

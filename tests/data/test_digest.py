@@ -107,7 +107,7 @@ def test_a_trained_model_refuses_another_x_and_takes_an_earlier_digest_with_a_wa
     model = train(make_model(FedAvg, data), data, 1)
     other = make_data()
     stored(other.federation).x[0, 0] += 1
-    with pytest.raises(UserError, match="the checkpoint was trained on another federation"):
+    with pytest.raises(UserError, match="it was trained on another federation"):
         make_trainer(2).fit(model, other)
     model.federation_digest = data.federation._hash_without_x().hexdigest()  # as earlier versions computed it
     with pytest.warns(UserWarning, match="labels, clients and splits are the same, x was not compared"):

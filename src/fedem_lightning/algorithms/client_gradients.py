@@ -173,7 +173,7 @@ def heard_clients(algorithm: Algorithm, gradients: ClientStore, federation: Fede
     sent = set(answered.tolist())
     reasons = {t: NOT_FINITE if t in sent else NO_ANSWER for t in clients[~heard].tolist()}
     rejected = [Rejection(t, reason, "gradient") for t, reason in reasons.items()]
-    algorithm.statistics.rejections.add(algorithm.current_epoch + 1, rejected)
+    algorithm.statistics.rejections.add(algorithm.statistics.rounds + 1, rejected)
     if silent:
         listed = ", ".join(silent[:5]) + ", ..." * (len(silent) > 5)
         said = f"algorithm: gradients of {len(silent)} of {len(clients)} clients are missing or not finite ({listed})"

@@ -177,12 +177,12 @@ class FedEM(FederatedAlgorithm):
 
     def transmission(self, clients: Tensor) -> Transmission:
         """M models each way, or one; fewer uploads with a threshold."""
-        n = self._n_sent(self.current_epoch)
+        n = self._n_sent(self.statistics.rounds)
         return Transmission(down=n, up=self.round_metrics.means().get(UPLOADED, n))
 
     def received_models(self, clients: Tensor) -> Models:
         """The components that are sent."""
-        return broadcast(self.components[: self._n_sent(self.current_epoch)], len(clients))
+        return broadcast(self.components[: self._n_sent(self.statistics.rounds)], len(clients))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """One gradient for each model that is sent; the E-step has forward passes only."""

@@ -107,8 +107,13 @@ class LightningHooks:
 
     def on_fit_start(self: Trained) -> None:
         """Plans the rounds."""
+        self.components.train()  # as Lightning expects; an earlier round or evaluation may have left them in eval mode
         self.resolve_engine(self.device)  # copies the networks, before a profiler adds hooks to them
         self.statistics.plan(self.trainer.max_epochs or 0)
+
+    def on_train_start(self: Trained) -> None:
+        """Adds the rounds before this fit to the plan: a model that is fitted again goes on."""
+        self.statistics.planned_rounds += self.statistics.rounds - self.trainer.current_epoch
 
     def on_predict_batch_start(self, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Refuses batches of a loader; the other steps do so as they prepare for the federation."""
@@ -202,7 +207,7 @@ class LightningHooks:
         self.prepare_for(federation)
         require(
             self.federation_digest is None or federation.has_digest(self.federation_digest),
-            "ckpt_path: the checkpoint was trained on another federation (other x or labels, partition, split or seed)",
+            "model: it was trained on another federation (other x or labels, partition, split or seed)",
         )
         if self.remote is None and not self.statistics.rounds:  # a model that has been trained may go on
             check_logits(check_fit(self.components[0], federation), federation.task)
@@ -225,7 +230,7 @@ class LightningHooks:
         if self.trainer.state.fn == "fit":  # loggers use the metric called "step" as x-axis: rounds
             if not self.trainer.sanity_checking:
                 self.curves.setdefault(self.statistics.rounds, {}).update(metrics)
-            metrics = metrics | {"step": float(self.current_epoch + 1)}
+            metrics = metrics | {"step": float(self.statistics.rounds)}
         options: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1}
         options["sync_dist"] = self.trainer.world_size > 1
         self.log_dict(metrics, **options)

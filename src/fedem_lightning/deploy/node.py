@@ -33,7 +33,6 @@ def failed(error: Exception) -> Parcel:
 class OneProcess(NamedTuple):
     """What an algorithm asks its Trainer for."""
 
-    current_epoch: int
     world_size: int = 1
     global_rank: int = 0
     strategy: None = None
@@ -142,7 +141,7 @@ class Node:
         self.federation.keys = torch.tensor([facts["client"]])
         algorithm.statistics.planned_rounds = facts["planned_rounds"]
         algorithm.statistics.round_seconds = [0.0] * facts["round"]
-        algorithm.trainer = OneProcess(facts["round"])  # type: ignore[assignment]
+        algorithm.trainer = OneProcess()  # type: ignore[assignment]
         algorithm.prepare_for(self.federation)
         return algorithm
 

@@ -139,7 +139,7 @@ class RemoteClients:
         kind = type(algorithm).__name__
         require(not isinstance(self.link, SummingLink), f"secure: {kind} asks clients for more than their updates")
         more = Parcel({"question": question}, {f"given.{name}": tensor for name, tensor in given.items()})
-        for t, reply in self.ask(algorithm, "answer", clients, algorithm.current_epoch, more):
+        for t, reply in self.ask(algorithm, "answer", clients, algorithm.statistics.rounds, more):
             if reply is not None and same_form(found := with_prefix(reply.tensors, "answer."), like):
                 yield torch.tensor([t]), found
 
