@@ -238,7 +238,7 @@ NOT_MEANT: dict[str, tuple[Callable[[Any, FederatedDataModule], Any], str]] = {
         lambda model, _: make_trainer(1).predict(model, loader()),
         "data: .* got batches of Tensor",
     ),
-    "a loader to fit": (lambda model, _: make_trainer(1).fit(model, loader()), "data: expected a FederatedDataModule"),
+    "a loader to fit": (lambda model, _: make_trainer(1).fit(model, loader()), "data: .*from_arrays"),
     "an optimiser": (
         lambda model, data: make_model(FedAvg, data, client_optimizer=torch.optim.SGD(model.parameters(), lr=0.1)),
         r"client_optimizer: expected a ClientSGD, such as ClientSGD\(lr=0.1, momentum=0.9\), got SGD",
@@ -438,8 +438,9 @@ def test_options_of_a_part_are_recorded() -> None:
 
 
 def test_plain_values_hold_nothing_else() -> None:
-    odd = {"a": np.float64(0.5), 3: (np.int64(2), Path("x")), "c": np.zeros(3), "d": len, "e": {1.5: np.str_("y")}}
+    odd = {"a": np.float64(0.5), 3: (np.int64(2), Path("x")), "c": np.zeros((1, 3)), "d": len, "e": {1.5: np.str_("y")}}
     assert plain(odd) == {"a": 0.5, "3": [2, "x"], "c": {"class": "ndarray"}, "d": "len", "e": {"1.5": "y"}}
+    assert plain(torch.ones(2)) == plain(np.ones(2)) == [1.0, 1.0]
     assert type(plain(odd)["a"]) is float
     assert type(plain(odd)["e"]["1.5"]) is str
 
@@ -464,11 +465,11 @@ def test_checkpoints_stay_plain_and_load_with_and_without_hyper_parameters(tmp_p
 
 
 @pytest.mark.parametrize("end", [nn.Softmax(dim=-1), nn.LogSoftmax(dim=-1), nn.Sigmoid(), nn.Identity()], ids=str)
-def test_a_network_that_ends_in_a_softmax_is_refused_before_it_trains(end: nn.Module) -> None:
+def test_a_network_that_ends_in_a_softmax_or_a_sigmoid_is_refused_before_it_trains(end: nn.Module) -> None:
     data = make_data()
     torch.manual_seed(0)
     model = FedAvg(nn.Sequential(nn.Linear(4, 3), end), 4)
-    if isinstance(end, nn.Softmax):
+    if isinstance(end, nn.Softmax | nn.Sigmoid):
         with pytest.raises(UserError, match=r"^backbone: its outputs are probabilities, but the loss takes logits"):
             make_trainer(1).fit(model, data)
         model.statistics.round_seconds = [1.0]  # as after an earlier version's round: its scores stay readable
@@ -485,6 +486,27 @@ def test_the_probabilities_of_sequences_are_refused_too() -> None:
     for fine in (outputs.log(), outputs - 1e-3, 2 * outputs, outputs[:1]):
         check_logits(fine, Classification(7, n_targets=5))
     check_logits(outputs, Regression(7))
+
+
+def test_a_binary_network_that_ends_in_a_sigmoid_is_refused_too() -> None:
+    data = make_data(n_classes=2, task="binary")
+    network = nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
+    with pytest.raises(UserError, match=r"^backbone: its outputs are probabilities, .* leave the sigmoid at"):
+        make_trainer(1).fit(FedAvg(network, 4), data)
+
+
+class Answers(nn.Linear):
+    """Gives a dictionary, as transformers do."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"logits": super().forward(x)}
+
+
+def test_what_is_no_network_or_gives_no_tensor_is_named() -> None:
+    with pytest.raises(UserError, match=r"^backbone: Classification needs 3 outputs .* gives a dict, no tensor$"):
+        make_trainer(1).fit(FedAvg(Answers(4, 3), 4), make_data())
+    with pytest.raises(UserError, match=r"^backbone: the function returned None, expected a network$"):
+        FedAvg(cast(Any, lambda: None), 4)
 
 
 # --- a second fit -----------------------------------------------------------------------------------------------------

@@ -30,6 +30,13 @@ def test_balanced_weights_are_scikit_learns() -> None:
     assert np.mean([found[label] for label in y]) == pytest.approx(1)
 
 
+def test_a_misspelt_choice_is_refused_and_an_array_is_noted_as_a_list() -> None:
+    with pytest.raises(UserError, match=r"^dataset.class_weights: expected balanced or 3 numbers.*, got 'balance'$"):
+        make_data(class_weights="balance")
+    data = make_data(class_weights=torch.tensor([1.0, 2.0, 3.0]))
+    assert data.hparams["data"]["class_weights"] == data.federation.notes["class_weights"] == [1.0, 2.0, 3.0]
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_training_loss_is_torchs_and_the_likelihood_is_not_weighted(smoothing: float) -> None:
     z, y = torch.randn(20, 3, dtype=torch.float64), torch.arange(20) % 3

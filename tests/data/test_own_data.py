@@ -1,13 +1,14 @@
 """A user's own arrays and files: the axes of images, and partitions of samples without clients."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_array_equal
+from torch.utils.data import TensorDataset
 
 from fedem_lightning import FederatedDataModule, NpzDataModule, TableDataModule, UserError
 from fedem_lightning.data.partitions import Labels, dirichlet, iid
@@ -67,6 +68,22 @@ def test_the_run_says_how_images_are_read(shape: tuple[int, ...], expected: tupl
 def test_images_with_channels_at_either_end_are_refused() -> None:
     with pytest.raises(UserError, match=r"axes 1 and 3 of uint8 images \[60, 3, 8, 3\] may both be the channels; give"):
         FederatedDataModule.from_arrays(np.zeros((N, 3, 8, 3), np.uint8), Y, CLIENT)
+
+
+def test_uint8_images_are_refused_by_a_model_of_floats() -> None:
+    schema = Schema.of(FederatedDataModule.from_arrays(FIRST / np.float32(255), Y, CLIENT).federation)
+    with pytest.raises(UserError, match=r"^x: expected floats as in training, got uint8 images$"):
+        schema.samples_of(FIRST)
+
+
+def test_what_is_no_array_is_refused() -> None:
+    images = TensorDataset(torch.from_numpy(FIRST), torch.from_numpy(Y))
+    with pytest.raises(
+        UserError, match=r"^x: expected an array, got a TensorDataset; stack its samples, such as torch"
+    ):
+        FederatedDataModule.from_arrays(cast(Any, images), Y, CLIENT)
+    with pytest.raises(UserError, match=r"^x: expected an array, got a list \(setting an array element"):
+        FederatedDataModule.from_arrays(cast(Any, [[1.0], [1.0, 2.0]]), Y[:2], CLIENT[:2])
 
 
 # --- partitions -------------------------------------------------------------------------------------------------------

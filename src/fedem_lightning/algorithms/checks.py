@@ -8,7 +8,7 @@ from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.protocol import Algorithm, Releases
-from fedem_lightning.tasks import Classification, Task
+from fedem_lightning.tasks import BinaryClassification, Classification, Task
 
 RENAMED = {
     "personalize": "personalize_clients",
@@ -43,7 +43,8 @@ def check_class(kind: type) -> None:
 
 def check_is_federation(batch: object) -> None:
     """Raises UserError for a batch of a loader: the one batch of a round is the whole federation."""
-    instead = "samples of a known client are predicted by model.client(NAME).predict(x)"
+    made = "FederatedDataModule.from_arrays(x, y, client) makes one"
+    instead = f"{made}; samples of a known client are predicted by model.client(NAME).predict(x)"
     given = f"got batches of {type(batch).__name__}; {instead}"
     require(isinstance(batch, Federation), f"the Trainer's data: expected a FederatedDataModule, {given}")
 
@@ -138,7 +139,7 @@ def check_classes(algorithm: Algorithm, federation: Federation) -> None:
     require(classes, f"dataset.task: {name} needs classes as labels, expected classification or binary, got {kind}")
 
 
-@torch.no_grad()
+@torch.enable_grad()  # the outputs know their last operation; see `check_logits`
 def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
     """Runs two samples through the backbone, in eval mode; its outputs [2, ...].
 
@@ -153,8 +154,9 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
     kind = type(task).__name__
     try:
         outputs = backbone.eval()(x)
-        given = tuple(outputs.shape[1:])
-        fits = given[-1:] == (task.n_outputs,)
+        is_tensor = isinstance(outputs, Tensor)
+        given = tuple(outputs.shape[1:]) if is_tensor else f"a {type(outputs).__name__}, no tensor"
+        fits = is_tensor and given[-1:] == (task.n_outputs,)
         fits = fits and task.losses(outputs, y).shape == index.shape
     except Exception as error:  # a network may raise any error on samples of the wrong shape
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -167,16 +169,18 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
 
 
 def check_logits(outputs: Tensor, task: Task) -> None:
-    """Raises UserError if a classifier's outputs [n, ..., Y] are probabilities: they end in a softmax.
+    """Raises UserError if a classifier's outputs [n, ..., Y] are probabilities: they end in a softmax or a sigmoid.
 
-    Log-probabilities are logits, too. One sample alone does not tell.
+    Log-probabilities are logits, too. Of a softmax one sample alone does not tell.
     """
+    message = "backbone: its outputs are probabilities, but the loss takes logits: leave the {} at its end out"
+    sigmoid = isinstance(task, Classification | BinaryClassification) and "Sigmoid" in type(outputs.grad_fn).__name__
+    require(not sigmoid, message.format("sigmoid"))
     if not isinstance(task, Classification) or len(outputs) < 2:
         return
     sums = outputs.double().sum(dim=-1)
     logits = bool((outputs < 0).any()) or not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-4)
-    message = "backbone: its outputs are probabilities, but the loss takes logits: leave the softmax at its end out"
-    require(logits, message)
+    require(logits, message.format("softmax"))
 
 
 def check_finite_models(algorithm: Algorithm) -> None:

@@ -15,7 +15,7 @@ from fedem_lightning.data.layout import channels_last
 from fedem_lightning.data.names import check_names, shown, strings
 from fedem_lightning.data.partitions import Partition, PartitionName
 from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
-from fedem_lightning.errors import require, require_whole
+from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.records.hyperparameters import plain
 from fedem_lightning.settings.ranges import Names
 from fedem_lightning.tasks import make_task
@@ -47,7 +47,7 @@ def checked_federation(
     notes: dict[str, Any] | None = None,
 ) -> Federation:
     """The federation of checked arrays; see `FederatedDataModule.from_arrays`. `options` are those of partitions."""
-    x, y, notes = np.asarray(x), as_array("y", y), notes or {}
+    x, y, notes = as_array("x", x), as_array("y", y), notes or {}
     require(x.ndim > 0 and len(x) > 0, "x: expected at least one sample, got none")
     require(x.ndim > 1 and x.size > 0, f"x: expected features [n, ...], at least one, got shape {x.shape}")
     owner, own_names = None, None
@@ -90,10 +90,16 @@ def as_array(name: str, values: Any) -> np.ndarray:
     """An array, list or pandas column as an array; strings that are Python objects become NumPy strings.
 
     Raises:
-        UserError: objects are neither all strings nor all whole numbers, e.g. one is missing.
+        UserError: objects are neither all strings nor all whole numbers, e.g. one is missing; or this is no array.
 
     """
-    array = np.asarray(values)
+    expected = f"{name}: expected an array, got a {type(values).__name__}"
+    is_data = isinstance(values, torch.utils.data.Dataset)
+    require(not is_data, f"{expected}; stack its samples, such as torch.stack([x for x, y in DATA])")
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, a tensor with a gradient
+        raise UserError(f"{expected} ({error})") from error
     if array.dtype.kind == "U" and not isinstance(values, np.ndarray):
         array = np.asarray(values, dtype=object)  # from a list: otherwise NaN would become a string
     if array.dtype.kind not in ("O", "T") or array.ndim != 1:

@@ -33,10 +33,11 @@ def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> 
     if given is None:
         return None
     require(n_classes > 0, "dataset.class_weights: a regression has no classes")
+    said = f"dataset.class_weights: expected balanced or {n_classes} numbers, one for each class"
     if not isinstance(given, str):
-        said = f"dataset.class_weights: expected balanced or {n_classes} numbers, one for each class, got {len(given)}"
-        require(len(given) == n_classes, said)
+        require(len(given) == n_classes, f"{said}, got {len(given)}")
         return tuple(float(weight) for weight in given)
+    require(given == "balanced", f"{said}, got {given!r}")
     counts = np.bincount(y, minlength=n_classes)  # [Y]
     balanced = len(y) / (np.count_nonzero(counts) * np.maximum(counts, 1))
     return tuple(np.where(counts > 0, balanced, 1.0).tolist())

@@ -177,6 +177,8 @@ class Schema:
             torch.zeros(len(x), dtype=torch.int64) if y is None else torch.from_numpy(np.require(y, requirements="W"))
         )
         if self.pixels is None:
+            images = x.dtype == np.uint8 and x.ndim in (3, 4)
+            require(not images, "x: expected floats as in training, got uint8 images")
             return Arrays(torch.from_numpy(check_features(x)), labels)
         require(x.dtype == np.uint8, f"x: expected uint8 images as in training, got {x.dtype}")
         return Arrays(torch.from_numpy(x), labels, **self.pixels)

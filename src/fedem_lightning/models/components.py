@@ -60,7 +60,9 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
 
 def _next(backbone: Backbone, first: bool) -> nn.Module:
     if not isinstance(backbone, nn.Module):
-        return backbone()
+        made = backbone()
+        require(isinstance(made, nn.Module), f"backbone: the function returned {made!r:.50}, expected a network")
+        return made
     return backbone.redrawn() if isinstance(backbone, Redrawable) and not first else copy.deepcopy(backbone)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from pytorch_lightning.utilities.parsing import collect_init_args
-from torch import nn
+from torch import Tensor, nn
 
 
 def constructor_arguments(made: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -45,6 +45,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, Sequence):
         return [plain(part) for part in value]
+    if isinstance(value, np.ndarray | Tensor) and value.ndim == 1 and len(value) <= 1000:
+        return plain(value.tolist())
     if isinstance(value, functools.partial):
         return {"class": plain(value.func), **plain(value.keywords)}
     if isinstance(value, nn.Module):
