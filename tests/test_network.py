@@ -286,7 +286,7 @@ def test_results_with_a_deadline_depend_on_the_seed_alone(tmp_path: Path) -> Non
         ({"mu": 0}, r"mu: expected a number above 0"),
         ({"t_dl": float("nan")}, r"t_dl: expected a finite number"),
         ({"deadline": 0}, r"deadline: expected a number above 0"),
-        ({"deadline": 0.5}, r"network.deadline: nobody computes in less than t_min=1, got 0.5"),
+        ({"deadline": 0.5}, r"^deadline: nobody computes in less than t_min=1, got 0.5"),
     ],
 )
 def test_wrong_values_are_named(options: dict[str, Any], message: str) -> None:

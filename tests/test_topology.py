@@ -182,7 +182,7 @@ def test_fmmc_says_when_it_stops_before_the_optimum() -> None:
 
 def test_fmmc_without_cvxpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cvxpy", None)
-    with pytest.raises(UserError, match=r"^algorithm.topology.weights=fmmc needs cvxpy: pip install 'fedem-l"):
+    with pytest.raises(UserError, match=r"^weights=fmmc needs cvxpy: pip install 'fedem-l"):
         Topology(weights="fmmc")
     Topology().mixing(5, np.ones(5, dtype=bool), 0, 0)
 
@@ -203,7 +203,7 @@ def test_spectral_gap() -> None:
         ({"weights": "equal"}, "Topology.weights: expected metropolis or fmmc, got 'equal'"),
         (
             {"graph": "ring", "time_varying": True},
-            "algorithm.topology.time_varying: only graph=erdos_renyi can be drawn anew each round, got graph=ring",
+            "time_varying: only graph=erdos_renyi can be drawn anew each round, got graph=ring",
         ),
     ],
 )

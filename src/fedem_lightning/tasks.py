@@ -268,10 +268,10 @@ def make_task(
     """
     if name == "classification":
         return Classification(n_classes, 1, class_weights, label_smoothing, class_weights is not None)
-    require(label_smoothing == 0, f"dataset.label_smoothing: only a classification has it, got {label_smoothing}")
+    require(label_smoothing == 0, f"label_smoothing: only a classification has it, got {label_smoothing}")
     if name == "binary":
-        require(n_classes == 2, f"dataset.task: binary needs the labels 0 and 1, the data has {n_classes} classes")
+        require(n_classes == 2, f"task: binary needs the labels 0 and 1, the data has {n_classes} classes")
         return BinaryClassification(2, 1, class_weights, class_weights is not None)
     if name == "regression":
         return Regression(n_targets, noise_scale)
-    raise UserError(f"dataset.task: expected classification, binary or regression, got {name}")
+    raise UserError(f"task: expected classification, binary or regression, got {name}")

@@ -64,7 +64,7 @@ class Topology(Checked):
     def __post_init__(self) -> None:
         require(
             self.graph == "erdos_renyi" or not self.time_varying,
-            f"{_KEY}.time_varying: only graph=erdos_renyi can be drawn anew each round, got graph={self.graph}",
+            f"time_varying: only graph=erdos_renyi can be drawn anew each round, got graph={self.graph}",
         )
         if self.weights == "fmmc":
             _cvxpy()  # fails now, not in the first round
@@ -155,7 +155,7 @@ def mixing_matrix(adjacency: np.ndarray, weights: Weights) -> np.ndarray:
                [0.33, 0.  , 0.67]])
 
     """
-    check_arguments(_KEY, mixing_matrix, locals())
+    check_arguments("", mixing_matrix, locals())
     square = adjacency.ndim == 2 and adjacency.shape[0] == adjacency.shape[1] and adjacency.dtype == bool
     graph = square and (adjacency == adjacency.T).all() and not adjacency.diagonal().any()
     require(graph, f"adjacency: expected bool [T, T], symmetric, without self-loops, got {list(adjacency.shape)}")
@@ -264,6 +264,6 @@ def _cvxpy() -> ModuleType:
     try:
         import cvxpy
     except ImportError as error:
-        message = f"{_KEY}.weights=fmmc needs cvxpy: pip install 'fedem-lightning[fmmc]'"
+        message = "weights=fmmc needs cvxpy: pip install 'fedem-lightning[fmmc]'"
         raise UserError(message) from error
     return cvxpy

@@ -327,7 +327,7 @@ def test_wrong_values_are_named() -> None:
     for make, message in (
         (lambda: Dapper(ratio=0), "ratio: expected"),
         (lambda: Dapper(source=cast(Any, "cloud")), "source: expected pool, proxy or model, got 'cloud'"),
-        (lambda: Dapper(source="proxy"), "adaptation.proxy: expected a file with source=proxy only"),
+        (lambda: Dapper(source="proxy"), "^proxy: expected a file with source=proxy only"),
         (lambda: Dapper(lambdas=()), r"lambdas: expected a list of numbers from 0 to 1, got \(\)"),
         (lambda: Dapper(lambdas=(0.5, 1.5)), "lambdas: expected"),
         (lambda: Dapper(lambdas=cast(Any, 0.5)), "lambdas: expected a list of numbers from 0 to 1, got 0.5"),

@@ -86,5 +86,5 @@ def test_a_client_of_its_own_sends_the_chosen_components_alone(tmp_path: Path) -
 
 
 def test_it_does_not_go_with_compression() -> None:
-    with pytest.raises(UserError, match=r"^algorithm.upload_threshold: .*use one of both$"):
+    with pytest.raises(UserError, match=r"^upload_threshold: .*use one of both$"):
         make_model(FedEM, make_data(), upload_threshold=0.5, compression=TopK())

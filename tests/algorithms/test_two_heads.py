@@ -321,7 +321,7 @@ def test_what_is_refused_is_one_line(kind: Any, data: FederatedDataModule) -> No
         kind(Linear((4,), 3), 2)
     with pytest.raises(UserError, match="no body is left"):
         kind(Categorical(n_outputs=DensityDataModule(n_clients=4).n_outputs), 4)
-    with pytest.raises(UserError, match=r"algorithm.head: layers.0.bias, layers.2.bias are neither one module nor"):
+    with pytest.raises(UserError, match=r"^head: layers.0.bias, layers.2.bias are neither one module nor"):
         kind(MLP((4,), 3), 2, head="bias")
     with pytest.raises(UserError, match="the network does not call its module last"):
         train(kind(Uncalled(), CLIENTS), data, 1)

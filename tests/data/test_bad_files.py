@@ -231,7 +231,7 @@ NPZ: dict[str, tuple[Make, str]] = {
     "labels in columns": (npz(y=GOOD["y"].reshape(N, 1)), r"y: expected shape \(12,\)"),
     "labels of 1e9": (
         npz(y=GOOD["y"] * 10**9),
-        "y: the largest label, 1000000000, would make 1000000001 classes in 12 samples; .* or set dataset.n_classes",
+        "y: the largest label, 1000000000, would make 1000000001 classes in 12 samples; .* or set n_classes",
     ),
     "labels beyond int64": (
         npz(y=np.full(N, 2**64 - 1, np.uint64)),

@@ -107,7 +107,7 @@ def test_weights_of_a_table_and_what_is_refused(tmp_path: Path) -> None:
     assert task.class_weights is not None
     assert task.class_weights[1] > task.class_weights[0]
     for options, line in (
-        ({"class_weights": [1.0]}, "dataset.class_weights: expected balanced or 2 numbers, one for each class, got 1"),
+        ({"class_weights": [1.0]}, "class_weights: expected balanced or 2 numbers, one for each class, got 1"),
         ({"class_weights": "even"}, "class_weights: expected"),
         ({"class_weights": [1.0, 0.0]}, "class_weights: expected"),
         ({"class_weights": "balanced", "task": "regression"}, "a regression has no classes"),

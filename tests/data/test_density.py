@@ -151,7 +151,7 @@ def test_categorical_ignores_its_input_and_stacks() -> None:
     assert torch.equal(outputs, model.logits.weight.T.expand(3, 9))
     assert sum(p.numel() for p in model.parameters()) == 9
     assert StackedBackbone.of(model) is not None
-    with pytest.raises(UserError, match=r"backbone.in_shape: .* got \(2,\)"):
+    with pytest.raises(UserError, match=r"^in_shape: .* got \(2,\)"):
         Categorical((2,), 9)
 
 

@@ -143,14 +143,14 @@ def test_a_column_that_does_not_change_has_deviation_1() -> None:
         ([datetime.date(2024, 1, 1)] * 2, "column 'c' holds dates"),
         (
             ["2024-01-31", "2023-02-01"],
-            "column 'c' holds dates, such as 2024-01-31; .*name it in dataset.categorical, or",
+            "column 'c' holds dates, such as 2024-01-31; .*name it in categorical=.*, or",
         ),
         (["31.1.2024 12:00", "1.2.2024"], "column 'c' holds dates"),
-        ([[1], [2]], "column 'c' holds values of the type list; save one type, or leave it out with dataset.features"),
+        ([[1], [2]], "column 'c' holds values of the type list; save one type, or leave it out with features"),
         ([1, "a"], "column 'c' holds values of the types int, str"),
         (
             ["1", "2", "?"],
-            r"column 'c' holds numbers and other words, such as '\?'; correct it, or name it in dataset.cat",
+            r"column 'c' holds numbers and other words, such as '\?'; correct it, or name it in cat",
         ),
         (["1,5", "2,25"], "column 'c' holds numbers with a decimal comma, such as 1,5; save points"),
         ([b"a", b"b"], "column 'c' holds bytes values"),

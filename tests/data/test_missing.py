@@ -42,9 +42,7 @@ def features_of(data: TableDataModule) -> TableFeatures:
 
 
 def test_the_default_refuses_and_names_the_option(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"missing values: column 'age' in .* or dataset.missing=median fills and marks"
-    ):
+    with pytest.raises(UserError, match=r"missing values: column 'age' in .* or missing=median fills and marks"):
         table(tmp_path)
     frame = FRAME.assign(y=FRAME.y.where(FRAME.index != 3))
     with pytest.raises(UserError, match=r"missing values: column 'y' in 1 of 80 rows; fill.* columns$"):
@@ -93,7 +91,7 @@ def test_nothing_but_training_rows_of_seen_clients_is_learned_from(tmp_path: Pat
 
 def test_a_column_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"column 'age': missing in all .* training rows; leave it out with dataset.feat"
+        UserError, match=r"column 'age': missing in all .* training rows; leave it out with features=\[\.\.\.\]"
     ):
         table(tmp_path, FRAME.assign(age=np.nan), **MANY)
 

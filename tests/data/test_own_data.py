@@ -149,9 +149,9 @@ def test_natural_keeps_a_share_of_the_clients(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({}, r"client: expected the client of each sample; or dataset.partition=iid, dirichlet, shards"),
-        ({"partition": "iid"}, "dataset.n_clients: expected"),
-        ({"partition": "idd", "n_clients": 2}, "dataset.partition: expected"),
+        ({}, r"client: expected the client of each sample; or partition=iid, dirichlet, shards"),
+        ({"partition": "iid"}, "n_clients: expected"),
+        ({"partition": "idd", "n_clients": 2}, "partition: expected"),
         ({"partition": "dirichlet", "n_clients": 2, "task": "regression"}, "dirichlet deals by class, a regression"),
     ],
 )

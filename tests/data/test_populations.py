@@ -72,7 +72,7 @@ def test_scored_clients_stay_the_same_and_unseen_ones_are_scored_too() -> None:
 
 @pytest.mark.parametrize("options", [{"samples": (0, 1, 1)}, {"samples": (1, 1)}, {"n_clients": 0}, {"alpha": 0}])
 def test_wrong_options_are_named(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"dataset.{next(iter(options))}"):
+    with pytest.raises(UserError, match=rf"^MixturePopulation\.{next(iter(options))}"):
         MixturePopulation(**options)
 
 

@@ -97,7 +97,7 @@ def test_all_kinds_of_files_give_the_same_federation(name: str, tmp_path: Path) 
 def test_unreadable_files_are_one_line(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=rf"^dataset\.path: .*{message}") as caught:
+    with pytest.raises(UserError, match=rf"^path: .*{message}") as caught:
         read_table(tmp_path / name)
     assert "\n" not in str(caught.value)
 
@@ -105,7 +105,7 @@ def test_unreadable_files_are_one_line(name: str, content: bytes | None, message
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no file"):
         read_table(tmp_path)
-    with pytest.raises(UserError, match=r"dataset.path: expected a \.csv, \.tsv or \.parquet file, e\.g"):
+    with pytest.raises(UserError, match=r"path: expected a \.csv, \.tsv or \.parquet file, e\.g"):
         TableDataModule(None, "y", "hospital")
 
 
@@ -236,7 +236,7 @@ def test_targets_of_a_regression_stay_as_they_are(tmp_path: Path) -> None:
 
 def test_words_that_are_hardly_classes_are_refused(tmp_path: Path) -> None:
     frame = FRAME.assign(y=[f"about {i}" for i in range(N)])
-    expected = f"dataset.label: column 'y' has {N} different words in {N} rows, such as 'about 0'; make numbers of them"
+    expected = f"label: column 'y' has {N} different words in {N} rows, such as 'about 0'; make numbers of them"
     with pytest.raises(UserError, match=expected):
         table(tmp_path, frame)
     assert table(tmp_path, frame, task="classification").n_outputs == N
@@ -276,43 +276,43 @@ EMPTY = [np.nan, *range(1, N)]
         (
             {},
             {"label": None},
-            "dataset.label: expected the name of a column; there are hospital, age, pressure, sex, ward, y",
+            "label: expected the name of a column; there are hospital, age, pressure, sex, ward, y",
         ),
-        ({}, {"client": None}, "dataset.client: expected the name of a column"),
-        ({}, {"client": "hopsital"}, "dataset.client: no column 'hopsital'; did you mean hospital?"),
-        ({}, {"label": "qqqq"}, "dataset.label: no column 'qqqq'; there are hospital, age"),
-        ({}, {"split": "part"}, "dataset.split: no column 'part'"),
-        ({}, {"features": ["agee"]}, "dataset.features: no column 'agee'; did you mean age?"),
-        ({}, {"categorical": ["wards"]}, "dataset.categorical: no column 'wards'; did you mean ward?"),
-        ({}, {"categorical": ["y"]}, "dataset.categorical: column 'y' is no feature"),
-        ({}, {"features": ["age"], "categorical": ["ward"]}, "dataset.categorical: column 'ward' is no feature"),
+        ({}, {"client": None}, "client: expected the name of a column"),
+        ({}, {"client": "hopsital"}, "client: no column 'hopsital'; did you mean hospital?"),
+        ({}, {"label": "qqqq"}, "label: no column 'qqqq'; there are hospital, age"),
+        ({}, {"split": "part"}, "split: no column 'part'"),
+        ({}, {"features": ["agee"]}, "features: no column 'agee'; did you mean age?"),
+        ({}, {"categorical": ["wards"]}, "categorical: no column 'wards'; did you mean ward?"),
+        ({}, {"categorical": ["y"]}, "categorical: column 'y' is no feature"),
+        ({}, {"features": ["age"], "categorical": ["ward"]}, "categorical: column 'ward' is no feature"),
         ({}, {"features": "age"}, r"features: expected a list of columns such as \[a,b\] or null, got 'age'"),
-        ({}, {"features": []}, "dataset.features: no column is left beside label, client"),
-        ({}, {"features": ["age", "age"]}, "dataset.features: it names age twice"),
-        ({}, {"label": "hospital"}, "dataset.client: column 'hospital' is the label already"),
-        ({}, {"split": "y"}, "dataset.split: column 'y' is the label already"),
-        ({}, {"features": ["age", "y"]}, "dataset.features: column 'y' is the label"),
-        ({}, {"features": ["hospital"]}, "dataset.features: column 'hospital' is the client"),
+        ({}, {"features": []}, "features: no column is left beside label, client"),
+        ({}, {"features": ["age", "age"]}, "features: it names age twice"),
+        ({}, {"label": "hospital"}, "client: column 'hospital' is the label already"),
+        ({}, {"split": "y"}, "split: column 'y' is the label already"),
+        ({}, {"features": ["age", "y"]}, "features: column 'y' is the label"),
+        ({}, {"features": ["hospital"]}, "features: column 'hospital' is the client"),
         ({"y": EMPTY}, {}, "missing values: column 'y' in 1 of 60 rows"),
         ({"hospital": EMPTY}, {}, "missing values: column 'hospital' in 1 of 60 rows"),
         ({"age": EMPTY, "ward": EMPTY}, {}, "missing values: column 'age' in 1 of 60 rows, 'ward' in 1 of 60 rows;"),
         ({"age": [np.inf, *range(1, N)]}, {}, "column 'age': 1 of 60 rows are infinite"),
         ({"sex": ["1", "?"] * (N // 2)}, {}, "column 'sex' holds numbers and other words, such as '?'"),
         ({"sex": ["2024-01-01"] * N}, {}, "column 'sex' holds dates, such as 2024-01-01"),
-        ({"y": "a"}, {}, "dataset.label: column 'y' holds one class only, a"),
+        ({"y": "a"}, {}, "label: column 'y' holds one class only, a"),
         (
             {"y": ["1", "?"] * (N // 2)},
             {},
-            "column 'y' holds numbers and other words, .*say dataset.task=classification",
+            "column 'y' holds numbers and other words, .*say task=classification",
         ),
         ({"y": "2024-01-01"}, {}, "column 'y' holds dates"),
-        ({"y": ["a", "b", "c"] * (N // 3)}, {"task": "binary"}, "dataset.task: binary needs the labels 0 and 1"),
+        ({"y": ["a", "b", "c"] * (N // 3)}, {"task": "binary"}, "task: binary needs the labels 0 and 1"),
         ({}, {"task": "regression"}, "column 'y': expected numbers, got"),
         ({}, {"task": "sorting"}, "task: expected classification, binary, regression or null, got 'sorting'"),
         (
             {"y": [*EMPTY[1:], 0.5]},
             {"task": "classification"},
-            "dataset.task: a classification needs words or whole numb",
+            "task: a classification needs words or whole numb",
         ),
         (
             {"y": ["a", "b", "c"] * (N // 3)},
@@ -325,12 +325,12 @@ EMPTY = [np.nan, *range(1, N)]
         (
             {"part": ["train", "a"] * (N // 2)},
             {"split": "part"},
-            "dataset.split: column 'part': expected the words train",
+            "split: column 'part': expected the words train",
         ),
-        ({"part": [1, 2] * (N // 2)}, {"split": "part"}, "dataset.split: no client that trains has a training sample"),
+        ({"part": [1, 2] * (N // 2)}, {"split": "part"}, "split: no client that trains has a training sample"),
         ({"part": [0, 1, 2] * (N // 3)}, {"split": "part"}, "client south, west has no training sample"),
-        ({"part": [0, 1, 3] * (N // 3)}, {"split": "part"}, "dataset.split: column 'part': expected 0 train, 1 val"),
-        ({}, {"unseen": ["nort"]}, "dataset.unseen: no client is named nort; did you mean north?"),
+        ({"part": [0, 1, 3] * (N // 3)}, {"split": "part"}, "split: column 'part': expected 0 train, 1 val"),
+        ({}, {"unseen": ["nort"]}, "unseen: no client is named nort; did you mean north?"),
     ],
 )
 def test_wrong_tables_are_one_line(
@@ -351,7 +351,7 @@ def test_dates_and_lists_of_a_parquet_are_one_line(tmp_path: Path) -> None:
         ([[1, 2]] * N, "holds values of the type ndarray"),
     ]
     for column, message in columns:
-        with pytest.raises(UserError, match=f"column 'new' {message}; .* leave it out with dataset.features"):
+        with pytest.raises(UserError, match=f"column 'new' {message}; .* leave it out with features"):
             table(tmp_path, FRAME.assign(new=column), "mine.parquet")
 
 

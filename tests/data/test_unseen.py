@@ -47,7 +47,7 @@ def test_without_names_the_share_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("unseen", "fraction", "message"),
     [
-        (["hospital_3"], 0.0, "dataset.unseen: no client is named hospital_3; did you mean hospital_2?"),
+        (["hospital_3"], 0.0, "unseen: no client is named hospital_3; did you mean hospital_2?"),
         (["zzz"], 0.0, "no client is named zzz; there are hospital_1, hospital_2, clinic, ...$"),
         ([7], 0.0, "no client is named 7"),
         (["clinic"], 0.25, "it names clients, and unseen_fraction=0.25 draws some; give one of them"),
@@ -108,7 +108,7 @@ def test_every_data_set_holds_out_by_name_and_keeps_the_splits(name: str, tmp_pa
         before, after = (data.federation.splits[split].positions(everybody) for data in (everyone, some))
         assert torch.equal(before[0], after[0])
         assert torch.equal(before[1], after[1])
-    with pytest.raises(UserError, match=r"dataset\.unseen: no client is named nobody"):
+    with pytest.raises(UserError, match=r"unseen: no client is named nobody"):
         make(tmp_path, unseen=["nobody"])
 
 

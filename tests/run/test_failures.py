@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
 from fedem_lightning import FedAvg, UserError
 from fedem_lightning.report import __main__ as report
 from fedem_lightning.run import execute, failures
-from fedem_lightning.run.failures import TRACE, unexpected
+from fedem_lightning.run.failures import TRACE, unexpected, user_message
 from helpers.commands import TINY, call
 from helpers.runs import leave_undrawn
 
@@ -42,6 +45,24 @@ def test_a_failed_round_is_one_line_and_the_trace_lies_in_the_runs_folder(
     assert call(tmp_path, monkeypatch, *SHORT, "run_dir=run", "ckpt_path=auto") == 0
     assert not trace.exists()  # the run has been continued
     assert json.loads((tmp_path / "run" / "results.json").read_text())["rounds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "part", "message"),
+    [
+        ("dataset", "NpzDataModule, path: null", "path: expected an .npz file, e.g. {key}path=my.npz"),
+        ("algorithm", "Topology, graph: ring, time_varying: true", "time_varying: .*, got {key}graph=ring"),
+        ("network.slow", "ShiftedExponentialNetwork, rho: 1, t_min: 1, mu: 1, deadline: 0.5", "deadline: nobody comp"),
+        ("backbone", "Categorical, in_shape: [2], n_outputs: 2", "in_shape: Categorical is for samples without"),
+    ],
+)
+def test_a_constructor_names_its_arguments_and_a_command_their_keys(key: str, part: str, message: str) -> None:
+    config = OmegaConf.create({})
+    OmegaConf.update(config, key, OmegaConf.create(f"{{_target_: fedem_lightning.{part}}}"))
+    with pytest.raises(InstantiationException) as caught:
+        instantiate(OmegaConf.select(config, key))
+    assert re.match(message.format(key=""), str(caught.value.__cause__))
+    assert re.match(f"{key}." + message.format(key=f"{key}."), user_message(caught.value) or "")
 
 
 def test_what_fails_before_the_run_begins_leaves_no_folder(

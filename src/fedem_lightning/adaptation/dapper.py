@@ -59,7 +59,7 @@ class Dapper(Adaptation):
         client_optimizer: ClientSGD | None = None,
     ) -> None:
         super().__init__(epochs, client_optimizer)
-        require((proxy is not None) == (source == "proxy"), "adaptation.proxy: expected a file with source=proxy only")
+        require((proxy is not None) == (source == "proxy"), "proxy: expected a file with source=proxy only")
         self.ratio, self.source, self.proxy, self.selection = ratio, source, proxy, selection
         self.lambdas = tuple(sorted(float(value) for value in lambdas))
         self._public: Arrays | None = None

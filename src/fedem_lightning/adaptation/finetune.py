@@ -40,6 +40,8 @@ class Finetune(Adaptation):
     def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
         """theta_t <- local_sgd(theta_t)."""
         own = algorithm.personal_models(block.clients)
-        only = None if self.part == "all" else getattr(split_body_head(algorithm.components[0], self.head), self.part)
+        only = None
+        if self.part != "all":
+            only = getattr(split_body_head(algorithm.components[0], self.head, "adaptation.head"), self.part)
         tuned = self.tune(algorithm, own.models, block, own.sample_weights(block), only=only)
         return algorithm.own_models(tuned, own.mixture)

@@ -1,5 +1,6 @@
 """A public data set that stands for the central distribution."""
 
+import re
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ def read_proxy(path: str | Path, federation: Federation) -> Arrays:
     try:
         arrays = read_npz(file)
     except UserError as error:
-        raise UserError(str(error).replace("dataset.path:", "adaptation.proxy:")) from error
+        raise UserError(re.sub("^path:", "adaptation.proxy:", str(error))) from error
     require("x" in arrays and "y" in arrays, f"adaptation.proxy: {path} lacks x or y")
     own = federation.samples
     n_classes = getattr(federation.task, "n_classes", None)

@@ -39,9 +39,9 @@ def compared_parameters(params: Models, pattern: str | None) -> Models:
     try:
         kept = {name: rows for name, rows in params.items() if pattern is None or re.search(pattern, name)}
     except re.error as error:
-        raise UserError(f"algorithm.compared: {pattern!r} is no regular expression ({error})") from error
+        raise UserError(f"compared: {pattern!r} is no regular expression ({error})") from error
     names = ", ".join(params)
-    require(len(kept) > 0, f"algorithm.compared: {pattern!r} is in no parameter's name; they are {names}")
+    require(len(kept) > 0, f"compared: {pattern!r} is in no parameter's name; they are {names}")
     return kept
 
 

@@ -87,7 +87,7 @@ class FedEM(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components, **options)
         require(
             personalize_tolerance is None or personalize_steps > 1,
-            "algorithm.personalize_tolerance: it needs algorithm.personalize_steps above 1, the most steps taken",
+            "personalize_tolerance: it needs personalize_steps above 1, the most steps taken",
         )
         self.initialization, self.personalize_steps = initialization, personalize_steps
         self.personalize_tolerance, self.personalizes_seen = personalize_tolerance or 0.0, personalize_seen
@@ -95,9 +95,9 @@ class FedEM(FederatedAlgorithm):
         self.e_step, self.normalize_weights = e_step or EStep(), normalize_weights
         self.upload_threshold = upload_threshold
         one = upload_threshold is None or self.compression is None
-        require(one, "algorithm.upload_threshold: it leaves components out, compression shortens all; use one of both")
+        require(one, "upload_threshold: it leaves components out, compression shortens all; use one of both")
         small = upload_threshold is None or not normalize_weights
-        require(small, "algorithm.upload_threshold: normalize_weights makes rare updates long, and they count often")
+        require(small, "upload_threshold: normalize_weights makes rare updates long, and they count often")
         self.add_client_state("pi", torch.full((n_clients, n_components), 1.0 / n_components), columns="pi_{m}")
 
     @property

@@ -52,7 +52,7 @@ class L2SGD(FederatedAlgorithm):
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        require(self.local_steps is None, "algorithm.local_steps: L2SGD draws them; set algorithm.probability instead")
+        require(self.local_steps is None, "local_steps: L2SGD draws them; set probability instead")
         self.pull, self.probability = pull, probability
         self.models = ClientStore.of_components(n_clients, self.components)  # x_t, rows [1, ...]
         self._exchanged = True  # whether models were sent in the last round

@@ -23,7 +23,7 @@ class Categorical(Redrawable):
     def __init__(self, in_shape: Shape = (1,), n_outputs: PositiveInt = 50) -> None:
         super().__init__()
         shape = tuple(in_shape)
-        require(shape == (1,), f"backbone.in_shape: Categorical is for samples without features, (1,), got {shape}")
+        require(shape == (1,), f"in_shape: Categorical is for samples without features, (1,), got {shape}")
         self.logits = nn.Linear(1, n_outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -45,4 +45,4 @@ def _load(name: str, weights: str, pretrained: bool) -> Any:
     try:
         return torchvision.models.get_model(name, weights=f"{weights}.IMAGENET1K_V1" if pretrained else None)
     except OSError as error:  # URLError is one
-        raise UserError(f"backbone.pretrained: cannot download the weights of {name} ({error})") from error
+        raise UserError(f"pretrained: cannot download the weights of {name} ({error})") from error

@@ -175,7 +175,7 @@ def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") 
         require_whole("n_classes", n_classes, at_least=2, below=LARGEST_Y + 1)
     else:
         n_classes = max(2, int(y.max()) + 1)
-        few = f"{n_classes} classes in {n} samples; number them 0..Y-1, or set dataset.n_classes"
+        few = f"{n_classes} classes in {n} samples; number them 0..Y-1, or set n_classes"
         require(
             n_classes <= min(max(FEW_CLASSES, n), LARGEST_Y),
             f"{name}: the largest label, {n_classes - 1}, would make {few}",

@@ -32,8 +32,8 @@ def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> 
     """
     if given is None:
         return None
-    require(n_classes > 0, "dataset.class_weights: a regression has no classes")
-    said = f"dataset.class_weights: expected balanced or {n_classes} numbers, one for each class"
+    require(n_classes > 0, "class_weights: a regression has no classes")
+    said = f"class_weights: expected balanced or {n_classes} numbers, one for each class"
     if not isinstance(given, str):
         require(len(given) == n_classes, f"{said}, got {len(given)}")
         return tuple(float(weight) for weight in given)

@@ -70,7 +70,7 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
 
     """
     said = f"column {column.name!r} holds"
-    way_out = "take another label" if label else "leave it out with dataset.features"
+    way_out = "take another label" if label else "leave it out with features=[...]"
     category = as_category or isinstance(column.dtype, pd.CategoricalDtype)
     values = pd.Series(np.asarray(column), dtype=object) if isinstance(column.dtype, pd.CategoricalDtype) else column
     inferred = pd.api.types.infer_dtype(values, skipna=False)
@@ -85,7 +85,7 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
         known = inferred in ("string", "boolean")
         require(known, f"{said} {inferred} values; make numbers, strings or booleans of them, or {way_out}")
     if inferred == "string" and not category:
-        known_as = "say dataset.task=classification" if label else "name it in dataset.categorical"
+        known_as = "say task=classification" if label else "name it in categorical=[...]"
         _check_strings(said, pd.unique(values).astype(object), f"{known_as}, or {way_out}")
     return "category"
 

@@ -42,10 +42,10 @@ def own_clients(
     if partition == "natural" and client is not None and options.get("n_clients") is None:
         return Partition(client, tuple(names or ()))
     has = client is not None or partition != "natural"
-    others = "dataset.partition=iid, dirichlet, shards or quantity_skew deals the samples to clients"
+    others = "partition=iid, dirichlet, shards or quantity_skew deals the samples to clients"
     require(has, f"client: expected the client of each sample; or {others}")
     known = by_class or not isinstance(partition, str) or partition in WITHOUT_CLASSES
-    require(known, f"dataset.partition: {partition} deals by class, a regression has none; use iid or quantity_skew")
+    require(known, f"partition: {partition} deals by class, a regression has none; use iid or quantity_skew")
     labels = Labels(y, coarse, client, None if names is None else tuple(names))
     dealt = deal(labels, seed, partition, dict(options))
     return Partition(dealt.client, dealt.names, {"partition": str(partition), **dealt.notes})

@@ -216,7 +216,7 @@ class TableFeatures:
 def _number(part: pd.Series, missing: Fill | None) -> Number:
     values = numbers(part.dropna())
     none = f"column {part.name!r}: missing in all {len(part)} training rows"
-    require(len(values) > 0, f"{none}; leave it out with dataset.features")
+    require(len(values) > 0, f"{none}; leave it out with features=[...]")
     median = None if missing is None else float(np.median(values))
     gone = len(values) < len(part)
     if values.min() == values.max():  # rounding would make a small deviation of none
@@ -231,7 +231,7 @@ def _number(part: pd.Series, missing: Fill | None) -> Number:
 def _categories(part: pd.Series) -> Categories:
     _, found = words(named_missing(part))
     many = f"column {part.name!r}: {len(found)} categories, more than {MAX_CATEGORIES}"
-    require(len(found) <= MAX_CATEGORIES, f"{many}; leave it out with dataset.features, or make fewer of them")
+    require(len(found) <= MAX_CATEGORIES, f"{many}; leave it out with features=[...], or make fewer of them")
     return Categories(str(part.name), tuple(dict.fromkeys(found)))
 
 

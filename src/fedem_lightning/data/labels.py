@@ -39,13 +39,13 @@ def labels_of(column: pd.Series, task: str | None, n_classes: int | None) -> Tab
         if task == "regression":
             return TableLabels(check_targets(values, len(column)), task, 0, notes)
         many = n_distinct > max(FEW, len(column) // 5)
-        odd = f"dataset.label: column {column.name!r} has {n_distinct} different words in {len(column)} rows, such as"
-        require(not many, f"{odd} {column.iloc[0]!r}; make numbers of them, or say dataset.task=classification")
-    require(whole, f"dataset.task: a {task} needs words or whole numbers; column {column.name!r} holds others")
+        odd = f"label: column {column.name!r} has {n_distinct} different words in {len(column)} rows, such as"
+        require(not many, f"{odd} {column.iloc[0]!r}; make numbers of them, or say task=classification")
+    require(whole, f"task: a {task} needs words or whole numbers; column {column.name!r} holds others")
     codes, distinct = words(column)
-    require(len(distinct) > 1, f"dataset.label: column {column.name!r} holds one class only, {distinct[0]}")
+    require(len(distinct) > 1, f"label: column {column.name!r} holds one class only, {distinct[0]}")
     if n_classes is not None:
-        require(n_classes <= LARGEST_Y, f"dataset.n_classes: expected at most {LARGEST_Y}, got {n_classes}")
+        require(n_classes <= LARGEST_Y, f"n_classes: expected at most {LARGEST_Y}, got {n_classes}")
     limit = len(distinct) if n_classes is None else n_classes
     if not numeric or values.min() < 0 or values.max() >= limit:
         values, notes["classes"] = codes, distinct

@@ -55,8 +55,8 @@ class Arrays:
         channels = x.shape[3] if x.ndim == 4 else 1
         for name, values in (("mean", mean), ("std", std)):
             fits = (mean is None) == (std is None) and (values is None or len(values) == channels)
-            require(fits, f"dataset.{name}: expected {channels} numbers, one for each channel, or neither mean nor std")
-        require(std is None or min(std) > 0, f"dataset.std: expected numbers above 0, got {std}")
+            require(fits, f"{name}: expected {channels} numbers, one for each channel, or neither mean nor std")
+        require(std is None or min(std) > 0, f"std: expected numbers above 0, got {std}")
         self.in_shape = tuple(self.features(torch.zeros(1, dtype=torch.int64), torch.float32).shape[1:])
 
     @property

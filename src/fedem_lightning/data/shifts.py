@@ -31,8 +31,8 @@ def permute_labels(
 
 def rotate_images(x: np.ndarray, group: np.ndarray, n_groups: int) -> np.ndarray:
     """Covariate shift: images of group g are turned by g * 90 degrees. Changes and returns x [n, h, w, ...]."""
-    require(x.ndim >= 3, "dataset.shift: rotation needs images")
-    require(x.shape[1] == x.shape[2], f"dataset.shift: rotation needs square images, these are {x.shape[1:3]}")
+    require(x.ndim >= 3, "shift: rotation needs images")
+    require(x.shape[1] == x.shape[2], f"shift: rotation needs square images, these are {x.shape[1:3]}")
     for g in range(1, n_groups):
         rows = np.flatnonzero(group == g)
         for part in np.array_split(rows, max(1, len(rows) // 10_000)):  # copies one part at a time
@@ -42,8 +42,8 @@ def rotate_images(x: np.ndarray, group: np.ndarray, n_groups: int) -> np.ndarray
 
 def invert_images(x: np.ndarray, group: np.ndarray, n_groups: int) -> np.ndarray:
     """Covariate shift: the second group's images are negatives. Changes and returns x uint8 [n, h, w, ...]."""
-    require(n_groups <= 2, f"dataset.n_groups: inversion makes 2 groups at most, got {n_groups}")
-    require(x.dtype == np.uint8, f"dataset.shift: inversion needs pixels in uint8, these are {x.dtype}")
+    require(n_groups <= 2, f"n_groups: inversion makes 2 groups at most, got {n_groups}")
+    require(x.dtype == np.uint8, f"shift: inversion needs pixels in uint8, these are {x.dtype}")
     rows = np.flatnonzero(group == 1)
     for part in np.array_split(rows, max(1, len(rows) // 10_000)):  # copies one part at a time
         x[part] = 255 - x[part]
@@ -77,14 +77,14 @@ def shift_groups(
         x, y, and every client's group, int64 [T].
 
     """
-    check_arguments("dataset", shift_groups, locals())
-    require(n_groups <= n_clients, f"dataset.n_groups: {n_groups} groups, but there are {n_clients} clients")
+    check_arguments("", shift_groups, locals())
+    require(n_groups <= n_clients, f"n_groups: {n_groups} groups, but there are {n_clients} clients")
     rng = generator(seed, Purpose.GROUPS)
     n_dealt = round(shifted_share * n_clients)
     group = rng.permutation(np.where(np.arange(n_clients) < n_dealt, np.arange(n_clients) % n_groups, 0))
     of_sample = np.where(client >= 0, group[client], -1)
     if shift == "rotation":
-        require(n_groups <= 4, f"dataset.n_groups: rotation by 90 degrees makes 4 groups at most, got {n_groups}")
+        require(n_groups <= 4, f"n_groups: rotation by 90 degrees makes 4 groups at most, got {n_groups}")
         return rotate_images(x, of_sample, n_groups), y, group
     if shift == "inversion":
         return invert_images(x, of_sample, n_groups), y, group

@@ -32,12 +32,12 @@ def load(
     folder = Path(data_dir).expanduser()
     if path is not None:
         found = Path(path).expanduser()
-        require(found.exists(), f"dataset.path: no file or folder {found}")
+        require(found.exists(), f"path: no file or folder {found}")
     else:
         found = kept_copy(name, folder) or fetch(name, folder)
     arrays = read(name, found, mmap)
     missing = [array for array in SOURCES[name].arrays if array not in arrays]
-    require(not missing, f"dataset.path: {found} lacks {', '.join(missing)}, which {name} needs")
+    require(not missing, f"path: {found} lacks {', '.join(missing)}, which {name} needs")
     return arrays, str(found)
 
 
@@ -46,7 +46,7 @@ def read(name: str, path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
     text = "text" in SOURCES[name].arrays
     if path.suffix == ".npz":
         return read_npz(path, mmap)
-    require(not mmap, f"dataset.mmap: only an .npz file can be mapped, not {path}")
+    require(not mmap, f"mmap: only an .npz file can be mapped, not {path}")
     if name in MARKS and path.is_dir() and (path / MARKS[name]).is_dir():
         return read_torchvision(name, path)
     inside = {path.suffix} if path.is_file() else {file.suffix for file in path.rglob("*") if file.is_file()}
@@ -58,7 +58,7 @@ def read(name: str, path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
         return read_plays(path)
     forms = "an .npz file, LEAF's .json or the hub's .parquet files" + (", .txt plays" if text else "")
     forms += f", a folder that holds {MARKS[name]}" if name in MARKS else ""
-    raise UserError(f"dataset.path: {path} is nothing that {name} is read from; expected {forms}")
+    raise UserError(f"path: {path} is nothing that {name} is read from; expected {forms}")
 
 
 def fetch(name: str, data_dir: Path) -> Path:
@@ -82,7 +82,7 @@ def fetch(name: str, data_dir: Path) -> Path:
         hub = f'{source.hub}; pip install "fedem-lightning[hub]"' if source.hub else "torchvision"
         raise UserError(
             f"dataset: no {name} in {data_dir}, and the download failed ({reason}); with a network python -m "
-            f"fedem_lightning.data download {name} ({source.size} from {hub}), or give dataset.path=FILE_OR_FOLDER"
+            f"fedem_lightning.data download {name} ({source.size} from {hub}), or give path=FILE_OR_FOLDER"
         ) from error
     return target
 

@@ -39,15 +39,15 @@ def split_samples(client: np.ndarray, seed: int, fractions: Sequence[float] = (0
 
 def check_fractions(fractions: Fractions) -> Sequence[float]:
     """Returns three shares with sum 1, of which that for training is positive; anything else is a UserError."""
-    check_arguments("dataset", check_fractions, locals())
+    check_arguments("", check_fractions, locals())
     return fractions
 
 
 def hold_out_clients(n_clients: int, unseen_fraction: BelowOne, seed: int) -> np.ndarray:
     """Whether each client is seen in training: bool [T]; round(unseen_fraction * T) random clients are not."""
-    check_arguments("dataset", hold_out_clients, locals())
+    check_arguments("", hold_out_clients, locals())
     n_unseen = round(unseen_fraction * n_clients)
-    require(n_unseen < n_clients, f"dataset.unseen_fraction: {unseen_fraction} of {n_clients} leaves nobody to train")
+    require(n_unseen < n_clients, f"unseen_fraction: {unseen_fraction} of {n_clients} leaves nobody to train")
     seen = np.ones(n_clients, dtype=bool)
     seen[generator(seed, Purpose.UNSEEN).permutation(n_clients)[:n_unseen]] = False
     return seen
@@ -69,17 +69,17 @@ def seen_clients(names: Sequence[str], unseen_fraction: BelowOne, unseen: Names,
         UserError: both are given, a name is unknown, or nobody is left to train.
 
     """
-    check_arguments("dataset", seen_clients, locals())
+    check_arguments("", seen_clients, locals())
     if len(unseen) == 0:
         return hold_out_clients(len(names), unseen_fraction, seed)
-    both = f"dataset.unseen: it names clients, and unseen_fraction={unseen_fraction} draws some; give one of them"
+    both = f"unseen: it names clients, and unseen_fraction={unseen_fraction} draws some; give one of them"
     require(unseen_fraction == 0, both)
     wanted = {str(name) for name in unseen}
     unknown = sorted(wanted.difference(names))
     if unknown:
-        raise UserError(f"dataset.unseen: no client is named {unknown[0]}; {_hint(unknown[0], names)}")
+        raise UserError(f"unseen: no client is named {unknown[0]}; {_hint(unknown[0], names)}")
     seen = np.fromiter((name not in wanted for name in names), dtype=bool, count=len(names))
-    require(bool(seen.any()), f"dataset.unseen: it names all {len(names)} clients, which leaves nobody to train")
+    require(bool(seen.any()), f"unseen: it names all {len(names)} clients, which leaves nobody to train")
     return seen
 
 

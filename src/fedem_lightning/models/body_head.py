@@ -18,13 +18,14 @@ class BodyHead(NamedTuple):
     head: tuple[str, ...]
 
 
-def split_body_head(network: nn.Module, pattern: str | None = None) -> BodyHead:
+def split_body_head(network: nn.Module, pattern: str | None = None, key: str = "head") -> BodyHead:
     """Splits a network's parameters that train, and its buffers.
 
     Args:
         network: any module.
         pattern: a regular expression that is found in the names of the head's tensors; None: the head is the last
             module with parameters of its own that train.
+        key: the setting that has the pattern, for messages.
 
     Raises:
         UserError: the pattern is no regular expression, or one of the two parts has no parameter that trains.
@@ -35,21 +36,20 @@ def split_body_head(network: nn.Module, pattern: str | None = None) -> BodyHead:
 
     """
     trained, names = trained_parameters(network), list(model_state(network))
-    head = _head(network, names, pattern, "algorithm.head")
+    head = _head(network, names, pattern, key)
     body = [name for name in names if name not in head]
     what = "the last layer" if pattern is None else repr(pattern)
     listed = ", ".join(trained)
-    require(any(n in trained for n in head), f"algorithm.head: {what} is in no parameter's name; they are {listed}")
-    require(any(n in trained for n in body), f"algorithm.head: {what} is all that trains ({listed}): no body is left")
+    require(any(n in trained for n in head), f"{key}: {what} is in no parameter's name; they are {listed}")
+    require(any(n in trained for n in body), f"{key}: {what} is all that trains ({listed}): no body is left")
     return BodyHead(tuple(body), tuple(head))
 
 
-def head_layer(network: nn.Module, pattern: str | None = None, key: str = "algorithm.head") -> str:
+def head_layer(network: nn.Module, pattern: str | None = None, key: str = "head") -> str:
     """The name of the head's first layer, whose inputs are the features; the head may be the whole network.
 
     Args:
-        network, pattern: see `split_body_head`.
-        key: the setting that has the pattern, for messages.
+        network, pattern, key: see `split_body_head`.
 
     Raises:
         UserError: the pattern is no regular expression, or is in no name.

@@ -38,7 +38,7 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
         UserError: n_components < 1; no parameter trains; no parameter belongs to a name in `pretrained`.
 
     """
-    require_whole("algorithm.n_components", n_components, at_least=1)
+    require_whole("n_components", n_components, at_least=1)
     components: list[nn.Module] = []
     for m in range(n_components):
         with torch.random.fork_rng(devices=[]):
@@ -84,7 +84,7 @@ def _check_trained(component: nn.Module, pretrained: Sequence[str]) -> None:
     parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in names))
     for part in pretrained:
         known = any(_within(name, [part]) for name in names)
-        require(known, f"algorithm.pretrained: the backbone has no part called {part}; it has {parts}")
+        require(known, f"pretrained: the backbone has no part called {part}; it has {parts}")
 
 
 def _exchange_layers(module: nn.Module) -> None:

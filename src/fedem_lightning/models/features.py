@@ -84,7 +84,7 @@ def find_head(network: nn.Module, pattern: str | None = None) -> tuple[str, nn.M
         parts, module = children[start:], module[start:]
     whole = not any(_within(n, part) for n in body for part in parts)
     listed = ", ".join(head)
-    require(whole, f"algorithm.head: {listed} are neither one module nor the last ones of a Sequential, as needed here")
+    require(whole, f"head: {listed} are neither one module nor the last ones of a Sequential, as needed here")
     return parts[0], module
 
 

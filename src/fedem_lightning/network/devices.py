@@ -61,17 +61,17 @@ class DeviceNetwork(Network):
 def _read_table(path: str | Path | None, columns: tuple[str, ...]) -> pd.DataFrame:
     """Reads the table of devices; every column after the first must hold positive numbers."""
     file = Path(path or "").expanduser()
-    require(file.is_file(), f"network.devices.path: expected a CSV file of devices, there is no file {path}")
+    require(file.is_file(), f"path: expected a CSV file of devices, there is no file {path}")
     try:
         table = pd.read_csv(file, skipinitialspace=True, comment="#")
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
-        raise UserError(f"network.devices.path: {path} is no readable CSV file ({type(error).__name__})") from error
-    expected = f"network.devices.path: {path}: expected the columns {', '.join(columns)}"
+        raise UserError(f"path: {path} is no readable CSV file ({type(error).__name__})") from error
+    expected = f"path: {path}: expected the columns {', '.join(columns)}"
     require(set(columns) <= set(table.columns), f"{expected}, got {', '.join(map(str, table.columns))}")
-    require(len(table) > 0, f"network.devices.path: {path} has no device")
+    require(len(table) > 0, f"path: {path} has no device")
     for column in columns[1:]:
         numbers = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
         good = bool((np.isfinite(numbers) & (numbers > 0)).all())
-        require(good, f"network.devices.path: {path}: expected positive numbers in column {column}")
+        require(good, f"path: {path}: expected positive numbers in column {column}")
         table[column] = numbers
     return table

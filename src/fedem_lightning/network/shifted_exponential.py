@@ -47,7 +47,7 @@ class ShiftedExponentialNetwork(Network):
         deadline: Positive | None = None,
     ) -> None:
         super().__init__(deadline)
-        late = f"network.deadline: nobody computes in less than t_min={t_min:g}, got {deadline}"
+        late = f"deadline: nobody computes in less than t_min={t_min:g}, got {deadline}"
         require(deadline is None or deadline >= t_min, late)
         self.rho, self.t_min, self.t_dl, self.shared_uplink = rho, t_min, t_dl, shared_uplink
         self.mean_delay = 0.0 if mu is None else 1 / mu

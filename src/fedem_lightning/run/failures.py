@@ -1,6 +1,8 @@
 """What a command says when it cannot go on: one line. A trace that nobody foresaw goes into a file."""
 
 import os
+import pkgutil
+import re
 import tempfile
 import traceback
 from pathlib import Path
@@ -14,6 +16,8 @@ from fedem_lightning.startup.rank import in_another_process
 LONGEST = 300
 """Characters of an error's message that are shown."""
 TRACE = "error.txt"
+_MADE = re.compile(r"Error in call to target '(?P<target>[^']+)'.*^full_key: (?P<key>\S+)", re.DOTALL | re.MULTILINE)
+"""Hydra's message where a constructor fails."""
 
 
 class Unexpected(Exception):
@@ -22,17 +26,32 @@ class Unexpected(Exception):
 
 def user_message(error: BaseException) -> str | None:
     """One line for a mistake of the user's; None if the error is not one."""
+    around: BaseException = error
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UserError) or type(cause).__name__ == "MisconfigurationException":
-            return one_line(cause)  # the latter is Lightning's, by name: an error may come before Lightning is loaded
-        cause = cause.__cause__
+            # the latter is Lightning's, by name: an error may come before Lightning is loaded
+            return _with_keys(one_line(cause), around)
+        around, cause = cause, cause.__cause__
     if isinstance(error, InstantiationException):
         wrong_call = error.__cause__ is None or isinstance(
             error.__cause__, (TypeError, ValueError, ImportError, AttributeError)
         )
         return one_line(error) if wrong_call else None
     return one_line(error) if isinstance(error, (HydraException, OmegaConfBaseException)) else None
+
+
+def _with_keys(message: str, around: BaseException) -> str:
+    """A constructor's message names its arguments; a command names the keys that they have in its configuration."""
+    made = _MADE.match(str(around)) if isinstance(around, InstantiationException) else None
+    if made is None:
+        return message
+    from fedem_lightning.run.misspelt import BY_THE_RUN  # imports this module
+    from fedem_lightning.settings.check import parameters  # slow, and loaded by whoever makes anything
+
+    known = parameters(pkgutil.resolve_name(made["target"])).known.keys() - BY_THE_RUN.get(made["key"], ())
+    names = "|".join(known)
+    return re.sub(rf"^(?:{names})(?=[:.,=])|(?<=[ (])(?:{names})(?==)", rf"{made['key']}.\g<0>", message)
 
 
 def unexpected(error: BaseException, folder: Path | None = None) -> Unexpected:

@@ -1,5 +1,6 @@
 """DATA of the commands: rows of samples and their clients, in the form that a trained model takes."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,11 +93,11 @@ def read_rows(path: Path, schema: Schema, columns: Columns = Columns(), labelled
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Errors of the readers, which name the key `dataset.path`, name `what` in its place."""
+    """Errors of the readers, which name their argument `path`, name `what` in its place."""
     try:
         yield
     except UserError as error:
-        raise UserError(str(error).replace("dataset.path:", f"{what}:")) from error
+        raise UserError(re.sub("^path:", f"{what}:", str(error))) from error
 
 
 def _from_npz(path: Path, schema: Schema, columns: Columns, labelled: bool) -> dict[str, Any]:

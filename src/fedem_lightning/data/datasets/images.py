@@ -150,7 +150,7 @@ def _deal_share(
         return deal(labels, seed, partition, options)
     n = len(labels.y)
     number = max(1, round(fraction * n)) if fraction <= 1 else int(fraction)
-    require(number <= n, f"dataset.sample_fraction: {number} samples, but there are only {n}")
+    require(number <= n, f"sample_fraction: {number} samples, but there are only {n}")
     kept = np.sort(generator(seed, Purpose.SUBSAMPLE, 0).permutation(n)[:number])
     coarse, owner = (None if a is None else a[kept] for a in (labels.coarse, labels.client))
     dealt = deal(Labels(labels.y[kept], coarse, owner, labels.names), seed, partition, options)
@@ -176,12 +176,12 @@ def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequ
         try:
             matches[i] = [re.match(pattern, name) is not None for name in names]
         except re.error as error:
-            raise UserError(f"dataset.domains.{domain}: {pattern!r} is no regular expression ({error})") from error
+            raise UserError(f"domains.{domain}: {pattern!r} is no regular expression ({error})") from error
     n_matches = matches.sum(axis=0)  # [T]
     odd, known = int((n_matches != 1).argmax()), ", ".join(patterns)
     require(
         n_matches[odd] == 1,
-        f"dataset.domains: expected every client's name to match one of {known}; {names[odd]} matches {n_matches[odd]}",
+        f"domains: expected every client's name to match one of {known}; {names[odd]} matches {n_matches[odd]}",
     )
     of_client = np.append(matches.argmax(axis=0), -1)  # the last entry is for samples of no client
     return Domains(tuple(patterns), torch.from_numpy(of_client[client]))

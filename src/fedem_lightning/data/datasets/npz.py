@@ -68,12 +68,12 @@ class NpzDataModule(FederatedDataModule):
         mmap: bool = False,
         seed: Seed = 0,
     ) -> None:
-        require(path is not None, "dataset.path: expected an .npz file, e.g. dataset.path=my.npz")
+        require(path is not None, "path: expected an .npz file, e.g. path=my.npz")
         arrays = read_npz(Path(str(path)).expanduser(), mmap)
         needed = ("x", "y", "client") if partition == "natural" else ("x", "y")
         missing = [name for name in needed if name not in arrays]
-        expected = "expected x, y, client (or dataset.partition=iid, dirichlet, ...), optional split, names, domain"
-        require(not missing, f"dataset.path: {path} lacks {', '.join(missing)}; {expected}")
+        expected = "expected x, y, client (or partition=iid, dirichlet, ...), optional split, names, domain"
+        require(not missing, f"path: {path} lacks {', '.join(missing)}; {expected}")
         options = {
             "n_clients": n_clients,
             "alpha": alpha,

@@ -103,12 +103,12 @@ class TableDataModule(FederatedDataModule):
         unseen: Names = (),
         seed: Seed = 0,
     ) -> None:
-        require(path is not None, "dataset.path: expected a .csv, .tsv or .parquet file, e.g. dataset.path=my.csv")
+        require(path is not None, "path: expected a .csv, .tsv or .parquet file, e.g. path=my.csv")
         frame = read_table(Path(str(path)).expanduser())
         natural = partition == "natural"
         columns = _Columns.of(frame, label, client, split, features, categorical, needs_client=natural)
         check_values(frame, columns.samples())
-        check_values(frame, columns.features, missing is not None, "; or dataset.missing=median fills and marks them")
+        check_values(frame, columns.features, missing is not None, "; or missing=median fills and marks them")
         labels = labels_of(frame[columns.label], task, n_classes)
         options = {
             "n_clients": n_clients,
@@ -123,10 +123,10 @@ class TableDataModule(FederatedDataModule):
             codes = split_samples(owner, seed, fractions)
         else:
             given = strings_or_whole(frame[columns.split])
-            codes = check_split(given, len(frame), f"dataset.split: column {columns.split!r}")
+            codes = check_split(given, len(frame), f"split: column {columns.split!r}")
         seen = seen_clients(names, unseen_fraction, unseen, seed)
         train = (codes == 0) & (owner >= 0) & seen[owner]
-        require(bool(train.any()), "dataset.split: no client that trains has a training sample")
+        require(bool(train.any()), "split: no client that trains has a training sample")
         if labels.task == "regression":
             _advise_on_noise(labels.y[train], noise_scale)
         weights = weights_of(class_weights, labels.y[train], labels.n_classes)
@@ -203,12 +203,12 @@ class _Columns(NamedTuple):
         there = [str(name) for name in frame.columns]
         roles = {"label": _known("label", label, there)}
         if needs_client or client is not None:
-            roles["client"] = _known("client", client, there, "; or deal the rows by dataset.partition=iid")
+            roles["client"] = _known("client", client, there, "; or deal the rows by partition=iid")
         if split is not None:
             roles["split"] = _known("split", split, there)
         taken = {name: role for role, name in reversed(roles.items())}  # the first role of each column
         for role, name in roles.items():
-            require(taken[name] == role, f"dataset.{role}: column {name!r} is the {taken[name]} already")
+            require(taken[name] == role, f"{role}: column {name!r} is the {taken[name]} already")
         if features is None:
             features = [name for name in there if name not in taken]
             for name in features if split is None else ():
@@ -216,11 +216,11 @@ class _Columns(NamedTuple):
         else:
             features = _listed("features", features, there)
         for name in features:
-            require(name not in taken, f"dataset.features: column {name!r} is the {taken.get(name)}")
-        require(len(features) > 0, f"dataset.features: no column is left beside {', '.join(roles)}")
+            require(name not in taken, f"features: column {name!r} is the {taken.get(name)}")
+        require(len(features) > 0, f"features: no column is left beside {', '.join(roles)}")
         categorical = _listed("categorical", categorical, there)
         for name in categorical:
-            require(name in features, f"dataset.categorical: column {name!r} is no feature")
+            require(name in features, f"categorical: column {name!r} is no feature")
         return cls(roles["label"], roles.get("client"), roles.get("split"), features, categorical)
 
     def roles(self) -> dict[str, str]:
@@ -237,25 +237,25 @@ def _check_no_split(column: pd.Series) -> None:
     found = set(column.dropna().unique()) if column.dtype.kind not in "biuf" else set()
     if len(found) > 1 and found <= set(SPLITS):
         said = f"column {column.name!r} holds {', '.join(sorted(found))}"
-        key = f"dataset.split={column.name}"
+        key = f"split={column.name}"
         raise UserError(f"{said}: {key} splits by it; dataset.features names what to learn from in its place")
 
 
 def _known(key: str, name: Any, there: list[str], otherwise: str = "") -> str:
     """The name of a column that the file has; `otherwise` ends the line about one that was not given."""
     listed = ", ".join(there[:20]) + ", ..." * (len(there) > 20)
-    require(name is not None, f"dataset.{key}: expected the name of a column; there are {listed}{otherwise}")
+    require(name is not None, f"{key}: expected the name of a column; there are {listed}{otherwise}")
     if str(name) not in there:
         near = difflib.get_close_matches(str(name), there, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {listed}"
-        raise UserError(f"dataset.{key}: no column {name!r}; {hint}")
+        raise UserError(f"{key}: no column {name!r}; {hint}")
     return str(name)
 
 
 def _listed(key: str, given: Any, there: list[str]) -> list[str]:
     listed = isinstance(given, Sequence) and not isinstance(given, str)
-    require(listed, f"dataset.{key}: expected a list of columns such as [a,b], got {given!r}")
+    require(listed, f"{key}: expected a list of columns such as [a,b], got {given!r}")
     found = [_known(key, name, there) for name in given]
     twice = [name for name, n in Counter(found).items() if n > 1]
-    require(not twice, f"dataset.{key}: it names {', '.join(twice)} twice")
+    require(not twice, f"{key}: it names {', '.join(twice)} twice")
     return found

@@ -75,7 +75,7 @@ class TextDataModule(FederatedDataModule):
         sentences = _count_sentences(text, client, len(names))
         fit = np.flatnonzero((n_train > 0) & (sentences >= min_sentences))
         needed = f"{window + 1} characters to train on and {min_sentences} sentences"
-        require(len(fit) > 0, f"dataset.window: no role in {origin} has {needed}")
+        require(len(fit) > 0, f"window: no role in {origin} has {needed}")
         kept = fit[choose_clients(len(fit), n_clients, seed)]
         new = np.full(len(names), -1, dtype=np.int64)
         new[kept] = np.arange(len(kept))
@@ -148,7 +148,7 @@ def _encode(text: np.ndarray, printable: bool) -> tuple[np.ndarray, str]:
     table = np.full(256, 255)
     table[symbols] = np.arange(len(symbols))
     unknown = np.flatnonzero(present & (table == 255))
-    require(len(unknown) == 0, f"dataset.printable: the text has characters that are not printable: {unknown.tolist()}")
+    require(len(unknown) == 0, f"printable: the text has characters that are not printable: {unknown.tolist()}")
     return table[text].astype(np.uint8), bytes(symbols.astype(np.uint8)).decode("latin-1")
 
 

@@ -15,10 +15,10 @@ def check_file(path: Path) -> None:
         UserError: one line names the file.
 
     """
-    require(path.is_file(), f"dataset.path: no file {path}")
+    require(path.is_file(), f"path: no file {path}")
     with reading(path, "a file"):
         n_bytes = path.stat().st_size
-    require(n_bytes > 0, f"dataset.path: {path} is empty")
+    require(n_bytes > 0, f"path: {path} is empty")
     check_size(path, n_bytes, "the file")
 
 
@@ -26,7 +26,7 @@ def check_size(path: Path, n_bytes: int, what: str) -> None:
     """Refuses what is larger than the machine's memory, before it is allocated."""
     limit = memory()
     said = f"{what}: {n_bytes / 1e9:.3g} GB, more than this machine's memory, {limit / 1e9:.3g} GB"
-    require(n_bytes <= limit, f"dataset.path: {path}, {said}")
+    require(n_bytes <= limit, f"path: {path}, {said}")
 
 
 def memory() -> int:
@@ -52,4 +52,4 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"dataset.path: cannot read {path} as {kind} ({reason})") from error
+        raise UserError(f"path: cannot read {path} as {kind} ({reason})") from error

@@ -25,8 +25,8 @@ def read_hub_images(path: Path) -> dict[str, np.ndarray]:
             x.append(_pixels(path, len(x), image))
         y.extend(batch.column("character").to_pylist())
         writers.extend(batch.column("writer_id").to_pylist())
-    require(bool(x), f"dataset.path: no samples in {path}")
-    require(None not in y and None not in writers, f"dataset.path: {path}: a character or a writer_id is missing")
+    require(bool(x), f"path: no samples in {path}")
+    require(None not in y and None not in writers, f"path: {path}: a character or a writer_id is missing")
     with reading(path, "a character and a writer_id for each image"):
         names, client = np.unique(np.array(writers).astype(str), return_inverse=True)
         return {"x": np.stack(x), "y": np.array(y), "client": client, "client_names": names}
@@ -38,13 +38,13 @@ def _pixels(path: Path, number: int, image: Any) -> np.ndarray:
     try:
         opened = Image.open(io.BytesIO(content or b""), formats=("PNG", "JPEG"))
         fits = opened.size == (28, 28)
-        require(fits, f"dataset.path: {path}: image {number} is {opened.size[0]} x {opened.size[1]}, not 28 x 28")
+        require(fits, f"path: {path}: image {number} is {opened.size[0]} x {opened.size[1]}, not 28 x 28")
         return np.asarray(opened.convert("L"))
     except UserError:
         raise
     except Exception as error:  # a broken image fails in many ways
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"dataset.path: {path}: sample {number} is no image ({reason})") from error
+        raise UserError(f"path: {path}: sample {number} is no image ({reason})") from error
 
 
 def read_hub_text(path: Path) -> dict[str, np.ndarray]:
@@ -52,10 +52,10 @@ def read_hub_text(path: Path) -> dict[str, np.ndarray]:
     joiner, found = TextJoiner(), False
     for batch in _batches(path, ["character_id", "x", "y"]):
         for row in zip(*(batch.column(name).to_pylist() for name in ("character_id", "x", "y")), strict=True):
-            require(all(isinstance(value, str) for value in row), f"dataset.path: {path}: no text in a row of {row[0]}")
+            require(all(isinstance(value, str) for value in row), f"path: {path}: no text in a row of {row[0]}")
             joiner.add(*row)
             found = True
-    require(found, f"dataset.path: no samples in {path}")
+    require(found, f"path: no samples in {path}")
     return joiner.arrays()
 
 
@@ -70,7 +70,7 @@ def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
 def _parquet(file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     table = pa.parquet.ParquetFile(file)
     missing = [name for name in columns if name not in table.schema_arrow.names]
-    require(not missing, f"dataset.path: {file} lacks the columns {', '.join(missing)}")
+    require(not missing, f"path: {file} lacks the columns {', '.join(missing)}")
     check_size(file, 28 * 28 * table.metadata.num_rows, "the table")
     yield from table.iter_batches(columns=columns)
 

@@ -26,16 +26,14 @@ def read_leaf_images(path: Path) -> dict[str, np.ndarray]:
             images = np.asarray(data["x"], dtype=np.float64)
             labels = np.asarray(data["y"])
         except (ValueError, TypeError) as error:
-            raise UserError(f"dataset.path: {file}: user {user}: x or y is no array of numbers ({error})") from error
+            raise UserError(f"path: {file}: user {user}: x or y is no array of numbers ({error})") from error
         require(
             images.ndim == 2 and images.shape[1] == 784 and labels.shape == (len(images),),
-            f"dataset.path: {file}: user {user}: expected x with 784 numbers an image and a label for each, got shapes "
+            f"path: {file}: user {user}: expected x with 784 numbers an image and a label for each, got shapes "
             f"{images.shape} and {labels.shape}",
         )
-        require(
-            bool(((images >= 0) & (images <= 1)).all()), f"dataset.path: {file}: user {user}: pixels outside [0, 1]"
-        )
-        require(labels.dtype.kind in "iu", f"dataset.path: {file}: user {user}: labels are no whole numbers")
+        require(bool(((images >= 0) & (images <= 1)).all()), f"path: {file}: user {user}: pixels outside [0, 1]")
+        require(labels.dtype.kind in "iu", f"path: {file}: user {user}: labels are no whole numbers")
         x.append(np.round(images * 255).astype(np.uint8).reshape(-1, 28, 28))
         y.append(labels.astype(np.int64))
         users.append(user)
@@ -51,7 +49,7 @@ def read_leaf_text(path: Path) -> dict[str, np.ndarray]:
         x, y = data["x"], data["y"]
         require(
             all(isinstance(value, str) for value in (*x, *y)) and len(x) == len(y),
-            f"dataset.path: {file}: user {user}: expected strings x and the character after each, y",
+            f"path: {file}: user {user}: expected strings x and the character after each, y",
         )
         for window, following in zip(x, y, strict=True):
             joiner.add(user, window, following)
@@ -62,7 +60,7 @@ def _users(path: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
     twice = sorted(name for name in SUBSETS if (path / name).is_dir())
     require(
         not (twice and (path / "all_data").is_dir()),
-        f"dataset.path: {path} has all_data beside {', '.join(twice)}, the same samples twice; give one of the folders",
+        f"path: {path} has all_data beside {', '.join(twice)}, the same samples twice; give one of the folders",
     )
     files = [path] if path.is_file() else sorted(path.rglob("*.json"))
     found = False
@@ -71,15 +69,15 @@ def _users(path: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
         except (ValueError, OSError, RecursionError, MemoryError) as error:
-            raise UserError(f"dataset.path: {file} is no whole JSON file ({error})") from error
+            raise UserError(f"path: {file} is no whole JSON file ({error})") from error
         leaf = isinstance(content, dict) and isinstance(content.get("user_data"), dict)
-        require(leaf, f"dataset.path: {file} is no LEAF file: it has no user_data")
+        require(leaf, f"path: {file} is no LEAF file: it has no user_data")
         for user, data in content["user_data"].items():
             have = isinstance(data, dict) and {"x", "y"} <= data.keys()
-            require(have, f"dataset.path: {file}: user {user} lacks x or y")
+            require(have, f"path: {file}: user {user} lacks x or y")
             lists = isinstance(data["x"], list) and isinstance(data["y"], list)
-            require(lists, f"dataset.path: {file}: user {user}: x or y is no list")
+            require(lists, f"path: {file}: user {user}: x or y is no list")
             if len(data["x"]):
                 found = True
                 yield file, user, data
-    require(found, f"dataset.path: no user with samples in {path}")
+    require(found, f"path: no user with samples in {path}")

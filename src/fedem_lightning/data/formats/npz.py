@@ -52,7 +52,7 @@ def read_npz(path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
 
     """
     check_file(path)
-    require(zipfile.is_zipfile(path), f"dataset.path: {path} is no .npz file, or only a part of one")
+    require(zipfile.is_zipfile(path), f"path: {path} is no .npz file, or only a part of one")
     with reading(path, ".npz without pickle"), zipfile.ZipFile(path) as archive:
         members = _members(path, archive)
         headers = {name: _header(path, name, archive, member) for name, member in members.items()}
@@ -68,26 +68,26 @@ def read_npz(path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
 def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     """The members by the names of their arrays."""
     found = archive.infolist()
-    require(len(found) <= MOST_MEMBERS, f"dataset.path: {path} has {len(found)} members, more than {MOST_MEMBERS}")
+    require(len(found) <= MOST_MEMBERS, f"path: {path} has {len(found)} members, more than {MOST_MEMBERS}")
     names = [member.filename.removesuffix(".npy") for member in found]
     twice = [name for name, n in Counter(names).items() if n > 1]
-    require(not twice, f"dataset.path: {path} has several arrays of the name {', '.join(twice)[:100]}")
+    require(not twice, f"path: {path} has several arrays of the name {', '.join(twice)[:100]}")
     locked = [name for name, member in zip(names, found, strict=True) if member.flag_bits & ENCRYPTED]
-    require(not locked, f"dataset.path: {path} is encrypted; save it without a password")
+    require(not locked, f"path: {path} is encrypted; save it without a password")
     return dict(zip(names, found, strict=True))
 
 
 def _header(path: Path, name: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
     """The checked header of one array."""
-    said = f"dataset.path: {path}: array {name[:100]}"
+    said = f"path: {path}: array {name[:100]}"
     with archive.open(member) as file:
         start = file.read(len(np.lib.format.MAGIC_PREFIX))
         array = start == np.lib.format.MAGIC_PREFIX
-        require(array, f"dataset.path: {path} has a member that is no array: {name[:100]}")
+        require(array, f"path: {path} has a member that is no array: {name[:100]}")
         file.seek(0)
         header = _parsed(file)
     how = "save strings with .astype(str), numbers with .astype(int) or .astype(float)"
-    require(not header.dtype.hasobject, f"dataset.path: {path} holds Python objects in {name}; {how}")
+    require(not header.dtype.hasobject, f"path: {path} holds Python objects in {name}; {how}")
     require(len(header.shape) > 0, f"{said} is a single value; expected several")
     sound = min(header.shape) >= 0 and (header.dtype.itemsize > 0 or 0 in header.shape)
     held = member.file_size - header.length
@@ -117,8 +117,7 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 def _map(path: Path, member: zipfile.ZipInfo, header: Header) -> np.ndarray:
     require(
         member.compress_type == zipfile.ZIP_STORED,
-        f"dataset.mmap: {path} is compressed and cannot be mapped; python -m fedem_lightning.data convert writes "
-        "one that can",
+        f"mmap: {path} is compressed and cannot be mapped; python -m fedem_lightning.data convert writes one that can",
     )
     with path.open("rb") as file:
         file.seek(member.header_offset)

@@ -30,7 +30,7 @@ def read_plays(path: Path) -> dict[str, np.ndarray]:
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
         except (UnicodeDecodeError, OSError) as error:
-            raise UserError(f"dataset.path: {file} is no UTF-8 text ({error})") from error
+            raise UserError(f"path: {file} is no UTF-8 text ({error})") from error
         speech: list[str] | None = None
         for line in lines:
             begins = COLON.match(line) or CAPITALS.match(line)
@@ -40,9 +40,7 @@ def read_plays(path: Path) -> dict[str, np.ndarray]:
             if speech is not None and text:
                 speech.append(text)
     roles = {name: speeches for name, speeches in roles.items() if speeches}
-    require(
-        bool(roles), f"dataset.path: no speeches in {path}; expected lines such as HAMLET. To be ... or Hamlet: To be"
-    )
+    require(bool(roles), f"path: no speeches in {path}; expected lines such as HAMLET. To be ... or Hamlet: To be")
     return text_arrays(["\n".join(speeches) for speeches in roles.values()], list(range(len(roles))), list(roles))
 
 

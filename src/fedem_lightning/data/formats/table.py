@@ -31,27 +31,25 @@ def read_table(path: Path) -> pd.DataFrame:
     """
     check_file(path)
     suffix = path.suffix.lower()
-    require(
-        suffix in (*SEPARATORS, ".parquet"), f"dataset.path: expected a .csv, .tsv or .parquet file, got {path.name}"
-    )
+    require(suffix in (*SEPARATORS, ".parquet"), f"path: expected a .csv, .tsv or .parquet file, got {path.name}")
     with reading(path, suffix):
         try:
             frame = _read_parquet(path) if suffix == ".parquet" else _read_text(path, SEPARATORS[suffix])
         except UnicodeDecodeError as error:
-            raise UserError(f"dataset.path: {path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
-    require(len(frame) > 0, f"dataset.path: {path} has no rows")
+            raise UserError(f"path: {path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
+    require(len(frame) > 0, f"path: {path} has no rows")
     return frame
 
 
 def _read_text(path: Path, separator: str) -> pd.DataFrame:
     with path.open(encoding="utf-8-sig", newline="") as file:
         header = next(filter(None, csv.reader(file, delimiter=separator, skipinitialspace=True)), [])
-    require(bool(header), f"dataset.path: {path} is empty")
+    require(bool(header), f"path: {path} is empty")
     if len(header) == 1:
         other = next((s for s in (";", "\t", ",", "|") if s != separator and s in header[0]), None)
         name = {"\t": "tabs"}.get(other or "", repr(other))
         how = f"save it with {'tabs' if separator == chr(9) else 'commas'}"
-        require(other is None, f"dataset.path: {path} seems to be separated by {name}; {how}, and decimal points")
+        require(other is None, f"path: {path} seems to be separated by {name}; {how}, and decimal points")
     _check_names(path, header)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more values than there are columns
@@ -73,8 +71,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 def _check_names(path: Path, names: list[str]) -> None:
     twice = [name for name, n in Counter(names).items() if n > 1 and name]
-    require(not twice, f"dataset.path: {path} has several columns of the name {', '.join(twice)}")
+    require(not twice, f"path: {path} has several columns of the name {', '.join(twice)}")
     unnamed = [i for i, name in enumerate(names, 1) if not name]
     hint = "pandas writes its index so, unless told index=False"
-    require(not unnamed, f"dataset.path: {path}: column {', '.join(map(str, unnamed))} has no name; {hint}")
-    check_names(f"dataset.path: {path}: columns", names)
+    require(not unnamed, f"path: {path}: column {', '.join(map(str, unnamed))} has no name; {hint}")
+    check_names(f"path: {path}: columns", names)

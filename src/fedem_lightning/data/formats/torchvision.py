@@ -30,7 +30,7 @@ def read_torchvision(name: str, root: Path) -> dict[str, np.ndarray]:
         return _read_cifar(root / MARKS[name], coarse=name == "cifar100")
     except Exception as error:  # a broken pickle or IDX file fails in many ways
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(f"dataset.path: cannot read {name} from {root} ({reason})") from error
+        raise UserError(f"path: cannot read {name} from {root} ({reason})") from error
 
 
 def _read_idx(name: str, root: Path) -> dict[str, np.ndarray]:

@@ -42,7 +42,7 @@ def deal(
         array([0, 1, 0, 1, 1, 0])
 
     """
-    check_arguments("dataset", deal, locals())
+    check_arguments("", deal, locals())
     if isinstance(partition, str):
         partition = PARTITIONS[partition]
     known = inspect.signature(partition).parameters

@@ -17,9 +17,9 @@ def iid(labels: Labels, seed: int, n_clients: PositiveInt) -> Partition:
         array([0, 1, 2, 0, 0, 1, 1, 2])
 
     """
-    check_arguments("dataset", iid, locals())
+    check_arguments("", iid, locals())
     n = len(labels.y)
-    require(n_clients <= n, f"dataset.n_clients: {n} samples are too few for {n_clients} clients")
+    require(n_clients <= n, f"n_clients: {n} samples are too few for {n_clients} clients")
     client = generator(seed, Purpose.PARTITION).permutation(np.arange(n) % n_clients)
     return Partition(client, numbered(n_clients))
 
@@ -34,10 +34,10 @@ def quantity_skew(
         array([30, 45, 14, 11])
 
     """
-    check_arguments("dataset", quantity_skew, locals())
+    check_arguments("", quantity_skew, locals())
     n = len(labels.y)
     spare = n - n_clients * min_samples
-    require(spare >= 0, f"dataset.n_clients: {n} samples are too few for {n_clients} clients with {min_samples} each")
+    require(spare >= 0, f"n_clients: {n} samples are too few for {n_clients} clients with {min_samples} each")
     rng = generator(seed, Purpose.PARTITION)
     counts = min_samples + rng.multinomial(spare, rng.dirichlet(np.full(n_clients, alpha)))
     return Partition(rng.permutation(np.repeat(np.arange(n_clients), counts)), numbered(n_clients))
@@ -82,7 +82,7 @@ def dirichlet(
                [ 7, 12, 17, 14]])
 
     """
-    check_arguments("dataset", dirichlet, locals())
+    check_arguments("", dirichlet, locals())
     group = _label_groups(labels.y, n_label_groups, seed)
     by_group = [np.flatnonzero(group == g) for g in np.unique(group)]
     for attempt in range(1000):
@@ -95,8 +95,8 @@ def dirichlet(
         if np.bincount(client, minlength=n_clients).min() >= min_samples:
             return Partition(client, numbered(n_clients), {"redraws": attempt} if attempt else {})
     raise UserError(
-        f"dataset.n_clients: no Dirichlet({alpha}) partition of {len(labels.y)} samples gave each of {n_clients} "
-        f"clients {min_samples} samples in 1,000 draws: use fewer clients or a larger dataset.alpha"
+        f"n_clients: no Dirichlet({alpha}) partition of {len(labels.y)} samples gave each of {n_clients} "
+        f"clients {min_samples} samples in 1,000 draws: use fewer clients or a larger alpha"
     )
 
 
@@ -105,7 +105,7 @@ def _label_groups(y: np.ndarray, n_groups: int | None, seed: int) -> np.ndarray:
         return y
     values, codes = np.unique(y, return_inverse=True)
     fits = n_groups <= len(values)
-    require(fits, f"dataset.n_label_groups: {n_groups} groups, but the data has {len(values)} labels")
+    require(fits, f"n_label_groups: {n_groups} groups, but the data has {len(values)} labels")
     return generator(seed, Purpose.PARTITION, 0, 1).permutation(np.arange(len(values)) % n_groups)[codes]
 
 
@@ -121,9 +121,9 @@ def shards(labels: Labels, seed: int, n_clients: PositiveInt, shards_per_client:
         [[0, 0, 4], [0, 4, 0], [4, 0, 0]]
 
     """
-    check_arguments("dataset", shards, locals())
+    check_arguments("", shards, locals())
     n_shards = n_clients * shards_per_client
-    require(n_shards <= len(labels.y), f"dataset.n_clients: {n_shards} shards of {len(labels.y)} samples")
+    require(n_shards <= len(labels.y), f"n_clients: {n_shards} shards of {len(labels.y)} samples")
     rng = generator(seed, Purpose.PARTITION)
     order = np.lexsort((rng.random(len(labels.y)), labels.y))
     owner = rng.permutation(np.arange(n_shards) % n_clients)  # owner of each shard

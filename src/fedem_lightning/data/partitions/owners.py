@@ -30,7 +30,7 @@ def natural(labels: Labels, seed: int, n_clients: ShareOrNumber | None = None) -
 
     """
     if labels.client is None or labels.names is None:
-        raise UserError("dataset.partition: natural needs data with a client for each sample; this data has none")
+        raise UserError("partition: natural needs data with a client for each sample; this data has none")
     owners = np.flatnonzero(np.bincount(labels.client, minlength=len(labels.names)))  # owners with samples
     kept = owners[choose_clients(len(owners), n_clients, seed)]
     new = np.full(len(labels.names), -1, dtype=np.int64)
@@ -49,9 +49,9 @@ def choose_clients(available: int, n_clients: ShareOrNumber | None, seed: int) -
         (array([3, 6, 9]), array([3, 6, 9]))
 
     """
-    check_arguments("dataset", choose_clients, locals())
+    check_arguments("", choose_clients, locals())
     if n_clients is None:
         return np.arange(available)
     number = max(1, round(n_clients * available)) if n_clients <= 1 else int(n_clients)
-    require(number <= available, f"dataset.n_clients: {number} asked for, but the data has {available} clients")
+    require(number <= available, f"n_clients: {number} asked for, but the data has {available} clients")
     return np.sort(generator(seed, Purpose.SUBSAMPLE, 1).permutation(available)[:number])

@@ -34,11 +34,11 @@ def pachinko(labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive,
         [[3, 2, 5, 10], [7, 8, 5, 0]]
 
     """
-    check_arguments("dataset", pachinko, locals())
+    check_arguments("", pachinko, locals())
     if labels.coarse is None:
-        raise UserError("dataset.partition: pachinko needs data with coarse labels, as cifar100 has them")
+        raise UserError("partition: pachinko needs data with coarse labels, as cifar100 has them")
     n = len(labels.y)
-    require(n_clients <= n, f"dataset.n_clients: {n} samples are too few for {n_clients} clients")
+    require(n_clients <= n, f"n_clients: {n} samples are too few for {n_clients} clients")
     rng = generator(seed, Purpose.PARTITION)
     coarse_values, coarse = np.unique(labels.coarse, return_inverse=True)
     fine = [np.unique(labels.y[coarse == c]) for c in range(len(coarse_values))]  # the fine labels of each coarse one
@@ -70,7 +70,7 @@ class _Shares:
             shares[alive] = self.rng.dirichlet(np.full(alive.sum(), concentration))
             if shares.sum() > 0:
                 return shares
-        require(not alive.any(), f"dataset.alpha, dataset.beta: no Dirichlet draw is possible with {concentration:g}")
+        require(not alive.any(), f"alpha, beta: no Dirichlet draw is possible with {concentration:g}")
         return shares
 
     def draw(self) -> int:
