@@ -137,6 +137,11 @@ def test_an_adaptation_has_a_rate_of_its_own_and_mocha_has_none(
     small = ["dataset.n_clients=4", "dataset.test_size=9", *DIGITS[1:]]
     assert call(tmp_path, monkeypatch, "algorithm=fedavg_plus", "run_dir=plus", *small) == 0
     assert "; 0.316 of finetune, chosen for SyntheticMixture/Linear" in capsys.readouterr().out
+    words = ["algorithm=fedavg_plus", "backbone=mlp", "algorithm.client_optimizer.lr=0.3"]
+    assert call(tmp_path, monkeypatch, *words, "run_dir=half", *small) == 0
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("learning rate"))
+    assert "0.3 of fedavg_plus, chosen on the command line; 0.1 of finetune, the default, nobody chose it for" in said
+    assert said.endswith(" 'adaptation.client_optimizer.lr=tag(log,interval(0.001,10))'")
     assert call(tmp_path, monkeypatch, "algorithm=mocha", "run_dir=mocha", *small) == 0
     assert "learning rate" not in capsys.readouterr().out
     assert json.loads((tmp_path / "mocha" / "results.json").read_text())["learning_rates"] == []

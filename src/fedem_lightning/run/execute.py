@@ -82,7 +82,7 @@ def run(
         model = build_model(config, data)
         model.statistics.begin(start)
         rates = learning_rates(config, choices, overrides, model)
-        way_to_choose = to_tune(data, overrides, flags)
+        way_to_choose = to_tune(data, overrides, flags, rates)
         if checkpoint is not None:
             check_checkpoint(checkpoint, model, data.federation)
             stop.resumed_rounds = rounds_of(checkpoint)

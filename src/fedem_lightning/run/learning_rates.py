@@ -61,7 +61,7 @@ def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str
 
 
 def rate_line(rates: Sequence[Rate], config: DictConfig, choices: Mapping[str, str], to_tune: str) -> str:
-    """One line on a run's learning rates; `to_tune` ends it where nobody chose that of the clients."""
+    """One line on a run's learning rates; `to_tune` ends it where nobody chose one of them."""
     these = data_and_network(functools.partial(OmegaConf.select, config))
     experiment = choices.get("experiment")
     said: dict[Any, str] = {
@@ -72,12 +72,14 @@ def rate_line(rates: Sequence[Rate], config: DictConfig, choices: Mapping[str, s
         None: f"the default, nobody chose it for {these}",
     }
     parts = [f"{rate.rate:g} of {rate.of}, {said[rate.chosen_by]}" for rate in rates]
-    by_default = rates[0].of == choices["algorithm"] and rates[0].chosen_by is None
+    by_default = rates[0].of == choices["algorithm"] and any(rate.chosen_by is None for rate in rates)
     return f"learning rate {'; '.join(parts)}" + (f"; {to_tune}" if by_default else "")
 
 
-def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence[str]) -> str:
-    """How to choose the clients' learning rate on a run's data: by a command, if it has validation samples.
+def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence[str], rates: Sequence[Rate]) -> str:
+    """How to choose the learning rates that nobody chose for a run's data: by a command, if it has validation samples.
+
+    The clients' rate is tuned too, unless the command line gives it.
 
     Raises:
         Refused: this is such a command, and the data have none.
@@ -92,4 +94,6 @@ def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence
     kept = [word for word in overrides if word.lstrip("+").partition("=")[0] not in left_out]
     higher = HIGHER_IS_BETTER[headline(data.federation.task.measures)[0]]
     direction = [] if higher else ["hydra.sweeper.direction=minimize"]
-    return f"choose one with {run_command(['+tune=learning_rate', *kept, *direction], ['-m', *flags])}"
+    adapts = any(rate.chosen_by is None for rate in rates[1:])
+    too = ["adaptation.client_optimizer.lr=tag(log,interval(0.001,10))"] if adapts else []
+    return f"choose one with {run_command(['+tune=learning_rate', *kept, *too, *direction], ['-m', *flags])}"
