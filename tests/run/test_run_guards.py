@@ -101,6 +101,14 @@ def test_a_run_goes_on_with_its_own_configuration_alone(
         check_run_folder(tmp_path, other)
 
 
+def test_a_run_goes_on_where_its_paths_are_written_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hydra.job.chdir=true they are absolute."""
+    monkeypatch.chdir(tmp_path)
+    paths = {"data_dir": str(Path.home() / "x"), "proxy": str(tmp_path / "a")}
+    save_config(tmp_path, OmegaConf.create({**CONFIG, **paths}), [])
+    check_run_folder(tmp_path, OmegaConf.create({**CONFIG, "data_dir": "~/x", "proxy": "a"}))
+
+
 def test_a_run_does_not_go_on_without_a_part_of_its_configuration(tmp_path: Path) -> None:
     save_config(tmp_path, OmegaConf.create(CONFIG), [])
     other = OmegaConf.create(CONFIG)

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pytorch_lightning.utilities import rank_zero_only
@@ -53,11 +54,18 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
         )
     earlier = read_own_config(folder)
     for key, (before, now) in ({} if earlier is None else differences(earlier, config)).items():
-        if key.split(".")[0] not in FREE_ON_RESUME:
+        if key.split(".")[0] not in FREE_ON_RESUME and not _same_path(before, now):
             raise UserError(
                 f"{key}: the run in {folder} had {before}, now it is {now}; resume with the same "
                 "configuration, or choose another run_dir"
             )
+
+
+def _same_path(before: Any, now: Any) -> bool:
+    """Whether two values are one path: a run with hydra.job.chdir=true has absolute ones in its configuration."""
+    if not (isinstance(before, str) and isinstance(now, str)):
+        return False
+    return len({os.path.normpath(to_absolute_path(os.path.expanduser(path))) for path in (before, now)}) == 1
 
 
 def check_kinds(folder: Path) -> None:
