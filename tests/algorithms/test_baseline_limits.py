@@ -160,6 +160,11 @@ class Normalized(nn.Module):
 NORM = {"second.weight", "second.bias", "second.running_mean", "second.running_var", "second.num_batches_tracked"}
 
 
+def test_fedbn_says_that_it_has_no_layers_to_keep(capsys: pytest.CaptureFixture[str]) -> None:
+    train(make_model(FedBN, make_data()), make_data(), 1)
+    assert "backbone: it has no normalisation layers, so FedBN is FedAvg\n" in capsys.readouterr().out
+
+
 def normalized(data: FederatedDataModule, kind: Any = FedBN, **options: Any) -> Any:
     torch.manual_seed(0)
     return kind(Normalized(), n_clients=data.n_clients, batch_size=4, **options)

@@ -509,6 +509,19 @@ def test_what_is_no_network_or_gives_no_tensor_is_named() -> None:
         FedAvg(cast(Any, lambda: None), 4)
 
 
+# --- learning rates ---------------------------------------------------------------------------------------------------
+
+
+def test_a_fit_says_that_nobody_chose_the_learning_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    data = make_data()
+    model = train(make_model(FedAvg, data), data, 1)
+    line = "learning rate 0.1, the default, nobody chose it for these data; client_optimizer=ClientSGD(lr=...) sets"
+    assert capsys.readouterr().out.startswith(line)
+    make_trainer(1).fit(model, data)  # it goes on
+    train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1)), data, 1)
+    assert "learning rate" not in capsys.readouterr().out
+
+
 # --- a second fit -----------------------------------------------------------------------------------------------------
 
 

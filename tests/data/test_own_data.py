@@ -47,6 +47,10 @@ def test_a_trained_model_takes_both_layouts() -> None:
     schema = Schema.of(FederatedDataModule.from_arrays(FIRST, Y, CLIENT).federation)
     found = [schema.samples_of(x).features(torch.arange(N), torch.float32) for x in (FIRST, IMAGES)]
     assert torch.equal(*found)
+    with pytest.raises(
+        UserError, match=r"^x: expected shape \[n, 8, 7, 3\] or \[n, 3, 8, 7\] as in training, got \[3, 8, 7\]$"
+    ):
+        schema.samples_of(FIRST[0])
 
 
 @pytest.mark.parametrize(

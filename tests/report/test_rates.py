@@ -36,6 +36,7 @@ def test_a_rate_that_nobody_chose_is_marked(tmp_path: Path, capsys: pytest.Captu
     rates = {name: row_of(out, name)[3] for name in ("fedem", "local", "fedavg_plus", "ditto")}
     assert rates == {"fedem": "0.3", "local": "0.03*", "fedavg_plus": "0.1*", "ditto": "-"}
     assert "* nobody chose the learning rate of local, fedavg_plus for these data" in out
+    assert "in Python with client_optimizer=ClientSGD(lr=...)" in out
     table = pd.read_csv(tmp_path / "out" / "report_wide.csv").set_index("algorithm")
     assert table.rate_chosen.drop("ditto").to_dict() == {"fedem": 1, "local": 0, "fedavg_plus": 0}
     assert table.learning_rate["local"] == 0.03

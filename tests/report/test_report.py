@@ -152,7 +152,13 @@ def test_of_two_runs_with_one_seed_the_newest_counts(tmp_path: Path, capsys: pyt
     make_run(tmp_path / "b", 0.6, environment={"date": "2025-01-01"})
     out = report(capsys, tmp_path)[0]
     assert row_of(out, "fedavg").startswith("fedavg 1 4 70.0")
-    assert f"{tmp_path / 'b'}: left out, {tmp_path / 'a'} repeats fedavg, seed 0, and is newer" in out
+    line = f"{tmp_path / 'b'}: left out, {tmp_path / 'a'} repeats fedavg, seed 0, and is newer"
+    assert line in out
+    assert "its data differ" not in out
+    make_run(tmp_path / "c", 0.6, environment={"date": "2025-03-01"}, federation_digest="d")
+    make_run(tmp_path / "d", 0.6, environment={"date": "2025-04-01"}, federation_digest="e")
+    out = report(capsys, tmp_path)[0]
+    assert "and is newer, although its data differ (federation_digest)" in out
 
 
 def test_rows_show_what_differs_and_settings_are_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

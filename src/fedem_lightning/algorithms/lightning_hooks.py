@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import pandas as pd
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
@@ -36,6 +37,8 @@ class Trained(Algorithm, Protocol):
 
     adaptation: Adaptation | None
     clients: pd.DataFrame
+    made_with: dict[str, Any]
+    uses_client_optimizer: bool
     curves: dict[int, dict[str, float]]
     test_samples: SampleScores | None
     class_scores: dict[str, Any] | None
@@ -56,6 +59,8 @@ class Trained(Algorithm, Protocol):
     def named_buffers(self) -> Iterable[tuple[str, Tensor]]: ...
     @property
     def to(self) -> Callable[..., Any]: ...
+    @property
+    def train(self) -> Callable[..., Any]: ...
     @property
     def log_dict(self) -> Callable[..., None]: ...
     def own_data(self, batch: Federation) -> Federation: ...
@@ -106,10 +111,15 @@ class LightningHooks:
         return []
 
     def on_fit_start(self: Trained) -> None:
-        """Plans the rounds."""
-        self.components.train()  # as Lightning expects; an earlier round or evaluation may have left them in eval mode
+        """Plans the rounds, and says so where nobody has chosen the learning rate."""
+        self.train()  # as Lightning expects; an earlier round or evaluation may have left them in eval mode
         self.resolve_engine(self.device)  # copies the networks, before a profiler adds hooks to them
         self.statistics.plan(self.trainer.max_epochs or 0)
+        if self.uses_client_optimizer and self.made_with.get("client_optimizer") is None and not self.statistics.rounds:
+            rank_zero_only(print)(
+                f"learning rate {self.client_optimizer.lr:g}, the default, nobody chose it for these data; "
+                "client_optimizer=ClientSGD(lr=...) sets another"
+            )
 
     def on_train_start(self: Trained) -> None:
         """Adds the rounds before this fit to the plan: a model that is fitted again goes on."""

@@ -13,6 +13,7 @@ They differ only in that part:
 from collections.abc import Collection
 from typing import Any
 
+from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, all_finite
@@ -143,6 +144,12 @@ class FedBN(PartialAveraging):
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.keep(normalization_tensors(self.components[0]), personalize_epochs)
+
+    def initialize(self, federation: Federation) -> None:
+        """Says so where there is nothing that clients could keep."""
+        super().initialize(federation)
+        if not self.private:
+            rank_zero_only(print)("backbone: it has no normalisation layers, so FedBN is FedAvg")
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client estimates the statistics on its samples, then trains the normalisation's parameters."""

@@ -164,12 +164,14 @@ class Schema:
 
         """
         x = np.require(x, requirements="W")  # torch takes no read-only arrays
-        if self.pixels is not None and x.ndim == 4 and x.shape[1:] == (self.raw_shape[-1], *self.raw_shape[:-1]):
+        shapes = [self.raw_shape]
+        if self.pixels is not None and len(self.raw_shape) == 3:
+            shapes.append((self.raw_shape[-1], *self.raw_shape[:-1]))
+        expected = " or ".join(f"[n, {', '.join(map(str, shape))}]" for shape in shapes)
+        given = f"got {list(x.shape)}"
+        require(x.ndim > 0 and tuple(x.shape[1:]) in shapes, f"x: expected shape {expected} as in training, {given}")
+        if tuple(x.shape[1:]) != self.raw_shape:
             x = np.moveaxis(x, 1, 3)
-        require(
-            tuple(x.shape[1:]) == self.raw_shape and x.ndim == len(self.raw_shape) + 1,
-            f"x: expected shape [n, {', '.join(map(str, self.raw_shape))}] as in training, got {list(x.shape)}",
-        )
         if self.vocabulary is not None:
             codes = torch.from_numpy(x.astype(np.int64))
             return Codes(codes, codes if y is None else torch.from_numpy(np.asarray(y, dtype=np.int64)))

@@ -144,10 +144,11 @@ def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
     newest: dict[int, Run] = {}
     for run in sorted(runs, key=lambda r: r.date):
         if run.seed in newest:
-            older = newest[run.seed].folder
-            notes.append(
-                f"{plain(older)}: left out, {plain(run.folder)} repeats {run.algorithm}, seed {run.seed}, and is newer"
-            )
+            older = newest[run.seed]
+            what = f"{plain(older.folder)}: left out, {plain(run.folder)}"
+            digests = {older.results.get("federation_digest"), run.results.get("federation_digest")} - {None}
+            other = ", although its data differ (federation_digest)" if len(digests) > 1 else ""
+            notes.append(f"{what} repeats {run.algorithm}, seed {run.seed}, and is newer{other}")
         newest[run.seed] = run
     return [newest[seed] for seed in sorted(newest)]
 

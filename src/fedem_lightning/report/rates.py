@@ -39,5 +39,5 @@ def unchosen_line(labels: list[str]) -> str:
     """What to do about rows whose learning rate is the default."""
     return (
         f"nobody chose the learning rate of {', '.join(labels)} for these data, and another may be much better: "
-        "choose one with +tune=learning_rate (docs/trackers.md)"
+        "choose one with +tune=learning_rate (docs/trackers.md), in Python with client_optimizer=ClientSGD(lr=...)"
     )
