@@ -1,7 +1,9 @@
 """A network of the user's own, by `_target_`: what becomes of its run, in a folder of the user's own."""
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import load, load_clients
+from fedem_lightning import FedAvg, load, load_clients, save_run
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.export import main as export
 from fedem_lightning.personalize import main as personalize
 from fedem_lightning.predict import main as predict
 from helpers import serving
 from helpers.commands import call
+from helpers.federations import make_data, make_trainer
 from helpers.runs import leave_undrawn
 
 NETWORK = """
@@ -105,3 +108,24 @@ def test_the_file_of_its_models_names_it_too(here: Path) -> None:
     again, x = load_clients("again.safetensors", trust=trust), torch.zeros(2, 4)
     name = again.names[0]
     torch.testing.assert_close(again.model(name)(x), model.client(name)(x))
+
+
+@pytest.mark.parametrize(("way", "n_classes"), [("class", 3), ("partial", 2)])
+def test_a_network_that_python_made_from_a_class_is_made_again(
+    way: str, n_classes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run from Python can be exported by the command if the method was given the class, not a network."""
+    (tmp_path / f"of_{way}.py").write_text(
+        "from torch import nn\n\n\nclass Net(nn.Linear):\n"
+        "    def __init__(self, inputs=4, outputs=3):\n        super().__init__(inputs, outputs)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    leave_undrawn(monkeypatch)
+    net, data = import_module(f"of_{way}").Net, make_data(n_classes=n_classes)
+    model = FedAvg(net if way == "class" else functools.partial(net, outputs=n_classes), data.n_clients)
+    trainer, run = make_trainer(1), tmp_path / "run"
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    save_run(model, data, run)
+    export([str(run), "--all", "--format", "safetensors", "--out", str(tmp_path / "out"), "--trust", f"of_{way}"])
+    assert load(run, trust=f"of_{way}").client("0").predict(np.zeros((1, 4))).shape == (1, n_classes)

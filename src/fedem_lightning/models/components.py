@@ -14,9 +14,10 @@ from fedem_lightning.backbones.redrawable import Redrawable
 from fedem_lightning.errors import require, require_whole
 from fedem_lightning.models.frozen import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.records.recipes import remember_call
 
 Backbone = nn.Module | Callable[[], nn.Module]
-"""A network, or a function that makes one."""
+"""A network, or a function that makes one; of a class, or a partial of one, a file can say how it is made again."""
 
 
 def make_components(backbone: Backbone, n_components: int, seed: int, pretrained: Sequence[str] = ()) -> nn.ModuleList:
@@ -62,7 +63,7 @@ def _next(backbone: Backbone, first: bool) -> nn.Module:
     if not isinstance(backbone, nn.Module):
         made = backbone()
         require(isinstance(made, nn.Module), f"backbone: the function returned {made!r:.50}, expected a network")
-        return made
+        return remember_call(made, backbone)
     return backbone.redrawn() if isinstance(backbone, Redrawable) and not first else copy.deepcopy(backbone)
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -54,6 +54,16 @@ def recorded(function: Any) -> Any:
 def remember(made: Any, path: str, arguments: Mapping[str, Any]) -> Any:
     """Notes what made an object that is not `Recorded`, by its import path; returns the object."""
     made.made_by, made.made_with = path, dict(arguments)
+    return made
+
+
+def remember_call(made: Any, factory: Callable[[], Any]) -> Any:
+    """Notes which class or function made an object, or a partial of one with keywords, where a file can import it."""
+    partial = isinstance(factory, functools.partial) and not factory.args
+    function, arguments = (factory.func, factory.keywords) if partial else (factory, {})  # type: ignore[attr-defined]
+    named = (inspect.isclass(function) or inspect.isroutine(function)) and function.__qualname__.isidentifier()
+    if named and function.__module__ != "__main__" and not hasattr(made, "made_with"):
+        remember(made, _path(function), arguments)
     return made
 
 
