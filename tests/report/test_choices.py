@@ -147,7 +147,7 @@ def test_few_seeds_are_never_sure(tmp_path: Path) -> None:
     assert "fedem: M = 3: validation " in said  # the best mean
     assert "for M = 2 (no test: 2 of 5 common seeds)" in said
     assert "M = 4 is not better: " in said
-    assert "\nnot sure: fedem (n_components=3) is not better beyond chance than fedavg (" in said
+    assert "\nnot sure: fedem (n_components=3) is not shown to be better than fedavg (" in said
     assert "\nsure: " not in said
 
 

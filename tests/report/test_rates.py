@@ -35,7 +35,7 @@ def test_a_rate_that_nobody_chose_is_marked(tmp_path: Path, capsys: pytest.Captu
     assert (code, err) == (0, "")
     rates = {name: row_of(out, name)[3] for name in ("fedem", "local", "fedavg_plus", "ditto")}
     assert rates == {"fedem": "0.3", "local": "0.03*", "fedavg_plus": "0.1*", "ditto": "-"}
-    assert "* nobody chose the learning rate of local, fedavg_plus for these data" in out
+    assert "* nobody chose the learning rate of local, finetune of fedavg_plus for these data" in out
     assert "in Python with client_optimizer=ClientSGD(lr=...)" in out
     table = pd.read_csv(tmp_path / "out" / "report_wide.csv").set_index("algorithm")
     assert table.rate_chosen.drop("ditto").to_dict() == {"fedem": 1, "local": 0, "fedavg_plus": 0}
@@ -56,3 +56,14 @@ def test_the_recommendation_is_not_sure_against_a_rate_that_nobody_chose(
     assert code == 0
     assert said.startswith(f"{word}fedem is better than every other method beyond chance")
     assert ("nobody chose the learning rate of local" in said) == (chosen_by is None)
+
+
+def test_a_recommendation_without_a_test_names_rates_that_nobody_chose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_rated_run(tmp_path / "a", "fedem", 0.2, ("fedem", 0.3, "command"))
+    make_rated_run(tmp_path / "b", "local", 0.0, ("local", 0.03, None))
+    out, _, _ = report(capsys, tmp_path, "--recommend")
+    (said,) = (line.strip() for line in out.splitlines() if "sure: " in line)
+    assert said.startswith("not sure: fedem is not shown to be better than local (")
+    assert "; nobody chose the learning rate of local for these data" in said

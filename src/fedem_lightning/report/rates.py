@@ -1,5 +1,7 @@
 """The learning rate of each row, with a mark where nobody chose it for the row's data."""
 
+from collections.abc import Sequence
+
 from fedem_lightning.report.cells import Cell, Column, Table
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.text import plain, shorten
@@ -24,20 +26,28 @@ def add_rates(table: Table) -> None:
             mark = MARK if unchosen(group) else ""
             cells["learning_rate"] = Cell(float(rates[0]["rate"]), n=len(group.runs), mark=mark)
             cells["rate_chosen"] = Cell(float(not mark), n=len(group.runs))
-    marked = [shorten(group.label) for group, _ in table.rows if unchosen(group)]
-    if marked:
-        table.notes.append(f"{MARK} {unchosen_line(marked)}")
+    said = unchosen_line([group for group, _ in table.rows])
+    if said:
+        table.notes.append(f"{MARK} {said}")
 
 
 def unchosen(group: Group) -> list[str]:
-    """The algorithm or the adaptation of a row, by name, whose learning rate nobody chose for the row's data."""
-    rates = [rate for run in group.runs for rate in run.results.get("learning_rates") or []]
-    return list(dict.fromkeys(plain(rate["of"]) for rate in rates if rate["chosen_by"] is None))
+    """Whose learning rate nobody chose for a row's data: the row's label, or "ADAPTATION of LABEL"."""
+    label = shorten(group.label)
+    found = []
+    for run in group.runs:
+        for number, rate in enumerate(run.results.get("learning_rates") or []):
+            if rate["chosen_by"] is None:
+                found.append(f"{plain(rate['of'])} of {label}" if number else label)
+    return list(dict.fromkeys(found))
 
 
-def unchosen_line(labels: list[str]) -> str:
-    """What to do about rows whose learning rate is the default."""
+def unchosen_line(groups: Sequence[Group]) -> str:
+    """What to do about rows whose learning rate is the default; empty if there are none."""
+    names = [name for group in groups for name in unchosen(group)]
+    if not names:
+        return ""
     return (
-        f"nobody chose the learning rate of {', '.join(labels)} for these data, and another may be much better: "
+        f"nobody chose the learning rate of {', '.join(names)} for these data, and another may be much better: "
         "choose one with +tune=learning_rate (docs/trackers.md), in Python with client_optimizer=ClientSGD(lr=...)"
     )

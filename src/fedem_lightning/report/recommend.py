@@ -13,7 +13,7 @@ from fedem_lightning.report.components import entropy, mixture_weights
 from fedem_lightning.report.groups import Group, Setting, comparable
 from fedem_lightning.report.leaders import ENOUGH_SEEDS
 from fedem_lightning.report.pair_tests import LEVEL, t_test
-from fedem_lightning.report.rates import unchosen, unchosen_line
+from fedem_lightning.report.rates import unchosen_line
 
 KEY = "algorithm.n_components"
 
@@ -102,10 +102,12 @@ def _method(candidates: Sequence[Group]) -> Iterator[str]:
         f"method: {best.label}: validation {_score(best)} against {_score(second)} for {second.label} ({_p(found)})"
         + (_likelihood(best, second) + _mixture(best) + _flaws(best))
     )
+    untuned = unchosen_line(candidates)
     if equal:
-        yield f"not sure: {best.label} is not better beyond chance than {', '.join(equal)}; more seeds may tell"
-    elif untuned := [group.label for group in candidates if unchosen(group)]:
-        yield f"not sure: {best.label} is better than every other method beyond chance, but {unchosen_line(untuned)}"
+        also = f"; {untuned}" if untuned else ""
+        yield f"not sure: {best.label} is not shown to be better than {', '.join(equal)}; more seeds may tell{also}"
+    elif untuned:
+        yield f"not sure: {best.label} is better than every other method beyond chance, but {untuned}"
     else:
         worst_p = said_p(max(found.p for _, found in tested))
         yield f"sure: {best.label} is better than every other method beyond chance (at worst {worst_p})"

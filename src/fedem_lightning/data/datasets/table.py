@@ -234,11 +234,11 @@ class _Columns(NamedTuple):
 
 def _check_no_split(column: pd.Series) -> None:
     """Raises UserError if a column holds names of splits, and so is hardly a feature."""
-    found = set(column.dropna().unique()) if column.dtype.kind not in "biuf" else set()
+    found = set(column.dropna().map(str)) if column.dtype.kind not in "biuf" else set()  # lists have no hash
     if len(found) > 1 and found <= set(SPLITS):
         said = f"column {column.name!r} holds {', '.join(sorted(found))}"
         key = f"split={column.name}"
-        raise UserError(f"{said}: {key} splits by it; dataset.features names what to learn from in its place")
+        raise UserError(f"{said}: {key} splits by it; features=[...] names what to learn from in its place")
 
 
 def _known(key: str, name: Any, there: list[str], otherwise: str = "") -> str:
