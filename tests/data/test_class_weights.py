@@ -124,6 +124,6 @@ def test_mocha_refuses_weights() -> None:
 
 def test_counted_weights_are_released_and_given_ones_are_not() -> None:
     assert make_data(class_weights="balanced").federation.released == (
-        "class weights, from the frequencies of all clients' labels",
+        "class weights, from the frequencies of all clients' labels; give numbers",
     )
     assert make_data(class_weights=WEIGHTS).federation.released == make_data().federation.released == ()

@@ -79,8 +79,8 @@ def _class_lines(found: dict[str, Any] | None) -> list[str]:
     ]
     if "auroc" not in found:
         return lines
-    pooled = (found[name]["pooled"] for name in ("balanced_accuracy", "auroc"))
-    return [*lines, f"test, pooled: {by_class_line(*pooled, found['sensitivity'])}"]
+    balanced, auroc = (found[name]["pooled"] for name in ("balanced_accuracy", "auroc"))
+    return [*lines, f"test, pooled: {by_class_line(balanced, auroc, found['sensitivity'])}"]
 
 
 def by_class_line(balanced_accuracy: float | None, auroc: float | None, sensitivity: dict[str, float | None]) -> str:
