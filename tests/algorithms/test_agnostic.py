@@ -148,5 +148,5 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match=r"dataset.domains: Agnostic needs the domain of every sample"):
         train(make_model(Agnostic, bare), bare, 1)
     for key, value in {"domain_lr": -0.1, "window": 0, "initial_weights": "equal"}.items():
-        with pytest.raises(UserError, match=f"algorithm.{key}: expected .*, got {value!r}"):
+        with pytest.raises(UserError, match=f"Agnostic.{key}: expected .*, got {value!r}"):
             make_model(Agnostic, data, **{key: value})

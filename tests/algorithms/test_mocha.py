@@ -320,5 +320,5 @@ def test_what_it_is_not_defined_for() -> None:
     ("key", "value"), [("penalty", 0), ("loss", "l2"), ("inner_rounds", 0), ("work", 1.5), ("stragglers", 0)]
 )
 def test_wrong_values_are_named(key: str, value: Any) -> None:
-    with pytest.raises(UserError, match=f"algorithm.{key}"):
+    with pytest.raises(UserError, match=f"MOCHA.{key}"):
         make_model(MOCHA, binary(), **{key: value})

@@ -201,7 +201,7 @@ def test_blocks_follow_the_memory_budget() -> None:
 @pytest.mark.parametrize("options", [{"block_size": 0}, {"memory_gb": 0}, {"block_size": 1.5}])
 def test_wrong_engine_options_are_named(options: dict[str, Any]) -> None:
     for kind in (LoopEngine, VmapEngine, AutoEngine):
-        with pytest.raises(UserError, match=f"engine.{next(iter(options))}"):
+        with pytest.raises(UserError, match=f"Engine.{next(iter(options))}"):
             kind(**options)
 
 
