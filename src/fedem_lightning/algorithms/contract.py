@@ -107,7 +107,8 @@ class Contract:
         change in the components, in the server's states and for other clients must come from the mean. Not so is, for
         example, what `initialize`, `prepare` or `server_update` compute from the federation's samples, or from clients'
         numbers of samples; nor are cohorts of a method's own. A private state that stays with its client is not
-        released. Options may decide: FedEM's depend on `initialization`.
+        released. Options may decide: FedEM's depend on `initialization`. A subclass inherits its parent's declaration,
+        and has to declare anew if it lets more leave the clients.
         """
         return None
 
