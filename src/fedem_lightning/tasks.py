@@ -134,7 +134,7 @@ class Density(Classification):
 
 
 @dataclass(frozen=True)
-class BinaryClassification:
+class BinaryClassification(Checked):
     """A label in {0, 1} with logistic loss; the backbone has one logit, that of class 1.
 
     Args:

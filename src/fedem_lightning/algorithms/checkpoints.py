@@ -1,17 +1,20 @@
 """Checkpoints that explain themselves: what a model is made of, and how a file becomes that model again."""
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.features import users_network
+from fedem_lightning.records.allocations import LimitedTensors
 from fedem_lightning.records.checksums import is_intact
-from fedem_lightning.records.recipes import make, recipe, without_download
+from fedem_lightning.records.recipes import call, find, make, recipe, without_download
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -67,25 +70,37 @@ def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given:
         given: arguments of the class that replace those of the checkpoint.
 
     Raises:
-        UserError: the checkpoint does not say how to make one of the arguments.
+        UserError: the checkpoint does not say how to make one of the arguments, or its parts do not fit together.
 
     """
-    model = made_from(dict(checkpoint.get("recipe") or {}), kind, trust, given)
-    model.on_load_checkpoint(checkpoint)
-    model.load_state_dict(checkpoint["state_dict"])
+    model = made_from(checkpoint.get("recipe"), kind, trust, given, checkpoint["state_dict"])
+    try:
+        model.on_load_checkpoint(checkpoint)
+        model.load_state_dict(checkpoint["state_dict"])
+    except UserError:
+        raise
+    except Exception as error:  # whatever is missing, or of another form
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"the checkpoint's parts are not those of a {type(model).__name__} ({reason})") from error
     return model.eval()
 
 
-def made_from(saved: dict[str, Any], kind: Any, trust: Sequence[str], given: dict[str, Any]) -> Any:
-    """The algorithm of a recipe, with new tensors; for the arguments see `model_of`."""
+def made_from(saved: Any, kind: Any, trust: Sequence[str], given: dict[str, Any], held: dict[str, torch.Tensor]) -> Any:
+    """The algorithm of a recipe, with new tensors in place of those that the file holds; see `model_of`."""
+    require(isinstance(saved, dict | None), "algorithm: the checkpoint's recipe is no dictionary")
+    saved = saved or {}
     arguments = {name: value for name, value in saved.items() if name != "_target_" and name not in given}
     if "backbone" in arguments:
         arguments["backbone"] = without_download(arguments["backbone"])
-    made = make(arguments, trust) | given
     if kind is None:
         require(bool(saved), "the checkpoint was written by an older version, and does not say what it holds")
-        kind = make({"_target_": saved["_target_"], "_partial_": True}, trust, "algorithm").func
-    return kind(**made)
+        kind = find(saved.get("_target_"), trust, "algorithm")
+        require(
+            inspect.isclass(kind) and issubclass(kind, pl.LightningModule),
+            f"algorithm: the file names {saved['_target_']}, which is no algorithm",
+        )
+    with LimitedTensors(held):
+        return call(kind, make(arguments, trust) | given, "algorithm")
 
 
 def check_tensors(checkpoint: dict[str, Any], model: "FederatedAlgorithm", file: str = "the checkpoint") -> None:

@@ -132,7 +132,7 @@ class Node:
         if not state:
             return None
         given = {"n_clients": 1, "participation": 1.0, "scored_clients": 1.0, "faults": None, "networks": None}
-        algorithm: FederatedAlgorithm = made_from(facts["recipe"], None, self.trust, given)
+        algorithm: FederatedAlgorithm = made_from(facts["recipe"], None, self.trust, given, state)
         state = state | with_prefix(request.tensors, "sent.")
         algorithm.to(
             next(t.dtype for name, t in state.items() if name.startswith("components.") and t.is_floating_point())

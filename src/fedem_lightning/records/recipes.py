@@ -12,19 +12,24 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.hyperparameters import is_plain
 from fedem_lightning.settings.check import Checked, arguments_of, check_arguments
 
-_ROOMS = [
-    *("adaptation", "aggregation", "algorithms", "backbones", "compression", "engine", "faults", "local_solver"),
-    *("network", "tasks"),
-    *("models.gaussians", "models.neighbours", "models.prototypes", "models.two_heads", "topology"),
-]
-TRUSTED = ("torch.optim", *(f"fedem_lightning.{room}" for room in _ROOMS))
-"""What a file may name: nothing there touches files. The user must allow others: to call them is to run code."""
+_PACKAGE = "fedem_lightning"
+ROOMS = tuple(
+    f"{_PACKAGE}.{room}"
+    for room in (
+        *("adaptation", "aggregation", "algorithms", "backbones", "compression", "engine", "faults", "local_solver"),
+        *("models", "network", "tasks", "topology"),
+    )
+)
+"""Parts of this package whose `Checked` classes and `recorded` functions a file may name: none of them reads a file."""
+_MARKS = ("_target_", "_partial_")
+_recorded_functions: list[Callable[..., Any]] = []
 
 
 class Recorded(Checked):
@@ -48,6 +53,7 @@ def recorded(function: Any) -> Any:
         check_arguments(function.__name__, function, arguments)
         return remember(function(*args, **options), _path(function), arguments)
 
+    _recorded_functions.append(made)
     return made
 
 
@@ -89,42 +95,56 @@ def recipe(value: Any) -> Any:
     return {"_unknown_": _path(value if inspect.isroutine(value) or inspect.isclass(value) else type(value))}
 
 
-def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
-    """The value of a recipe.
+def make(made_of: Any, trusted: Sequence[str] = (), key: str = "", rooms: Sequence[str] = ROOMS) -> Any:
+    """The value of a recipe, which may come from elsewhere: nothing is called but what `find` allows.
 
     Args:
-        made_of: the recipe.
-        trusted: packages or modules beside `TRUSTED` from which objects may be made.
+        made_of: the recipe: numbers, texts, None, and lists and dictionaries of them.
+        trusted: the user's packages, whose classes may be made as well.
         key: name of the argument, for messages.
+        rooms: parts of this package whose classes may be made.
 
     Raises:
-        UserError: the recipe names something that cannot be made again, or is not trusted.
+        UserError: the recipe names something that cannot be made again, or that is not allowed; or it holds something
+            else than plain values.
 
     """
-    if isinstance(made_of, list):
-        return [make(part, trusted, key) for part in made_of]
-    if not isinstance(made_of, dict):
+    if is_plain(made_of):
         return made_of
+    if isinstance(made_of, list | tuple):
+        return [make(part, trusted, key, rooms) for part in made_of]
+    require(type(made_of) is dict, f"{key}: the file has a {type(made_of).__name__}, expected plain values")
     if "_unknown_" in made_of:
         raise UserError(
             f"{key}: the file does not say how to make {made_of['_unknown_']} again, which was made in Python or by an "
             f"older version; in Python load(..., {key}=...) takes it"
         )
-    target = _import(made_of["_target_"], trusted, key) if "_target_" in made_of else None
-    arguments = {name: make(part, trusted, name) for name, part in made_of.items() if name not in _MARKS}
+    target = find(made_of["_target_"], trusted, key, rooms) if "_target_" in made_of else None
+    arguments = {name: make(part, trusted, str(name), rooms) for name, part in made_of.items() if name not in _MARKS}
     if target is None:
         return arguments
     if made_of.get("_partial_"):
         return functools.partial(target, **arguments)
-    made = target(**arguments)
+    made = call(target, arguments, key)
     if isinstance(made, nn.Module) and not hasattr(made, "made_with"):
         remember(made, made_of["_target_"], {name: made_of[name] for name in arguments})
     return made
 
 
+def call(target: Callable[..., Any], arguments: Mapping[str, Any], key: str) -> Any:
+    """What a target of a file makes of the file's arguments; UserError if it cannot."""
+    try:
+        return target(**arguments)
+    except UserError:
+        raise
+    except Exception as error:  # whatever is missing, or of another form
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{key}: the file's {target.__name__} cannot be made ({reason})") from error
+
+
 def without_download(made_of: Any) -> Any:
     """The recipe of a network whose weights a file brings: neither it nor a network in it asks for pretrained ones."""
-    if isinstance(made_of, list):
+    if isinstance(made_of, list | tuple):
         return [without_download(part) for part in made_of]
     if not isinstance(made_of, dict):
         return made_of
@@ -142,28 +162,53 @@ def with_network(made_of: Any, network: Any) -> Any:
     return {name: with_network(part, network) for name, part in made_of.items()}
 
 
-_MARKS = ("_target_", "_partial_")
+def find(path: Any, trusted: Sequence[str] = (), key: str = "", rooms: Sequence[str] = ROOMS) -> Callable[..., Any]:
+    """What a file means by an import path.
 
+    A file may name the `Checked` classes and `recorded` functions that are defined in `rooms`, and torch's optimisers;
+    of the user's packages, classes that are defined in them, and functions of a module that is trusted by its own name.
+    What a module has only imported is never found. Nothing else is imported: to import a module is to run it.
 
-def check_trusted(path: str, trusted: Sequence[str], key: str) -> None:
-    """Raises UserError if a file may not call what this import path names: it is in none of the trusted packages."""
+    Raises:
+        UserError: the path means none of these.
+
+    """
+    require(isinstance(path, str), f"{key}: the file's _target_ is no text")
     module, _, name = path.rpartition(".")
-    allowed = any(module == package or module.startswith(f"{package}.") for package in trusted)
-    package = module.partition(".")[0]
-    require(
-        allowed and not name.startswith("_"),
+    if module == _PACKAGE or _within(module, rooms):
+        found = _import(module, name, key)
+        known = any(found is function for function in _recorded_functions)
+        known = known or (inspect.isclass(found) and issubclass(found, Checked))
+        if known and _within(found.__module__, rooms):
+            return found
+    elif _within(module, ["torch.optim"]):
+        found = getattr(torch.optim, name, None)
+        if inspect.isclass(found) and issubclass(found, torch.optim.Optimizer):
+            return found
+    elif _within(module, trusted):
+        found = _import(module, name, key)
+        if inspect.isclass(found) and _within(found.__module__, trusted):
+            return found
+        if inspect.isfunction(found) and found.__module__ == module and module in trusted:
+            return found
+        raise UserError(f"{key}: the file wants to call {path}, which {module} does not define")
+    if _within(module, [_PACKAGE, "torch.optim"]):
+        raise UserError(f"{key}: the file wants to call {path}, which is no part of a model")
+    raise UserError(
         f"{key}: the file wants to call {path}, which is not part of this package; if you trust it, add "
-        f"--trust {package}, or in Python trust={package!r}",
+        f"--trust {module}, or in Python trust={module!r}"
     )
 
 
-def _import(path: str, trusted: Sequence[str], key: str) -> Any:
-    check_trusted(path, (*TRUSTED, *trusted), key)
-    module, _, name = path.rpartition(".")
+def _within(module: str, packages: Sequence[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def _import(module: str, name: str, key: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"{key}: cannot import {path} ({error})") from error
+    except Exception as error:  # importing somebody's module may fail in any way
+        raise UserError(f"{key}: cannot import {module}.{name} ({type(error).__name__}: {error})") from error
 
 
 def _path(thing: Any) -> str:

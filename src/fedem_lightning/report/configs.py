@@ -1,5 +1,6 @@
 """Configurations of runs, also of foreign ones: read without calling anything, and without the environment."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,29 @@ def read_config(path: Path) -> dict[str, Any]:
         UserError: the configuration is unreadable, larger than 1 MB, nested more than 50 deep, or has aliases.
 
     """
+    return _resolver(path, _NEUTRAL).flat()
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """A run's configuration as nested dictionaries, resolved as `read_config` does, with its own seed.
+
+    Data that the run kept in the default place are looked for where this machine keeps them.
+    """
+    read = _resolver(path, {})
+    if str(read.tree.get("data_dir", "")).startswith("${oc.env:FEDEM_LIGHTNING_DATA,"):
+        read.tree["data_dir"] = os.environ.get("FEDEM_LIGHTNING_DATA", "~/.cache/fedem-lightning")
+    return read.nested()
+
+
+def _resolver(path: Path, changed: dict[str, Any]) -> "_Resolver":
     try:
         tree = yaml.load(text_of(path), Loader=_Loader)
-        assert isinstance(tree, dict)
-        return _Resolver(tree | _NEUTRAL).flat()
+        require(isinstance(tree, dict), "broken: .hydra/config.yaml has no keys")
     except UserError:
         raise
     except Exception as error:  # no text, no YAML, a list instead of keys, ...
         raise UserError(f"broken: .hydra/config.yaml is unreadable ({type(error).__name__})") from error
+    return _Resolver(tree | changed)
 
 
 class _Resolver:
@@ -56,6 +72,16 @@ class _Resolver:
         found: dict[str, Any] = {}
         self._flatten(self.tree, (), found)
         return found
+
+    def nested(self) -> dict[str, Any]:
+        """The tree with its values resolved."""
+        return {str(key): self._nest(part, (str(key),)) for key, part in self.tree.items()}
+
+    def _nest(self, value: Any, path: tuple[str, ...]) -> Any:
+        value = self._resolved(value, path)
+        if isinstance(value, dict):
+            return {str(key): self._nest(part, (*path, str(key))) for key, part in value.items()}
+        return [self._nest(part, path) for part in value] if isinstance(value, list) else value
 
     def _flatten(self, value: Any, path: tuple[str, ...], found: dict[str, Any]) -> None:
         value = self._resolved(value, path)

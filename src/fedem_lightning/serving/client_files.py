@@ -23,6 +23,7 @@ from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import arrange, model_state
 from fedem_lightning.models.features import WithFeatures
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
+from fedem_lightning.records.allocations import LimitedTensors
 from fedem_lightning.records.recipes import make, recipe, with_network, without_download
 
 FORMAT = "fedem-lightning clients 1"
@@ -84,7 +85,8 @@ def _models(
 ) -> ClientModels:
     names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
     schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
-    network = _network(without_download(made_of), trust, backbone)
+    with LimitedTensors(tensors):
+        network = _network(without_download(made_of), trust, backbone)
     network = network.to(tensors["weights"].dtype).eval()  # first, so that no tensor loses bits
     arrange(network, torch.device("cpu"))
     network.load_state_dict(_under("network.", tensors), strict=False)

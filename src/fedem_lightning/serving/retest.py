@@ -8,11 +8,9 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.checkpoints import read_checkpoint
+from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
 from fedem_lightning.callbacks import RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
@@ -20,21 +18,17 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.evaluation.summaries import summarize_table
-from fedem_lightning.records.recipes import TRUSTED, check_trusted
-from fedem_lightning.run import cli  # noqa: F401 - the configurations need its resolvers
-from fedem_lightning.run.building import build_model
-from fedem_lightning.run.config_history import read_own_config
+from fedem_lightning.records.recipes import ROOMS, make
+from fedem_lightning.report.configs import read_tree
+from fedem_lightning.run.config_history import flatten
 from fedem_lightning.run.execute import quieten_lightning
 from fedem_lightning.run.run_folder import check_checkpoint, rounds_of
 from fedem_lightning.serving.load import checkpoint_of
 from fedem_lightning.serving.models import progress
 from fedem_lightning.serving.quality import Evaluation, Quality, plain
 
-BUILT = (
-    *("dataset", "algorithm", "backbone", "engine", "adaptation", "aggregation", "compression", "faults", "network"),
-    "trainer",
-)
-"""Parts of a run's configuration that are built for a test."""
+_KEPT = ("accelerator", "precision", "deterministic", "benchmark")
+"""Options of the run's Trainer that a test keeps."""
 
 
 def retest(path: Path, split: str, trust: Sequence[str] = ()) -> Evaluation:
@@ -52,13 +46,12 @@ def retest(path: Path, split: str, trust: Sequence[str] = ()) -> Evaluation:
     checkpoint = checkpoint_of(path.expanduser())
     folder = checkpoint.parent.parent
     config = _config(folder)
-    parts: Any = OmegaConf.to_container(config, resolve=True)
-    for key in BUILT:
-        _check_trusted(parts.get(key), trust, key)
     quieten_lightning()
-    pl.seed_everything(config.seed, verbose=False)
-    data: FederatedDataModule = instantiate(config.dataset)
-    model = _loaded(config, data, checkpoint)
+    seed = config.get("seed")
+    require(type(seed) is int and 0 <= seed < 2**32, f"seed: expected a whole number, {folder} has {seed!r}")
+    pl.seed_everything(seed, verbose=False)
+    data = _data(config["dataset"], folder, trust)
+    model = _loaded(checkpoint, data, trust)
     _trainer(config).test(model, data, verbose=False)
     populations = {p: model.clients[model.clients["population"] == p] for p in ("seen", "unseen")}
     scores = {p: {s: summarize_table(table, s) for s in SPLITS} for p, table in populations.items() if len(table)}
@@ -70,43 +63,49 @@ def retest(path: Path, split: str, trust: Sequence[str] = ()) -> Evaluation:
     return Evaluation(title, split, shown, model.clients, quality, [line], equal)
 
 
-def _config(folder: Path) -> DictConfig:
-    config = read_own_config(folder)
-    if config is None:
-        file = folder / ".hydra" / "config.yaml"
-        raise UserError(f"{file}: no such file, so the run's data set cannot be built again; give DATA")
-    require("_target_" in config.dataset, f"{folder}: a run from Python, whose data are not in the folder; give DATA")
+def _config(folder: Path) -> dict[str, Any]:
+    """The run's configuration, resolved without the environment; its data lie where this machine keeps them."""
+    file = folder / ".hydra" / "config.yaml"
+    require(file.is_file(), f"{file}: no such file, so the run's data set cannot be built again; give DATA")
+    try:
+        config = read_tree(file)
+    except UserError as error:
+        raise UserError(f"{file} is {error}; give DATA") from error
+    dataset = config.get("dataset")
+    known = isinstance(dataset, dict) and "_target_" in dataset
+    require(known, f"{folder}: a run from Python, whose data are not in the folder; give DATA")
+    for key, value in flatten(dataset).items():
+        left = isinstance(value, str) and "${" in value
+        require(not left, f"{folder}: dataset.{key} is {value}, which no command resolves for a file; give DATA")
     return config
 
 
-def _check_trusted(part: Any, trust: Sequence[str], key: str) -> None:
-    """Raises UserError if a part of a configuration, which may come from elsewhere, names what is not trusted."""
-    path = str(part["_target_"]) if isinstance(part, dict) and "_target_" in part else None
-    exported = path is not None and path.startswith("fedem_lightning.") and path.count(".") == 1
-    if path is not None and not exported and path != "pytorch_lightning.Trainer":
-        check_trusted(path, (*TRUSTED, "fedem_lightning.data", *trust), key)
-    for value in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
-        _check_trusted(value, trust, key)
+def _data(made_of: dict[str, Any], folder: Path, trust: Sequence[str]) -> FederatedDataModule:
+    try:
+        data = make(made_of, trust, "dataset", (*ROOMS, "fedem_lightning.data"))
+        require(isinstance(data, FederatedDataModule), f"dataset: {made_of['_target_']} is no data module")
+        data.federation.digest()
+    except UserError as error:
+        raise UserError(f"{folder}: its data set cannot be built again ({error}); or give DATA") from error
+    return data
 
 
-def _loaded(config: DictConfig, data: FederatedDataModule, checkpoint: Path) -> FederatedAlgorithm:
-    model = build_model(config, data)
+def _loaded(checkpoint: Path, data: FederatedDataModule, trust: Sequence[str]) -> FederatedAlgorithm:
+    model: FederatedAlgorithm = model_of(read_checkpoint(checkpoint, "RUN"), None, trust, {"networks": None})
     check_checkpoint(checkpoint, model, data.federation)
-    content = read_checkpoint(checkpoint)
-    model.on_load_checkpoint(content)
-    model.load_state_dict(content["state_dict"])
+    model.prepare_for(data.federation)
     return model
 
 
-def _trainer(config: DictConfig) -> pl.Trainer:
-    """The run's Trainer in one process, which writes nothing."""
-    quiet = {"logger": False, "enable_checkpointing": False, "default_root_dir": tempfile.gettempdir()}
-    bar = [] if config.trainer.get("enable_progress_bar") is False else [RoundProgress()]
-    one = {"devices": 1, "num_nodes": 1, "strategy": "auto", "profiler": None}
-    if config.trainer.get("accelerator") in ("gpu", "cuda") and not torch.cuda.is_available():
-        one["accelerator"] = "cpu"
-    trainer: pl.Trainer = instantiate(config.trainer, callbacks=bar, **quiet, **one)
-    return trainer
+def _trainer(config: dict[str, Any]) -> pl.Trainer:
+    """A Trainer in one process, which writes nothing, with the run's precision."""
+    options = config.get("trainer") or {}
+    kept = {name: options[name] for name in _KEPT if options.get(name) is not None}
+    if kept.get("accelerator") in ("gpu", "cuda") and not torch.cuda.is_available():
+        kept["accelerator"] = "cpu"
+    bar: list[pl.Callback] = [] if options.get("enable_progress_bar") is False else [RoundProgress()]
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    return pl.Trainer(**kept, **quiet, devices=1, callbacks=bar, default_root_dir=tempfile.gettempdir())
 
 
 def _compared(folder: Path, rounds: int, scores: dict[str, Any]) -> tuple[bool | None, str]:
