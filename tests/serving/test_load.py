@@ -301,7 +301,7 @@ def test_a_file_may_not_call_what_it_likes() -> None:
         with pytest.raises(UserError, match=r"backbone: the file wants to call .*; if you trust it, add --trust"):
             make({"backbone": {"_target_": path}})
     for path in ("fedem_lightning.run.files.write_atomically", "torch.optim._functional"):
-        with pytest.raises(UserError, match="backbone: the file wants to call .*, which is no part of a model"):
+        with pytest.raises(UserError, match=r"backbone: the file wants to call .*, which is no part of a model"):
             make({"backbone": {"_target_": path}})
     assert make({"_target_": "collections.Counter"}, trusted=["collections"]) == {}
 
