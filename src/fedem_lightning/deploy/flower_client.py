@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from fedem_lightning.deploy.data import load_client
 from fedem_lightning.deploy.flower import parcel_of, record_of
 from fedem_lightning.deploy.flower_secure import is_secure, mask, reply_record, request_of
-from fedem_lightning.deploy.node import Node, failed
+from fedem_lightning.deploy.node import Node, failed, folder_of
 from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.errors import UserError, require
 
@@ -24,7 +24,7 @@ app = ClientApp(mods=[mask])
 def node_of(data: str, name: str, task: str, n_classes: int, state: str, trust: str) -> Node:
     """The node of this process's client."""
     federation = load_client(Path(data), name or None, task, n_classes or None)  # type: ignore[arg-type]
-    folder = Path(state) if state else Path("fedem_state") / str(federation.names[0])
+    folder = Path(state) if state else folder_of(str(federation.names[0]))
     return Node(federation, folder, [package for package in trust.split(",") if package])
 
 

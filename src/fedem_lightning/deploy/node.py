@@ -1,8 +1,9 @@
 """A client: it holds its data and its state, and answers the server's requests."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
@@ -14,7 +15,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy.data import form_of
 from fedem_lightning.deploy.wire import Parcel, packed, with_prefix
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.evaluation.scores import score
 from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.records.writing import replacing
@@ -22,12 +23,29 @@ from fedem_lightning.rejections import NOT_FINITE, first_line
 from fedem_lightning.uploads import compressed
 
 NEWEST, BEFORE = "state.safetensors", "before.safetensors"
+RUN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Of a run, which the server names: it is a folder in the client's own."""
+MOST_ROUNDS = 1_000_000
+"""Larger numbers of rounds that a server names are refused: a client keeps a number for each."""
 
 
 def failed(error: Exception) -> Parcel:
     """The reply of a client that has failed."""
     is_users = isinstance(error, UserError)
     return Parcel({"error": str(error) if is_users else first_line(error), "is_users": is_users}, {})
+
+
+def folder_of(name: str) -> Path:
+    """Where a client of this name keeps its state, unless it is told another folder.
+
+    Raises:
+        UserError: the name, which the data file may say, leads elsewhere.
+
+    """
+    above = Path("fedem_state")
+    inside = above.resolve() in (above / name).resolve().parents
+    require(inside, f"name: {name[:40]!r} is no name of a folder below {above}; name another folder with state=")
+    return above / name
 
 
 class OneProcess(NamedTuple):
@@ -126,6 +144,8 @@ class Node:
 
         """
         facts = request.facts
+        for name in ("round", "planned_rounds"):
+            require_whole(name, facts[name], at_least=0, below=MOST_ROUNDS)
         state = self._state(facts["run"], before)
         if state is None:
             state = with_prefix(request.tensors, "start.")
@@ -147,8 +167,18 @@ class Node:
 
     # --- state ------------------------------------------------------------------------------------------------------
 
-    def _path(self, run: str, name: str) -> Path:
-        return self.folder / run / name
+    def _path(self, run: Any, name: str) -> Path:
+        """The place of a run's file, in the client's folder.
+
+        Raises:
+            UserError: the run has no plain name, or a link leads out of the client's folder.
+
+        """
+        plain = isinstance(run, str) and RUN_NAME.fullmatch(run) is not None
+        require(plain, f'run: expected a name of 1 to 64 letters, digits, "_" or "-", got {str(run)[:40]!r}')
+        path = self.folder / run / name
+        require(path.resolve() == self.folder.resolve() / run / name, f"{path}: a link leads elsewhere")
+        return path
 
     def _newest_round(self, run: str) -> int | None:
         path = self._path(run, NEWEST)
