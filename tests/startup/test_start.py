@@ -14,6 +14,7 @@ import pytest
 
 import fedem_lightning
 from fedem_lightning.run.usage import choices
+from fedem_lightning.startup.first_process import PARENT
 from fedem_lightning.startup.loading import loading
 from helpers.commands import CONFIG_DIR, TINY, call
 from helpers.paths import ROOT
@@ -174,7 +175,7 @@ def test_a_stop_before_the_run_ends_in_one_line(module: str, number: int, at: st
     """Another process of the run leaves it to the first one to say so, and fails, so that the first one hears of it."""
     arguments = {"fedem_lightning.report": [str(tmp_path)], "fedem_lightning.data": ["list"]}.get(module, [])
     command = [sys.executable, "-c", INTERRUPTED, module, str(int(number)), at, *arguments]
-    environment = {**os.environ, "LOCAL_RANK": str(rank)}
+    environment = {**os.environ, "LOCAL_RANK": str(rank), PARENT: str(os.getpid())}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
     when = "the configuration was composed" if at == "omegaconf._impl" else "Python packages were loading"
     expected = (1, "" if rank else f"stopped while {when}; nothing has been done\n")
@@ -261,6 +262,7 @@ def test_a_warning_is_one_line_after_lightning_has_loaded() -> None:
     code = """
 import warnings
 from fedem_lightning.run.commands import one_line_for_mistakes
+from fedem_lightning.startup.first_process import PARENT
 from fedem_lightning.startup.loading import loading
 with one_line_for_mistakes():
     with loading():

@@ -108,6 +108,7 @@ class LightningHooks:
         """Adds none. Lightning calls this hook before all others, so the Trainer's options are checked here."""
         private = self.aggregation.samples_independently
         check_trainer(self.trainer, self.client_optimizer.schedule, private)
+        vars(rank_zero_only)["rank"] = self.trainer.global_rank  # Lightning's guess, RANK, may be another launch's
         return []
 
     def on_fit_start(self: Trained) -> None:

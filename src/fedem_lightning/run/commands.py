@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.startup.closed_output import survive_closed_output
+from fedem_lightning.startup.rank import decide
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,6 +32,7 @@ def one_line_for_mistakes() -> Iterator[None]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # paths may have bytes that are no text
     survive_closed_output()
+    decide(1)  # the rank of another launch is none of theirs
     before, warnings.formatwarning = warnings.formatwarning, lambda message, *_, **__: f"warning: {message}\n"
     try:
         yield

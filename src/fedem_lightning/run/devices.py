@@ -4,12 +4,14 @@ import copy
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import pytorch_lightning as pl
 import torch
 from pytorch_lightning.accelerators import MPSAccelerator
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedem_lightning.cohort import share_of
 from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
+from fedem_lightning.errors import require
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.startup.rank import in_another_process
 
@@ -42,6 +44,37 @@ def pick_devices(config: "DictConfig", model: Algorithm, data: "FederatedDataMod
         return devices
     n_clients = share_of(model.participation, len(data.federation.clients())) // n_nodes
     return processes_on_cpu(engine_on_cpu(model), n_clients, cores())
+
+
+def asked_processes(config: "DictConfig") -> int | None:
+    """The number of processes that a configuration asks for; None: `auto`, as many as there are."""
+    devices, n_nodes = config.trainer.devices, int(config.trainer.get("num_nodes") or 1)
+    if isinstance(devices, str):  # "2" is two, "0,1" are these two
+        devices = devices.split(",") if "," in devices else int(devices) if devices.isdigit() else None
+    elif devices is None:
+        devices = 1
+    if devices in (None, -1):
+        return None
+    return n_nodes * (devices if isinstance(devices, int) else len(devices))
+
+
+def require_group(trainer: pl.Trainer, size: int) -> None:
+    """Refuses a Trainer that does not work in the group of processes to which this one belongs.
+
+    Args:
+        trainer: as it was built.
+        size: number of processes of the group; 1: there is none.
+
+    Raises:
+        UserError: the Trainer is for another number of processes.
+
+    """
+    asked = trainer.num_devices * trainer.num_nodes
+    started = f"{size} processes were started, and the run is for {asked}"
+    require(size in (1, asked), f"trainer.devices: {started}; expected the number that was started on each machine")
+    alone = f"trainer.num_nodes: expected 1, got {trainer.num_nodes}, because no launcher has started this process"
+    named = "torchrun and srun are launchers; by hand set MASTER_ADDR, WORLD_SIZE and NODE_RANK on each machine"
+    require(size > 1 or trainer.num_nodes == 1, f"{alone}; {named}")
 
 
 def pick_accelerator(config: "DictConfig") -> str:

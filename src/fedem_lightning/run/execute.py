@@ -25,7 +25,7 @@ from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, own_backbone
 from fedem_lightning.run.config_history import continued, save_config
-from fedem_lightning.run.devices import pick_accelerator, pick_devices
+from fedem_lightning.run.devices import asked_processes, pick_accelerator, pick_devices, require_group
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.figures import run_title
 from fedem_lightning.run.gate import check_settings
@@ -44,7 +44,7 @@ from fedem_lightning.run.run_folder import (
 )
 from fedem_lightning.run.stopping import StopSignals
 from fedem_lightning.run.summary import print_summary
-from fedem_lightning.startup.rank import in_another_process
+from fedem_lightning.startup.rank import decide, in_another_process
 
 
 def run(
@@ -71,6 +71,7 @@ def run(
     quieten_lightning()
     choices = {**choices, **own_backbone(config, overrides)}
     check_settings(config)
+    size = decide(asked_processes(config))
     with StopSignals(folder, functools.partial(resume_command, folder, overrides, flags)) as stop, only_run_in(folder):
         finished = _finished_before(folder, config)
         if finished is not None:
@@ -88,6 +89,7 @@ def run(
             stop.resumed_rounds = rounds_of(checkpoint)
         callbacks = build_callbacks(config, folder, run_title({**choices, "seed": config.seed}))
         trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))
+        require_group(trainer, size)
         stop.listen_for(trainer)
         loggers = trainer.loggers[1:]  # beside metrics.csv
         if trainer.is_global_zero:
@@ -116,6 +118,7 @@ def quieten_lightning() -> None:
     # Lightning 2.6 uses a name that torch 2.15 has renamed
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
     warnings.filterwarnings("ignore", message="GPU available but not used")  # whoever takes the CPU knows
+    warnings.filterwarnings("ignore", message="The `srun` command is available")  # it was not used for this process
 
 
 def _finished_before(folder: Path, config: DictConfig) -> dict[str, Any] | None:

@@ -10,12 +10,17 @@ _EVERY = 0.2
 """Seconds between two looks."""
 
 
+def started_by_the_first() -> bool:
+    """Whether the first process of a run has started this one, and no launcher such as torchrun."""
+    return PARENT in os.environ and os.environ.get("LOCAL_RANK", "0") != "0"
+
+
 def end_with_the_first() -> None:
     """In every process but the first: from here on it ends, without a word, once the process that started it is gone.
 
     A process that torchrun or SLURM started ends with those.
     """
-    parent = int(os.environ.get(PARENT, os.getppid()))
+    parent = int(os.environ[PARENT]) if started_by_the_first() else os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:

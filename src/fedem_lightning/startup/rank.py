@@ -1,15 +1,70 @@
-"""The rank of this process in a run; the module imports nothing slow."""
+"""Which process of a run this one is: the only place that decides it. The module imports nothing slow.
+
+RANK, LOCAL_RANK or SLURM_PROCID alone say nothing: `salloc`, Kubeflow and old shells leave them to runs of their own.
+"""
 
 import os
 import sys
 
-_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # in Lightning's order
+from fedem_lightning.startup.first_process import end_with_the_first, started_by_the_first
+
+_LAUNCHERS = (  # in Lightning's order: rank, number of processes, and what else is set
+    ("RANK", "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")),  # torchrun
+    ("SLURM_PROCID", "SLURM_NTASKS", ()),  # srun
+    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", ()),  # jsrun
+    ("LOCAL_RANK", "WORLD_SIZE", ("MASTER_ADDR",)),  # Lightning's own, and by hand
+    ("NODE_RANK", "WORLD_SIZE", ("MASTER_ADDR",)),  # the first process of another machine
+)
+_RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+_OF_A_GROUP = ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_NTASKS", "JSM_NAMESPACE_SIZE")
+
+_is_another = started_by_the_first()  # until `decide` is called, which knows what the run asks for
 
 
 def in_another_process() -> bool:
-    """Whether this is not the first process of a run; it works before Lightning is loaded and a Trainer exists."""
-    loaded = sys.modules.get("lightning_utilities.core.rank_zero")
-    rank = getattr(getattr(loaded, "rank_zero_only", None), "rank", None)  # a Trainer may have set it
-    if rank is None:
-        rank = next((os.environ[name] for name in _VARIABLES if name in os.environ), 0)
-    return int(rank) != 0
+    """Whether this is not the first process of a run."""
+    return _is_another
+
+
+def decide(processes: int | None) -> int:
+    """Decides whether this process belongs to a group of processes, and whether it is the first of them.
+
+    It belongs to one if the first process of a run has started it, or if a launcher has started as many processes as
+    the run asks for. Otherwise it is a run of its own. The variables are then removed: Lightning would read them.
+
+    Args:
+        processes: that the run asks for; None: as many as a launcher has started.
+
+    Returns:
+        The number of processes of the group; 1: there is none.
+
+    """
+    global _is_another
+    rank, size = _launched()
+    belongs = size > 1 and (started_by_the_first() or processes in (None, size))
+    was_another, _is_another = _is_another, belongs and rank > 0
+    if _is_another and not was_another:
+        end_with_the_first()
+    if not belongs:
+        for name in (*_RANKS, *(_OF_A_GROUP if size > 1 else ())):
+            os.environ.pop(name, None)
+    lightnings = sys.modules.get("lightning_utilities.core.rank_zero")
+    if lightnings is not None:  # it has guessed, from the variables
+        lightnings.rank_zero_only.rank = int(_is_another)
+    return size if belongs else 1
+
+
+def _launched() -> tuple[int, int]:
+    """A rank and the number of processes, as a launcher has set them; (0, 1): none has."""
+    by_hand = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")  # as Lightning reads it
+    for name, of, more in _LAUNCHERS:
+        known = {name, of, *more} <= os.environ.keys()
+        if known and not (name == "SLURM_PROCID" and by_hand):
+            machine = _number("NODE_RANK") or _number("GROUP_RANK") if name == "LOCAL_RANK" else 0
+            return _number(name) + machine, _number(of)
+    return 0, 1
+
+
+def _number(name: str) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() else 0
