@@ -11,11 +11,11 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require
+from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.check import Checked
@@ -140,7 +140,7 @@ class LocalStep:
         """
         buffers = {name: buffer.clone() for name, buffer in buffers.items()}  # a forward may change them
         keys = dict.fromkeys(self.key_names, key)
-        outputs = functional_call(self.backbone, {**params, **buffers, **keys}, (x,))
+        outputs = call_with(self.backbone, {**params, **buffers, **keys}, x)
         return self.mean_loss(self.task.losses(outputs, y), weight, size), buffers
 
     def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:

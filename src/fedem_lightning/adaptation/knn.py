@@ -8,7 +8,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.adaptation.selection import GRID, Grid, SelectionSamples
@@ -17,6 +16,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.errors import require
 from fedem_lightning.models.body_head import head_layer
+from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, client_means
@@ -115,7 +115,7 @@ class KNN(Adaptation):
         """The stored samples of each client: features [C, K, D], labels [C, K] (the class + 1) and positions [C, K]."""
         counts, dtype = kept.counts(), base.weights.dtype
         x = kept.federation.samples.features(kept.index[:0], dtype)
-        some = functional_call(base, _of(state, 0), (x.new_zeros(1, *x.shape[1:]),))[0]
+        some = call_with(base, _of(state, 0), x.new_zeros(1, *x.shape[1:]))[0]
         shape = (len(counts), max(1, int(counts.max())))  # K: of the client with the most samples
         features = some.new_zeros(*shape, some.shape[1])
         labels, positions = (torch.zeros(shape, dtype=torch.int64, device=counts.device) for _ in range(2))
@@ -164,6 +164,6 @@ def _predicted(base: FeatureMixture, state: Models, block: Block) -> tuple[Tenso
     for piece in block.pieces():
         present, counts = (found.tolist() for found in piece.owner.unique_consecutive(return_counts=True))
         for c, x in zip(present, piece.x(base.weights.dtype).split(counts), strict=True):
-            parts.append(functional_call(base, _of(state, c), (x,)))
+            parts.append(call_with(base, _of(state, c), x))
     features, log_p = zip(*parts, strict=True)
     return torch.cat(features), torch.cat(log_p)

@@ -14,6 +14,7 @@ from fedem_lightning.algorithms.checkpoints import made_from
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy.data import form_of
+from fedem_lightning.deploy.state import with_equal_ties
 from fedem_lightning.deploy.wire import Parcel, packed, with_prefix
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.evaluation.scores import score
@@ -157,7 +158,7 @@ class Node:
         algorithm.to(
             next(t.dtype for name, t in state.items() if name.startswith("components.") and t.is_floating_point())
         )
-        algorithm.load_state_dict(state)
+        algorithm.load_state_dict(with_equal_ties(algorithm, state))
         self.federation.keys = torch.tensor([facts["client"]])
         algorithm.statistics.planned_rounds = facts["planned_rounds"]
         algorithm.statistics.round_seconds = [0.0] * facts["round"]

@@ -44,6 +44,14 @@ def state_of_client(algorithm: FederatedAlgorithm, client: int) -> Models:
     return found
 
 
+def with_equal_ties(algorithm: FederatedAlgorithm, state: Models) -> Models:
+    """The state in which a tensor of several names has one value: that of its first name, which the server sends."""
+    tensors = [*algorithm.named_parameters(remove_duplicate=False), *algorithm.named_buffers(remove_duplicate=False)]
+    first_names = dict[int, str]()
+    names = {name: first_names.setdefault(id(tensor), name) for name, tensor in tensors}
+    return {name: state[names.get(name, name)] for name in state}
+
+
 def sent_for_training(algorithm: FederatedAlgorithm, client: int) -> Models:
     """What a client receives in each round: the models that the method sends, and the server's declared states."""
     one = torch.tensor([client], device=algorithm.device)

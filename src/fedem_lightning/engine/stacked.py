@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.randomness import fold, passes
 
@@ -113,7 +113,7 @@ class StackedBackbone:
         except RuntimeError:  # the forward adds the shared input to the models' outputs: the shapes differ
             return False
         alone = {name: p[-1, -1] for name, p in params.items()} | dict.fromkeys(self._keys, keys[-1, -1])
-        expected = functional_call(backbone, alone, (x[-1],))
+        expected = call_with(backbone, alone, x[-1])
         if found.shape != expected.shape:
             return False
         return bool((found - expected).norm() <= 0.02 * expected.norm())  # above the rounding error of bfloat16
@@ -145,4 +145,4 @@ class StackedBackbone:
         for layer in self._layers:
             layer.shape = shape  # type: ignore[assignment]
         state = {**params, **dict.fromkeys(self._keys, keys)}
-        return functional_call(self._network, state, (x.flatten(0, 1),))
+        return call_with(self._network, state, x.flatten(0, 1))

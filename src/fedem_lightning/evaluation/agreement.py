@@ -1,11 +1,11 @@
 """How often two components predict the same class."""
 
 import torch
-from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.evaluation.scores import scored_clients
+from fedem_lightning.models.call import call_with
 from fedem_lightning.protocol import Algorithm
 
 MOST_SAMPLES = 10_000
@@ -42,7 +42,7 @@ def agreement(algorithm: Algorithm, federation: Federation, components: Models) 
     same, n_targets = torch.zeros(n_models, n_models, dtype=torch.int64), 0
     for piece in block.pieces():
         x = piece.x(algorithm.parameter_dtype)
-        outputs = [functional_call(backbone, model, (x,)) for model in models]
+        outputs = [call_with(backbone, model, x) for model in models]
         classes = torch.stack([task.predict(output).argmax(dim=-1).flatten() for output in outputs])  # [M, targets]
         same += (classes.unsqueeze(1) == classes).sum(dim=2).cpu()
         n_targets += classes.shape[1]

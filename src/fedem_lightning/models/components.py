@@ -97,7 +97,7 @@ def _exchange_layers(module: nn.Module) -> None:
         elif LSTM.can_replace(layer):
             layer.__class__ = LSTM
     for parent in list(module.modules()):
-        for name, child in parent.named_children():
+        for name, child in list(parent._modules.items()):  # `named_children` gives a layer under one name alone
             if type(child) is nn.Dropout:
                 setattr(parent, name, Dropout(child.p, salt=next(salts)))
 

@@ -2,11 +2,11 @@
 
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
+from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import model_state
 
 LAYERS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # _NormBase: BatchNorm and InstanceNorm
@@ -44,7 +44,7 @@ def with_own_statistics(network: nn.Module, models: Models, block: Block, batch_
                 if name.endswith("num_batches_tracked"):
                     counter.zero_()
             for batch in x[owner == c].split(batch_size):
-                functional_call(network, state, (batch,))
+                call_with(network, state, batch)
     finally:
         network.train(was_training)
         for layer, momentum in zip(layers, momenta, strict=True):

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
+from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import arranged, model_state
 
 SampleWeights = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -96,7 +96,7 @@ class OwnModels(NamedTuple):
                 {name: arranged(t[c, m], t.device) for name, t in self.models.items()}
                 for m in range(self.mixture.shape[1])
             )
-            yield c, [functional_call(self.backbone, model, (x,)) for model in models], y
+            yield c, [call_with(self.backbone, model, x) for model in models], y
 
 
 PersonalModels = SharedModels | OwnModels

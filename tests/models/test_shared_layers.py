@@ -1,0 +1,206 @@
+"""Networks that hold a layer under two names, or two layers with the same parameter, train like any other."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedem_lightning import (
+    APFL,
+    ClientSGD,
+    Dropout,
+    Engine,
+    FedAvg,
+    FedEM,
+    FederatedDataModule,
+    FedRoD,
+    Local,
+    LoopEngine,
+    VmapEngine,
+    load_clients,
+)
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.local_solver import shuffled_batches
+from fedem_lightning.models.components import make_components
+from fedem_lightning.models.features import users_network
+from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.serving.client_files import write_clients
+from fedem_lightning.serving.export_formats import FORMATS, measured
+from helpers.conformance import ROWS, Row
+from helpers.federations import make_data, make_trainer, parameters, train
+from helpers.remote import ByteLink, nodes_of
+
+
+class OneLayerTwice(Recorded, nn.Module):
+    """The second layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.a, self.last = nn.Linear(4, 5), self.middle(), nn.Linear(5, 3)
+        self.b = self.a
+
+    def middle(self) -> nn.Module:
+        return nn.Linear(5, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.b(self.a(self.first(x).tanh()).tanh()).tanh())
+
+
+class OneNormTwice(OneLayerTwice):
+    """Its layer under two names has statistics, too."""
+
+    def middle(self) -> nn.Module:
+        return nn.BatchNorm1d(5)
+
+
+class OneConvolutionTwice(OneLayerTwice):
+    """No stack of linear layers."""
+
+    def middle(self) -> nn.Module:
+        return nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 1, 3, padding=1), nn.Flatten())
+
+
+class OneWeightTwice(OneLayerTwice):
+    """Two layers with the same weight, and biases of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        second, first = nn.Linear(5, 5), self.a
+        assert isinstance(first, nn.Linear)
+        second.weight = first.weight
+        self.b = second
+
+
+NETWORKS = [OneLayerTwice, OneWeightTwice, OneNormTwice, OneConvolutionTwice]
+SGD = ClientSGD(lr=0.3, momentum=0.9, state="keep")
+SIZES = (8, 12, 4, 20)  # no batch of one sample, in which BatchNorm has no variance
+
+
+def network(kind: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return kind()
+
+
+def by_hand(start: nn.Module, data: FederatedDataModule, rounds: int) -> dict[str, torch.Tensor]:
+    """FedAvg in plain torch."""
+    server = copy.deepcopy(start).double()
+    for round_ in range(rounds):
+        sums = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in server.state_dict().items()}
+        for t, n in enumerate(SIZES):
+            block = data.federation.block(torch.tensor([t]), "train")
+            client, (order,) = copy.deepcopy(server).train(), shuffled_batches(block, 4, 1, 0, round_).order
+            optimizer = torch.optim.SGD(client.parameters(), lr=0.3, momentum=0.9)
+            for rows in order.split(4):
+                optimizer.zero_grad()
+                F.cross_entropy(client(block.x(torch.float64)[rows]), block.y()[rows]).backward()
+                optimizer.step()
+            for name, tensor in client.state_dict().items():
+                sums[name] += n / sum(SIZES) * tensor
+        server.load_state_dict(sums)
+    return {name: t for name, t in server.state_dict().items() if t.is_floating_point()}
+
+
+@pytest.mark.parametrize("engine", [LoopEngine(), LoopEngine(block_size=1), VmapEngine(), VmapEngine(block_size=1)])
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_fedavg_agrees_with_plain_torch(kind: type[nn.Module], engine: Engine) -> None:
+    data = make_data(SIZES, fractions=(1.0, 0.0, 0.0))
+    data.setup("fit")
+    optimizer = ClientSGD(lr=0.3, momentum=0.9)
+    model = FedAvg(network(kind), data.n_clients, batch_size=4, engine=engine, client_optimizer=optimizer)
+    expected, found = by_hand(network(kind), data, 3), train(model, data, 3).components[0].state_dict()
+    assert model.engine.name == engine.name
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-12, msg=name)
+
+
+def trained(row: Row, kind: type[nn.Module], engine: Engine, **options: Any) -> Any:
+    """The method with such a network, after training and a test."""
+    data = row.data(sizes=SIZES)
+    options = {"batch_size": 4, "engine": engine, "client_optimizer": SGD, **row.options, **options}
+    torch.manual_seed(0)
+    return train(row.kind(kind, data.n_clients, **options), data, 3)
+
+
+def check_method(row: Row, kind: type[nn.Module]) -> None:
+    one_by_one, stacked = (trained(row, kind, engine) for engine in (LoopEngine(block_size=1), VmapEngine()))
+    torch.testing.assert_close(parameters(stacked), parameters(one_by_one), rtol=0, atol=1e-12)
+    for component in map(users_network, stacked.components):
+        assert component.a.weight is component.b.weight
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.kind in (FedEM, APFL, FedRoD)], ids=lambda row: row.kind.__name__)
+def test_engines_agree(row: Row) -> None:
+    check_method(row, OneLayerTwice)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [row for row in ROWS if row.sgd], ids=lambda row: row.kind.__name__)
+@pytest.mark.parametrize("kind", NETWORKS[:3])
+def test_engines_agree_for_every_method(row: Row, kind: type[nn.Module]) -> None:
+    check_method(row, kind)
+
+
+@pytest.mark.parametrize("method", [FedAvg, FedEM])
+@pytest.mark.parametrize("kind", [OneWeightTwice, OneNormTwice])
+def test_clients_of_their_own(kind: type[nn.Module], method: Any, tmp_path: Path) -> None:
+    components = []
+    for apart in (False, True):
+        data: Any = make_data(SIZES)
+        if apart:
+            nodes = nodes_of(data, tmp_path)
+            for node in nodes:
+                node.trust = (kind.__module__,)
+            data = RemoteDataModule(ByteLink(nodes), list(range(len(nodes))))
+        torch.manual_seed(0)
+        model = method(kind, data.n_clients, batch_size=4, client_optimizer=SGD)
+        model.remote = data.remote
+        components.append(parameters(train(model, data, 3).components))
+    torch.testing.assert_close(components[1], components[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [OneLayerTwice, OneWeightTwice, OneNormTwice])
+@pytest.mark.parametrize("method", [FedEM, Local])
+def test_files(kind: type[nn.Module], method: Any, tmp_path: Path) -> None:
+    """A resumed run, a checkpoint, a file of clients' models and a program all have the same model."""
+
+    def fresh() -> Any:
+        torch.manual_seed(0)
+        return method(kind, len(SIZES), batch_size=4, client_optimizer=SGD)
+
+    data, whole = make_data(SIZES), train(fresh(), make_data(SIZES), 4)
+    train(fresh(), data, 2, callbacks=[RoundCheckpoint(2, dirpath=tmp_path)], enable_checkpointing=True)
+    resumed, trainer = fresh(), make_trainer(4)
+    trainer.fit(resumed, make_data(SIZES), ckpt_path=str(tmp_path / "round-000002.ckpt"), weights_only=True)
+    assert torch.equal(parameters(resumed), parameters(whole))
+    trainer.save_checkpoint(tmp_path / "whole.ckpt")
+    loaded = method.load_from_checkpoint(tmp_path / "whole.ckpt", backbone=kind)
+    assert torch.equal(parameters(loaded), parameters(whole))
+
+    clients, x = loaded.clients_models(), torch.randn(6, 4, dtype=torch.float64)
+    write_clients(tmp_path / "all.safetensors", clients)
+    read = load_clients(tmp_path / "all.safetensors", backbone=kind())
+    for name in clients.names:
+        assert torch.equal(read.model(name)(x), clients.model(name)(x))
+    own = read.model(clients.names[-1])
+    program = FORMATS["torch"]
+    assert program.write is not None
+    program.write(own, tmp_path / "one.pt2")
+    assert program.read is not None
+    assert measured(program.read(tmp_path / "one.pt2"), own).difference < 1e-6
+
+
+def test_dropout_under_two_names_has_keys_under_both() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.a = nn.Linear(4, 3), nn.Dropout(0.5)
+            self.b = self.a
+
+    first, second = (getattr(make_components(Twice(), 1, seed=0)[0], name) for name in ("a", "b"))
+    assert type(first) is type(second) is Dropout
+    assert first.salt != second.salt
