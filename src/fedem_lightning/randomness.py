@@ -3,9 +3,12 @@
 So results depend neither on the blocks of clients, nor on their order, nor on whether a run was resumed.
 """
 
+import contextlib
 import hashlib
 import math
 import os
+import random
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 
 import numpy as np
@@ -45,6 +48,7 @@ class Purpose(IntEnum):
     PRIVACY = 25
     COMPRESSION = 26
     UPLOADS = 27
+    GLOBAL = 28
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
@@ -68,6 +72,59 @@ class SystemNoise:
 def _uniforms(data: bytes) -> np.ndarray:
     """Numbers in (0, 1) from random bytes, eight for each."""
     return ((np.frombuffer(data, dtype="<u8") >> 12) + 0.5) / 2**52
+
+
+@contextlib.contextmanager
+def global_streams(device: torch.device) -> Iterator[Callable[[int], None]]:
+    """Lends the global generators of torch, NumPy and Python to a user's network, which may draw from them.
+
+    Yields a function that seeds all of them by a key, an integer in [0, 2^32). Afterwards they are as before.
+
+    Args:
+        device: of the network.
+
+    """
+    torchs = [torch.default_generator]
+    if device.type == "cuda":
+        torchs.append(torch.cuda.default_generators[device.index or 0])
+
+    def seed(key: int) -> None:
+        random.seed(key)
+        np.random.seed(key)
+        for stream in torchs:
+            stream.manual_seed(key)
+
+    python, numpy, states = random.getstate(), np.random.get_state(), [s.get_state() for s in torchs]
+    try:
+        yield seed
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        for stream, state in zip(torchs, states, strict=True):
+            stream.set_state(state)
+
+
+@contextlib.contextmanager
+def keyed_streams(device: torch.device, seed: int, round_: int) -> Iterator[None]:
+    """Inside, `global_streams` are a function of the seed and of the round."""
+    with global_streams(device) as seed_all:
+        seed_all(int(fold(seed, Purpose.GLOBAL, round_)))
+        yield
+
+
+def draws_globally(run: Callable[[], object], device: torch.device) -> bool:
+    """Whether `run` draws from one of the generators of `global_streams`, which are as before afterwards."""
+
+    def position() -> list[object]:
+        numpy, of_torch = np.random.get_state(), [torch.get_rng_state()]
+        if device.type == "cuda":
+            of_torch.append(torch.cuda.get_rng_state(device))
+        return [random.getstate(), str(numpy), *(state.tolist() for state in of_torch)]
+
+    with global_streams(device):
+        before = position()
+        run()
+        return position() != before
 
 
 def hash32(value: Tensor) -> Tensor:

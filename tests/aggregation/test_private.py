@@ -24,6 +24,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.aggregation import Sent
+from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_independently
 from fedem_lightning.evaluation.privacy import choose_noise, epsilon_of, spent
 from fedem_lightning.randomness import SystemNoise, secret_uniforms
@@ -320,3 +321,22 @@ def test_without_a_number_of_rounds_there_is_no_noise_for_an_epsilon() -> None:
     model = make_model(FedAvg, data, aggregation=PrivateMean(epsilon=3.0))
     with pytest.raises(UserError, match=r"^aggregation.epsilon: the number of rounds must be known before"):
         make_trainer(-1, max_time="00:00:00:05").fit(model, data)
+
+
+@pytest.mark.parametrize("rule", [{}, {"quantile": 0.5, "count_noise": 2.0}])
+@pytest.mark.parametrize("kind", [FedAvg, FedEM])
+def test_a_resumed_run_in_float32_has_the_same_bits(kind: Any, rule: dict[str, Any], tmp_path: Path) -> None:
+    def fresh() -> Any:
+        private = PrivateMean(**{"noise_multiplier": 1.1, "clip": 0.3, **rule})
+        return make_model(kind, make_data(), participation=0.5, aggregation=private)
+
+    straight, resumed = fresh(), fresh()
+    saving = {"callbacks": [RoundCheckpoint(2, keep=9, dirpath=tmp_path)], "enable_checkpointing": True}
+    make_trainer(4, "32-true", **saving).fit(straight, make_data())
+    start = tmp_path / "round-000002.ckpt"
+    make_trainer(4, "32-true").fit(resumed, make_data(), ckpt_path=start, weights_only=True)
+    found = resumed.state_dict()
+    for name, tensor in straight.state_dict().items():
+        assert torch.equal(found[name], tensor), name
+        assert found[name].dtype is tensor.dtype, name
+    assert resumed.aggregation.z.dtype is torch.float64

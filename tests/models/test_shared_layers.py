@@ -41,11 +41,14 @@ class OneLayerTwice(Recorded, nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.a, self.last = nn.Linear(4, 5), self.middle(), nn.Linear(5, 3)
-        self.b = self.a
+        self.first, self.a = nn.Linear(4, 5), self.middle()
+        self.b, self.last = self.again(self.a), nn.Linear(5, 3)
 
     def middle(self) -> nn.Module:
         return nn.Linear(5, 5)
+
+    def again(self, layer: nn.Module) -> nn.Module:
+        return layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(self.b(self.a(self.first(x).tanh()).tanh()).tanh())
@@ -68,12 +71,11 @@ class OneConvolutionTwice(OneLayerTwice):
 class OneWeightTwice(OneLayerTwice):
     """Two layers with the same weight, and biases of their own."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        second, first = nn.Linear(5, 5), self.a
-        assert isinstance(first, nn.Linear)
-        second.weight = first.weight
-        self.b = second
+    def again(self, layer: nn.Module) -> nn.Module:
+        assert isinstance(layer, nn.Linear)
+        second = nn.Linear(5, 5)
+        second.weight = layer.weight
+        return second
 
 
 NETWORKS = [OneLayerTwice, OneWeightTwice, OneNormTwice, OneConvolutionTwice]

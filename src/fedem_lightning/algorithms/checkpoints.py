@@ -103,6 +103,15 @@ def made_from(saved: Any, kind: Any, trust: Sequence[str], given: dict[str, Any]
         return call(kind, make(arguments, trust) | given, "algorithm")
 
 
+def take_dtypes(model: "FederatedAlgorithm", saved: dict[str, torch.Tensor]) -> None:
+    """Gives each tensor the dtype that it has in a `state_dict`, so that it loses no bits when it is loaded."""
+    model.to(next(saved[name].dtype for name, _ in model.components.named_parameters(prefix="components")))
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in tensors:  # those of another dtype than the networks
+        if name in saved and tensor.dtype != saved[name].dtype:
+            tensor.data = tensor.data.to(saved[name].dtype)
+
+
 def check_tensors(checkpoint: dict[str, Any], model: "FederatedAlgorithm", file: str = "the checkpoint") -> None:
     """Refuses a checkpoint whose tensors `model` cannot take; `file` is what messages call it.
 

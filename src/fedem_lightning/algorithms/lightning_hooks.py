@@ -10,7 +10,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
-from fedem_lightning.algorithms.checkpoints import check_tensors, recipe_of, schema_of
+from fedem_lightning.algorithms.checkpoints import check_tensors, recipe_of, schema_of, take_dtypes
 from fedem_lightning.algorithms.checks import (
     check_capabilities,
     check_finite_models,
@@ -29,6 +29,7 @@ from fedem_lightning.evaluation.scores import client_table, curve_metrics, final
 from fedem_lightning.models.components import arrange
 from fedem_lightning.processes import Processes
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.round import run_round
 
 
@@ -135,16 +136,19 @@ class LightningHooks:
         """One communication round; it steps the server optimiser once."""
         self._begin(batch)
         self._guest = None  # it has the state of an earlier round
-        self._log(run_round(self, batch))
+        with keyed_streams(self.device, self.seed, self.statistics.rounds):
+            metrics = run_round(self, batch)
+        self._log(metrics)
 
     def validation_step(self: Trained, batch: Federation, batch_idx: int) -> None:
         """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
         self.prepare_for(batch)
         check_finite_models(self)
-        if self.personalizes_seen:
-            self._personalize(batch, scored_clients(self, batch))
         training = self.trainer.state.fn == "fit"
-        metrics = curve_metrics(self, batch, SPLITS if training else ("train", "val"))
+        with keyed_streams(self.device, self.seed, self.statistics.rounds):
+            if self.personalizes_seen:
+                self._personalize(batch, scored_clients(self, batch))
+            metrics = curve_metrics(self, batch, SPLITS if training else ("train", "val"))
         self._log(metrics | mixture_metrics(self, batch) if training else metrics)
 
     def test_step(self: Trained, batch: Federation, batch_idx: int) -> None:
@@ -152,8 +156,9 @@ class LightningHooks:
         self.prepare_for(batch)
         check_finite_models(self)
         own_data = self.own_data(batch)
-        self.personalize_before_scores(batch, own_data)
-        self.clients, self.test_samples, self.class_scores = client_table(self, batch, own_data)
+        with keyed_streams(self.device, self.seed, self.statistics.rounds):
+            self.personalize_before_scores(batch, own_data)
+            self.clients, self.test_samples, self.class_scores = client_table(self, batch, own_data)
         self._log(final_metrics(self.clients))
 
     def own_data(self: Trained, batch: Federation) -> Federation:
@@ -192,9 +197,8 @@ class LightningHooks:
         self.schema, self._guest = schema_of(checkpoint), None
         self.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
         self.cohort_secret = checkpoint.get("cohort_secret", "")
-        saved = checkpoint["state_dict"]
         # Lightning loads the tensors before `trainer.precision=64-true` makes the model double, and would lose bits
-        self.to(next(saved[name].dtype for name, _ in self.components.named_parameters(prefix="components")))
+        take_dtypes(self, checkpoint["state_dict"])  # type: ignore[arg-type]
 
     def prepare_for(self: Trained, federation: Federation) -> None:
         """Prepares the algorithm for rounds and scores on this federation.

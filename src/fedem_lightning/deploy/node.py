@@ -10,7 +10,7 @@ import torch
 
 from fedem_lightning.aggregation import Models, Sent, all_finite, check_sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.checkpoints import made_from
+from fedem_lightning.algorithms.checkpoints import made_from, take_dtypes
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy.data import form_of
@@ -155,9 +155,7 @@ class Node:
         given = {"n_clients": 1, "participation": 1.0, "scored_clients": 1.0, "faults": None, "networks": None}
         algorithm: FederatedAlgorithm = made_from(facts["recipe"], None, self.trust, given, state)
         state = state | with_prefix(request.tensors, "sent.")
-        algorithm.to(
-            next(t.dtype for name, t in state.items() if name.startswith("components.") and t.is_floating_point())
-        )
+        take_dtypes(algorithm, state)
         algorithm.load_state_dict(with_equal_ties(algorithm, state))
         self.federation.keys = torch.tensor([facts["client"]])
         algorithm.statistics.planned_rounds = facts["planned_rounds"]

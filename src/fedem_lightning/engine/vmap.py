@@ -17,7 +17,8 @@ from fedem_lightning.engine.base import Batch, Engine, take_step
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
-from fedem_lightning.randomness import fold
+from fedem_lightning.models.call import call_with
+from fedem_lightning.randomness import draws_globally, fold
 
 PADDING = 0.1
 """Largest number of padded samples for each real sample."""
@@ -49,6 +50,7 @@ class VmapEngine(Engine):
         moving = (isinstance(layer, _BatchNorm) and not is_frozen_norm(layer) for layer in backbone.modules())
         self._padding = 0.0 if any(moving) else PADDING
         self._stacked, self._trusted = StackedBackbone.of(backbone), False
+        self._checked = False  # whether the backbone draws random numbers of its own
         self._loop: LoopEngine | None = None
         return self
 
@@ -64,6 +66,7 @@ class VmapEngine(Engine):
         """Runs the stacked learners; see `Engine.run`."""
         if self._loop is None:
             try:
+                self._check_randomness(step, learners, block)
                 return self._run_stacked(step, learners, block, batches, weights, progress)
             except _Disagrees:  # such a forward mixes samples: it must not see padding either
                 self._stacked, self._padding = None, 0.0
@@ -76,6 +79,17 @@ class VmapEngine(Engine):
                 self._loop, self.name = LoopEngine(self.block_size, self.memory_gb), "loop"
                 self.reason = "vmap cannot stack this backbone"
         return self._loop.run(step, learners, block, batches, weights, progress)
+
+    def _check_randomness(self, step: LocalStep, learners: Learner, block: Block) -> None:
+        """Raises RuntimeError, at the first call, if the backbone draws random numbers without a key of the learner."""
+        if self._checked or not len(block.index):
+            return
+        anyone = next(iter(learners["params"].values()))
+        model = {name: t[0, 0].clone() for name, t in (learners["buffers"] | learners["params"]).items()}
+        x = block.federation.samples.features(block.index[:1].expand(2), anyone.dtype)  # the same sample twice
+        if draws_globally(lambda: call_with(step.backbone, model, x), anyone.device):
+            raise RuntimeError("it draws random numbers of its own, which a stack of learners would share")
+        self._checked = True
 
     def _run_stacked(
         self,
