@@ -13,6 +13,7 @@ from fedem_lightning import UserError, load
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.predict import main as predict
 from fedem_lightning.serving.client_files import FORMAT, read_clients, write_clients
+from fedem_lightning.serving.options import check_out
 from fedem_lightning.serving.rows import read_rows
 
 
@@ -113,3 +114,13 @@ def test_broken_data(change: dict[str, Any], message: str, schema: Schema, tmp_p
     np.savez(tmp_path / "d.npz", **{**arrays, **change})
     with pytest.raises(UserError, match=message):
         read_rows(tmp_path / "d.npz", schema, labelled=True)
+
+
+@pytest.mark.parametrize("out", ["run/clients.parquet", "run/../run/clients.parquet", "link/clients.parquet"])
+def test_predictions_do_not_replace_a_file_of_the_run(out: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "clients.parquet").write_bytes(b"")
+    (tmp_path / "link").symlink_to("run")
+    with pytest.raises(UserError, match="is what the command reads"):
+        check_out(tmp_path / out, (".parquet",), True, (tmp_path / "run",))
+    check_out(tmp_path / "run" / "predictions.parquet", (".parquet",), True, (tmp_path / "run",))

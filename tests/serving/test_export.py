@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import unicodedata
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -381,6 +382,49 @@ def test_runs_without_models_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "adaptation=finetune" in said
     assert "first personalize them, which writes a .safetensors file" in said
     assert not (tmp_path / "out").exists()
+
+
+OVER_THE_INPUT = {
+    "the file": ("models/clients.safetensors", "models/clients.safetensors"),
+    "another way to the file": ("models/clients.safetensors", "models/../models/clients.safetensors"),
+    "a link to the file": ("models/clients.safetensors", "link.safetensors"),
+    "a link as input": ("link.safetensors", "models/clients.safetensors"),
+    "a hard link": ("models/clients.safetensors", "hard.safetensors"),
+    "the file's folder": ("models/clients.safetensors", "models"),
+    "a link to the file's folder": ("models/clients.safetensors", "folder"),
+    "the folder of a linked file": ("link.safetensors", "models"),
+    "the run": ("run", "run"),
+    "the run's checkpoints": ("run", "run/checkpoints"),
+}
+
+
+def test_names_that_some_file_system_takes_for_equal_get_different_files() -> None:
+    names = ("a", "A", "a ", "a/", "\uac00", "\u1100\u1161", "x" * 60, "x" * 70)
+    stems = {unicodedata.normalize("NFD", stem.casefold()) for stem in exporting.file_stems(names).values()}
+    assert len(stems) == len(names)
+
+
+@pytest.mark.parametrize("case", OVER_THE_INPUT)
+def test_an_export_over_its_own_input_is_refused(
+    case: str,
+    saved: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The input has three clients; `--force` would leave one, or delete what an earlier export has listed."""
+    monkeypatch.chdir(tmp_path)
+    export(saved["linear"], "--all", "--format", "safetensors", "--out", "models")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "link.safetensors").symlink_to("models/clients.safetensors")
+    (tmp_path / "folder").symlink_to("models")
+    os.link(tmp_path / "models" / "clients.safetensors", tmp_path / "hard.safetensors")
+    before = runs.snapshot(tmp_path)
+    given, out = OVER_THE_INPUT[case]
+    said = refused(capsys, given, "--client", "a", "--format", "safetensors", "--out", out, "--force")
+    assert said.startswith(f"error: --out: {out} ")
+    assert "what the command reads" in said
+    assert runs.snapshot(tmp_path) == before
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])

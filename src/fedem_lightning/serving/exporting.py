@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from fedem_lightning.serving.client_files import read_clients, write_clients
 from fedem_lightning.serving.export_formats import BATCHES, FORMATS, RUNS, Format, Measured, Run, measured
 from fedem_lightning.serving.hub import check_hub, push
 from fedem_lightning.serving.model_card import Export, Origin, model_card, origin_of
+from fedem_lightning.serving.options import same
 from fedem_lightning.serving.preprocessing import preprocessing
 
 FEW = 3
@@ -89,10 +91,13 @@ def target_of(chosen: argparse.Namespace, kind: Format) -> Target:
     """Where the files go.
 
     Raises:
-        UserError: something is there already, or the path does not fit the format.
+        UserError: something is there already, it is what the command reads, or the path does not fit the format.
 
     """
-    path = chosen.out.expanduser()
+    path, read = chosen.out.expanduser(), chosen.run.expanduser()
+    beside = read / "checkpoints" if read.is_dir() else read.resolve().parent
+    apart = not same(path, read) and not same(path, beside)
+    require(apart, f"--out: {path} is what the command reads, or the folder that holds it; choose another")
     endings = {known.suffix: name for name, known in FORMATS.items()}
     if path.suffix not in endings:
         taken = path.is_file() or (path.is_dir() and any(path.iterdir()))
@@ -180,16 +185,16 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
     """A file's name for each client, without its ending.
 
     Letters, digits, ".", "_" and "-" stay, all others become "_". Where two would be equal (to a file system that
-    ignores case), a number follows.
+    ignores case or Unicode's forms), a number follows.
     """
     stems: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
         plain = re.sub(r"[^\w.-]", "_", name)[:50].lstrip(".") or "client"  # 50 characters are at most 200 bytes
         stem, number = plain, 2
-        while stem.casefold() in taken:
+        while unicodedata.normalize("NFKC", stem.casefold()) in taken:
             stem, number = f"{plain}-{number}", number + 1
-        taken.add(stem.casefold())
+        taken.add(unicodedata.normalize("NFKC", stem.casefold()))
         stems[name] = stem
     return stems
 

@@ -7,6 +7,7 @@ from fedem_lightning.errors import require
 
 TABLES = (".csv", ".tsv", ".parquet")
 """Endings of the tables that the commands read."""
+TABLES_OF_A_RUN = ("clients.parquet", "metrics.csv")
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +38,17 @@ def check_out(path: Path, endings: tuple[str, ...], force: bool, inputs: tuple[P
     """Raises UserError unless a file may be written: its ending is known, and nothing would be lost."""
     require(path.suffix in endings, f"--out: expected a name that ends in {' or '.join(endings)}, got {path}")
     require(not path.is_dir(), f"--out: {path} is a folder")
-    require(path.resolve() not in [p.resolve() for p in inputs], f"--out: {path} is what the command reads")
+    for read in inputs:
+        parts = [read, *(read / name for name in TABLES_OF_A_RUN)] if read.is_dir() else [read]
+        require(not any(same(path, part) for part in parts), f"--out: {path} is what the command reads")
     require(force or not path.exists(), f"--out: {path} is already there; choose another name, or add --force")
+
+
+def same(path: Path, other: Path) -> bool:
+    """Whether two paths lead to one file or folder, through links, `..`, or letters that the system takes for equal."""
+    if path.exists() and other.exists():
+        return path.samefile(other)
+    return path.resolve() == other.resolve()
 
 
 def check_folder(option: str, folder: Path, names: tuple[str, ...], force: bool) -> None:
