@@ -171,3 +171,29 @@ def test_a_run_deals_the_rows_of_a_table(tmp_path: Path) -> None:
     results = run_small(tmp_path / "run", tmp_path, *keys, "dataset.n_clients=3", "algorithm=fedavg")
     assert results["n_clients"] == 3
     assert results["data"]["partition"] == "iid"
+
+
+@pytest.mark.parametrize(
+    ("client", "line"),
+    [
+        (["a", "a\0"], r"client: number 1, .*, has a character that no file can hold"),
+        ([2**64, 1], "client: number 0, .*, is beyond 64 bits"),
+        (["a", " "], "client: sample 1 has an empty name"),
+    ],
+)
+def test_clients_that_would_become_one_are_refused(client: list[Any], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        FederatedDataModule.from_arrays(RNG.normal(size=(N, 2)), Y, np.array(client * (N // 2), dtype=object))
+
+
+def test_whole_numbers_that_float32_rounds_are_named() -> None:
+    with pytest.warns(UserWarning, match=f"x: whole numbers of up to {2**62 + 2 * N - 1} become float32"):
+        FederatedDataModule.from_arrays(2**62 + np.arange(2 * N).reshape(N, 2), Y, CLIENT)
+
+
+def test_the_order_of_bytes_changes_nothing() -> None:
+    x = RNG.normal(size=(N, 2))
+    digests = {
+        FederatedDataModule.from_arrays(x.astype(kind), Y, CLIENT).federation.digest() for kind in ("<f8", ">f8")
+    }
+    assert len(digests) == 1

@@ -392,3 +392,49 @@ def test_a_mistake_ends_the_command_with_2_and_makes_no_folder(
     assert err.startswith("error: dataset.client: ")
     assert err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
+
+
+# --- the names of clients ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (["01", "1"], ["01", "1"]),
+        (["true", "True"], ["True", "true"]),
+        (["10", "9"], ["9", "10"]),
+        (["1.0", "2.0"], ["1", "2"]),
+        ([str(2**62), str(2**62 + 1)], [str(2**62), str(2**62 + 1)]),
+        ([str(2**64), str(2**64 + 1)], [str(2**64), str(2**64 + 1)]),
+    ],
+)
+def test_clients_of_a_csv_are_those_that_were_written(written: list[str], read: list[str], tmp_path: Path) -> None:
+    federation = table(tmp_path, FRAME.assign(hospital=np.array(written)[np.arange(N) % 2])).federation
+    assert list(federation.names) == read
+    assert sum(len(split) for split in federation.splits.values()) == N
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "line"),
+    [
+        (
+            {"hospital": np.array(["1", "1.0"])[np.arange(N) % 2]},
+            {},
+            "client: expected whole numbers or strings, got 1.0",
+        ),
+        ({"Split": np.arange(N) % 3}, {}, r"column 'Split' looks like a split: split=Split splits by it"),
+        ({"train_test_split": np.arange(N) % 3}, {}, "column 'train_test_split' looks like a split"),
+        ({"age": 2**62 + np.arange(N)}, {}, "column 'age': whole numbers beyond 2\\^53"),
+        (
+            {"age": [2**62 + i % 2 if i else None for i in range(N)]},
+            {"missing": "median", "categorical": ["age"]},
+            "column 'age': 4.61.* may stand for several whole numbers",
+        ),
+    ],
+)
+def test_what_would_become_one_value_or_a_feature_is_refused(
+    changes: dict[str, Any], options: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    frame = FRAME.assign(**{name: pd.Series(values, dtype=object) for name, values in changes.items()})
+    with pytest.raises(UserError, match=line):
+        table(tmp_path, frame, **options)

@@ -20,6 +20,7 @@ from sklearn.metrics import (
 )
 
 from fedem_lightning import FedEM, FederatedDataModule, load_clients
+from fedem_lightning.data.datasets.npz import ARRAYS
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.evaluate import main
 from fedem_lightning.serving.client_files import write_clients
@@ -119,7 +120,7 @@ def test_calibration_confusion_and_scores_of_classes_are_those_worked_out_by_han
     found = evaluation(tmp_path, place / "fedem", place / "seen.npz")
     models = load_clients(place / "fedem")
     rows = read_rows(place / "seen.npz", models.schema)
-    data = read_npz(place / "seen.npz")
+    data = read_npz(place / "seen.npz", ARRAYS)
     test = data["split"] == 2
     table, y = predictions(models, rows)[test], data["y"][test]
     confidence, guess = table.filter(like="p_").max(axis=1).to_numpy(), table["class"].to_numpy()
@@ -200,7 +201,7 @@ def test_a_mistake_is_one_line_and_leaves_no_file(
     run_of("fedavg_plus")
     for name in ("fedem", "fedavg_plus", "seen.npz", "unseen.npz"):
         (tmp_path / name).symlink_to(place / name)
-    data = read_npz(place / "seen.npz")
+    data = read_npz(place / "seen.npz", ARRAYS)
     np.savez(tmp_path / "plain.npz", **{k: v for k, v in data.items() if k != "split"})  # type: ignore[arg-type]
     np.savez(tmp_path / "unlabelled.npz", **{k: v for k, v in data.items() if k != "y"})  # type: ignore[arg-type]
     np.savez(tmp_path / "untested.npz", **{**data, "split": data["split"] * 0})  # type: ignore[arg-type]

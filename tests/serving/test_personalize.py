@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fedem_lightning import load, load_clients
+from fedem_lightning.data.datasets.npz import ARRAYS
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.personalize import main
@@ -121,7 +122,7 @@ def test_without_samples_fedavg_serves_the_global_model(
 ) -> None:
     """Worked out here from the component."""
     table = few_shot(tmp_path, run_of("fedavg_plus"), place / "unseen.npz", "--few-shot", "0")
-    data = read_npz(place / "unseen.npz")
+    data = read_npz(place / "unseen.npz", ARRAYS)
     test = data["split"] == 2
     with torch.no_grad():
         outputs = load(run_of("fedavg_plus")).components[0](torch.from_numpy(data["x"][test]))
@@ -212,7 +213,7 @@ def test_a_mistake_is_one_line_and_leaves_no_file(
     run_of("fedavg")
     for name in ("fedem", "fedavg", "unseen.npz", "seen.npz"):
         (tmp_path / name).symlink_to(place / name)
-    unseen = read_npz(place / "unseen.npz")
+    unseen = read_npz(place / "unseen.npz", ARRAYS)
     without: dict[str, Any] = {
         "plain": {k: v for k, v in unseen.items() if k != "split"},
         "unlabelled": {k: v for k, v in unseen.items() if k != "y"},

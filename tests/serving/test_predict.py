@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from fedem_lightning import FedAvg, FedEM, FederatedDataModule, Local, load_clients
+from fedem_lightning.data.datasets.npz import ARRAYS
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.personalize import main as personalize
 from fedem_lightning.predict import main
@@ -28,7 +29,7 @@ def test_probabilities_are_those_worked_out_by_hand(place: Path, tmp_path: Path)
     personalize([str(place / "fedem"), str(place / "unseen.npz"), "--out", str(models)])
     tensors = {name: tensor.double().numpy() for name, tensor in load_file(models).items()}
     names = list(load_clients(models).names)
-    data, order = read_npz(place / "unseen.npz"), np.random.default_rng(0).permutation(72)
+    data, order = read_npz(place / "unseen.npz", ARRAYS), np.random.default_rng(0).permutation(72)
     x, client = data["x"][order], data["client"][order]
     np.savez(tmp_path / "shuffled.npz", x=x, client=client)
     main([str(models), str(tmp_path / "shuffled.npz"), "--out", str(out)])

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedem_lightning import FederatedDataModule, TableDataModule, UserError, load
+from fedem_lightning.data.datasets.npz import ARRAYS
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.schema import Schema
@@ -167,7 +168,7 @@ def test_tables_that_do_not_fit(frame: dict[str, Any], line: str, schema: Schema
 def test_arrays_that_do_not_fit(
     changes: dict[str, Any], line: str, schema: Schema, place: Path, tmp_path: Path
 ) -> None:
-    arrays = {n: a for n, a in {**read_npz(place / "unseen.npz"), **changes}.items() if a is not None}
+    arrays = {n: a for n, a in {**read_npz(place / "unseen.npz", ARRAYS), **changes}.items() if a is not None}
     np.savez(tmp_path / "d.npz", **arrays)
     with pytest.raises(UserError, match=re.escape(line)):
         read_rows(tmp_path / "d.npz", schema, labelled=True)

@@ -21,7 +21,7 @@ def read_proxy(path: str | Path, federation: Federation) -> Arrays:
     """
     file = Path(path).expanduser()
     try:
-        arrays = read_npz(file)
+        arrays = read_npz(file, ("x", "y"))
     except UserError as error:
         raise UserError(re.sub("^path:", "adaptation.proxy:", str(error))) from error
     require("x" in arrays and "y" in arrays, f"adaptation.proxy: {path} lacks x or y")

@@ -1,5 +1,6 @@
 """Checks of a user's own arrays, from which a federation is made."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import pandas as pd
 import torch
 
 from fedem_lightning.data.class_weights import ClassWeights, class_weights
+from fedem_lightning.data.columns import EXACT
 from fedem_lightning.data.dealing import own_clients
 from fedem_lightning.data.federation import Domains, Federation
 from fedem_lightning.data.finite import check_finite
@@ -103,14 +105,27 @@ def as_array(name: str, values: Any) -> np.ndarray:
     if array.dtype.kind == "U" and not isinstance(values, np.ndarray):
         array = np.asarray(values, dtype=object)  # from a list: otherwise NaN would become a string
     if array.dtype.kind not in ("O", "T") or array.ndim != 1:
-        return array
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
     for what, kind, dtype in (("strings", str, np.str_), ("whole numbers", (int, np.integer), np.int64)):
         right = np.array([isinstance(value, kind) for value in array], dtype=bool)
         if right.all():
+            _check_kept(name, array, kind)
             return array.astype(dtype)
         wrong = int(right.argmin())
         require(not right.any(), f"{name}: expected {what} everywhere, number {wrong} is {array[wrong]!r}")
     return array
+
+
+def _check_kept(name: str, array: np.ndarray, kind: type | tuple[type, ...]) -> None:
+    """Raises UserError if NumPy would change a string or a whole number: it drops NULs at the end of a string."""
+    if kind is str:
+        kept = np.array([not value.endswith("\0") for value in array])
+        said = "has a character that no file can hold"
+    else:
+        kept = np.array([-(2**63) <= value < 2**63 for value in array])
+        said = "is beyond 64 bits"
+    wrong = int(kept.argmin()) if len(kept) else 0
+    require(bool(kept.all()), f"{name}: number {wrong}, {shown(str(array[wrong : wrong + 1].tolist()))}, {said}")
 
 
 def strings_or_whole(column: pd.Series) -> np.ndarray:
@@ -121,7 +136,7 @@ def strings_or_whole(column: pd.Series) -> np.ndarray:
 
     """
     whole = pd.api.types.is_float_dtype(column.dtype) and bool((column == np.trunc(column)).all())
-    if whole and bool((column.abs() <= 2.0**53).all()):
+    if whole and bool((column.abs() < EXACT).all()):
         return np.asarray(column).astype(np.int64)
     return as_array(f"column {column.name!r}", np.asarray(column))
 
@@ -152,6 +167,11 @@ def check_features(x: np.ndarray, client: np.ndarray | None = None, names: Seque
     """
     require(x.dtype.kind in "fiub", f"x: expected numbers, got dtype {x.dtype}")
     check_finite("x", x, client, names)
+    if x.dtype.kind in "iu" and x.dtype.itemsize > 2:
+        most = max(int(x.max()), -int(x.min())) if x.size else 0
+        if most > 2**24:
+            said = f"x: whole numbers of up to {most} become float32, where neighbours are one value beyond 2^24"
+            warnings.warn(f"{said}; subtract their smallest, or divide them", stacklevel=2)
     return x if x.dtype in (np.uint8, np.float32, np.float64) else x.astype(np.float32)
 
 
@@ -212,6 +232,9 @@ def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple
     _check_length("client", client, n)
     if names is None:
         codes, found = _distinct("client", client)
+        nameless = [i for i, name in enumerate(found) if not name.strip()]
+        first = int(np.isin(codes, nameless).argmax())
+        require(not nameless, f"client: sample {first} has an empty name")
         require(client.dtype.kind != "i" or int(found[0]) >= 0, f"client: expected ids of 0 or more, got {found[0]}")
         return codes, found
     names = as_array("names", names)

@@ -20,6 +20,9 @@ NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
 DATES = ("datetime64", "datetime", "date", "time", "timedelta64", "timedelta", "period")
 """What pandas' `infer_dtype` calls them."""
 
+EXACT = 2**53
+"""Up to here, float64 has all whole numbers."""
+
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d.*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*,\d+")
 
@@ -110,14 +113,17 @@ def numbers(column: pd.Series) -> np.ndarray:
     """The values as float64 [n].
 
     Raises:
-        UserError: one is no number.
+        UserError: one is no number, or a whole one that float64 does not have.
 
     """
     inferred = pd.api.types.infer_dtype(np.asarray(column), skipna=False)
     if len(column) and inferred not in (*NUMBERS, "boolean"):
         odd = next(v for v in np.asarray(column, dtype=object) if not isinstance(v, (int, float, np.number)))
         raise UserError(f"column {column.name!r}: expected numbers, got {odd!r}")
-    return np.asarray(column).astype(np.float64)
+    values = np.asarray(column)
+    exact = len(values) == 0 or inferred != "integer" or (values.min() >= -EXACT and values.max() <= EXACT)
+    require(exact, f"column {column.name!r}: whole numbers beyond 2^53, of which neighbours would become one value")
+    return values.astype(np.float64)
 
 
 def words(column: pd.Series) -> tuple[np.ndarray, list[str]]:
@@ -128,7 +134,7 @@ def words(column: pd.Series) -> tuple[np.ndarray, list[str]]:
         strings by alphabet.
 
     Raises:
-        UserError: a value is neither a string, nor a number, nor a boolean.
+        UserError: a value is neither a string, nor a number, nor a boolean; or a number that float64 has rounded.
 
     """
     try:
@@ -139,6 +145,8 @@ def words(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     for value in distinct:
         simple = isinstance(value, (str, int, float, np.number, np.bool_))
         require(simple, f"column {column.name!r}: expected strings, numbers or booleans, got {value!r}")
+        exact = not isinstance(value, (float, np.floating)) or abs(float(value)) < EXACT
+        require(exact, f"column {column.name!r}: {value!r} may stand for several whole numbers; write text")
         keys.append((isinstance(value, str), value))
     order = sorted(range(len(keys)), key=keys.__getitem__)
     rank = np.empty(len(order), dtype=np.int64)

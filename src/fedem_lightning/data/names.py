@@ -28,6 +28,13 @@ def check_names(what: str, names: Sequence[str], unique: bool = False) -> list[s
     return list(names)
 
 
+def check_ids(what: str, names: Sequence[str]) -> None:
+    """Raises UserError if a client's name is empty, or none that `check_names` allows."""
+    check_names(what, names)
+    empty = [i for i, name in enumerate(names) if not name.strip()]
+    require(not empty, f"{what}: number {empty[0] if empty else 0} is empty")
+
+
 def shown(name: str) -> str:
     """A name as it may stand in a message of one line: long ones are cut, odd characters escaped."""
     cut = name if len(name) <= 60 else f"{name[:57]}..."

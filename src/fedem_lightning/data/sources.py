@@ -13,6 +13,10 @@ from fedem_lightning.data.formats.plays import read_plays
 from fedem_lightning.data.formats.torchvision import read_torchvision
 from fedem_lightning.errors import UserError, require
 
+IMAGES = ("x", "y", "client", "names", "client_names", "coarse", "split")
+TEXT = ("text", "client", "client_names", "piece")
+"""Arrays that an .npz may have. The official split is kept in it, and not used."""
+
 
 def load(
     name: str, path: str | Path | None, data_dir: str | Path, mmap: bool = False
@@ -45,11 +49,13 @@ def read(name: str, path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
     """Reads the data set at `path` in any of its formats."""
     text = "text" in SOURCES[name].arrays
     if path.suffix == ".npz":
-        return read_npz(path, mmap)
+        return read_npz(path, TEXT if text else IMAGES, mmap)
     require(not mmap, f"mmap: only an .npz file can be mapped, not {path}")
     if name in MARKS and path.is_dir() and (path / MARKS[name]).is_dir():
         return read_torchvision(name, path)
-    inside = {path.suffix} if path.is_file() else {file.suffix for file in path.rglob("*") if file.is_file()}
+    inside = (
+        {path.suffix.lower()} if path.is_file() else {file.suffix.lower() for file in path.rglob("*") if file.is_file()}
+    )
     if ".json" in inside:
         return read_leaf_text(path) if text else read_leaf_images(path)
     if inside & {".parquet", ".csv"}:

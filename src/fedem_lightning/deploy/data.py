@@ -57,7 +57,7 @@ def load_client(
         UserError: the file is missing or broken, or its arrays are wrong.
 
     """
-    arrays = read_npz(path)
+    arrays = read_npz(path, ("x", "y", "split", "name", "form"))
     missing = [key for key in ("x", "y") if key not in arrays]
     require(not missing, f"data: {path} lacks {', '.join(missing)}; expected x, y, optional split")
     name = name or (str(arrays["name"][0]) if "name" in arrays else path.stem)

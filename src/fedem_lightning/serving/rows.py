@@ -12,11 +12,13 @@ import pandas as pd
 
 from fedem_lightning.data.arrays import check_clients, check_split, strings_or_whole
 from fedem_lightning.data.columns import check_values, numbers, words
+from fedem_lightning.data.datasets.npz import ARRAYS
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
+from fedem_lightning.data.unread import names_of_clients
 from fedem_lightning.errors import UserError, require
 
 
@@ -103,18 +105,18 @@ def _named(what: str) -> Iterator[None]:
 def _from_npz(path: Path, schema: Schema, columns: Columns, labelled: bool) -> dict[str, Any]:
     for option, given in (("--client-column", columns.client_column), ("--label-column", columns.label_column)):
         require(given is None, f"{option}: only a table has columns; an .npz has x, y, client")
-    arrays = read_npz(path)
+    arrays = read_npz(path, ARRAYS)
     require("x" in arrays, f"DATA: {path} lacks x; expected x, client, optional y, split, names")
-    names = arrays.get("client_names", arrays.get("names"))
+    names = names_of_clients(arrays)
     wanted = ("x", "client", "split", *["y"] * labelled)
     found: dict[str, Any] = {name: arrays[name] for name in wanted if name in arrays}
     return {**found, "names": names, "label": "an array y", "missing": "an array client"}
 
 
 def _from_table(path: Path, schema: Schema, columns: Columns, labelled: bool) -> dict[str, Any]:
-    frame = read_table(path)
-    frame.columns = frame.columns.astype(str)
     client = columns.client_column or schema.columns.get("client", "client")
+    frame = read_table(path, (client,))
+    frame.columns = frame.columns.astype(str)
     label = columns.label_column or schema.columns.get("label", "y")
     for option, given in (("--client-column", columns.client_column), ("--label-column", columns.label_column)):
         there = f"{option}: {path} has no column {given}, only {_some(list(frame.columns))}"

@@ -18,6 +18,7 @@ from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.shifts import shift_groups
 from fedem_lightning.data.sources import load
 from fedem_lightning.data.splits import seen_clients, split_samples
+from fedem_lightning.data.unread import names_of_clients
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.ranges import (
@@ -133,7 +134,7 @@ def _checked(arrays: dict[str, np.ndarray], n_classes: int, origin: str) -> tupl
     y, _ = check_labels(arrays["y"], n_classes, len(x))
     client, names = None, None
     if "client" in arrays:
-        client, names = check_clients(arrays["client"], arrays.get("client_names", arrays.get("names")), len(x))
+        client, names = check_clients(arrays["client"], names_of_clients(arrays), len(x))
     coarse = check_labels(arrays["coarse"], None, len(x), "coarse")[0] if "coarse" in arrays else None
     return x, Labels(y, coarse, client, None if names is None else tuple(names))
 

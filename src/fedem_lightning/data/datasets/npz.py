@@ -8,6 +8,7 @@ from fedem_lightning.data.class_weights import ClassWeights
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.partitions import Partition, PartitionName
+from fedem_lightning.data.unread import names_of_clients
 from fedem_lightning.errors import require
 from fedem_lightning.settings.ranges import (
     BelowOne,
@@ -21,6 +22,8 @@ from fedem_lightning.settings.ranges import (
     TwoOrMore,
 )
 from fedem_lightning.tasks import TaskName
+
+ARRAYS = ("x", "y", "client", "split", "names", "client_names", "domain", "coarse")
 
 
 class NpzDataModule(FederatedDataModule):
@@ -69,7 +72,7 @@ class NpzDataModule(FederatedDataModule):
         seed: Seed = 0,
     ) -> None:
         require(path is not None, "path: expected an .npz file, e.g. path=my.npz")
-        arrays = read_npz(Path(str(path)).expanduser(), mmap)
+        arrays = read_npz(Path(str(path)).expanduser(), ARRAYS, mmap)
         needed = ("x", "y", "client") if partition == "natural" else ("x", "y")
         missing = [name for name in needed if name not in arrays]
         expected = "expected x, y, client (or partition=iid, dirichlet, ...), optional split, names, domain"
@@ -88,7 +91,7 @@ class NpzDataModule(FederatedDataModule):
                 arrays["y"],
                 arrays.get("client"),
                 arrays.get("split"),
-                arrays.get("client_names", arrays.get("names")),
+                names_of_clients(arrays),
                 arrays.get("domain"),
                 arrays.get("coarse"),
                 task=task,

@@ -22,6 +22,7 @@ from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.labels import TableLabels, labels_of
 from fedem_lightning.data.partitions import Partition
 from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
+from fedem_lightning.data.unread import looks_like_split
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.hyperparameters import plain
 from fedem_lightning.settings.ranges import (
@@ -104,7 +105,7 @@ class TableDataModule(FederatedDataModule):
         seed: Seed = 0,
     ) -> None:
         require(path is not None, "path: expected a .csv, .tsv or .parquet file, e.g. path=my.csv")
-        frame = read_table(Path(str(path)).expanduser())
+        frame = read_table(Path(str(path)).expanduser(), () if client is None else (str(client),))
         natural = partition == "natural"
         columns = _Columns.of(frame, label, client, split, features, categorical, needs_client=natural)
         check_values(frame, columns.samples())
@@ -212,7 +213,7 @@ class _Columns(NamedTuple):
         if features is None:
             features = [name for name in there if name not in taken]
             for name in features if split is None else ():
-                _check_no_split(frame[name])
+                _check_no_split(name, frame[name])
         else:
             features = _listed("features", features, there)
         for name in features:
@@ -224,21 +225,24 @@ class _Columns(NamedTuple):
         return cls(roles["label"], roles.get("client"), roles.get("split"), features, categorical)
 
     def roles(self) -> dict[str, str]:
-        """Which columns are the label and the client."""
-        return {"label": self.label} | ({} if self.client is None else {"client": self.client})
+        """Which columns are the label, the client and the split."""
+        named = {"label": self.label, "client": self.client, "split": self.split}
+        return {role: name for role, name in named.items() if name is not None}
 
     def samples(self) -> list[str]:
         """Those that say of a sample what no feature does."""
         return [name for name in (self.label, self.client, self.split) if name is not None]
 
 
-def _check_no_split(column: pd.Series) -> None:
-    """Raises UserError if a column holds names of splits, and so is hardly a feature."""
+def _check_no_split(name: str, column: pd.Series) -> None:
+    """Raises UserError if a column is called split, or holds names of splits, and so is hardly a feature."""
+    key = f"split={name}"
+    way_out = f"{key} splits by it; features=[...] names what to learn from in its place"
+    called = looks_like_split(name) and len(set(column.dropna().map(str))) <= 5  # more are numbers to learn from
+    require(not called, f"column {name!r} looks like a split: {way_out}")
     found = set(column.dropna().map(str)) if column.dtype.kind not in "biuf" else set()  # lists have no hash
     if len(found) > 1 and found <= set(SPLITS):
-        said = f"column {column.name!r} holds {', '.join(sorted(found))}"
-        key = f"split={column.name}"
-        raise UserError(f"{said}: {key} splits by it; features=[...] names what to learn from in its place")
+        raise UserError(f"column {name!r} holds {', '.join(sorted(found))}: {way_out}")
 
 
 def _known(key: str, name: Any, there: list[str], otherwise: str = "") -> str:

@@ -1,6 +1,8 @@
 """Data sets of the Hugging Face hub: flwrlabs/femnist (parquet) and flwrlabs/shakespeare (csv or parquet)."""
 
+import csv
 import io
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,15 @@ import pyarrow.csv
 import pyarrow.parquet
 from PIL import Image
 
-from fedem_lightning.data.formats.checks import check_file, check_size, reading
+from fedem_lightning.data.arrays import as_array
+from fedem_lightning.data.formats.checks import check_file, check_size, files_in, reading
 from fedem_lightning.data.formats.windows import TextJoiner
+from fedem_lightning.data.names import check_ids
+from fedem_lightning.data.unread import check_unread
 from fedem_lightning.errors import UserError, require
+
+NOT_NEEDED = ("hsf_id",)
+"""Columns of the hub's tables that are not read."""
 
 
 def read_hub_images(path: Path) -> dict[str, np.ndarray]:
@@ -28,7 +36,10 @@ def read_hub_images(path: Path) -> dict[str, np.ndarray]:
     require(bool(x), f"path: no samples in {path}")
     require(None not in y and None not in writers, f"path: {path}: a character or a writer_id is missing")
     with reading(path, "a character and a writer_id for each image"):
-        names, client = np.unique(np.array(writers).astype(str), return_inverse=True)
+        owners = as_array(f"path: {path}: writer_id", writers)
+        require(owners.dtype.kind in "iuU", f"path: {path}: writer_id: expected strings or whole numbers")
+        names, client = np.unique(owners.astype(str), return_inverse=True)
+        check_ids(f"path: {path}: writer_id", names.tolist())
         return {"x": np.stack(x), "y": np.array(y), "client": client, "client_names": names}
 
 
@@ -60,22 +71,30 @@ def read_hub_text(path: Path) -> dict[str, np.ndarray]:
 
 
 def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    found = [path] if path.is_file() else sorted((*path.rglob("*.parquet"), *path.rglob("*.csv")))
-    for file in filter(Path.is_file, found):
+    found = [path] if path.is_file() else files_in(path, ".parquet", ".csv")
+    kinds = {file.suffix.lower() for file in found}
+    require(len(kinds) < 2, f"path: {path} has .parquet beside .csv files, the same samples twice; give one of them")
+    for file in found:
         check_file(file)
         with reading(file, f"a table with {', '.join(columns)}"):
-            yield from _parquet(file, columns) if file.suffix == ".parquet" else _csv(file, columns)
+            yield from _parquet(file, columns) if file.suffix.lower() == ".parquet" else _csv(file, columns)
 
 
 def _parquet(file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     table = pa.parquet.ParquetFile(file)
     missing = [name for name in columns if name not in table.schema_arrow.names]
     require(not missing, f"path: {file} lacks the columns {', '.join(missing)}")
+    check_unread(f"path: {file}", table.schema_arrow.names, [*columns, *NOT_NEEDED])
     check_size(file, 28 * 28 * table.metadata.num_rows, "the table")
     yield from table.iter_batches(columns=columns)
 
 
 def _csv(file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        header = next(csv.reader(text), [])
+    twice = [name for name, n in Counter(header).items() if n > 1]
+    require(not twice, f"path: {file} has several columns of the name {', '.join(twice)}")
+    check_unread(f"path: {file}", header, [*columns, *NOT_NEEDED])
     parse = pa.csv.ParseOptions(newlines_in_values=True)
     strings = pa.csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
     yield from pa.csv.open_csv(file, parse_options=parse, convert_options=strings)

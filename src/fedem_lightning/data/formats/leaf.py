@@ -1,14 +1,18 @@
 """LEAF's JSON folders (Caldas et al. 2018, arXiv 1812.01097): {"users", "user_data": {user: {"x", "y"}}}."""
 
 import json
+import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedem_lightning.data.formats.checks import check_file
+from fedem_lightning.data.formats.checks import check_file, files_in
 from fedem_lightning.data.formats.windows import TextJoiner
+from fedem_lightning.data.names import check_ids, shown
+from fedem_lightning.data.unread import check_unread
 from fedem_lightning.errors import UserError, require
 
 SUBSETS = ("sampled_data", "rem_user_data", "train", "test")
@@ -62,22 +66,55 @@ def _users(path: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
         not (twice and (path / "all_data").is_dir()),
         f"path: {path} has all_data beside {', '.join(twice)}, the same samples twice; give one of the folders",
     )
-    files = [path] if path.is_file() else sorted(path.rglob("*.json"))
-    found = False
-    for file in filter(Path.is_file, files):
-        check_file(file)
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, OSError, RecursionError, MemoryError) as error:
-            raise UserError(f"path: {file} is no whole JSON file ({error})") from error
-        leaf = isinstance(content, dict) and isinstance(content.get("user_data"), dict)
-        require(leaf, f"path: {file} is no LEAF file: it has no user_data")
-        for user, data in content["user_data"].items():
+    without: dict[str, None] = {}  # samples
+    found = set()
+    for file in [path] if path.is_file() else files_in(path, ".json"):
+        for user, data in _read(file).items():
             have = isinstance(data, dict) and {"x", "y"} <= data.keys()
             require(have, f"path: {file}: user {user} lacks x or y")
             lists = isinstance(data["x"], list) and isinstance(data["y"], list)
             require(lists, f"path: {file}: user {user}: x or y is no list")
-            if len(data["x"]):
-                found = True
+            check_unread(f"path: {file}: user {user}", data, ("x", "y", "raw"))
+            if data["x"] or data["y"]:
+                found.add(user)
                 yield file, user, data
-    require(found, f"path: no user with samples in {path}")
+            else:
+                without[user] = None
+    require(bool(found), f"path: no user with samples in {path}")
+    left_out = [user for user in without if user not in found]
+    if left_out:
+        some = ", ".join(left_out[:3]) + ", ..." * (len(left_out) > 3)
+        warnings.warn(f"path: {path}: {len(left_out)} users have no samples and are left out: {some}", stacklevel=3)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What a file has under `user_data`, if it agrees with its lists of users and their numbers of samples."""
+    check_file(file)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_different)
+    except (ValueError, OSError, RecursionError, MemoryError) as error:
+        raise UserError(f"path: {file} is no whole JSON file ({error})") from error
+    leaf = isinstance(content, dict) and isinstance(content.get("user_data"), dict)
+    require(leaf, f"path: {file} is no LEAF file: it has no user_data")
+    check_unread(f"path: {file}", content, ("users", "num_samples", "user_data", "hierarchies"))
+    data: dict[str, Any] = content["user_data"]
+    check_ids(f"path: {file}: users", list(data))
+    users, sizes = content.get("users", list(data)), content.get("num_samples")
+    same = isinstance(users, list) and sorted(map(str, users)) == sorted(data)
+    require(same, f"path: {file}: the list of users has other names than user_data, which has {len(data)}")
+    if sizes is not None:
+        held = [len(data[user]["y"]) if _has_labels(data[user]) else None for user in users]
+        require(sizes == held, f"path: {file}: num_samples are not the numbers of samples in user_data")
+    return data
+
+
+def _has_labels(data: Any) -> bool:
+    return isinstance(data, dict) and isinstance(data.get("y"), list)
+
+
+def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; ValueError if it has a name twice, of which Python would keep the last."""
+    twice = [name for name, n in Counter(name for name, _ in pairs).items() if n > 1]
+    if twice:
+        raise ValueError(f"the name {shown(twice[0])} stands there twice")
+    return dict(pairs)

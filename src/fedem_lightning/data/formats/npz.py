@@ -9,12 +9,14 @@ import os
 import struct
 import zipfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
 import numpy as np
 
 from fedem_lightning.data.formats.checks import check_file, check_size, reading
+from fedem_lightning.data.unread import check_unread
 from fedem_lightning.errors import require
 
 ZIP_LOCAL_HEADER = 30  # bytes before the member's name; the last four give the lengths of name and extra field
@@ -39,11 +41,12 @@ class Header(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def read_npz(path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
-    """All arrays of the file, by name.
+def read_npz(path: Path, known: Sequence[str], mmap: bool = False) -> dict[str, np.ndarray]:
+    """The arrays of the file that are known, by name.
 
     Args:
         path: the file.
+        known: names of the arrays that are read; see `check_unread`.
         mmap: map large arrays (from 1 MB on) from the file, copying what is written to, instead of reading them.
 
     Raises:
@@ -56,12 +59,14 @@ def read_npz(path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
     with reading(path, ".npz without pickle"), zipfile.ZipFile(path) as archive:
         members = _members(path, archive)
         headers = {name: _header(path, name, archive, member) for name, member in members.items()}
+        check_unread(f"path: {path}", members, known)
         mapped = {name for name, member in members.items() if mmap and member.file_size >= MAPPED_FROM}
-        read = sum(header.n_bytes for name, header in headers.items() if name not in mapped)
+        read = sum(header.n_bytes for name, header in headers.items() if name in known and name not in mapped)
         check_size(path, read, "the arrays together")
         return {
             name: _map(path, member, headers[name]) if name in mapped else _read(archive, member)
             for name, member in members.items()
+            if name in known
         }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedem_lightning.data.formats.checks import check_file
+from fedem_lightning.data.formats.checks import check_file, files_in
 from fedem_lightning.data.formats.windows import text_arrays
 from fedem_lightning.errors import UserError, require
 
@@ -25,8 +25,9 @@ def read_plays(path: Path) -> dict[str, np.ndarray]:
 
     """
     roles: dict[str, list[str]] = {}
-    for file in filter(Path.is_file, [path] if path.is_file() else sorted(path.glob("*.txt"))):
+    for file in [path] if path.is_file() else files_in(path, ".txt"):
         check_file(file)
+        require(path in (file, file.parent), f"path: {file} is in a folder of its own; all plays belong into {path}")
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
         except (UnicodeDecodeError, OSError) as error:

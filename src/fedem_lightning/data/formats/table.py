@@ -1,11 +1,14 @@
 """Tables with a row a sample: .csv, .tsv, .parquet."""
 
 import csv
+import math
 import re
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
@@ -15,14 +18,21 @@ from fedem_lightning.data.names import check_names
 from fedem_lightning.errors import UserError, require
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+WHOLE_WITH_POINT = re.compile(r"(0|-?[1-9]\d{0,17})\.0")
 INDEX = re.compile(r"__index_level_\d+__")  # an index without a name, which pandas writes to .parquet
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path, ids: Sequence[str] = ()) -> pd.DataFrame:
     """The table, with the types that its values or the file say.
 
     Text is UTF-8, with or without a byte order mark, and its first line has the columns' names. In .csv and .tsv an
-    empty field, NA, NaN, null and None are missing values.
+    empty field, NA, NaN, null and None are missing values; spaces before a value do not count.
+
+    Args:
+        path: the file.
+        ids: names of columns with names or numbers of clients. In .csv and .tsv they are read as text, and are whole
+            numbers only if all are written as such: 01 and 1 are two clients. If all end in .0, 1.0 is 1.
 
     Raises:
         UserError: the file is missing, empty, broken, of another kind or separated by something else; two columns have
@@ -34,14 +44,14 @@ def read_table(path: Path) -> pd.DataFrame:
     require(suffix in (*SEPARATORS, ".parquet"), f"path: expected a .csv, .tsv or .parquet file, got {path.name}")
     with reading(path, suffix):
         try:
-            frame = _read_parquet(path) if suffix == ".parquet" else _read_text(path, SEPARATORS[suffix])
+            frame = _read_parquet(path) if suffix == ".parquet" else _read_text(path, SEPARATORS[suffix], ids)
         except UnicodeDecodeError as error:
             raise UserError(f"path: {path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
     require(len(frame) > 0, f"path: {path} has no rows")
     return frame
 
 
-def _read_text(path: Path, separator: str) -> pd.DataFrame:
+def _read_text(path: Path, separator: str, ids: Sequence[str]) -> pd.DataFrame:
     with path.open(encoding="utf-8-sig", newline="") as file:
         header = next(filter(None, csv.reader(file, delimiter=separator, skipinitialspace=True)), [])
     require(bool(header), f"path: {path} is empty")
@@ -53,9 +63,41 @@ def _read_text(path: Path, separator: str) -> pd.DataFrame:
     _check_names(path, header)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more values than there are columns
-        return pd.read_csv(
-            path, sep=separator, encoding="utf-8-sig", skipinitialspace=True, index_col=False, low_memory=False
+        frame = pd.read_csv(
+            path,
+            sep=separator,
+            encoding="utf-8-sig",
+            skipinitialspace=True,
+            index_col=False,
+            low_memory=False,
+            dtype=dict.fromkeys(ids, str),
         )
+    for name in set(ids) & set(frame.columns):
+        frame[name] = _whole_if_written_so(frame[name])
+    return frame
+
+
+def _whole_if_written_so(column: pd.Series) -> pd.Series:
+    """Texts as whole numbers if all of them are those that Python writes, or if all end in .0; else as they are.
+
+    Raises:
+        UserError: they are numbers with fractions, exponents or signs, of which different ones may be equal.
+
+    """
+    distinct = column.unique().tolist()
+    for form in (WHOLE, WHOLE_WITH_POINT):
+        if all(isinstance(text, str) and form.fullmatch(text) for text in distinct):
+            return column.str.removesuffix(".0").astype(np.int64)
+    wrong = next((text for text in distinct if not text.isdigit()), None) if all(map(_is_number, distinct)) else None
+    require(wrong is None, f"client: expected whole numbers or strings, got {wrong} in column {column.name!r}")
+    return column
+
+
+def _is_number(text: str | float) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

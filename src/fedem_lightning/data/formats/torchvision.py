@@ -14,7 +14,10 @@ import torchvision
 
 from fedem_lightning.data.catalogue import MARKS
 from fedem_lightning.data.formats.checks import check_file
+from fedem_lightning.data.unread import check_unread
 from fedem_lightning.errors import UserError, require
+
+CIFAR = ("data", "labels", "fine_labels", "coarse_labels", "batch_label", "filenames")
 
 
 def read_torchvision(name: str, root: Path) -> dict[str, np.ndarray]:
@@ -64,8 +67,12 @@ def _check_idx(file: Path) -> None:
 def _read_cifar(folder: Path, coarse: bool) -> dict[str, np.ndarray]:
     files = ["train", "test"] if coarse else [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
     x, y, superclasses = [], [], []
+    others = sorted(p.name for p in folder.glob("*batch*") if p.name not in (*files, "batches.meta"))
+    require(coarse or not others, f"{', '.join(others)} would not be read; there are {', '.join(files)}")
     for file in files:
         content = _unpickled(folder / file)
+        names = [key.decode("latin1") if isinstance(key, bytes) else str(key) for key in content]
+        check_unread(f"path: {folder / file}", names, CIFAR)
         data = content.get(b"data")
         pixels = data.pixels() if isinstance(data, _Array) else np.empty(0)
         fits = pixels.ndim == 2 and pixels.shape[1] == 3072

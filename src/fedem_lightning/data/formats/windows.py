@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from fedem_lightning.data.names import check_ids
+
 
 class TextJoiner:
     """Joins windows one by one; a window that does not continue its role's last window begins a new piece."""
@@ -28,6 +30,7 @@ class TextJoiner:
 
 def text_arrays(pieces: list[str], owner: list[int], names: list[str]) -> dict[str, np.ndarray]:
     """Pieces of text and their clients as flat arrays; non-ASCII characters become "?"."""
+    check_ids("path: the clients' names", names)
     codes = [np.frombuffer(piece.encode("ascii", "replace"), dtype=np.uint8) for piece in pieces]
     lengths = [len(code) for code in codes]
     return {
