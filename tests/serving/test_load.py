@@ -14,6 +14,7 @@ from fedem_lightning import (
     Clustered,
     FedAvg,
     FedEM,
+    FedRoD,
     Finetune,
     Linear,
     Oracle,
@@ -294,6 +295,17 @@ def test_a_network_of_ones_own_is_given_again(tmp_path: Path) -> None:
     torch.testing.assert_close(
         load_clients(tmp_path / "c.safetensors", backbone=Own()).model("0")(x), model.client("0")(x)
     )
+
+
+def test_a_network_of_ones_own_inside_a_method_s_is_given_again(tmp_path: Path) -> None:
+    data = make_data()
+    model = FedRoD(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), data.n_clients, head="2")
+    train(model, data, 1).trainer.save_checkpoint(tmp_path / "a.ckpt")
+    own = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    again, x = load(tmp_path / "a.ckpt", backbone=own), stored(data.federation).x[:3]
+    write_clients(tmp_path / "c.safetensors", again.clients_models())
+    served = load_clients(tmp_path / "c.safetensors", backbone=own).model("0")
+    torch.testing.assert_close(served(x), again.client("0")(x))
 
 
 def test_a_file_may_not_call_what_it_likes() -> None:

@@ -99,7 +99,8 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "", rooms: Sequen
     """The value of a recipe, which may come from elsewhere: nothing is called but what `find` allows.
 
     Args:
-        made_of: the recipe: numbers, texts, None, and lists and dictionaries of them.
+        made_of: the recipe: numbers, texts, None, and lists and dictionaries of them; the user's network in it, which
+            no file can hold, stays.
         trusted: the user's packages, whose classes may be made as well.
         key: name of the argument, for messages.
         rooms: parts of this package whose classes may be made.
@@ -109,7 +110,7 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "", rooms: Sequen
             else than plain values.
 
     """
-    if is_plain(made_of):
+    if is_plain(made_of) or isinstance(made_of, nn.Module):
         return made_of
     if isinstance(made_of, list | tuple):
         return [make(part, trusted, key, rooms) for part in made_of]
