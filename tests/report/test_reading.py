@@ -11,10 +11,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
+from fedem_lightning.records.configs import flatten
 from fedem_lightning.report import find_runs
 from fedem_lightning.report.configs import read_config
 from fedem_lightning.report.text import cell_text, latex_text, markdown_text, plain, shorten
-from fedem_lightning.run.config_history import flatten
 from helpers.report_runs import report
 from helpers.runs import composed_small, make_run
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.network.base import DEVICE, Network, uniform
 from fedem_lightning.network.traffic import Traffic
+from fedem_lightning.records.reading import regular
 from fedem_lightning.settings.ranges import Positive
 
 
@@ -63,7 +64,7 @@ def _read_table(path: str | Path | None, columns: tuple[str, ...]) -> pd.DataFra
     file = Path(path or "").expanduser()
     require(file.is_file(), f"path: expected a CSV file of devices, there is no file {path}")
     try:
-        table = pd.read_csv(file, skipinitialspace=True, comment="#")
+        table = pd.read_csv(regular(file), skipinitialspace=True, comment="#")
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         raise UserError(f"path: {path} is no readable CSV file ({type(error).__name__})") from error
     expected = f"path: {path}: expected the columns {', '.join(columns)}"

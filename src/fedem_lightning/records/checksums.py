@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from fedem_lightning.records.reading import regular
+
 TAG = b"fedem-lightning sha256 "
 _DIGITS = 64
 _END, _SIGNATURE = 22, b"PK\x05\x06"
@@ -44,7 +46,7 @@ def is_intact(path: Path) -> bool | None:
         OSError: the file cannot be read.
 
     """
-    found = path.stat()
+    found = regular(path).stat()
     return _is_intact(path, found.st_ino, found.st_size, found.st_mtime_ns)
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.measures import headline
+from fedem_lightning.records.reading import regular
 from fedem_lightning.report.configs import read_config
 from fedem_lightning.report.samples import Samples, Scored, read_samples, scored_clients
 from fedem_lightning.report.text import plain
@@ -97,7 +98,7 @@ class Run:
     def metrics(self) -> pd.DataFrame | None:
         """The content of metrics.csv, numbers or NaN; None if it is missing or unreadable."""
         try:
-            table = pd.read_csv(self.folder / "metrics.csv")
+            table = pd.read_csv(regular(self.folder / "metrics.csv"))
             for name in table.select_dtypes(exclude="number"):  # text among the numbers of a damaged file
                 table[name] = pd.to_numeric(table[name], errors="coerce")
             return table
@@ -117,7 +118,7 @@ class Run:
     def clients(self) -> pd.DataFrame | None:
         """The content of clients.parquet; None if it is missing or unreadable."""
         try:
-            table = pd.read_parquet(self.folder / "clients.parquet")
+            table = pd.read_parquet(regular(self.folder / "clients.parquet"))
         except Exception:  # whatever pyarrow meets in a damaged file
             return None
         return table if "population" in table and table.columns.is_unique else None
@@ -207,7 +208,7 @@ def read_run(folder: Path) -> Run:
     path = folder / "results.json"
     require(path.is_file(), f"unfinished: no results.json{_last_round(folder)}")
     try:
-        results = json.loads(path.read_text())
+        results = json.loads(regular(path).read_text())
         missing = _first_missing(results)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError("broken: results.json is unreadable") from error

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedem_lightning.records.reading import regular
+
 
 class Samples(NamedTuple):
     """Scores of every test sample of a run.
@@ -56,7 +58,7 @@ class Scored(NamedTuple):
 def read_samples(folder: Path, n_rows: int) -> Samples | None:
     """The content of test_samples.npz; None if it is missing, unreadable, or does not fit `n_rows` clients."""
     try:
-        with open(folder / "test_samples.npz", "rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with regular(folder / "test_samples.npz").open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             n, values, measure = file["n"], file["values"], str(file["measure"])
     except Exception:  # a zip archive, headers and arrays can each be damaged, with an error of their own
         return None

@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
 from fedem_lightning.records.chosen import find_chosen
+from fedem_lightning.records.configs import tenth
 from fedem_lightning.run.failures import unexpected, user_message
 from fedem_lightning.run.job_folders import Refused, remove_if_empty, remove_refused_sweep
 from fedem_lightning.run.resuming import leave_sweep, sweep_command
@@ -39,7 +40,7 @@ _COMPOSING = "stopped while the configuration was composed; nothing has been don
 _full_error = False  # whether the user asked for tracebacks
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None))
-OmegaConf.register_new_resolver("tenth", lambda number: max(1, number // 10) if isinstance(number, int) else 1)
+OmegaConf.register_new_resolver("tenth", tenth)
 OmegaConf.register_new_resolver("folder_name", lambda name: name[:200].replace("/", "_"))  # 255 bytes are allowed
 
 
@@ -62,9 +63,10 @@ OmegaConf.register_new_resolver("chosen", _chosen)
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
 def _hydra_main(config: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
+    typed = [str(word) for word in OmegaConf.to_container(hydra_config.overrides.task, resolve=False)]
     folder = Path(hydra_config.runtime.output_dir)
     if hydra_config.mode == RunMode.MULTIRUN:
-        _describe_one_job(folder, list(hydra_config.overrides.task))
+        _describe_one_job(folder, typed)
     if "torch" not in sys.modules and not in_another_process():
         print("loading PyTorch and Lightning ...", flush=True)
     clean_up_at_a_stop(lambda: remove_if_empty(folder))
@@ -75,12 +77,12 @@ def _hydra_main(config: DictConfig) -> float | None:
 
     try:
         check_shadowed(users_config_dirs())
-        check_added(config, list(hydra_config.overrides.task))
+        check_added(config, typed)
         if hydra_config.job.chdir:
             _from_where_it_was_typed(config)
         chosen = hydra_config.runtime.choices
         choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)}
-        results = run(config, folder, choices, list(hydra_config.overrides.task), _config_flags(sys.argv[1:]))
+        results = run(config, folder, choices, typed, _config_flags(sys.argv[1:]))
     except Interrupted as stop:
         _end(stop)  # a sweep ends, too
     except Exception as error:

@@ -10,17 +10,17 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.records.config_shape import text_of
+from fedem_lightning.records.configs import flatten, read_yaml, resolved, with_data_dir
+from fedem_lightning.records.secrets import hide_in_overrides, hide_in_tree
 from fedem_lightning.run.files import write_atomically
-from fedem_lightning.run.secrets import hide_in_overrides, hide_in_tree
 
 _KEPT = re.compile(r"config\.until-round-(\d+)\.yaml")
 _OF_THE_COMMAND = ("ckpt_path", "run_dir")
 """Keys that say how a command found the run."""
 
 
-def read_own_config(folder: Path) -> DictConfig | None:
-    """The configuration of the run in `folder`; None if there is none.
+def read_own_config(folder: Path) -> dict[str, Any] | None:
+    """The configuration of the run in `folder`, as it is written; None if there is none.
 
     Raises:
         UserError: it is unreadable.
@@ -30,19 +30,11 @@ def read_own_config(folder: Path) -> DictConfig | None:
     return _read(path) if path.exists() else None
 
 
-def _read(path: Path) -> DictConfig:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        config = OmegaConf.create(text_of(path))
-        assert isinstance(config, DictConfig)
-        OmegaConf.to_container(config, resolve=True)
+        return read_yaml(path)
     except UserError as error:
-        raise UserError(f"{path} is {error}") from error
-    except Exception as error:  # no text, no YAML, a list, an unknown interpolation, ...
-        raise UserError(
-            f"{path}: unreadable ({type(error).__name__}), so nobody can tell whether the run is the same; "
-            "put back what the run wrote, or train in another run_dir"
-        ) from error
-    return config
+        raise UserError(f"{path} is {error}; put back what the run wrote, or train in another run_dir") from error
 
 
 def save_config(folder: Path, config: DictConfig, overrides: list[str], rounds: int = 0) -> None:
@@ -63,11 +55,11 @@ def save_config(folder: Path, config: DictConfig, overrides: list[str], rounds: 
     if results.exists():
         write_atomically(_kept(folder, "results.json", rounds), results.read_bytes())
         results.unlink()
-    if earlier is not None and not _changed(earlier, config):
+    tree = tree_of(config)
+    if earlier is not None and not _changed(earlier, tree):
         return
-    shown = hide_in_tree(OmegaConf.to_container(config, resolve=False))
     contents = {
-        "config.yaml": OmegaConf.create(shown),
+        "config.yaml": OmegaConf.create(hide_in_tree(tree)),
         "overrides.yaml": OmegaConf.create(hide_in_overrides(overrides)),
     }
     for name, content in contents.items():
@@ -86,23 +78,19 @@ def continued(folder: Path) -> list[dict[str, Any]]:
     return [{"round": rounds, "changed": keys} for rounds, keys in found if keys]
 
 
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, with dotted keys."""
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    flat = {}
-    for key, part in tree.items():
-        flat.update(flatten(part, f"{prefix}.{key}" if prefix else str(key)))
-    return flat
+def tree_of(config: DictConfig) -> dict[str, Any]:
+    """A composed configuration as it is written."""
+    tree: dict[str, Any] = OmegaConf.to_container(config, resolve=False)  # type: ignore[assignment]
+    return tree
 
 
-def differences(before: DictConfig, now: DictConfig) -> dict[str, tuple[Any, Any]]:
+def differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The keys in which two configurations differ once they are resolved, with both values, in alphabetical order."""
-    a, b = (flatten(hide_in_tree(OmegaConf.to_container(config, resolve=True))) for config in (before, now))
+    a, b = (flatten(hide_in_tree(resolved(with_data_dir(tree)))) for tree in (before, now))
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
-def _changed(before: DictConfig, after: DictConfig) -> list[str]:
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [key for key in differences(before, after) if key not in _OF_THE_COMMAND]
 
 

@@ -11,6 +11,8 @@ from hydra.errors import HydraException, InstantiationException
 from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning.errors import UserError
+from fedem_lightning.records.secrets import hide_in_text
+from fedem_lightning.records.writing import replacing
 from fedem_lightning.startup.rank import in_another_process
 
 LONGEST = 300
@@ -74,17 +76,20 @@ def unexpected(error: BaseException, folder: Path | None = None) -> Unexpected:
     for place in [*places, None]:
         try:
             return Unexpected(f"{said}; full trace: {_save(trace, place)}")
-        except OSError:  # such as a full disk, which may be the error itself
+        except (OSError, UserError):  # such as a full disk, which may be the error itself
             continue
     return Unexpected(said)
 
 
 def _save(trace: str, place: Path | None) -> Path:
+    shown = hide_in_text(trace).encode("utf-8", errors="backslashreplace")
     if place is None:
         handle, name = tempfile.mkstemp(prefix="fedem-lightning-", suffix=f"-{TRACE}")
-        os.close(handle)
-        place = Path(name)
-    place.write_text(trace, encoding="utf-8", errors="backslashreplace")
+        with os.fdopen(handle, "wb") as file:
+            file.write(shown)
+        return Path(name)
+    with replacing(place) as temporary:
+        temporary.write_bytes(shown)
     return place
 
 

@@ -8,8 +8,11 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from fedem_lightning.records.secrets import hide_in_overrides, hide_in_tree, is_secret
+from fedem_lightning.records.writing import replacing
 from fedem_lightning.run.resuming import begin_sweep, leave_sweep
 from fedem_lightning.startup.loading import raise_at_a_stop, say_at_a_stop
 
@@ -43,8 +46,14 @@ class JobFolders(Callback):
         if "BasicLauncher" not in config.hydra.launcher._target_:
             raise_at_a_stop()
 
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Before a run, of a sweep as well."""
+        if config.hydra.mode == RunMode.MULTIRUN:
+            _hide_secrets(Path(config.hydra.sweep.dir) / MULTIRUN)
+
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """After a sweep, when nothing is left to stop."""
+        _hide_secrets(Path(config.hydra.sweep.dir) / MULTIRUN)  # its jobs may have run elsewhere
         say_at_a_stop(None)
 
 
@@ -66,6 +75,18 @@ def remove_refused_sweep() -> None:
     if folder is not None and folder.is_dir() and all(p in _before for p in folder.iterdir() if p.is_dir()):
         (folder / MULTIRUN).unlink(missing_ok=True)
         remove_if_empty(folder)
+
+
+def _hide_secrets(path: Path) -> None:
+    """Writes what Hydra has written about a sweep once more, without secrets."""
+    if not path.is_file():
+        return
+    tree: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    shown = hide_in_tree(tree)
+    shown["hydra"]["overrides"]["task"] = hide_in_overrides(tree["hydra"]["overrides"]["task"])
+    if shown != tree:
+        with replacing(path) as temporary:
+            OmegaConf.save(OmegaConf.create(shown), temporary)
 
 
 def _make(name: str) -> None:
@@ -101,7 +122,7 @@ def _name_by_swept_keys(config: DictConfig) -> None:
         return  # the sweeper says so itself
     swept = {override.key_or_group: override.is_sweep_override() for override in overrides}  # later ones count
     name = config.hydra.job.config.override_dirname
-    left_out = [*name.exclude_keys, *(key for key, differs in swept.items() if not differs)]
+    left_out = [*name.exclude_keys, *(key for key, differs in swept.items() if not differs or is_secret(key))]
     more = [f"hydra.job.config.override_dirname.exclude_keys={_quoted(left_out)}"]
     pattern = OmegaConf.to_container(config.hydra.sweep, resolve=False)["subdir"]  # type: ignore[index,call-overload]
     if "override_dirname" in str(pattern) and not swept.keys() - set(left_out):

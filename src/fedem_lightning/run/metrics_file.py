@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedem_lightning.errors import UserError
+from fedem_lightning.records.reading import regular
 from fedem_lightning.records.writing import writing
 from fedem_lightning.run.files import write_atomically
 
@@ -106,11 +107,11 @@ def _text(cells: Iterable[Any]) -> str:
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
     """Columns and rows, without a last line that a kill has cut off."""
-    if not path.exists():
+    if not path.exists() or path.stat().st_size == 0:
         return ["round"], []
     advice = "put back what the run wrote, or move it away and go on without its rows"
     try:
-        complete = path.read_bytes().decode().rpartition("\n")[0]
+        complete = regular(path).read_bytes().decode().rpartition("\n")[0]
         lines = csv.reader(io.StringIO(complete, newline=""), strict=True)
         columns, *rows = [*lines] or [["round"]]
         _check(columns, rows, complete)

@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.records.reading import regular
 from fedem_lightning.run.files import write_arrays
 
 MOST_CLIENTS = 200
@@ -77,7 +78,7 @@ def add_thinned(rows: list[Any], new: Any) -> None:
 
 def _read(path: Path) -> list[_Row]:
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        with regular(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             columns = [file[name] for name in _Row._fields]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # the run went on in another folder, or it is damaged
         return []

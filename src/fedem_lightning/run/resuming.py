@@ -10,7 +10,7 @@ from pathlib import Path
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Quote, QuotedString
 
-from fedem_lightning.run.secrets import hide_in_overrides
+from fedem_lightning.records.secrets import hide_in_overrides
 
 _sweep: str | None = None  # the command that continues the sweep of this process
 

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from hydra.utils import to_absolute_path
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import check_tensors, read_checkpoint, say_if_unverified
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.run.config_history import differences, read_own_config
+from fedem_lightning.records.configs import read_yaml, resolved
+from fedem_lightning.records.reading import regular
+from fedem_lightning.run.config_history import differences, read_own_config, tree_of
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")
 """What a run has in its folder, beside figures and arrays: `DRAWN_OR_KEPT`."""
@@ -53,7 +54,7 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
             f"({', '.join(taken)}); choose another",
         )
     earlier = read_own_config(folder)
-    for key, (before, now) in ({} if earlier is None else differences(earlier, config)).items():
+    for key, (before, now) in ({} if earlier is None else differences(earlier, tree_of(config))).items():
         if key.split(".")[0] not in FREE_ON_RESUME and not _same_path(before, now):
             raise UserError(
                 f"{key}: the run in {folder} had {before}, now it is {now}; resume with the same "
@@ -69,7 +70,7 @@ def _same_path(before: Any, now: Any) -> bool:
 
 
 def check_kinds(folder: Path) -> None:
-    """Refuses a run's folder in which a folder has the name of a file that a run writes, or the reverse.
+    """Refuses a run's folder in which something else has the name of a file that a run writes, or the reverse.
 
     Raises:
         UserError: there is one.
@@ -82,10 +83,9 @@ def check_kinds(folder: Path) -> None:
     for place in (folder, folder / ".hydra", folder / "checkpoints"):
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             is_file = path.name in OURS[2:] or path.suffix in (*DRAWN_OR_KEPT, *IN_FOLDERS.get(place.name, ()))
-            require(
-                not (is_file and path.is_dir()),
-                f"run_dir: {path} is a folder, but a run writes a file of that name; {away}",
-            )
+            what = "a folder" if path.is_dir() else "no regular file"
+            fits = not is_file or path.is_file() or not path.exists()  # a link to nothing is skipped or replaced
+            require(fits, f"run_dir: {path} is {what}, but a run writes a file of that name; {away}")
 
 
 def check_not_back(folder: Path, checkpoint: Path | None, config: DictConfig) -> None:
@@ -163,10 +163,10 @@ def rounds_of(path: Path) -> int:
 def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
     """What results.json holds, if the run in `folder` has ended and `config` asks for no more rounds; else None."""
     try:
-        results: dict[str, Any] = json.loads((folder / "results.json").read_text())
-        planned = OmegaConf.load(folder / ".hydra" / "config.yaml").trainer.max_epochs
+        results: dict[str, Any] = json.loads(regular(folder / "results.json").read_text())
+        planned = resolved(read_yaml(folder / ".hydra" / "config.yaml"))["trainer"]["max_epochs"]
         done = config.trainer.max_epochs <= max(planned, results["rounds"])  # it may have ended before its plan
-    except (OSError, ValueError, TypeError, KeyError, OmegaConfBaseException):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     return results if done else None
 

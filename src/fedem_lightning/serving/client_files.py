@@ -24,6 +24,7 @@ from fedem_lightning.models.components import arrange, model_state
 from fedem_lightning.models.features import WithFeatures
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.allocations import LimitedTensors
+from fedem_lightning.records.reading import regular
 from fedem_lightning.records.recipes import make, recipe, with_network, without_download
 
 FORMAT = "fedem-lightning clients 1"
@@ -65,10 +66,10 @@ def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | No
     """
     require(path.is_file(), f"{path}: no such file")
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(regular(path), framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: no intact .safetensors file ({error})") from error
     require(metadata.get("format") == FORMAT, f"{path}: no file of clients' models of this version")
     try:

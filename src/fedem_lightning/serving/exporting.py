@@ -21,6 +21,7 @@ from rich.progress import track
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
+from fedem_lightning.records.reading import regular
 from fedem_lightning.serving.client_files import read_clients, write_clients
 from fedem_lightning.serving.export_formats import BATCHES, FORMATS, RUNS, Format, Measured, Run, measured
 from fedem_lightning.serving.hub import check_hub, push
@@ -251,7 +252,7 @@ def _put_in_place(staging: Path, target: Target, files: list[str], force: bool) 
 def _earlier(folder: Path) -> set[str]:
     """The models that an earlier export of this command left in a folder."""
     try:
-        listed = json.loads((folder / "index.json").read_text(encoding="utf-8"))["clients"].values()
+        listed = json.loads(regular(folder / "index.json").read_text(encoding="utf-8"))["clients"].values()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
     endings = tuple(kind.suffix for kind in FORMATS.values())

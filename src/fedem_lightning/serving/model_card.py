@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
 
-import fedem_lightning.run.cli  # noqa: F401  registers the resolvers that configurations use
 from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.errors import UserError
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
-from fedem_lightning.run.config_history import flatten
+from fedem_lightning.records.configs import flatten, read_yaml, resolved
+from fedem_lightning.records.reading import regular
+from fedem_lightning.records.secrets import HIDDEN, hide_in_tree
 from fedem_lightning.serving.export_formats import FORMATS, output_name
 from fedem_lightning.serving.load import load, load_clients
 from fedem_lightning.serving.preprocessing import sentence
@@ -85,32 +85,30 @@ def origin_of(path: Path, trust: Sequence[str]) -> Origin:
     rounds = algorithm.statistics.rounds
     settings, results = (_settings(path), _results(path, rounds)) if path.is_dir() else (None, None)
     if settings is None:
-        settings = _shown(flatten({"algorithm": recipe_of(algorithm)}))
+        settings = _shown({"algorithm": recipe_of(algorithm)})
     return Origin(path.resolve().name, algorithm.clients_models(), type(algorithm).__name__, rounds, settings, results)
 
 
 def _settings(folder: Path) -> dict[str, Any] | None:
     """The settings in a run's folder; None if they cannot be read."""
     try:
-        config = OmegaConf.load(folder / ".hydra" / "config.yaml")
-        with open_dict(config):
-            config.run_dir = None
-        return _shown(flatten(OmegaConf.to_container(config, resolve=True)))
-    except (OSError, ValueError, OmegaConfBaseException):
+        return _shown(resolved(read_yaml(folder / ".hydra" / "config.yaml")))
+    except UserError:
         return None
 
 
 def _shown(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings without paths, which say where things are on this machine."""
-    chosen = {k: v for k, v in settings.items() if any(k == s or k.startswith(f"{s}.") for s in _SHOWN)}
+    """Settings by dotted keys, without secrets, and without paths and variables, which are of a machine."""
+    flat = flatten(hide_in_tree(settings))
+    chosen = {k: v for k, v in flat.items() if any(k == s or k.startswith(f"{s}.") for s in _SHOWN)}
     told = {k: v for k, v in chosen.items() if v not in (None, []) and not k.endswith("._partial_")}
-    return {k: v for k, v in told.items() if not {"/", "\\"} & set(str(v))}
+    return {k: v for k, v in told.items() if not ({"/", "\\"} & set(str(v)) or "${" in str(v) or HIDDEN in str(v))}
 
 
 def _results(folder: Path, rounds: int) -> dict[str, Any] | None:
     """The results of a run, if they belong to a model of as many rounds."""
     try:
-        results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+        results: dict[str, Any] = json.loads(regular(folder / "results.json").read_text())
         return results if results["rounds"] == rounds else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

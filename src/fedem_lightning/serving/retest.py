@@ -18,9 +18,10 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.records.configs import flatten
+from fedem_lightning.records.reading import regular
 from fedem_lightning.records.recipes import ROOMS, make
 from fedem_lightning.report.configs import read_tree
-from fedem_lightning.run.config_history import flatten
 from fedem_lightning.run.execute import quieten_lightning
 from fedem_lightning.run.run_folder import check_checkpoint, rounds_of
 from fedem_lightning.serving.load import checkpoint_of
@@ -76,7 +77,9 @@ def _config(folder: Path) -> dict[str, Any]:
     require(known, f"{folder}: a run from Python, whose data are not in the folder; give DATA")
     for key, value in flatten(dataset).items():
         left = isinstance(value, str) and "${" in value
-        require(not left, f"{folder}: dataset.{key} is {value}, which no command resolves for a file; give DATA")
+        require(
+            not left, f"{folder}: dataset.{key} is {str(value)[:100]}, which no command resolves for a file; give DATA"
+        )
     return config
 
 
@@ -114,9 +117,9 @@ def _compared(folder: Path, rounds: int, scores: dict[str, Any]) -> tuple[bool |
     if not file.is_file():
         return None, "no results.json, with which the scores could be compared: the run has not ended"
     try:
-        saved = json.loads(file.read_text())
+        saved = json.loads(regular(file).read_text())
         before = {"seen": {split: saved[split] for split in SPLITS}, "unseen": saved["unseen"]}
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file}: not the results of a run ({error})") from error
     if saved.get("rounds") != rounds:
         return None, f"results.json is of {saved.get('rounds')} rounds and not compared, the checkpoint of {rounds}"

@@ -10,6 +10,7 @@ import pandas as pd
 import pytorch_lightning as pl
 
 from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.records.reading import regular
 from fedem_lightning.run.files import write_atomically
 
 
@@ -112,7 +113,7 @@ def keep_id(folder: Path, tracker: str, id_: str) -> None:
 
 def _ids(folder: Path) -> dict[str, str]:
     try:
-        found = json.loads((folder / "trackers.json").read_text())
+        found = json.loads(regular(folder / "trackers.json").read_text())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from fedem_lightning.run.config_history import flatten
-from fedem_lightning.run.secrets import hide_in_overrides, is_secret
+from fedem_lightning.records.configs import flatten, resolved
+from fedem_lightning.records.secrets import HIDDEN, hide_in_overrides, hide_in_tree, is_secret
+from fedem_lightning.run.config_history import tree_of
 from fedem_lightning.run.trackers.base import Tracked
 
 LONGEST_NAME, LONGEST_TAG = 120, 64
@@ -65,9 +66,5 @@ def flat_config(config: DictConfig) -> dict[str, Any]:
     Keys that hold secrets (`api_key`, `password`, `token`, ...) are left out. A value from the environment stays as it
     is written in the configuration, `${oc.env:NAME}`, also where another value is made of it.
     """
-    kept = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
-    for key, value in flatten(OmegaConf.to_container(config, resolve=False)).items():
-        if isinstance(value, str) and "${oc.env:" in value:
-            OmegaConf.update(kept, key, value.replace("${", r"\${"))
-    flat = flatten(OmegaConf.to_container(kept, resolve=True))
-    return {key: value for key, value in flat.items() if not is_secret(key)}
+    flat = flatten(hide_in_tree(resolved(tree_of(config))))
+    return {key: value for key, value in flat.items() if value != HIDDEN and not is_secret(key, value)}

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedem_lightning.records.configs import flatten
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.run.config_history import flatten
 
 
 def best_and_last(curves: pd.DataFrame) -> dict[str, float]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedem_lightning.records.reading import regular
+
 _HEADER = 7
 """Bytes before the first record of a file, and before every piece of a record."""
 _BLOCK = 32768
@@ -14,10 +16,14 @@ _FULL, _LAST = 1, 4
 
 def records(path: Path) -> Iterator[Any]:
     """The records of a file, as `wandb.proto.wandb_internal_pb2.Record`, up to where it was cut off."""
+    try:
+        data = regular(path).read_bytes()
+    except OSError:  # something else has the name
+        return
     from google.protobuf.message import DecodeError
     from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
-    data, position, pieces = path.read_bytes(), _HEADER, b""
+    position, pieces = _HEADER, b""
     while position + _HEADER <= len(data):
         if (left := _BLOCK - position % _BLOCK) < _HEADER:
             position += left
