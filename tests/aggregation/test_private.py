@@ -3,12 +3,14 @@
 import math
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import gammaln, logsumexp
 from scipy.stats import kstest, norm
 
 from fedem_lightning import (
@@ -26,7 +28,9 @@ from fedem_lightning import (
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_independently
-from fedem_lightning.evaluation.privacy import choose_noise, epsilon_of, spent
+from fedem_lightning.evaluation import accountant
+from fedem_lightning.evaluation.accountant import MOST_NOISE, epsilon_of, noise_for
+from fedem_lightning.evaluation.privacy import choose_noise, plan_privacy, spent
 from fedem_lightning.randomness import SystemNoise, secret_uniforms
 from fedem_lightning.run.summary import _privacy_lines
 from helpers.conformance import Noisy
@@ -138,7 +142,7 @@ def test_one_client_moves_what_a_round_tells_by_no_more_than_its_noise_hides(cli
     assert max(distances) <= (1 + 1e-6) / z
     if clip < 1:
         assert max(distances) == pytest.approx(1 / z)  # and no noise is wasted
-    delta, epsilon = 1e-6, epsilon_of(z, 1.0, 20, 1e-6)
+    delta, epsilon = 1e-6, epsilon_of(z, 1.0, 20, 1e-6).value
     assert gaussian_delta(epsilon, math.sqrt(20) * max(distances)) <= 1.02 * delta
 
 
@@ -154,7 +158,7 @@ def test_epsilon_of_one_subsampled_mechanism_is_that_of_the_integral(z: float, q
     x = np.linspace(-20 * z, 20 * z + 1, 400_001)
     without = norm.pdf(x, 0, z)
     mixed = (1 - q) * without + q * norm.pdf(x, 1, z)
-    epsilon = epsilon_of(z, q, 1, 1e-6)
+    epsilon = epsilon_of(z, q, 1, 1e-6).value
     pairs = [(mixed, without), (without, mixed)]
     found = max(np.maximum(a - math.exp(epsilon) * b, 0).sum() * (x[1] - x[0]) for a, b in pairs)
     assert found == pytest.approx(1e-6, rel=0.03)
@@ -186,21 +190,21 @@ def test_cohorts_are_drawn_independently() -> None:
 def test_epsilon_of_one_gaussian_mechanism_is_the_analytic_one() -> None:
     """Balle and Wang 2018, Theorem 8."""
     z, delta = 2.0, 1e-5
-    epsilon = epsilon_of(z, 1.0, 1, delta)
+    epsilon = epsilon_of(z, 1.0, 1, delta).value
     exact = norm.cdf(1 / (2 * z) - epsilon * z) - math.exp(epsilon) * norm.cdf(-1 / (2 * z) - epsilon * z)
     assert exact == pytest.approx(delta, rel=0.02)
-    assert epsilon_of(z, 1.0, 4, delta) == pytest.approx(
-        epsilon_of(z / 2, 1.0, 1, delta), rel=0.01
+    assert epsilon_of(z, 1.0, 4, delta).value == pytest.approx(
+        epsilon_of(z / 2, 1.0, 1, delta).value, rel=0.01
     )  # k rounds: z / sqrt(k)
-    assert epsilon_of(z, 0.1, 4, delta) < epsilon_of(z, 1.0, 4, delta) / 5
-    assert epsilon_of(z, 0.1, 0, delta) == 0
+    assert epsilon_of(z, 0.1, 4, delta).value < epsilon_of(z, 1.0, 4, delta).value / 5
+    assert epsilon_of(z, 0.1, 0, delta).value == 0
 
 
 def test_what_a_run_has_spent_is_for_the_federation_that_the_noise_is_for() -> None:
     rule = PrivateMean(noise_multiplier=1.0, cohort=1000.0)
     found = spent(rule, 0.1, 200, rounds=10)
     assert (found["n_clients"], found["sampling"]) == (10_000, 0.1)
-    assert found["epsilon"] == pytest.approx(epsilon_of(1.0, 0.1, 10, 1e-6))
+    assert found["epsilon"] == pytest.approx(epsilon_of(1.0, 0.1, 10, 1e-6).value)
     assert spent(PrivateMean(noise_multiplier=0.0), 1.0, 4, rounds=3)["epsilon"] is None
 
 
@@ -314,6 +318,127 @@ def test_the_noise_is_chosen_so_that_the_planned_rounds_spend_epsilon(quantile: 
     again.z.fill_(0.7)  # as a checkpoint has it
     choose_noise(again, 0.5, 10.0, 100)
     assert float(again.z) == 0.7
+
+
+def renyi(z: float, q: float, rounds: int, delta: float) -> float:
+    """An upper bound of another kind: Mironov, Talwar, Zhang 2019 (arXiv 1908.10530), whole orders, and the conversion
+    of Balle et al. 2020 (arXiv 1905.09982, Theorem 21)."""
+    best = math.inf
+    for a in range(2, 300):
+        k = np.arange(a + 1)
+        terms = gammaln(a + 1) - gammaln(k + 1) - gammaln(a - k + 1) + k * math.log(q) + (k * k - k) / (2 * z * z)
+        terms += (a - k) * math.log1p(-q)
+        rho = rounds * logsumexp(terms) / (a - 1)
+        best = min(best, rho + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1))
+    return float(best)
+
+
+def least(z: float, q: float, rounds: int, delta: float, step: float = 2e-3) -> float:
+    """A lower bound of epsilon: every loss is rounded down, and the sum of `rounds` of them is a convolution.
+
+    The pair is the one of the integral above, with the client in the first.
+    """
+    edges = np.arange(-40, 40, step)  # of one loss ln(1 - q + q e^((2 x - 1) / (2 z^2))), which rises with x
+    with np.errstate(invalid="ignore", divide="ignore"):
+        x = 0.5 + z * z * np.log((np.expm1(edges) + q) / q)  # -infinity: below the least loss
+    x = np.where(np.isnan(x), -np.inf, x)
+    below = (1 - q) * norm.cdf(x / z) + q * norm.cdf((x - 1) / z)
+    one = np.diff(below)
+    size = len(one) * rounds
+    total = np.fft.irfft(np.fft.rfft(one, 2 * size) ** rounds, 2 * size)[:size].clip(0)
+    losses = rounds * edges[0] + step * np.arange(size)
+
+    def delta_of(epsilon: float) -> float:
+        more = losses > epsilon
+        return float((total[more] * -np.expm1(epsilon - losses[more])).sum())
+
+    low, high = 0.0, 40.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize(("z", "q", "rounds"), [(1.0, 0.1, 20), (0.8, 0.5, 3), (2.0, 0.05, 60)])
+@pytest.mark.parametrize("kind", ["PLD", "RDP"])
+def test_epsilon_lies_between_a_lower_bound_and_another_upper_one(
+    z: float, q: float, rounds: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accountant.epsilon_of.cache_clear()
+    if kind == "RDP":
+        monkeypatch.setattr(accountant, "PLD_UP_TO", 0.0)
+    found = epsilon_of(z, q, rounds, 1e-6)
+    accountant.epsilon_of.cache_clear()
+    assert found.accountant == kind
+    low = least(z, q, rounds, 1e-6)
+    assert low < found.value <= renyi(z, q, rounds, 1e-6) * 1.0011
+    assert kind == "RDP" or found.value < low + 2e-3 * rounds + 0.01
+
+
+EXTREMES = [(0.01, 0.1, 100, 1e-6), (1e-8, 0.1, 100, 1e-6), (1e-200, 0.1, 9, 1e-6), (1e-200, 1.0, 9, 1e-6)]
+EXTREMES += [(0.1, 1.0, 100, 1e-6), (1e9, 0.5, 10**9, 1e-6), (1.0, 1e-9, 10**7, 1e-6), (1.0, 0.1, 100, 1e-30)]
+EXTREMES += [(3.0, 0.3, 10**6, 1e-6), (1e9, 1.0, 5, 1e-6), (0.3, 1e-7, 1, 1e-300)]
+
+
+def test_no_noise_takes_the_accountant_long() -> None:
+    """Once the first hung, and the fifth took 19.7 GB."""
+    begun = time.monotonic()
+    for z, q, rounds, delta in EXTREMES:
+        found = epsilon_of(z, q, rounds, delta).value
+        assert found >= 0
+        assert found <= epsilon_of(z, 1.0, rounds, delta).value  # sampling only helps
+    assert time.monotonic() - begun < 20
+    assert epsilon_of(1e-200, 0.1, 9, 1e-6).value == math.inf
+    assert epsilon_of(1e9, 0.5, 10**9, 1e-6).value > 0  # the total variation is 6e-6, more than delta
+
+
+def test_the_exact_epsilon_is_that_of_all_rounds_together() -> None:
+    for z, rounds in ((2.0, 4), (0.7, 10), (20.0, 1)):
+        found = epsilon_of(z, 1.0, rounds, 1e-6)
+        assert found.accountant == "Gaussian"
+        assert gaussian_delta(found.value, math.sqrt(rounds) / z) == pytest.approx(1e-6, rel=1e-5)
+        assert gaussian_delta(found.value, math.sqrt(rounds) / z) <= 1e-6
+
+
+def test_the_planned_rounds_are_accounted_for_before_training() -> None:
+    model = make_model(FedAvg, make_data(), aggregation=PrivateMean(epsilon=3.0), participation=0.5)
+    found = plan_privacy(model, 4, 7)
+    assert found is not None
+    assert found["epsilon"] == pytest.approx(3.0, rel=1e-3)
+    assert found["noise_multiplier"] == float(model.aggregation.z)
+    assert plan_privacy(make_model(FedAvg, make_data()), 4, 7) is None
+    rule = PrivateMean(epsilon=0.1, quantile=0.5, count_noise=0.01)
+    with pytest.raises(UserError, match=r"^aggregation.count_noise: "):
+        plan_privacy(make_model(FedAvg, make_data(), aggregation=rule), 4, 7)
+
+
+@pytest.mark.parametrize("q", [0.1, 1.0])
+@pytest.mark.parametrize("epsilon", [1000.0, 3.0, 1e15])
+def test_noise_for_any_epsilon(epsilon: float, q: float) -> None:
+    z = noise_for(epsilon, q, 30, 1e-6)
+    assert epsilon_of(z, q, 30, 1e-6).value <= epsilon
+    if epsilon < 1e6:
+        assert epsilon_of(z / 1.01, q, 30, 1e-6).value > epsilon
+
+
+def test_an_epsilon_for_which_no_noise_is_enough_is_refused() -> None:
+    said = rf"^aggregation.epsilon: expected at least .* with a noise multiplier of {MOST_NOISE:g}, got 1e-09"
+    with pytest.raises(UserError, match=re.escape("aggregation.epsilon: expected at least")) as error:
+        noise_for(1e-9, 0.1, 30, 1e-6)
+    assert re.match(said.replace("+", r"\+"), str(error.value))
+
+
+def test_an_accountant_that_fails_costs_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of the run are written, with the epsilon of all clients in every round."""
+
+    def broken(kind: str, rounds: int) -> Any:
+        raise MemoryError(kind)
+
+    accountant.epsilon_of.cache_clear()
+    monkeypatch.setattr(accountant, "_accountant", broken)
+    found = spent(PrivateMean(), 0.5, 4, 3)
+    accountant.epsilon_of.cache_clear()
+    assert (found["epsilon"], found["accountant"]) == (epsilon_of(1.0, 1.0, 3, 1e-6).value, "Gaussian")
 
 
 def test_without_a_number_of_rounds_there_is_no_noise_for_an_epsilon() -> None:

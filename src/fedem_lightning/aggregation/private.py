@@ -20,7 +20,7 @@ from fedem_lightning.aggregation.weighted_mean import form_of
 from fedem_lightning.errors import require
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import Purpose, SystemNoise, generator
-from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive
+from fedem_lightning.settings.ranges import AboveZeroBelowOne, BelowOne, NotNegative, Positive
 
 
 class PrivateMean(Aggregation, nn.Module):
@@ -59,7 +59,7 @@ class PrivateMean(Aggregation, nn.Module):
         quantile: BelowOne | None = None,
         clip_rate: Positive = 0.2,
         count_noise: Positive | None = None,
-        delta: Positive = 1e-6,
+        delta: AboveZeroBelowOne = 1e-6,
         cohort: Positive | None = None,
         epsilon: Positive | None = None,
     ) -> None:

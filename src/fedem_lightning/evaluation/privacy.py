@@ -1,11 +1,13 @@
-"""What a run with `aggregation=private` has spent: epsilon at a given delta, by dp-accounting (extra `privacy`)."""
+"""What a run with `aggregation=private` has spent: epsilon at a given delta."""
 
-import sys
+import math
 from typing import Any
 
 from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.cohort import expected_size
 from fedem_lightning.errors import require
+from fedem_lightning.evaluation.accountant import epsilon_of, noise_for
+from fedem_lightning.protocol import Algorithm
 
 SIMULATED = (
     "nobody else knows the seed, from which cohorts and noise are drawn, by a generator that is not cryptographic"
@@ -31,16 +33,19 @@ def spent(
         deployed: whether clients are processes of their own.
 
     Returns:
-        epsilon (None: infinite), delta, noise_multiplier, clip (S of the last round), sampling (q), n_clients: of the
-        federation that the guarantee is for, more than T with `cohort`; and assumptions: when it holds.
+        epsilon (None: infinite), an upper bound; accountant: how it was found (None: there is none); delta,
+        noise_multiplier, clip (S of the last round), sampling (q), n_clients: of the federation that the guarantee is
+        for, more than T with `cohort`; and assumptions: when it holds.
 
     """
     size = expected_size(participation, n_clients)
     q = size / n_clients
     z = float(rule.z)
-    epsilon = epsilon_of(z, q, rounds, rule.delta) if z > 0 else None
+    found = epsilon_of(z, q, rounds, rule.delta) if z > 0 else None
+    finite = found is not None and math.isfinite(found.value)
     return {
-        "epsilon": epsilon,
+        "epsilon": found.value if found and finite else None,
+        "accountant": found.accountant if found and finite else None,
         "delta": rule.delta,
         "noise_multiplier": z,
         "clip": float(rule.length),
@@ -54,40 +59,31 @@ def choose_noise(rule: PrivateMean, q: float, size: float, rounds: int) -> None:
     """Sets z so that `rounds` means spend the rule's epsilon, once; see `spent` for q; q T is the size of a cohort.
 
     Raises:
-        UserError: the number of rounds is not known, or the count of short updates has too little noise for z.
+        UserError: the number of rounds is not known, no noise is enough for so small an epsilon, or the count of short
+            updates has too little noise for z.
 
     """
     if rule.epsilon is None or float(rule.z) > 0:
         return
     require(rounds > 0, "aggregation.epsilon: the number of rounds must be known before; set trainer.max_epochs")
-    from dp_accounting import calibrate_dp_mechanism
-
-    accountant = _accountant()
-    z = calibrate_dp_mechanism(accountant, lambda z: _event(z, q, rounds), rule.epsilon, rule.delta, tol=1e-4)
-    rule.z.fill_(z)
+    rule.z.fill_(noise_for(rule.epsilon, q, rounds, rule.delta))
     rule.noise_of_updates(rule.cohort or size)
 
 
-def epsilon_of(noise_multiplier: float, q: float, rounds: int, delta: float) -> float:
-    """epsilon of `rounds` Gaussian mechanisms on samples drawn independently with probability q (add or remove one)."""
-    if not rounds:
-        return 0.0
-    return float(_accountant()().compose(_event(noise_multiplier, q, rounds)).get_epsilon(delta))
+def plan_privacy(algorithm: Algorithm, n_clients: int, rounds: int) -> dict[str, Any] | None:
+    """What the planned rounds will have spent, before the first one; see `spent`. None: no rule adds noise.
 
+    It chooses the noise where that follows from an epsilon, and finds what `choose_noise` refuses.
 
-def _event(noise_multiplier: float, q: float, rounds: int) -> Any:
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+    Args:
+        algorithm: before its training.
+        n_clients: T.
+        rounds: that are planned; -1: their number is not known.
 
-    mechanism = GaussianDpEvent(noise_multiplier)
-    return SelfComposedDpEvent(mechanism if q == 1 else PoissonSampledDpEvent(q, mechanism), rounds)
-
-
-def _accountant() -> Any:
-    """The class of the accountant, imported without messages."""
-    from absl import logging
-    from dp_accounting.pld import PLDAccountant
-
-    logging.set_verbosity(logging.ERROR)
-    # absl closes any other stream when Hydra configures the logging of the next job
-    logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
-    return PLDAccountant
+    """
+    rule = algorithm.aggregation
+    if not isinstance(rule, PrivateMean):
+        return None
+    size = expected_size(algorithm.participation, n_clients)
+    choose_noise(rule, size / n_clients, size, rounds)
+    return spent(rule, algorithm.participation, n_clients, rounds) if rounds > 0 else None

@@ -21,6 +21,7 @@ from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, UserError
+from fedem_lightning.evaluation.privacy import plan_privacy
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, own_backbone
@@ -43,7 +44,7 @@ from fedem_lightning.run.run_folder import (
     rounds_of,
 )
 from fedem_lightning.run.stopping import StopSignals
-from fedem_lightning.run.summary import print_summary
+from fedem_lightning.run.summary import print_summary, privacy_line
 from fedem_lightning.startup.rank import decide, in_another_process
 
 
@@ -90,6 +91,8 @@ def run(
         callbacks = build_callbacks(config, folder, run_title({**choices, "seed": config.seed}))
         trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))
         require_group(trainer, size)
+        clients = data.federation.clients()
+        private = plan_privacy(model, len(clients), config.trainer.max_epochs) if checkpoint is None else None
         stop.listen_for(trainer)
         loggers = trainer.loggers[1:]  # beside metrics.csv
         if trainer.is_global_zero:
@@ -98,6 +101,8 @@ def run(
             _announce(config, folder, model, data, trainer)
             if rates:
                 print(rate_line(rates, config, choices, way_to_choose), flush=True)
+            if private is not None:
+                print(f"planned {privacy_line(private, len(clients))}", flush=True)
             _announce_resumption(checkpoint, stop.resumed_rounds)
         names = _names(config, choices, overrides, flags) | {"learning_rates": [rate._asdict() for rate in rates]}
         results: dict[str, Any] = {}

@@ -92,15 +92,18 @@ def by_class_line(balanced_accuracy: float | None, auroc: float | None, sensitiv
 
 
 def _privacy_lines(results: dict[str, Any]) -> list[str]:
-    found = results.get("privacy")
-    if found is None:
-        return []
+    return [privacy_line(results["privacy"], results["n_clients"])] if results.get("privacy") else []
+
+
+def privacy_line(found: dict[str, Any], own: int) -> str:
+    """What `evaluation.privacy.spent` has found for a run of so many clients of its own."""
     epsilon = "infinite" if found["epsilon"] is None else f"{found['epsilon']:.3g}"
-    n, own = found["n_clients"], results["n_clients"]
+    n = found["n_clients"]
     whose = "a client" if n == own else f"a client among {n}, with the noise for so many; the run has {own}"
-    said = f"privacy of {whose}: epsilon {epsilon} at delta {found['delta']:g}"
+    loose = " by RDP, a loose upper bound" if found.get("accountant") == "RDP" else ""
+    said = f"privacy of {whose}: epsilon {epsilon} at delta {found['delta']:g}{loose}"
     assumed = found.get("assumptions") or []  # older runs say none
-    return [said + (f", if {assumed[0]}" if assumed and found["epsilon"] is not None else "")]
+    return said + (f", if {assumed[0]}" if assumed and found["epsilon"] is not None else "")
 
 
 def _number(value: float | None, factor: float) -> str:

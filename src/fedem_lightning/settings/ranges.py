@@ -27,6 +27,7 @@ AboveOne = Annotated[float, Gt(1)]
 Share = Annotated[float, Ge(0), Le(1)]
 PositiveShare = Annotated[float, Gt(0), Le(1)]
 BelowOne = Annotated[float, Ge(0), Lt(1)]
+AboveZeroBelowOne = Annotated[float, Gt(0), Lt(1)]
 ShareOrNumber = Annotated[float, Gt(0), Predicate(_share_or_number), "a fraction up to 1 or a number from 2 on"]
 BelowHalf = Annotated[float, Ge(0), Lt(0.5)]
 FaultyClients = Annotated[
