@@ -1,41 +1,24 @@
 """Networks that draw random numbers of their own, from the global generators of torch, NumPy and Python."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 from fedem_lightning import APFL, ClientSGD, Engine, FedAvg, FedEM, LoopEngine, VmapEngine
 from fedem_lightning.callbacks import RoundCheckpoint
 from helpers.federations import make_data, make_trainer, parameters
+from helpers.networks import DRAWS, Drawing
 
-DRAWS: dict[str, Callable[[torch.Tensor, bool], torch.Tensor]] = {
-    "dropout": lambda h, training: F.dropout(h, 0.3, training),
-    "alpha dropout": lambda h, training: F.alpha_dropout(h, 0.3, training),
-    "noise, in scores too": lambda h, training: h + 0.1 * torch.randn_like(h),
-    "little noise": lambda h, training: h + 1e-3 * torch.randn_like(h) if training else h,
-    "python": lambda h, training: h * (1 + random.random()) if training else h,
-    "numpy": lambda h, training: h * float(1 + np.random.rand()) if training else h,
-}
 STACKED = pytest.mark.filterwarnings("ignore:engine. vmap cannot stack this backbone, loop takes over")
 
 
-class Drawing(nn.Module):
-    """Two layers with random numbers in between."""
-
-    def __init__(self, draw: str) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.body, self.head, self.draw = nn.Linear(4, 5), nn.Linear(5, 3), DRAWS[draw]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.draw(self.body(x).tanh(), self.training))
+def network(draw: str) -> Drawing:
+    torch.manual_seed(0)
+    return Drawing((4,), 3, [5], draw)
 
 
 def trained(model: Any, rounds: int, seed: int, **options: Any) -> torch.Tensor:
@@ -50,7 +33,7 @@ def trained(model: Any, rounds: int, seed: int, **options: Any) -> torch.Tensor:
     trainer.test(model, data, verbose=False)
     after = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
     # a network that draws in scores does so when it is checked before the first round, too
-    assert torch.equal(after[0], before[0]) or model.components[0].draw is DRAWS["noise, in scores too"]
+    assert torch.equal(after[0], before[0]) or model.components[0].draw == "noise in scores too"
     assert after[1:] == before[1:]
     scores = [*model.clients.test_loss, *(v for name, v in sorted(model.curves[rounds].items()) if "loss" in name)]
     return torch.cat([parameters(model), torch.tensor(scores)]).nan_to_num()
@@ -62,7 +45,7 @@ def trained(model: Any, rounds: int, seed: int, **options: Any) -> torch.Tensor:
 def test_a_resumed_run_has_the_same_bits(draw: str, engine: str, tmp_path: Path) -> None:
     def fresh() -> FedEM:
         sgd = ClientSGD(lr=0.3, momentum=0.9)
-        return FedEM(Drawing(draw), 4, 2, batch_size=4, participation=2, client_optimizer=sgd, engine=engine)
+        return FedEM(network(draw), 4, 2, batch_size=4, participation=2, client_optimizer=sgd, engine=engine)
 
     saving = {"callbacks": [RoundCheckpoint(2, keep=9, dirpath=tmp_path)], "enable_checkpointing": True}
     straight = trained(fresh(), 4, seed=1, **saving)
@@ -74,15 +57,25 @@ def test_a_resumed_run_has_the_same_bits(draw: str, engine: str, tmp_path: Path)
 @pytest.mark.parametrize(("kind", "draw"), [(FedAvg, "dropout"), (FedAvg, "little noise"), (APFL, "python")])
 def test_training_depends_neither_on_blocks_nor_on_the_engine(kind: Any, draw: str) -> None:
     engines: list[Engine] = [LoopEngine(), LoopEngine(block_size=1), VmapEngine(), VmapEngine(block_size=1)]
-    models = [kind(Drawing(draw), 4, batch_size=4, client_optimizer=ClientSGD(lr=0.3), engine=e) for e in engines]
+    models = [kind(network(draw), 4, batch_size=4, client_optimizer=ClientSGD(lr=0.3), engine=e) for e in engines]
     first, *others = (trained(model, 2, seed=i) for i, model in enumerate(models))
     for other in others:
         torch.testing.assert_close(other, first, rtol=0, atol=1e-6)
-    assert not torch.equal(trained(kind(Drawing(draw), 4, batch_size=4, seed=1), 2, seed=0), first)
+    assert not torch.equal(trained(kind(network(draw), 4, batch_size=4, seed=1), 2, seed=0), first)
 
 
 def test_vmap_says_that_it_cannot_stack_such_a_network() -> None:
-    model = FedAvg(Drawing("little noise"), 4, engine="vmap")
+    model = FedAvg(network("little noise"), 4, engine="vmap")
     with pytest.warns(UserWarning, match=r"loop takes over \(it draws random numbers of its own"):
         trained(model, 1, seed=0)
     assert model.engine.name == "loop"
+
+
+def test_a_resumed_run_without_a_round_left_knows_which_engine_ran(tmp_path: Path) -> None:
+    """results.json names the engine."""
+    saving = {"callbacks": [RoundCheckpoint(2, dirpath=tmp_path)], "enable_checkpointing": True}
+    with pytest.warns(UserWarning, match="loop takes over"):
+        trained(FedAvg(network("dropout"), 4, engine="vmap"), 2, seed=0, **saving)
+    resumed = FedAvg(network("dropout"), 4, engine="vmap")
+    make_trainer(2).fit(resumed, make_data(), ckpt_path=tmp_path / "round-000002.ckpt", weights_only=True)
+    assert (resumed.engine.name, resumed.engine.reason) == ("loop", "vmap cannot stack this backbone")

@@ -1,9 +1,11 @@
 """Kills runs at random moments, continues them, and compares every file with that of a run that nobody killed.
 
     python tests/helpers/kill_resume.py --kills 2 --out table.md
+    python tests/helpers/kill_resume.py --kills 2 --kinds private dropout --only fedavg fedem
 
-A run is a fork of a process that has loaded all packages, and so takes a second. Prints a row for each method, engine
-and number of processes; the exit code is 1 if a run differs.
+A run is a fork of a process that has loaded all packages, and so takes a second. Prints a row for each kind of run,
+method, engine and number of processes; the exit code is 1 if a run differs. A run that a killed one refuses to continue
+in one line, with exit code 2, counts as refused.
 """
 
 import argparse
@@ -43,6 +45,17 @@ MORE = {
     "mocha": ["dataset.task=binary", "dataset.unseen_fraction=0"],
     **{key: ["backbone=mlp"] for key in ("fedala", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg")},
 }
+PRIVATE = ["aggregation=private", "aggregation.clip=0.5", "aggregation.delta=0.01", "algorithm.participation=0.5"]
+DRAWING = ["backbone=mlp", "backbone._target_=networks.Drawing"]
+KINDS = {
+    "usual": [],
+    "private": PRIVATE,
+    "quantile": [*PRIVATE, "aggregation.quantile=0.5", "aggregation.count_noise=2"],
+    "dropout": [*DRAWING, "+backbone.draw=dropout"],
+    "noise": [*DRAWING, "+backbone.draw='noise in scores too'"],
+}
+"""Private means (of a clipping length that is fixed or follows a quantile), and networks with random numbers of their
+own."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +66,14 @@ class Setting:
     engine: str = "loop"
     processes: int = 1
     more: tuple[str, ...] = ()
+    kind: str = "usual"
 
     @property
     def arguments(self) -> list[str]:
         """The words of the command line."""
         chosen = [f"algorithm={self.algorithm}", f"engine={self.engine}", f"trainer.devices={self.processes}"]
         data, more = DATA.get(self.algorithm, NPZ), MORE.get(self.algorithm, [])
-        return [*RUN, *chosen, *data, *more, *self.more]
+        return list(dict.fromkeys([*RUN, *chosen, *data, *more, *KINDS[self.kind], *self.more]))
 
 
 @dataclass
@@ -69,11 +83,12 @@ class Found:
     setting: Setting
     kills: int = 0
     differing: list[str] = field(default_factory=list)
+    refused: str = ""
 
     def row(self) -> str:
         """A row of the table."""
-        s, files = self.setting, ", ".join(self.differing) or "equal"
-        return f"| `{s.algorithm}` | {s.engine} | {s.processes} | {self.kills} | {files} |"
+        s, files = self.setting, self.refused or ", ".join(self.differing) or "equal"
+        return f"| {s.kind} | `{s.algorithm}` | {s.engine} | {s.processes} | {self.kills} | {files} |"
 
 
 def write_data(path: Path) -> None:
@@ -114,6 +129,9 @@ def chain(setting: Setting, place: Path, kills: int, seed: int) -> Found:
             found.differing = [f"exit code {codes[0]}: {_last_line(killed)}"]
             return found
     codes = _wait(_start(killed, setting, "ckpt_path=auto"))
+    if codes[0] == 2:
+        found.refused = f"refused: {_last_line(killed)}"
+        return found
     if codes != [0] * setting.processes:
         found.differing = [f"exit codes {codes}: {_last_line(killed)}"]
         return found
@@ -244,12 +262,13 @@ def load_packages() -> None:
         getattr(algorithms, name)
 
 
-def all_settings() -> list[Setting]:
-    """Every shipped method, one by one and stacked, in one process and in two."""
+def all_settings(kinds: list[str]) -> list[Setting]:
+    """Every shipped method, one by one and stacked, in one process and in two, in runs of these kinds."""
     from fedem_lightning.run.usage import CONFIG_DIR
 
     names = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml"))
-    return [Setting(name, engine, n) for name in names for engine in ("loop", "vmap") for n in (1, 2)]
+    engines = ("loop", "vmap")
+    return [Setting(m, engine, n, kind=k) for k in kinds for m in names for engine in engines for n in (1, 2)]
 
 
 def _job(job: tuple[Setting, Path, int, int]) -> Found:
@@ -265,13 +284,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=2, help="kills of each run")
     parser.add_argument("--only", nargs="*", default=[], help="names of methods")
+    parser.add_argument("--kinds", nargs="*", default=["usual"], choices=KINDS, help="kinds of runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--out", type=Path, help="file for the table")
     given = parser.parse_args()
     torch.set_num_threads(1)
     load_packages()
-    settings = [s for s in all_settings() if not given.only or s.algorithm in given.only]
+    settings = [s for s in all_settings(given.kinds) if not given.only or s.algorithm in given.only]
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder) / "data.npz")
@@ -280,10 +300,11 @@ def main() -> int:
             found = pool.map(_job, jobs, chunksize=1)
     wrong = sum(bool(f.differing) for f in found)
     kills, seconds = sum(f.kills for f in found), time.monotonic() - start
-    total = f"{kills} kills of {len(found)} runs in {seconds:.0f} s; {wrong} differ"
+    refused = sum(bool(f.refused) for f in found)
+    total = f"{kills} kills of {len(found)} runs in {seconds:.0f} s; {wrong} differ, {refused} refused"
     print(total)
     if given.out:
-        head = ["| method | engine | processes | kills | files |", "|---|---|---|---|---|"]
+        head = ["| kind | method | engine | processes | kills | files |", "|---|---|---|---|---|---|"]
         given.out.write_text("\n".join([*head, *(f.row() for f in found), "", total, ""]))
     return int(wrong > 0)
 

@@ -149,6 +149,7 @@ class FederatedAlgorithm(
         made |= {"server_optimizer": self.server_optimizer, "engine": self._engine_choice}
         self.save_hyperparameters(plain({"algorithm": type(self), **arguments, **made}))
         self._engine: Engine | None = None
+        self.engine_gave_up = False  # in the process that wrote the checkpoint from which this one goes on
         self.statistics = Statistics()
         self.round_metrics = RoundMetrics()
         self.federation_digest: str | None = None  # digest of the training data

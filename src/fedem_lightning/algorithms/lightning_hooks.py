@@ -44,6 +44,7 @@ class Trained(Algorithm, Protocol):
     test_samples: SampleScores | None
     class_scores: dict[str, Any] | None
     federation_digest: str | None
+    engine_gave_up: bool
     personalizes_seen: bool
     personalize_fraction: float
     server_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -115,7 +116,9 @@ class LightningHooks:
     def on_fit_start(self: Trained) -> None:
         """Plans the rounds, and says so where nobody has chosen the learning rate."""
         self.train()  # as Lightning expects; an earlier round or evaluation may have left them in eval mode
-        self.resolve_engine(self.device)  # copies the networks, before a profiler adds hooks to them
+        engine = self.resolve_engine(self.device)  # copies the networks, before a profiler adds hooks to them
+        if self.engine_gave_up:
+            engine.give_up()
         self.statistics.plan(self.trainer.max_epochs or 0)
         if self.uses_client_optimizer and self.made_with.get("client_optimizer") is None and not self.statistics.rounds:
             rank_zero_only(print)(
@@ -186,6 +189,7 @@ class LightningHooks:
         checkpoint["statistics"], checkpoint["diagnostics"] = self.statistics.state_dict(), self.diagnostics
         checkpoint["federation"], checkpoint["cohort_secret"] = self.federation_digest, self.cohort_secret
         checkpoint["schema"] = None if self.schema is None else self.schema.state()
+        checkpoint["engine_gave_up"] = self.engine.gives_up
         checkpoint["recipe"] = recipe_of(self)  # type: ignore[arg-type]
         checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = self._saved_arguments  # for load_from_checkpoint
 
@@ -197,6 +201,7 @@ class LightningHooks:
         self.schema, self._guest = schema_of(checkpoint), None
         self.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
         self.cohort_secret = checkpoint.get("cohort_secret", "")
+        self.engine_gave_up = checkpoint.get("engine_gave_up", False)
         # Lightning loads the tensors before `trainer.precision=64-true` makes the model double, and would lose bits
         take_dtypes(self, checkpoint["state_dict"])  # type: ignore[arg-type]
 

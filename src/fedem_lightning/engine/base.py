@@ -31,6 +31,7 @@ class Engine(Recorded, ABC):
     reason = "asked for"  # why this engine was selected
     default_gb: float
     copies: int  # copies of each learner's state that exist at the same time
+    gives_up = False  # whether another engine has taken over, because this one cannot run the backbone
 
     def __init__(self, block_size: PositiveInt | None = None, memory_gb: Positive | None = None) -> None:
         self.block_size, self.memory_gb = block_size, memory_gb
@@ -38,6 +39,9 @@ class Engine(Recorded, ABC):
     def resolve(self, backbone: nn.Module, device: torch.device) -> "Engine":
         """The engine that runs this backbone on this device, prepared for it."""
         return self
+
+    def give_up(self) -> None:
+        """Leaves the backbone to another engine, as an earlier process of this run did."""
 
     @abstractmethod
     def run(

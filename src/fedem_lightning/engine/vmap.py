@@ -52,7 +52,13 @@ class VmapEngine(Engine):
         self._stacked, self._trusted = StackedBackbone.of(backbone), False
         self._checked = False  # whether the backbone draws random numbers of its own
         self._loop: LoopEngine | None = None
+        self.name, self.gives_up = type(self).name, False
         return self
+
+    def give_up(self) -> None:
+        """Leaves the backbone to `loop`."""
+        self._loop, self.name = LoopEngine(self.block_size, self.memory_gb), "loop"
+        self.reason, self.gives_up = "vmap cannot stack this backbone", True
 
     def run(
         self,
@@ -76,8 +82,8 @@ class VmapEngine(Engine):
             except RuntimeError as error:  # torch.func has no rule for an operation
                 reason = str(error).strip().splitlines()[0]
                 warnings.warn(f"engine: vmap cannot stack this backbone, loop takes over ({reason})", stacklevel=2)
-                self._loop, self.name = LoopEngine(self.block_size, self.memory_gb), "loop"
-                self.reason = "vmap cannot stack this backbone"
+                self.give_up()
+        assert self._loop is not None
         return self._loop.run(step, learners, block, batches, weights, progress)
 
     def _check_randomness(self, step: LocalStep, learners: Learner, block: Block) -> None:
