@@ -262,13 +262,13 @@ def load_packages() -> None:
         getattr(algorithms, name)
 
 
-def all_settings(kinds: list[str]) -> list[Setting]:
-    """Every shipped method, one by one and stacked, in one process and in two, in runs of these kinds."""
+def all_settings(kinds: list[str], processes: list[int]) -> list[Setting]:
+    """Every shipped method, one by one and stacked, in runs of these kinds and numbers of processes."""
     from fedem_lightning.run.usage import CONFIG_DIR
 
     names = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml"))
     engines = ("loop", "vmap")
-    return [Setting(m, engine, n, kind=k) for k in kinds for m in names for engine in engines for n in (1, 2)]
+    return [Setting(m, engine, n, kind=k) for k in kinds for m in names for engine in engines for n in processes]
 
 
 def _job(job: tuple[Setting, Path, int, int]) -> Found:
@@ -284,6 +284,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=2, help="kills of each run")
     parser.add_argument("--only", nargs="*", default=[], help="names of methods")
+    parser.add_argument("--processes", nargs="*", type=int, default=[1, 2], help="numbers of processes")
     parser.add_argument("--kinds", nargs="*", default=["usual"], choices=KINDS, help="kinds of runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
@@ -291,7 +292,7 @@ def main() -> int:
     given = parser.parse_args()
     torch.set_num_threads(1)
     load_packages()
-    settings = [s for s in all_settings(given.kinds) if not given.only or s.algorithm in given.only]
+    settings = [s for s in all_settings(given.kinds, given.processes) if not given.only or s.algorithm in given.only]
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder) / "data.npz")
