@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.settings.check import Checked
-from fedem_lightning.settings.ranges import BelowOne, Positive, TwoOrMore
+from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt, TwoOrMore
 
 TaskName = Literal["classification", "binary", "regression"]
 
@@ -73,10 +73,13 @@ class Classification(Checked):
     """
 
     n_classes: TwoOrMore
-    n_targets: int = 1
-    class_weights: Sequence[float] | None = None
+    n_targets: PositiveInt = 1
+    class_weights: Sequence[Positive] | None = None
     label_smoothing: BelowOne = 0.0
     weigh_training_only: bool = False
+
+    def __post_init__(self) -> None:
+        _check_weights(self.class_weights, self.n_classes)
 
     @property
     def n_outputs(self) -> int:
@@ -142,10 +145,13 @@ class BinaryClassification(Checked):
 
     """
 
-    n_classes: int = 2
-    n_targets: int = 1
-    class_weights: Sequence[float] | None = None
+    n_classes: Literal[2] = 2
+    n_targets: Literal[1] = 1
+    class_weights: Sequence[Positive] | None = None
     weigh_training_only: bool = False
+
+    def __post_init__(self) -> None:
+        _check_weights(self.class_weights, 2)
 
     @property
     def n_outputs(self) -> int:
@@ -197,9 +203,9 @@ class Regression(Checked):
 
     """
 
-    n_outputs: int = 1
+    n_outputs: PositiveInt = 1
     noise_scale: Positive = 1.0
-    n_targets: int = 1
+    n_targets: PositiveInt = 1
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -230,6 +236,11 @@ class Regression(Checked):
         """Scores of predicted means [n, n_outputs]."""
         mse = (prediction - y.view_as(prediction)).square().flatten(1).mean(dim=1)
         return {"mse": mse, "loss": self.losses(prediction, y)}
+
+
+def _check_weights(weights: Sequence[float] | None, n_classes: int) -> None:
+    fits = weights is None or len(weights) == n_classes
+    require(fits, f"class_weights: expected {n_classes} numbers, one for each class, got {weights}")
 
 
 def _mix_log_probs(predictions: Tensor, pi: Tensor) -> Tensor:

@@ -3,12 +3,10 @@
 import re
 from pathlib import Path
 
-import torch
-
 from fedem_lightning.data.arrays import check_features, check_labels
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.npz import read_npz
-from fedem_lightning.data.samples import Arrays
+from fedem_lightning.data.samples import Arrays, as_tensor
 from fedem_lightning.errors import UserError, require
 
 
@@ -30,7 +28,7 @@ def read_proxy(path: str | Path, federation: Federation) -> Arrays:
     require(n_classes is not None and isinstance(own, Arrays), "adaptation.proxy: expected a federation with labels")
     assert isinstance(own, Arrays)
     y, _ = check_labels(arrays["y"], n_classes, len(arrays["x"]))
-    public = Arrays(torch.from_numpy(check_features(arrays["x"])), torch.from_numpy(y), own.mean, own.std, own.invert)
+    public = Arrays(as_tensor(check_features(arrays["x"])), as_tensor(y), own.mean, own.std, own.invert)
     fits = public.in_shape == own.in_shape
     require(fits, f"adaptation.proxy: expected samples of shape {own.in_shape}, got {public.in_shape}")
     return public

@@ -19,6 +19,7 @@ from fedem_lightning.data.partitions import Partition, PartitionName
 from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.records.hyperparameters import plain
+from fedem_lightning.settings.expected import given
 from fedem_lightning.settings.ranges import Names
 from fedem_lightning.tasks import make_task
 
@@ -60,7 +61,9 @@ def checked_federation(
     else:
         y, notes = _numbered(y, notes)
         y, n_classes = check_labels(y, n_classes, len(x))
-    x = np.require(check_features(x, owner, own_names), requirements="W")  # torch takes no read-only arrays
+    x = check_features(x, owner, own_names)
+    if looks_like_pixels(x):
+        warnings.warn("x: numbers in 0..255 look like pixels; give them as uint8, or divide by 255", stacklevel=3)
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         x, notes["images"] = channels_last(x)
     if coarse is not None:
@@ -98,10 +101,12 @@ def as_array(name: str, values: Any) -> np.ndarray:
     expected = f"{name}: expected an array, got a {type(values).__name__}"
     is_data = isinstance(values, torch.utils.data.Dataset)
     require(not is_data, f"{expected}; stack its samples, such as torch.stack([x for x, y in DATA])")
+    require(not np.ma.is_masked(values), f"{expected} with masked values; leave their samples out, or fill them")
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, a tensor with a gradient
-        raise UserError(f"{expected} ({error})") from error
+        raise UserError(f"{expected} ({' '.join(str(error).split())})") from error
+    array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "U" and not isinstance(values, np.ndarray):
         array = np.asarray(values, dtype=object)  # from a list: otherwise NaN would become a string
     if array.dtype.kind not in ("O", "T") or array.ndim != 1:
@@ -126,6 +131,13 @@ def _check_kept(name: str, array: np.ndarray, kind: type | tuple[type, ...]) -> 
         said = "is beyond 64 bits"
     wrong = int(kept.argmin()) if len(kept) else 0
     require(bool(kept.all()), f"{name}: number {wrong}, {shown(str(array[wrong : wrong + 1].tolist()))}, {said}")
+
+
+def as_rows(name: str, values: Any) -> np.ndarray:
+    """The same as `as_array`, of at least one axis."""
+    array = as_array(name, values)
+    require(array.ndim > 0, f"{name}: expected an array with an entry for each sample, got {given(values)}")
+    return array
 
 
 def strings_or_whole(column: pd.Series) -> np.ndarray:
@@ -173,6 +185,11 @@ def check_features(x: np.ndarray, client: np.ndarray | None = None, names: Seque
             said = f"x: whole numbers of up to {most} become float32, where neighbours are one value beyond 2^24"
             warnings.warn(f"{said}; subtract their smallest, or divide them", stacklevel=2)
     return x if x.dtype in (np.uint8, np.float32, np.float64) else x.astype(np.float32)
+
+
+def looks_like_pixels(x: np.ndarray) -> bool:
+    """Whether numbers [n, ...] of images are in 0..255, where training expects about [0, 1]."""
+    return x.dtype != np.uint8 and x.ndim in (3, 4) and bool(x.min() >= 0 and 64 < x.max() <= 255)
 
 
 def check_images(x: np.ndarray, origin: str) -> np.ndarray:
@@ -223,6 +240,7 @@ def check_targets(y: np.ndarray, n: int) -> np.ndarray:
     """Returns real targets [n] or [n, k], whole numbers as float32; anything else is a UserError."""
     require(y.dtype.kind in "fiub", f"y: expected numbers, got dtype {y.dtype}")
     require(y.ndim in (1, 2) and len(y) == n, f"y: expected shape ({n},) or ({n}, targets), got {y.shape}")
+    require(y.size > 0, f"y: expected at least one target, got shape {y.shape}")
     check_finite("y", y)
     return y if y.dtype in (np.float32, np.float64) else y.astype(np.float32)
 

@@ -1,7 +1,7 @@
 """The data module for Lightning: an epoch is a round, and its only batch is the federation."""
 
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,19 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.partitions import Partition, PartitionName
 from fedem_lightning.data.printing import printable
 from fedem_lightning.records.hyperparameters import constructor_arguments, plain
-from fedem_lightning.settings.check import Checked
-from fedem_lightning.settings.ranges import Names, ShareOrNumber
+from fedem_lightning.settings.check import Checked, check_arguments
+from fedem_lightning.settings.ranges import (
+    BelowOne,
+    Count,
+    Fractions,
+    Names,
+    Positive,
+    PositiveInt,
+    Seed,
+    ShareOrNumber,
+    TwoOrMore,
+)
+from fedem_lightning.tasks import TaskName
 
 
 class OneBatch:
@@ -58,22 +69,22 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
         names: np.ndarray | None = None,
         domain: np.ndarray | None = None,
         coarse: np.ndarray | None = None,
-        task: str = "classification",
-        n_classes: int | None = None,
-        noise_scale: float = 1.0,
-        label_smoothing: float = 0.0,
+        task: TaskName = "classification",
+        n_classes: TwoOrMore | None = None,
+        noise_scale: Positive = 1.0,
+        label_smoothing: BelowOne = 0.0,
         class_weights: ClassWeights | None = None,
         partition: PartitionName | Callable[..., Partition] = "natural",
         n_clients: ShareOrNumber | None = None,
-        alpha: float = 0.4,
-        beta: float = 10.0,
-        n_label_groups: int | None = None,
-        shards_per_client: int = 2,
-        min_samples: int = 10,
-        fractions: Sequence[float] = (0.6, 0.2, 0.2),
-        unseen_fraction: float = 0.0,
+        alpha: Positive = 0.4,
+        beta: Positive = 10.0,
+        n_label_groups: PositiveInt | None = None,
+        shards_per_client: PositiveInt = 2,
+        min_samples: Count = 10,
+        fractions: Fractions = (0.6, 0.2, 0.2),
+        unseen_fraction: BelowOne = 0.0,
         unseen: Names = (),
-        seed: int = 0,
+        seed: Seed = 0,
     ) -> "FederatedDataModule":
         """A data module from a user's own arrays.
 
@@ -127,6 +138,7 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
             "shards_per_client": shards_per_client,
             "min_samples": min_samples,
         }
+        check_arguments("", cls.from_arrays, options | dealing | {"class_weights": class_weights})
         made = checked_federation(
             x, y, client, split, names, domain, coarse, **options, weights=class_weights, options=dealing
         )

@@ -9,6 +9,7 @@ import pandas as pd
 
 from fedem_lightning.data.columns import check_values, kind_of, numbers, words
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.settings.expected import given
 
 MAX_CATEGORIES = 1000
 """Of one column; one with more, such as a number of the row, would make the samples very large and teach nothing."""
@@ -155,6 +156,7 @@ class TableFeatures:
             UserError: a column is missing, a value is missing or infinite, or a column of numbers holds something else.
 
         """
+        require(isinstance(frame, pd.DataFrame), f"table: expected a DataFrame, got {given(frame)}")
         check_values(frame, [column.name for column in self.columns], filled=self.missing is not None)
         x, start = np.zeros((len(frame), len(self.names)), dtype=np.float32), 0
         for column in self.columns:

@@ -19,7 +19,7 @@ from fedem_lightning.data.augmentation import Augmentation
 from fedem_lightning.data.digest import sha256_of, with_shapes
 from fedem_lightning.data.features import TableFeatures
 from fedem_lightning.data.positions import Positions, Split, ranks
-from fedem_lightning.data.samples import Arrays, Samples
+from fedem_lightning.data.samples import Arrays, Samples, as_tensor
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, fold
@@ -213,7 +213,7 @@ class Federation:
         cls, x: np.ndarray, y: np.ndarray, client: np.ndarray, split: np.ndarray, **more: Any
     ) -> "Federation":
         """Makes a federation as `from_samples` does, from x [n, ...] and y [n]."""
-        return cls.from_samples(Arrays(torch.from_numpy(x), torch.from_numpy(y)), client, split, **more)
+        return cls.from_samples(Arrays(as_tensor(x), as_tensor(y)), client, split, **more)
 
     def __repr__(self) -> str:
         n = sum(len(split) for split in self.splits.values())

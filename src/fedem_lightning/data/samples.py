@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -164,6 +165,12 @@ class Windows:
     def fingerprint(self) -> list[Tensor]:
         """The text and the length of a window, which a digest must include."""
         return [self.codes, torch.tensor(self.length)]
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """An array as a tensor of the same memory, or of a copy: torch takes no read-only ones and no negative strides."""
+    array = np.require(array, requirements="W")
+    return torch.from_numpy(array.copy() if min(array.strides, default=0) < 0 else array)
 
 
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:

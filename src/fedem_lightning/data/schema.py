@@ -11,10 +11,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.arrays import check_features, check_labels
+from fedem_lightning.data.arrays import as_rows, check_features, check_labels
 from fedem_lightning.data.features import TableFeatures
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.samples import Arrays, Samples, Windows
+from fedem_lightning.data.samples import Arrays, Samples, Windows, as_tensor
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.recipes import make, recipe
 from fedem_lightning.tasks import Task
@@ -129,7 +129,7 @@ class Schema:
 
         """
         if self.features is None or not isinstance(rows, pd.DataFrame):
-            return np.asarray(rows)
+            return as_rows("x", rows)
         x = self.features.transform(rows)
         for line in self.features.unknown(rows):
             warnings.warn(line, stacklevel=3)
@@ -142,7 +142,7 @@ class Schema:
             UserError: a label is not one of the classes.
 
         """
-        y = np.asarray(y)
+        y = as_rows("y", y)
         if not hasattr(self.task, "n_classes") or self.vocabulary is not None:
             return y
         if self.classes is not None and (y.dtype.kind in "SUO" or bool(np.isin(y.astype(str), self.classes).all())):
@@ -163,7 +163,6 @@ class Schema:
             UserError: the arrays have another form.
 
         """
-        x = np.require(x, requirements="W")  # torch takes no read-only arrays
         shapes = [self.raw_shape]
         if self.pixels is not None and len(self.raw_shape) == 3:
             shapes.append((self.raw_shape[-1], *self.raw_shape[:-1]))
@@ -173,17 +172,15 @@ class Schema:
         if tuple(x.shape[1:]) != self.raw_shape:
             x = np.moveaxis(x, 1, 3)
         if self.vocabulary is not None:
-            codes = torch.from_numpy(x.astype(np.int64))
-            return Codes(codes, codes if y is None else torch.from_numpy(np.asarray(y, dtype=np.int64)))
-        labels = (
-            torch.zeros(len(x), dtype=torch.int64) if y is None else torch.from_numpy(np.require(y, requirements="W"))
-        )
+            codes = as_tensor(x.astype(np.int64))
+            return Codes(codes, codes if y is None else as_tensor(np.asarray(y, dtype=np.int64)))
+        labels = torch.zeros(len(x), dtype=torch.int64) if y is None else as_tensor(y)
         if self.pixels is None:
             images = x.dtype == np.uint8 and x.ndim in (3, 4)
             require(not images, "x: expected floats as in training, got uint8 images")
-            return Arrays(torch.from_numpy(check_features(x)), labels)
+            return Arrays(as_tensor(check_features(x)), labels)
         require(x.dtype == np.uint8, f"x: expected uint8 images as in training, got {x.dtype}")
-        return Arrays(torch.from_numpy(x), labels, **self.pixels)
+        return Arrays(as_tensor(x), labels, **self.pixels)
 
     def state(self) -> dict[str, Any]:
         """The facts as plain values and tensors, for a checkpoint."""

@@ -4,11 +4,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
+
 from fedem_lightning.data.partitions.base import Labels, Partition
 from fedem_lightning.data.partitions.drawn import dirichlet, iid, quantity_skew, shards
 from fedem_lightning.data.partitions.owners import choose_clients, natural
 from fedem_lightning.data.partitions.pachinko_allocation import pachinko
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.expected import given
 
 __all__ = [
     "PARTITIONS",
@@ -45,5 +49,17 @@ def deal(
     check_arguments("", deal, locals())
     if isinstance(partition, str):
         partition = PARTITIONS[partition]
-    known = inspect.signature(partition).parameters
-    return partition(labels, seed, **{name: value for name, value in options.items() if name in known})
+    wanted = "partition: expected a function (labels, seed, ...) that returns a Partition"
+    try:
+        signature = inspect.signature(partition)
+        taken = {name: value for name, value in options.items() if name in signature.parameters}
+        signature.bind(labels, seed, **taken)
+    except (TypeError, ValueError) as error:  # it takes others, or is written in C
+        raise UserError(f"{wanted}, got {given(partition)} ({error})") from error
+    dealt = partition(labels, seed, **taken)
+    require(isinstance(dealt, Partition), f"{wanted}, which returned {given(dealt)}")
+    client = np.asarray(dealt.client)
+    fits = client.shape == (len(labels.y),) and client.dtype.kind == "i"
+    fits = fits and bool(((client >= -1) & (client < len(dealt.names))).all())
+    require(fits, f"{wanted}: the client of each sample, {len(labels.y)} numbers from -1 to {len(dealt.names) - 1}")
+    return dealt
