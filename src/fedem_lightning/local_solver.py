@@ -7,14 +7,13 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
-from fedem_lightning.errors import require
 from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.randomness import Purpose, fold
@@ -96,12 +95,8 @@ class ClientSGD(Checked):
         torch._foreach_add_(params, grads, alpha=-lr)
 
 
-def check_client_optimizer(optimizer: object) -> None:
-    """Raises UserError for an optimiser of torch's: the clients' models are stacked, and take their steps together."""
-    kind = getattr(optimizer, "func", optimizer)  # of a functools.partial
-    name = kind.__name__ if isinstance(kind, type) else type(kind).__name__
-    said = "client_optimizer: expected a ClientSGD, such as ClientSGD(lr=0.1, momentum=0.9)"
-    require(optimizer is None or isinstance(optimizer, ClientSGD), f"{said}, got {name}")
+ClientOptimizer = Annotated[ClientSGD, "a ClientSGD, such as ClientSGD(lr=0.1, momentum=0.9)"]
+"""No optimiser of torch's: the clients' models are stacked, and take their steps together."""
 
 
 @dataclass(frozen=True)

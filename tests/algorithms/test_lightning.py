@@ -236,21 +236,21 @@ NOT_MEANT: dict[str, tuple[Callable[[Any, FederatedDataModule], Any], str]] = {
     "predict": (lambda model, _: model.predict(torch.zeros(4, 4)), r"predict: .* model.client\(NAME\).predict\(x\)"),
     "a loader to predict": (
         lambda model, _: make_trainer(1).predict(model, loader()),
-        "data: .* got batches of Tensor",
+        "data: .* got an object of class DataLoader",
     ),
     "a loader to fit": (lambda model, _: make_trainer(1).fit(model, loader()), "data: .*from_arrays"),
     "an optimiser": (
         lambda model, data: make_model(FedAvg, data, client_optimizer=torch.optim.SGD(model.parameters(), lr=0.1)),
-        r"client_optimizer: expected a ClientSGD, such as ClientSGD\(lr=0.1, momentum=0.9\), got SGD",
+        r"client_optimizer: expected a ClientSGD, such as ClientSGD\(lr=0.1, .*\) or null, got an object of class SGD",
     ),
     "a maker of optimisers": (
         lambda _, data: make_model(FedAvg, data, client_optimizer=functools.partial(torch.optim.Adam, lr=0.1)),
-        "client_optimizer: .* got Adam",
+        "client_optimizer: .* got an object of class partial",
     ),
-    "an optimiser of an adaptation": (lambda *_: Finetune(client_optimizer=torch.optim.SGD), "got SGD"),  # type: ignore
+    "an optimiser of an adaptation": (lambda *_: Finetune(client_optimizer=torch.optim.SGD), "got the class SGD"),  # type: ignore
     "a server's optimiser": (
         lambda model, data: make_model(FedAvg, data, server_optimizer=torch.optim.SGD(model.parameters(), lr=0.1)),
-        "server_optimizer: expected a function that makes it, .* got an optimiser",
+        "server_optimizer: expected a function that makes an optimiser, .* got an object of class SGD",
     ),
 }
 

@@ -216,13 +216,22 @@ LINES = [
         -1,
         "algorithm.server_optimizer: the optimiser refuses lr=-1 (Invalid learning rate: -1)",
     ),
-    ("algorithm.server_optimizer", 3, "algorithm.server_optimizer: expected a function or null, got 3"),
+    (
+        "algorithm.server_optimizer",
+        3,
+        "algorithm.server_optimizer: expected a function that makes an optimiser, such as functools.partial(SGD, "
+        "lr=1.0) or null, got 3",
+    ),
     (
         "algorithm.server_optimizer._partial_",
         "yes",
         "algorithm.server_optimizer._partial_: expected true or false, got 'yes'",
     ),
-    ("algorithm.client_optimizer", 3, "algorithm.client_optimizer: expected a ClientSGD or null, got 3"),
+    (
+        "algorithm.client_optimizer",
+        3,
+        "algorithm.client_optimizer: expected a ClientSGD, such as ClientSGD(lr=0.1, momentum=0.9) or null, got 3",
+    ),
     (
         "algorithm.client_optimizer._target_",
         "torch.optim.SGD",

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from annotated_types import Ge, Gt, Le, Lt
 from omegaconf import OmegaConf
 from pydantic import AllowInfNan
@@ -150,10 +151,13 @@ def test_annotations_that_say_nothing_and_defaults_pass() -> None:
         Own(2, size="x")
 
 
-def test_only_plain_values_are_checked() -> None:
-    def function(weights: int, names: Sequence[str] = ()) -> None: ...
+def test_numbers_and_arrays_of_numpy_count_as_those_of_python() -> None:
+    def function(number: int, names: Sequence[str] = (), tensor: torch.Tensor | None = None) -> None: ...
 
-    check_arguments("key", function, {"weights": np.ones(3), "names": np.array(["a"]), "other": 3})
+    right = {"number": np.int64(3), "names": np.array(["a"]), "tensor": torch.ones(1), "other": 3}
+    check_arguments("key", function, right)
+    with pytest.raises(UserError, match=r"^key.number: expected a whole number, got an object of class ndarray$"):
+        check_arguments("key", function, {"number": np.ones(3)})
     with pytest.raises(UserError, match=r"^names: expected a list of text, got \[3\]"):
         check_arguments("", function, {"names": [3]})
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.local_solver import ClientSGD, LocalStep, check_client_optimizer
+from fedem_lightning.local_solver import ClientOptimizer, LocalStep
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.records.recipes import Recorded
@@ -27,8 +27,7 @@ class Adaptation(Recorded, ABC):
     tunes = True  # whether it trains the models; False: it takes models that clients cannot train, too
     columns: tuple[str, ...] = ()  # names in `OwnModels.columns`, which join the clients' table
 
-    def __init__(self, epochs: Count, client_optimizer: ClientSGD | None) -> None:
-        check_client_optimizer(client_optimizer)
+    def __init__(self, epochs: Count, client_optimizer: ClientOptimizer | None) -> None:
         self.epochs, self.client_optimizer = epochs, client_optimizer
 
     @abstractmethod

@@ -17,7 +17,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.positions import Positions
 from fedem_lightning.data.samples import Arrays, Joined
 from fedem_lightning.errors import require
-from fedem_lightning.local_solver import ClientSGD
+from fedem_lightning.local_solver import ClientOptimizer
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
@@ -56,7 +56,7 @@ class Dapper(Adaptation):
         lambdas: Grid = GRID,
         selection: SelectionSamples = "val",
         epochs: Count = 1,
-        client_optimizer: ClientSGD | None = None,
+        client_optimizer: ClientOptimizer | None = None,
     ) -> None:
         super().__init__(epochs, client_optimizer)
         require((proxy is not None) == (source == "proxy"), "proxy: expected a file with source=proxy only")

@@ -4,7 +4,7 @@ from typing import Literal
 
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.data.federation import Block
-from fedem_lightning.local_solver import ClientSGD
+from fedem_lightning.local_solver import ClientOptimizer
 from fedem_lightning.models.body_head import split_body_head
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.protocol import Algorithm
@@ -30,7 +30,7 @@ class Finetune(Adaptation):
     def __init__(
         self,
         epochs: Count = 1,
-        client_optimizer: ClientSGD | None = None,
+        client_optimizer: ClientOptimizer | None = None,
         part: Literal["all", "head", "body"] = "all",
         head: str | None = None,
     ) -> None:

@@ -13,7 +13,7 @@ from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.adaptation.selection import GRID, Best, Grid, SelectionSamples, sample_losses, selection_losses
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
-from fedem_lightning.local_solver import ClientSGD, LocalStep
+from fedem_lightning.local_solver import ClientOptimizer, LocalStep
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.protocol import Algorithm
 from fedem_lightning.settings.ranges import Count
@@ -77,7 +77,7 @@ class Interpolate(Adaptation):
         lambdas: Grid = GRID,
         selection: SelectionSamples = "val",
         epochs: Count = 1,
-        client_optimizer: ClientSGD | None = None,
+        client_optimizer: ClientOptimizer | None = None,
     ) -> None:
         super().__init__(epochs, client_optimizer)
         self.objective, self.selection = objective, selection

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import pandas as pd
 import pytorch_lightning as pl
@@ -20,16 +20,15 @@ from fedem_lightning.algorithms.deployment import Deployment
 from fedem_lightning.algorithms.lightning_hooks import LightningHooks
 from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.algorithms.prediction import Prediction
-from fedem_lightning.algorithms.server_step import ServerStep
+from fedem_lightning.algorithms.server_step import ServerStep, make_server_optimizer
 from fedem_lightning.compression import Compression
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
-from fedem_lightning.errors import require
 from fedem_lightning.evaluation.samples import SampleScores
 from fedem_lightning.faults import Faults
 from fedem_lightning.history import RoundMetrics, RoundObserver, Statistics
-from fedem_lightning.local_solver import ClientSGD, check_client_optimizer
+from fedem_lightning.local_solver import ClientOptimizer, ClientSGD
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone, make_components, model_state
 from fedem_lightning.models.features import users_network
@@ -42,7 +41,10 @@ from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import PositiveInt, Seed, Share, ShareOrNumber
 
-ServerOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+ServerOptimizer = Annotated[
+    Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    "a function that makes an optimiser, such as functools.partial(SGD, lr=1.0)",
+]
 """Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
 
 LIGHTNINGS_OPTIONS = ("map_location", "hparams_file", "strict", "weights_only")
@@ -104,7 +106,7 @@ class FederatedAlgorithm(
         n_components: PositiveInt = 1,
         *,
         pretrained: Sequence[str] | str = (),
-        client_optimizer: ClientSGD | None = None,
+        client_optimizer: ClientOptimizer | None = None,
         server_optimizer: ServerOptimizer | None = None,
         local_epochs: PositiveInt = 1,
         local_steps: PositiveInt | None = None,
@@ -133,13 +135,11 @@ class FederatedAlgorithm(
         self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
         self.networks = check_networks(networks)
         self.aggregation, self.compression, self.faults = make_aggregation(aggregation), compression, faults
-        check_client_optimizer(client_optimizer)
         self.client_optimizer = client_optimizer or ClientSGD()
-        wanted = "server_optimizer: expected a function that makes it, such as functools.partial(SGD, lr=1.0)"
-        require(server_optimizer is None or callable(server_optimizer), f"{wanted}, got an optimiser")
         self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
         parts = [pretrained] if isinstance(pretrained, str) else list(pretrained)
         self.components = make_components(backbone, n_components, seed, parts)
+        make_server_optimizer(self.server_optimizer, self.components)  # says early what is wrong with it
         none = torch.zeros(n_clients, dtype=torch.bool)
         self.register_buffer("has_frozen", none, persistent=frozen_bytes(self.components[0]) > 0)
         self._engine_choice = make_engine(engine)
@@ -186,6 +186,7 @@ class FederatedAlgorithm(
             UserError: the file is not intact, or does not say how to make an argument.
 
         """
+        check_arguments("", cls.load_from_checkpoint, {"checkpoint_path": checkpoint_path, "trust": trust})
         given = {name: value for name, value in arguments.items() if name not in LIGHTNINGS_OPTIONS}
         return model_of(read_checkpoint(Path(checkpoint_path)), cls, trust, given)
 

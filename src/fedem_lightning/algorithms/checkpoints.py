@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.data.schema import Schema
@@ -54,6 +55,21 @@ def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
     return checkpoint
 
 
+class CheckpointReader(TorchCheckpointIO):
+    """Reads a Trainer's checkpoints without executing code from them."""
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """The content of a local file, or of what Lightning finds at another address.
+
+        Raises:
+            UserError: see `read_checkpoint`.
+
+        """
+        if "://" in str(path):
+            return super().load_checkpoint(path, map_location, weights_only=True)
+        return read_checkpoint(Path(str(path)))
+
+
 def say_if_unverified(path: Path) -> None:
     """Prints a line if a checkpoint has no checksum."""
     if is_intact(path) is None:
@@ -82,6 +98,8 @@ def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given:
     except Exception as error:  # whatever is missing, or of another form
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise UserError(f"the checkpoint's parts are not those of a {type(model).__name__} ({reason})") from error
+    as_saved = model.schema is None or model.schema.n_clients == model.n_clients
+    require(as_saved, f"n_clients: the checkpoint is of other clients than the {model.n_clients} given; leave it out")
     return model.eval()
 
 

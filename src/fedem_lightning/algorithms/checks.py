@@ -1,13 +1,19 @@
 """Checks before the first round: options must be in range, and the method must be defined for the federation."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from fedem_lightning.algorithms.server_step import takes_plain_averages
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.protocol import Algorithm, Releases
+from fedem_lightning.settings.expected import given
 from fedem_lightning.tasks import BinaryClassification, Classification, Task
 
 RENAMED = {
@@ -43,10 +49,22 @@ def check_class(kind: type) -> None:
 
 def check_is_federation(batch: object) -> None:
     """Raises UserError for a batch of a loader: the one batch of a round is the whole federation."""
+    require(isinstance(batch, Federation), _no_federation(f"batches of {type(batch).__name__}"))
+
+
+def check_data(trainer: pl.Trainer) -> None:
+    """Raises UserError if the Trainer was given something that cannot yield a federation."""
+    loops = {"fit": trainer.fit_loop, "validate": trainer.validate_loop, "test": trainer.test_loop}
+    source = (loops | {"predict": trainer.predict_loop})[str(trainer.state.fn.value)]._data_source.instance
+    batches = isinstance(source, DataLoader | Dataset | Sequence | Mapping | Tensor | np.ndarray)
+    yields = isinstance(source, Iterable | pl.LightningDataModule | pl.LightningModule) and not batches
+    require(source is None or yields, _no_federation(given(source)))
+
+
+def _no_federation(got: str) -> str:
     made = "FederatedDataModule.from_arrays(x, y, client) makes one"
     instead = f"{made}; samples of a known client are predicted by model.client(NAME).predict(x)"
-    given = f"got batches of {type(batch).__name__}; {instead}"
-    require(isinstance(batch, Federation), f"the Trainer's data: expected a FederatedDataModule, {given}")
+    return f"the Trainer's data: expected a FederatedDataModule, got {got}; {instead}"
 
 
 def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
@@ -159,13 +177,19 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
         fits = is_tensor and given[-1:] == (task.n_outputs,)
         fits = fits and task.losses(outputs, y).shape == index.shape
     except Exception as error:  # a network may raise any error on samples of the wrong shape
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         shape = tuple(federation.in_shape)
         raise UserError(f"backbone: it does not take samples of shape {shape} for {kind} ({reason})") from error
     finally:
         backbone.train(was_training)
     require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a sample, the backbone gives {given}")
     return outputs
+
+
+def check_trains(outputs: Tensor) -> None:
+    """Raises UserError if no gradient comes back from a network's outputs."""
+    cut = "backbone: its outputs have no gradient: its forward detaches them, or does not use its parameters"
+    require(outputs.requires_grad, cut)
 
 
 def check_logits(outputs: Tensor, task: Task) -> None:

@@ -14,6 +14,7 @@ from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, joined
 from fedem_lightning.processes import Processes
+from fedem_lightning.settings.check import check_arguments
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -59,7 +60,7 @@ class Deployment:
             personal = algorithm.personal_models(t.to(algorithm.device))
         return ClientModels(tuple(schema.name(i) for i in t.tolist()), personal, schema)
 
-    def personalize(self, x: Any, y: Any, name: str = "new client") -> ClientModel:
+    def personalize(self, x: Any, y: Any, name: str | int = "new client") -> ClientModel:
         """The model that a new client gets from its samples. The algorithm does not change.
 
         A client that trained keeps its state; its samples only tune the model, if there is an adaptation.
@@ -73,12 +74,13 @@ class Deployment:
             UserError: the samples have another form, or the method has no model for new clients.
 
         """
+        check_arguments("", Deployment.personalize, {"name": name})
         _, schema = self._trained()
         x, labels = schema.x_of(x), schema.labels(y)
         require(len(x) == len(labels), f"y: expected {len(x)} labels, one for each sample, got {len(labels)}")
         everything = np.zeros(len(x), dtype=np.int64)
-        models = self.personalize_many(schema.samples_of(x, labels), everything, everything, (name,))
-        return models.model(name)
+        models = self.personalize_many(schema.samples_of(x, labels), everything, everything, (str(name),))
+        return models.model(str(name))
 
     def personalize_many(
         self, samples: Any, client: np.ndarray, split: np.ndarray, names: tuple[str, ...]

@@ -6,18 +6,28 @@ from typing import Any, Protocol
 import pandas as pd
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
-from fedem_lightning.algorithms.checkpoints import check_tensors, recipe_of, schema_of, take_dtypes
+from fedem_lightning.algorithms.checkpoints import (
+    CheckpointReader,
+    check_tensors,
+    recipe_of,
+    schema_of,
+    take_dtypes,
+)
 from fedem_lightning.algorithms.checks import (
     check_capabilities,
+    check_data,
     check_finite_models,
     check_fit,
     check_is_federation,
     check_logits,
+    check_trains,
 )
+from fedem_lightning.algorithms.server_step import make_server_optimizer
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
@@ -96,7 +106,7 @@ class LightningHooks:
 
     def configure_optimizers(self: Trained) -> torch.optim.Optimizer:
         """Makes the server optimiser."""
-        return self.server_optimizer(self.components.parameters())
+        return make_server_optimizer(self.server_optimizer, self.components)
 
     def setup(self: Trained, stage: str) -> None:
         """Arranges the weights for the Trainer's device, and keeps DDP from copying all buffers before every round.
@@ -107,10 +117,15 @@ class LightningHooks:
         self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
 
     def configure_callbacks(self: Trained) -> list[pl.Callback]:
-        """Adds none. Lightning calls this hook before all others, so the Trainer's options are checked here."""
+        """Adds none. Lightning calls this hook before all others, so what the Trainer was given is checked here."""
         private = self.aggregation.samples_independently
         check_trainer(self.trainer, self.client_optimizer.schedule, private)
         vars(rank_zero_only)["rank"] = self.trainer.global_rank  # Lightning's guess, RANK, may be another launch's
+        check_data(self.trainer)
+        compiled = getattr(self, "_compiler_ctx", None) is not None
+        require(not compiled, "torch.compile: a step of the model is a whole round; compile the backbone instead")
+        if type(self.trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # nobody chose another
+            self.trainer.strategy.checkpoint_io = CheckpointReader()
         return []
 
     def on_fit_start(self: Trained) -> None:
@@ -230,7 +245,9 @@ class LightningHooks:
             "model: it was trained on another federation (other x or labels, partition, split or seed)",
         )
         if self.remote is None and not self.statistics.rounds:  # a model that has been trained may go on
-            check_logits(check_fit(self.components[0], federation), federation.task)
+            outputs = check_fit(self.components[0], federation)
+            check_trains(outputs)
+            check_logits(outputs, federation.task)
         self.federation_digest, self._prepared = federation.digest(), federation
         self.schema = Schema.of(federation)
 

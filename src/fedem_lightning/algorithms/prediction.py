@@ -33,6 +33,17 @@ class Prediction:
         """
         raise UserError(f"model(x): {_WHO_PREDICTS}")
 
+    def to_onnx(self, *_: object, **__: object) -> NoReturn:
+        """Refuses Lightning's exports, which would call `forward`.
+
+        Raises:
+            UserError: it says what exports a client's model.
+
+        """
+        raise UserError(f"to_onnx, to_torchscript: {_WHO_PREDICTS}; fedem_lightning.export writes files of it")
+
+    to_torchscript = to_tensorrt = to_onnx
+
     def predict(self: Algorithm, block: Block) -> Tensor:
         """The clients' personal predictions (FedEM, Eq. 5), as `Task.predict` gives them, [n, ...]."""
         require(isinstance(block, Block), f"predict: expected a block of samples of clients; {_WHO_PREDICTS}")

@@ -1,12 +1,16 @@
 """Part of every algorithm: the server's step."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from fedem_lightning.aggregation import Means, Models
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.settings.expected import given
 
 
 class ServerStep:
@@ -56,6 +60,32 @@ class ServerStep:
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)  # configure_optimizers returns one
         optimizer.step()
+
+
+def make_server_optimizer(
+    maker: Callable[[list[nn.Parameter]], torch.optim.Optimizer], components: nn.ModuleList
+) -> torch.optim.Optimizer:
+    """The server optimiser of the components.
+
+    Raises:
+        UserError: the function makes none, refuses its options, or makes one that cannot take pseudo-gradients.
+
+    """
+    wanted = "server_optimizer: expected a function that makes an optimiser, such as functools.partial(SGD, lr=1.0)"
+    require(not isinstance(maker, type), f"{wanted}, got {given(maker)}, whose rate nobody chose")
+    parameters = list(components.parameters())
+    try:
+        made = maker(parameters)
+    except (TypeError, ValueError) as error:  # torch's refusal of an option
+        raise UserError(f"{wanted} ({' '.join(str(error).split())})") from error
+    require(isinstance(made, torch.optim.Optimizer), f"{wanted}, which returned {given(made)}")
+    kind = type(made).__name__
+    alone = not isinstance(made, torch.optim.LBFGS | torch.optim.SparseAdam)
+    require(alone, f"server_optimizer: {kind} cannot take one dense gradient a round; expected SGD, Adam or the like")
+    taken = {id(parameter) for group in made.param_groups for parameter in group["params"]}
+    all_taken = all(id(parameter) in taken for parameter in parameters if parameter.requires_grad)
+    require(all_taken, f"server_optimizer: its {kind} leaves parameters out; the function must hand on all it is given")
+    return made
 
 
 def takes_plain_averages(optimizer: torch.optim.Optimizer) -> bool:

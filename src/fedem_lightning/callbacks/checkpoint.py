@@ -7,11 +7,11 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Checkpoint
-from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.errors import NoUpdateLeft, require
-from fedem_lightning.records.checksums import is_intact, seal
+from fedem_lightning.algorithms.checkpoints import CheckpointReader
+from fedem_lightning.errors import NoUpdateLeft
+from fedem_lightning.records.checksums import seal
 from fedem_lightning.records.writing import replacing
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import PositiveInt
@@ -20,7 +20,7 @@ _NAME = re.compile(r"round-(\d{6,})\.ckpt")
 """Of the files that `RoundCheckpoint` writes; no other is removed."""
 
 
-class MappedCheckpoints(TorchCheckpointIO):
+class MappedCheckpoints(CheckpointReader):
     """A plugin for checkpoints that may be larger than the memory: it writes and reads them piece by piece."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
@@ -33,16 +33,6 @@ class MappedCheckpoints(TorchCheckpointIO):
         with replacing(Path(path)) as temporary:
             _save(checkpoint, temporary)
             seal(temporary)
-
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Reads a checkpoint as Lightning's plugin does, without executing code from the file.
-
-        Raises:
-            UserError: the file has a checksum with which its content does not agree.
-
-        """
-        require(is_intact(Path(path)) is not False, f"ckpt_path: {path} is no intact checkpoint")
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 def _save(checkpoint: dict[str, Any], path: Path) -> None:

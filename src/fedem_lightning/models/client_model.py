@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.schema import Schema
+from fedem_lightning.errors import UserError
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
 
@@ -95,9 +96,12 @@ class ClientModels:
         return OwnModels(self.personal.backbone, {n: t[rows] for n, t in self.personal.models.items()}, mixture)
 
     def model(self, name: str) -> ClientModel:
-        """One client's model."""
-        row = self._places[name]
-        return client_model(self.of(torch.tensor([row])), self.schema, name)
+        """One client's model; UserError for a name that is not among them."""
+        row = self.place(name)
+        if row is None:
+            some = ", ".join(self.names[:3])
+            raise UserError(f"client: {name} is none of the {len(self.names)} clients ({some}, ...)")
+        return client_model(self.of(torch.tensor([row])), self.schema, self.names[row])
 
 
 def client_model(personal: PersonalModels, schema: Schema, name: str) -> ClientModel:

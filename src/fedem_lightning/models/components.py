@@ -1,20 +1,23 @@
 """Construction of the M components from one backbone."""
 
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.batch_norm import GUARDED, for_clients
 from fedem_lightning.backbones.dropout import Dropout
 from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.backbones.redrawable import Redrawable
-from fedem_lightning.errors import require, require_whole
+from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.models.frozen import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import remember_call
+from fedem_lightning.settings.expected import given
 
 Backbone = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one; of a class, or a partial of one, a file can say how it is made again."""
@@ -36,16 +39,23 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
         pretrained: names of the parts of the network that start in all components as in component 0.
 
     Raises:
-        UserError: n_components < 1; no parameter trains; no parameter belongs to a name in `pretrained`.
+        UserError: n_components < 1; no parameter trains; no parameter belongs to a name in `pretrained`; the function
+            returned no network, or one that shares trained parameters with an earlier one; it cannot be copied.
 
     """
     require_whole("n_components", n_components, at_least=1)
     components: list[nn.Module] = []
+    made: list[nn.Module] = []  # by the function
     for m in range(n_components):
         with torch.random.fork_rng(devices=[]):
             if m > 0:
                 torch.manual_seed(int(generator(seed, Purpose.COMPONENT, m).integers(2**62)))
-            component = _next(backbone, first=m == 0)
+            if isinstance(backbone, nn.Module):
+                _check_network(backbone)
+                component = _next(backbone, first=m == 0)
+            else:
+                made.append(_made(backbone, made))
+                component = copied(made[-1])  # a caller may use it elsewhere
         _exchange_layers(component.train())
         if m == 0:
             _check_trained(component, pretrained)
@@ -54,17 +64,56 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
             kept = {name: t for name, t in components[0].state_dict().items() if _within(name, pretrained)}
             component.load_state_dict(kept, strict=False)
         components.append(component)
-    made = nn.ModuleList(components)
-    arrange(made, torch.device("cpu"))
-    return made
+    found = nn.ModuleList(components)
+    arrange(found, torch.device("cpu"))
+    return found
 
 
-def _next(backbone: Backbone, first: bool) -> nn.Module:
-    if not isinstance(backbone, nn.Module):
-        made = backbone()
-        require(isinstance(made, nn.Module), f"backbone: the function returned {made!r:.50}, expected a network")
-        return remember_call(made, backbone)
-    return backbone.redrawn() if isinstance(backbone, Redrawable) and not first else copy.deepcopy(backbone)
+def _next(backbone: nn.Module, first: bool) -> nn.Module:
+    return backbone.redrawn() if isinstance(backbone, Redrawable) and not first else copied(backbone)
+
+
+def _made(function: Callable[[], nn.Module], earlier: list[nn.Module]) -> nn.Module:
+    """The next network of a function, which shares no trained parameters with the earlier ones."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        what = "expected a network or a function without arguments that makes one"
+        raise UserError(f"backbone: {what}, got {given(function)} ({error})") from error
+    except ValueError:  # written in C, and does not say
+        pass
+    new = function()
+    require(isinstance(new, nn.Module), f"backbone: the function returned {new!r:.50}, expected a network")
+    _check_network(new)
+    mine = {id(parameter) for parameter in trained_parameters(new).values()}
+    require(
+        not any(id(p) in mine for network in earlier for p in trained_parameters(network).values()),
+        "backbone: the function returned networks that share parameters, expected a new network in every call (or "
+        "give the network itself, of which every component is a copy)",
+    )
+    return remember_call(new, function)  # type: ignore[no-any-return]
+
+
+def _check_network(network: nn.Module) -> None:
+    """Raises UserError for networks that do not take other parameters in place of their own."""
+    for layer in network.modules():
+        kind = type(layer).__name__
+        script = isinstance(layer, torch.jit.ScriptModule)
+        require(not script, f"backbone: expected a network in Python, got a {kind}; give what it was made from")
+        wrapped = isinstance(layer, nn.DataParallel | nn.parallel.DistributedDataParallel)
+        require(not wrapped, f"backbone: expected the network alone, got it in a {kind}; the Trainer has devices")
+        for parameter in layer.parameters(recurse=False):
+            require(not is_lazy(parameter), f"backbone: {kind} has no shape yet; run a sample through it beforehand")
+            require(not parameter.is_meta, f"backbone: {kind} is on the device meta, which holds no values")
+
+
+def copied(network: nn.Module) -> nn.Module:
+    """A copy of a network; UserError if it has none."""
+    try:
+        return copy.deepcopy(network)
+    except Exception as error:  # whatever a network holds: tensors of a graph, locks, files
+        reason = " ".join(str(error).split())
+        raise UserError(f"backbone: {type(network).__name__} cannot be copied ({reason:.150})") from error
 
 
 def start_equal(components: nn.ModuleList) -> bool:

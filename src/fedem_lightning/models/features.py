@@ -1,6 +1,5 @@
 """Features, the input of a network's head, for methods that need them beside the network's outputs."""
 
-import copy
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require
 from fedem_lightning.models.body_head import split_body_head
-from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.components import Backbone, copied
 from fedem_lightning.records.recipes import Recorded
 
 
@@ -54,7 +53,7 @@ def with_inputs_of(network: nn.Module, layers: Iterable[nn.Module], x: Tensor) -
 
 def with_features(backbone: Backbone, wrap: Callable[[nn.Module], WithFeatures]) -> Callable[[], nn.Module]:
     """A function that makes a network from a copy of the user's backbone."""
-    return lambda: wrap(copy.deepcopy(backbone) if isinstance(backbone, nn.Module) else backbone())
+    return lambda: wrap(copied(backbone) if isinstance(backbone, nn.Module) else backbone())
 
 
 def users_network(component: nn.Module) -> nn.Module:

@@ -8,7 +8,7 @@ import functools
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytorch_lightning as pl
 import torch
@@ -170,7 +170,8 @@ def _check_argument(path: str, value: Any, setting: Setting) -> None:
 
 def _classes(hint: Any) -> tuple[type, ...]:
     """The classes of objects that an annotation allows; `object` if it names none."""
-    named = [kind for kind in (hint, *get_args(hint)) if inspect.isclass(kind) and kind is not Any]
+    bare = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in (hint, *get_args(hint))]
+    named = [kind for kind in bare if inspect.isclass(kind) and kind is not Any]
     objects = [kind for kind in named if takes_objects(kind) and not getattr(kind, "_is_protocol", False)]
     return tuple(objects) or (object,)
 

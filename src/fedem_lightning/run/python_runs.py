@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import recipe_of
+from fedem_lightning.algorithms.checks import check_capabilities
 from fedem_lightning.callbacks import MappedCheckpoints
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import require
@@ -16,6 +17,7 @@ from fedem_lightning.run.files import write_atomically
 from fedem_lightning.run.metrics_file import MetricsFile
 from fedem_lightning.run.results import write_run
 from fedem_lightning.run.usage import CONFIG_DIR
+from fedem_lightning.settings.check import check_arguments
 
 
 def save_run(
@@ -36,10 +38,12 @@ def save_run(
         UserError: the folder has files, or the model was not tested.
 
     """
+    check_arguments("", save_run, locals())
     place = Path(folder).expanduser()
     require(not place.exists() or place.is_dir(), f"folder: {place} is a file")
     require(not place.is_dir() or not any(place.iterdir()), f"folder: {place} is not empty; choose another")
     require(len(model.clients) > 0, "model: it has no scores yet; call trainer.test(model, data) first")
+    check_capabilities(model, data.federation)
     checkpoint = model.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
     if not model.trainer.is_global_zero:
         return

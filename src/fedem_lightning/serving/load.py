@@ -10,6 +10,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.run.run_folder import newest_checkpoint
 from fedem_lightning.serving.client_files import read_clients
+from fedem_lightning.settings.check import check_arguments
 
 
 def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) -> FederatedAlgorithm:
@@ -25,6 +26,7 @@ def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) ->
         UserError: there is no intact checkpoint, or it does not say how to make the model.
 
     """
+    check_arguments("", load, {"path": path, "trust": trust})
     require(Path(path).suffix != ".safetensors", f"{path}: clients' models; expected a run's folder or a .ckpt file")
     file = checkpoint_of(Path(path).expanduser())
     checkpoint = read_checkpoint(file, "RUN")
@@ -45,6 +47,7 @@ def load_clients(path: str | Path, trust: Sequence[str] | str = (), **arguments:
         UserError: see `load`; or clients of the run adapt their models to samples, which a checkpoint does not keep.
 
     """
+    check_arguments("", load_clients, {"path": path, "trust": trust})
     if Path(path).suffix == ".safetensors":
         return read_clients(Path(path).expanduser(), [trust] if isinstance(trust, str) else trust, **arguments)
     return load(path, trust, **arguments).clients_models()

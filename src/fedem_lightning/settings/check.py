@@ -39,11 +39,17 @@ class Setting:
         """Raises UserError, which names the key, unless the annotation allows `value`."""
         if self._adapter is None:
             return
-        try:
-            self._adapter.validate_python((_plain(value),))
-        except ValidationError:
+        if not (self._allows(value) or self._allows(_plain(value))):
             text = finite(expected(self.hint), value)
-            raise UserError(f"{key}: expected {text}, got {given(value)}{nearest(value, self.hint)}") from None
+            raise UserError(f"{key}: expected {text}, got {given(value)}{nearest(value, self.hint)}")
+
+    def _allows(self, value: Any) -> bool:
+        assert self._adapter is not None
+        try:
+            self._adapter.validate_python((value,))
+        except ValidationError:
+            return False
+        return True
 
 
 class Parameters(NamedTuple):
@@ -72,7 +78,7 @@ def parameters(target: Callable[..., Any]) -> Parameters:
 
 
 def check_arguments(key: str, target: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Checks the plain ones of the arguments of a call; whoever uses an object checks that.
+    """Checks the arguments of a call.
 
     A function begins with `check_arguments(KEY, itself, locals())`; a class has the base `Checked`.
 
@@ -83,7 +89,7 @@ def check_arguments(key: str, target: Callable[..., Any], arguments: Mapping[str
     known = parameters(target).known
     for name, value in arguments.items():
         setting = known.get(name)
-        if setting is not None and value is not setting.default and _is_plain(value):
+        if setting is not None and value is not setting.default:
             setting.check(f"{key}.{name}" if key else name, value)
 
 
@@ -105,6 +111,8 @@ class Checked:
     """
 
     def __new__(cls, *args: Any, **options: Any) -> Self:  # noqa: D102
+        if cls.__init__ is object.__init__ and (args or options):  # Python would drop them
+            raise TypeError(f"{cls.__name__} takes no arguments")
         arguments = arguments_of(cls.__init__, (None, *args), options)
         check_arguments(cls.__name__, cls, {k: v for k, v in arguments.items() if k != "self"})
         return super().__new__(cls)
@@ -127,12 +135,11 @@ def _hints(call: Callable[..., Any]) -> dict[str, Any]:
         return {name: hint for name, hint in call.__annotations__.items() if not isinstance(hint, str)}
 
 
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str | Sequence | Mapping)
-
-
 def _plain(value: Any) -> Any:
-    """Lists and dictionaries of Python's own, for any kind of them, such as OmegaConf's."""
+    """Numbers, lists and dictionaries of Python's own, for any kind of them, such as NumPy's and OmegaConf's."""
+    library = type(value).__module__.partition(".")[0]
+    if library in ("numpy", "pandas") or (library == "torch" and getattr(value, "ndim", 0)):
+        return value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, Mapping):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | tuple):

@@ -3,12 +3,14 @@
 import collections.abc
 import difflib
 import math
+import numbers
 import types
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
+_WRITTEN = (type(None), numbers.Number, str, bytes, Path, collections.abc.Sequence, collections.abc.Mapping)
 LONGEST = 80
 """Characters of a given value that a message shows."""
 
@@ -19,14 +21,20 @@ def expected(hint: Any) -> str:
 
 
 def given(value: Any) -> str:
-    """A value as a configuration writes it, on one line, cut if it is long."""
+    """A value as a configuration writes it, on one line, cut if it is long; what no text can make by its class."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if not isinstance(value, _WRITTEN):
+        return f"an object of class {type(value).__name__}"
     text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def nearest(value: Any, hint: Any) -> str:
-    """The choice that a misspelt name may mean, as the end of a message; empty if there is none."""
+    """What may be meant, as the end of a message: a choice of a similar name, an object of the class that was given."""
+    if isinstance(value, type) and any(isinstance(p, type) and issubclass(value, p) for p in _parts(hint)):
+        return f"; give an object, {value.__name__}(...)"
     names = [name for name in _choices(hint) if isinstance(name, str)]
     near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
     return f"; did you mean {near[0]}?" if near else ""
