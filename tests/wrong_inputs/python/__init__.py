@@ -1,0 +1,1 @@
+"""Misuses of the package from Python, and a run of them in this process."""
