@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +26,7 @@ from fedem_lightning.run import loggers, trackers
 from fedem_lightning.run.misspelt import meant
 from fedem_lightning.run.trackers.naming import LONGEST_NAME, LONGEST_TAG, flat_config
 from fedem_lightning.run.trackers.wandb_file import files_of, records
-from fedem_lightning.run.trackers.wandb_runs import MOST_CLIENTS, _shown
+from fedem_lightning.run.trackers.wandb_runs import MOST_CLIENTS, _begun, _shown
 from helpers.commands import CONFIG_DIR, TINY, call, finish, start
 from helpers.runs import leave_undrawn
 
@@ -153,6 +154,13 @@ def test_wandb_has_the_flat_configuration_alone(sent: Read) -> None:
     assert sent.config == expected
     assert sent.config["algorithm.n_components"] == 3
     assert sent.config["trainer.max_epochs"] == 4
+
+
+def test_wandb_notes_the_command_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedem-lightning", "seed=1", "+x.api_key=hf-12345"])
+    monkeypatch.setattr(wandb, "init", lambda **options: list(sys.argv))
+    assert _begun({}) == ["fedem-lightning", "seed=1", "+x.api_key=HIDDEN"]
+    assert sys.argv[-1] == "+x.api_key=hf-12345"
 
 
 def test_wandb_names_the_run(sent: Read) -> None:

@@ -1,7 +1,6 @@
 """Wrong data files: .npz federations, tables, and what is called a file and is none."""
 
 import io
-import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from wrong_inputs.case import Case
+from wrong_inputs.special_files import SPECIAL
 
 RUN = (
     *("trainer.max_epochs=1", "trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "callbacks.live=null"),
@@ -122,7 +122,6 @@ def _files() -> dict[str, Callable[[Path], None]]:
     flipped = bytearray(whole)
     flipped[len(whole) // 3] ^= 0x10
     written = {
-        "empty": b"",
         "text": b"hello\n",
         "html": b"<!DOCTYPE html><html><body>404</body></html>",
         "random": np.random.default_rng(1).bytes(3000),
@@ -136,14 +135,8 @@ def _files() -> dict[str, Callable[[Path], None]]:
         "nul": bytes(1000),
     }
     found: dict[str, Callable[[Path], None]] = {name: partial(_write, content) for name, content in written.items()}
-    return found | {
-        "missing": lambda path: None,
-        "folder": lambda path: path.mkdir(),
-        "fifo": lambda path: os.mkfifo(path),
-        "dangling-link": lambda path: path.symlink_to("nowhere"),
-        "link-to-itself": lambda path: path.symlink_to(path.name),
-        "dev-zero": lambda path: path.symlink_to("/dev/zero"),
-    }
+    places: dict[str, Callable[[Path], None]] = {"missing": lambda path: None, "folder": lambda path: path.mkdir()}
+    return found | places | SPECIAL
 
 
 def _write(content: bytes, path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from wrong_inputs.case import Case, meet
 from wrong_inputs.settings import TINY
+from wrong_inputs.special_files import FEW
 
 RUN = (*TINY, "algorithm=fedem", "callbacks.checkpoint.every_n_rounds=1", "run_dir=out")
 
@@ -69,7 +70,7 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "evaluate": ("out",),
     "predict": ("out", "data.npz", "--out", "predicted.csv"),
     "personalize": ("out", "data.npz", "--out", "personal.safetensors"),
-    "export": ("out", "--client", "0", "--out", "exported"),
+    "export": ("out", "--client", "0", "--format", "safetensors", "--out", "exported"),
     "report": ("out", "--out", "reported"),
 }
 
@@ -102,6 +103,9 @@ def _spoilt(run: Path) -> dict[str, Callable[[Path], object]]:
             f"{name}-folder": functools.partial(_instead, name, lambda path: path.mkdir()),
             f"{name}-dangling": functools.partial(_instead, name, lambda path: path.symlink_to("nowhere")),
         }
+    for name in (*names, *_FURTHER):
+        if not name.endswith(".png"):
+            found |= {f"{name}-{kind}": functools.partial(_instead, name, make) for kind, make in FEW.items()}
     more: dict[str, Callable[[Path], object]] = {
         "all-checkpoints-missing": lambda out: shutil.rmtree(out / "checkpoints"),
         "checkpoints-a-file": functools.partial(_instead, "checkpoints", lambda path: path.write_text("")),
@@ -122,6 +126,11 @@ def _spoilt(run: Path) -> dict[str, Callable[[Path], object]]:
     return found | more
 
 
+_FURTHER = (
+    *(".hydra", "checkpoints", "checkpoints/other.ckpt", ".hydra/config.until-round-000001.yaml", "trackers.json"),
+    *("coefficients.npz", "error.txt", ".fedem_lightning.lock", "mine.csv"),
+)
+"""Names of files and folders that a run's folder may have, too."""
 _TAG = b"\nzz: !!python/object/apply:os.system ['touch touched']\n"
 
 
@@ -150,7 +159,7 @@ def _rewrite(name: str, change: Callable[[bytes], bytes], out: Path) -> None:
 
 def _instead(name: str, make: Callable[[Path], object], out: Path) -> None:
     path = out / name
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     make(path)
 
 

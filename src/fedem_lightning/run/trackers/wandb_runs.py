@@ -1,5 +1,6 @@
 """Weights & Biases: one row a round, and at the end tables, histograms, figures and a summary."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pandas as pd
 from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning.loggers import WandbLogger
 
+from fedem_lightning.records.secrets import hide_in_overrides
 from fedem_lightning.run.trackers.base import Outcome, RoundTracker, Tracked, keep_id, known_id
 from fedem_lightning.run.trackers.scores import client_scores
 from fedem_lightning.run.trackers.wandb_file import files_of, last_step
@@ -39,9 +41,7 @@ class WandbRounds(RoundTracker, WandbLogger):
     def experiment(self) -> Any:
         """The W&B run; every metric is drawn over `round`."""
         if self._experiment is None:
-            import wandb
-
-            self._experiment = wandb.init(**self._wandb_init)
+            self._experiment = _begun(self._wandb_init)
             self._experiment.define_metric("round")
             self._experiment.define_metric("*", step_metric="round")
         return self._experiment
@@ -112,6 +112,18 @@ class WandbRounds(RoundTracker, WandbLogger):
         artefact = wandb.Artifact(f"model-{self.experiment.id}", "model", metadata={"rounds": self._saved_rounds})
         artefact.add_file(str(path))
         self.experiment.log_artifact(artefact, aliases=["latest", f"round-{self._saved_rounds}"])
+
+
+def _begun(options: dict[str, Any]) -> Any:
+    """A new W&B run, which notes the command line of this process, too."""
+    import wandb
+
+    typed = sys.argv
+    sys.argv = [*typed[:1], *hide_in_overrides(typed[1:])]
+    try:
+        return wandb.init(**options)
+    finally:
+        sys.argv = typed
 
 
 def _tags(run: Tracked) -> list[str]:
