@@ -142,7 +142,7 @@ CHANGED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
     "broken configuration": (
         lambda run: (run / ".hydra" / "config.yaml").write_text("a: [1\nb"),
         ["ckpt_path=auto", "trainer.max_epochs=5"],
-        "{run}/.hydra/config.yaml: unreadable (",
+        "{run}/.hydra/config.yaml is broken: .hydra/config.yaml is unreadable (",
     ),
     "configuration with aliases": (
         lambda run: (run / ".hydra" / "config.yaml").write_text("a: &a [1]\nb: *a\n"),
