@@ -205,6 +205,28 @@ def test_another_server_optimizer_is_refused(
     assert not (place / "other").exists()
 
 
+OTHERS = {
+    "algorithm.client_optimizer.lr=0.5": "algorithm.client_optimizer.lr was 1.0, now it is 0.5",
+    "algorithm.batch_size=7": "algorithm.batch_size was 128, now it is 7",
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_checkpoint_of_another_experiment_is_refused(other: str, place: Path, monkeypatch: Any, capsys: Any) -> None:
+    """Once the run went on with it, exit code 0."""
+    arguments = [*RUN[:-2], "trainer.accelerator=cpu", "run_dir=other", "trainer.max_epochs=5", other]
+    assert call(place, monkeypatch, *arguments, "ckpt_path=run/checkpoints/round-000004.ckpt") == 2
+    of = "ckpt_path: run/checkpoints/round-000004.ckpt is of another experiment: "
+    assert refusal(capsys) == f"{of}{OTHERS[other]}; go on with its settings"
+    assert not (place / "other").exists()
+
+
+def test_what_training_does_not_see_may_differ(place: Path, monkeypatch: Any) -> None:
+    free = ["engine=loop", "adaptation=finetune", "algorithm.scored_clients=3"]
+    arguments = [*TINY, "algorithm=fedavg", "trainer.accelerator=cpu", "run_dir=other", *free]
+    assert call(place, monkeypatch, *arguments, "ckpt_path=run/checkpoints/round-000004.ckpt") == 0
+
+
 # --- the configuration of a run that goes on --------------------------------------------------------------------------
 
 

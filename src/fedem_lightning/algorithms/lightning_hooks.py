@@ -27,6 +27,7 @@ from fedem_lightning.algorithms.checks import (
     check_logits,
     check_trains,
 )
+from fedem_lightning.algorithms.recipe_differences import warn_of_other_settings
 from fedem_lightning.algorithms.server_step import make_server_optimizer
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
@@ -211,6 +212,7 @@ class LightningHooks:
     def on_load_checkpoint(self: Trained, checkpoint: dict[str, Any]) -> None:
         """Restores statistics and diagnostics; the run continues to count from there."""
         check_tensors(checkpoint, self)  # type: ignore[arg-type]
+        warn_of_other_settings(checkpoint, self)  # type: ignore[arg-type]
         self.statistics = self.statistics.count_on(checkpoint["statistics"])
         self.federation_digest = checkpoint["federation"]
         self.schema, self._guest = schema_of(checkpoint), None

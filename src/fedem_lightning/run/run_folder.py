@@ -10,7 +10,8 @@ from omegaconf import DictConfig
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.checkpoints import check_tensors, read_checkpoint, say_if_unverified
+from fedem_lightning.algorithms.checkpoints import check_tensors, read_checkpoint, recipe_of, say_if_unverified
+from fedem_lightning.algorithms.recipe_differences import differences_line, recipe_differences
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.configs import read_yaml, resolved
@@ -172,11 +173,11 @@ def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
 
 
 def check_checkpoint(path: Path, model: FederatedAlgorithm, federation: Federation) -> None:
-    """Refuses a checkpoint that `model` cannot go on from.
+    """Refuses a checkpoint of another experiment: what would follow is not the run that its configuration says.
 
     Raises:
-        UserError: its tensors or its server optimizer are not those of `model`, or it was trained on another
-            federation.
+        UserError: its tensors, its server optimizer or its settings are not those of `model`, or it was trained on
+            another federation. `NOT_TRAINED` may differ.
 
     """
     checkpoint = read_checkpoint(path)
@@ -186,6 +187,11 @@ def check_checkpoint(path: Path, model: FederatedAlgorithm, federation: Federati
         f"ckpt_path: {path} was trained on another federation (other x or labels, partition, split or seed)",
     )
     _check_optimizer(path, checkpoint, model)
+    differing = recipe_differences(dict(checkpoint.get("recipe") or {}), recipe_of(model))
+    require(
+        not differing,
+        f"ckpt_path: {path} is of another experiment: {differences_line(differing)}; go on with its settings",
+    )
 
 
 def _check_optimizer(path: Path, checkpoint: dict[str, Any], model: FederatedAlgorithm) -> None:
