@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from fedem_lightning import UserError
 from wrong_inputs.python.call import Call, Hang, Outcome, faults

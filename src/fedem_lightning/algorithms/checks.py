@@ -1,6 +1,7 @@
 """Checks before the first round: options must be in range, and the method must be defined for the federation."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -54,8 +55,10 @@ def check_is_federation(batch: object) -> None:
 
 def check_data(trainer: pl.Trainer) -> None:
     """Raises UserError if the Trainer was given something that cannot yield a federation."""
-    loops = {"fit": trainer.fit_loop, "validate": trainer.validate_loop, "test": trainer.test_loop}
-    source = (loops | {"predict": trainer.predict_loop})[str(trainer.state.fn.value)]._data_source.instance
+    loops: dict[str, Any] = {"fit": trainer.fit_loop, "validate": trainer.validate_loop, "test": trainer.test_loop}
+    loops["predict"] = trainer.predict_loop
+    assert trainer.state.fn is not None
+    source = loops[trainer.state.fn.value]._data_source.instance
     batches = isinstance(source, DataLoader | Dataset | Sequence | Mapping | Tensor | np.ndarray)
     yields = isinstance(source, Iterable | pl.LightningDataModule | pl.LightningModule) and not batches
     require(source is None or yields, _no_federation(given(source)))

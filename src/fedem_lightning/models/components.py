@@ -91,7 +91,7 @@ def _made(function: Callable[[], nn.Module], earlier: list[nn.Module]) -> nn.Mod
         "backbone: the function returned networks that share parameters, expected a new network in every call (or "
         "give the network itself, of which every component is a copy)",
     )
-    return remember_call(new, function)  # type: ignore[no-any-return]
+    return remember_call(new, function)
 
 
 def _check_network(network: nn.Module) -> None:

@@ -138,7 +138,7 @@ def _hints(call: Callable[..., Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Numbers, lists and dictionaries of Python's own, for any kind of them, such as NumPy's and OmegaConf's."""
     library = type(value).__module__.partition(".")[0]
-    if library in ("numpy", "pandas") or (library == "torch" and getattr(value, "ndim", 0)):
+    if library in ("numpy", "pandas") or (library == "torch" and bool(getattr(value, "ndim", False))):
         return value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, Mapping):
         return {key: _plain(part) for key, part in value.items()}

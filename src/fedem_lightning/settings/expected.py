@@ -33,7 +33,8 @@ def given(value: Any) -> str:
 
 def nearest(value: Any, hint: Any) -> str:
     """What may be meant, as the end of a message: a choice of a similar name, an object of the class that was given."""
-    if isinstance(value, type) and any(isinstance(p, type) and issubclass(value, p) for p in _parts(hint)):
+    bare = [get_args(part)[0] if get_origin(part) is Annotated else part for part in _parts(hint)]
+    if isinstance(value, type) and any(isinstance(part, type) and issubclass(value, part) for part in bare):
         return f"; give an object, {value.__name__}(...)"
     names = [name for name in _choices(hint) if isinstance(name, str)]
     near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []

@@ -94,7 +94,7 @@ WRONG_X: dict[str, Any] = {
     "a class": np.ndarray,
     "a function": np.zeros,
     "a data set": torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)),
-    "a masked array": np.ma.masked_array(X, X > 1),  # type: ignore[no-untyped-call]
+    "a masked array": np.ma.masked_array(X, X > 1),
     "shorter": X[:-1],
     "bytes": b"abc",
     "a set": {1, 2},
@@ -290,10 +290,10 @@ def _parts() -> Calls:
     samples = Arrays(torch.from_numpy(X), torch.from_numpy(Y))
     task = made(Path()).federation.task
     return {
-        "parts/data module of arrays": (lambda _: FederatedDataModule(X), "federation"),  # type: ignore[arg-type]
-        "parts/data module of nothing": (lambda _: FederatedDataModule(None), "federation"),  # type: ignore[arg-type]
-        "parts/data module of a data module": (lambda _: FederatedDataModule(made(_)), "federation"),  # type: ignore
-        "parts/data module of a class": (lambda _: FederatedDataModule(Federation), "federation"),  # type: ignore
+        "parts/data module of arrays": (lambda _: FederatedDataModule(X), "federation"),
+        "parts/data module of nothing": (lambda _: FederatedDataModule(None), "federation"),
+        "parts/data module of a data module": (lambda _: FederatedDataModule(made(_)), "federation"),
+        "parts/data module of a class": (lambda _: FederatedDataModule(Federation), "federation"),
         "parts/a client without training samples": (
             lambda _: Federation.from_samples(samples, CLIENT, np.full(N, 2), task=task, names=list("abcd")),
             "no training sample",
@@ -341,7 +341,7 @@ def _files() -> Calls:
     features = TableFeatures.fit(frame, rows=np.arange(N), columns=["a", "b"])
     found |= {
         "files/features/without a column": (lambda _: features.transform(frame[["a"]]), "b"),
-        "files/features/an array": (lambda _: features.transform(X), ""),  # type: ignore[arg-type]
+        "files/features/an array": (lambda _: features.transform(X), ""),
         "files/features/no such column": (lambda _: TableFeatures.fit(frame, np.arange(N), ["z"]), "z"),
     }
     return found

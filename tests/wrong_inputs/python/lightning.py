@@ -118,10 +118,10 @@ class Finetuning(cb.BaseFinetuning):
     """Freezes the components for a round."""
 
     def freeze_before_training(self, pl_module: pl.LightningModule) -> None:
-        self.freeze(pl_module.components)  # type: ignore[arg-type]
+        self.freeze(pl_module.components)
 
     def finetune_function(self, pl_module: pl.LightningModule, epoch: int, optimizer: Any) -> None:
-        self.unfreeze_and_add_param_group(pl_module.components, optimizer)  # type: ignore[arg-type]
+        self.unfreeze_and_add_param_group(pl_module.components, optimizer)
 
 
 class Writer(cb.BasePredictionWriter):

@@ -32,7 +32,7 @@ class Answers(nn.Module):
 class TwoInputs(nn.Linear):
     """A network of two inputs."""
 
-    def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         return super().forward(x) + z
 
 
@@ -128,7 +128,7 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "double": lambda: network().double(),
     "bfloat16": lambda: network().bfloat16(),
     "in eval mode": lambda: network().eval(),
-    "partly frozen": lambda: _with(lambda made: made[0].requires_grad_(False)),  # type: ignore[index]
+    "partly frozen": lambda: _with(lambda made: made[0].requires_grad_(False)),
     "weight norm": lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 5)), nn.Linear(5, 3)),
     "spectral norm": lambda: nn.Sequential(parametrizations.spectral_norm(nn.Linear(4, 5)), nn.Linear(5, 3)),
     "batch norm": lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)),
@@ -190,7 +190,7 @@ def _lightning() -> pl.LightningModule:
             self.layer = network()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(x)  # type: ignore[no-any-return]
+            return self.layer(x)
 
     return Net()
 

@@ -154,11 +154,11 @@ def _loads() -> Calls:
         "with unknown arguments": (lambda _: load(path(), backbone=net(), lr=1.0), "lr"),
         "with a wrong value": (lambda _: load(path(), backbone=net(), batch_size=0), "batch_size"),
         "with a class of adaptation": (lambda _: load(path(), backbone=net(), adaptation=Finetune), "adaptation"),
-        "with trust, a number": (lambda _: load(path(), trust=3, backbone=net()), "trust"),  # type: ignore[arg-type]
-        "with trust, None": (lambda _: load(path(), trust=None, backbone=net()), "trust"),  # type: ignore[arg-type]
+        "with trust, a number": (lambda _: load(path(), trust=3, backbone=net()), "trust"),
+        "with trust, None": (lambda _: load(path(), trust=None, backbone=net()), "trust"),
         "from_checkpoint, wider": (lambda _: FedAvg.load_from_checkpoint(path(), **other), "weight"),
         "from_checkpoint, nowhere": (lambda _: FedAvg.load_from_checkpoint("no_such"), "no_such"),
-        "from_checkpoint, None": (lambda _: FedAvg.load_from_checkpoint(None), "checkpoint_path"),  # type: ignore
+        "from_checkpoint, None": (lambda _: FedAvg.load_from_checkpoint(None), "checkpoint_path"),
         "from_checkpoint, a folder": (lambda folder: FedAvg.load_from_checkpoint(folder), ""),
         "from_checkpoint, a base": (
             lambda _: fedem_lightning.FederatedAlgorithm.load_from_checkpoint(path(), backbone=net()),
@@ -193,19 +193,19 @@ def _saved_runs() -> Calls:
     return {
         "save_run/untested": (lambda folder: save_run(fit(FedAvg(network(), T)), data(), folder), "trainer.test"),
         "save_run/unfitted": (lambda folder: save_run(FedAvg(network(), T), data(), folder), "trainer.test"),
-        "save_run/no model": (lambda folder: save_run(None, data(), folder), "model"),  # type: ignore[arg-type]
-        "save_run/a network": (lambda folder: save_run(network(), data(), folder), "model"),  # type: ignore[arg-type]
-        "save_run/a class": (lambda folder: save_run(FedAvg, data(), folder), "model"),  # type: ignore[arg-type]
-        "save_run/no data": (lambda folder: save_run(trained(), None, folder), "data"),  # type: ignore[arg-type]
-        "save_run/a federation": (lambda folder: save_run(trained(), data().federation, folder), "data"),  # type: ignore
-        "save_run/the wrong way round": (lambda folder: save_run(data(), trained(), folder), "model"),  # type: ignore
+        "save_run/no model": (lambda folder: save_run(None, data(), folder), "model"),
+        "save_run/a network": (lambda folder: save_run(network(), data(), folder), "model"),
+        "save_run/a class": (lambda folder: save_run(FedAvg, data(), folder), "model"),
+        "save_run/no data": (lambda folder: save_run(trained(), None, folder), "data"),
+        "save_run/a federation": (lambda folder: save_run(trained(), data().federation, folder), "data"),
+        "save_run/the wrong way round": (lambda folder: save_run(data(), trained(), folder), "model"),
         "save_run/other data": (lambda folder: save_run(trained(), make_data(sizes=(9,) * 7), folder), "data"),
-        "save_run/None": (lambda _: save_run(trained(), data(), None), "folder"),  # type: ignore[arg-type]
-        "save_run/a number": (lambda _: save_run(trained(), data(), 3), "folder"),  # type: ignore[arg-type]
+        "save_run/None": (lambda _: save_run(trained(), data(), None), "folder"),
+        "save_run/a number": (lambda _: save_run(trained(), data(), 3), "folder"),
         "save_run/a file": (lambda _: save_run(trained(), data(), __file__), "folder"),
         "save_run/a full folder": (lambda _: save_run(trained(), data(), Path(__file__).parent), "folder"),
         "save_run/below a file": (lambda _: save_run(trained(), data(), Path(__file__) / "a"), "cannot write"),
-        "save_run/a data set, a number": (lambda folder: save_run(trained(), data(), folder, dataset=3), "dataset"),  # type: ignore
+        "save_run/a data set, a number": (lambda folder: save_run(trained(), data(), folder, dataset=3), "dataset"),
         "save_run": (lambda folder: save_run(trained(), data(), folder), None),
     }
 
@@ -279,9 +279,9 @@ def _together() -> Calls:
             late(FedAvg, adaptation=no_proxy),
             "proxy",
         ),
-        "together/FedEM without n_clients": (lambda _: FedEM(net(), None), "n_clients"),  # type: ignore[arg-type]
-        "together/n_clients first": (lambda _: FedEM(T, net()), ""),  # type: ignore[arg-type]
-        "together/trainer in place of model": (lambda _: save_run(pl.Trainer, data(), _), "model"),  # type: ignore
+        "together/FedEM without n_clients": (lambda _: FedEM(net(), None), "n_clients"),
+        "together/n_clients first": (lambda _: FedEM(T, net()), ""),
+        "together/trainer in place of model": (lambda _: save_run(pl.Trainer, data(), _), "model"),
     }
 
 
@@ -289,8 +289,8 @@ def _tasks() -> Calls:
     logits, y = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
     return {
         "tasks/one class": (lambda _: Classification(1), "n_classes"),
-        "tasks/classes, a text": (lambda _: Classification("3"), "n_classes"),  # type: ignore[arg-type]
-        "tasks/weights, a text": (lambda _: Classification(3, class_weights="balanced"), "class_weights"),  # type: ignore
+        "tasks/classes, a text": (lambda _: Classification("3"), "n_classes"),
+        "tasks/weights, a text": (lambda _: Classification(3, class_weights="balanced"), "class_weights"),
         "tasks/too few weights": (lambda _: Classification(3, class_weights=[1.0, 2.0]), "class_weights"),
         "tasks/negative weights": (lambda _: Classification(3, class_weights=[1.0, -2.0, 1.0]), "class_weights"),
         "tasks/smoothing of 1": (lambda _: Classification(3, label_smoothing=1.0), "label_smoothing"),
@@ -300,7 +300,7 @@ def _tasks() -> Calls:
         "tasks/no outputs": (lambda _: Regression(0), "n_outputs"),
         "tasks/no noise": (lambda _: Regression(1, noise_scale=0.0), "noise_scale"),
         "tasks/unknown": (lambda _: make_task("ranking", 3), "task"),
-        "tasks/None": (lambda _: make_task(None, 3), "task"),  # type: ignore[arg-type]
+        "tasks/None": (lambda _: make_task(None, 3), "task"),
         "tasks/losses": (lambda _: Classification(3).losses(logits, y), None),
     }
 
