@@ -68,8 +68,8 @@ class FederatedAlgorithm(
     single clients.
 
     Args:
-        backbone: a function that makes a network, called for each component; or a network, of which all components are
-            copies. Those of a network of this package draw new values, unless you have changed its own.
+        backbone: a function that makes a new network, called for each component; or a network, of which all components
+            are copies. Those of a network of this package draw new values, unless you have changed its own.
         n_clients: T of the federation, the unseen clients included.
         n_components: M.
         pretrained: parts of the backbone (`features`, `layer1.0`) that start in all components as in component 0.
