@@ -21,6 +21,7 @@ from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.check import Checked, check_arguments
 from fedem_lightning.settings.ranges import PositiveShare
+from fedem_lightning.startup.memory import require_memory
 
 Graph = Literal["erdos_renyi", "ring", "torus", "complete", "star"]
 Weights = Literal["metropolis", "fmmc"]
@@ -80,6 +81,7 @@ class Topology(Checked):
 
         """
         require_whole("dataset.n_clients", n_clients, at_least=1)
+        require_memory("dataset.n_clients", 8 * n_clients**2, f"a graph of {n_clients} clients")
         if self.graph != "erdos_renyi":
             return _fixed_graph(self.graph, n_clients)
         if self.time_varying:

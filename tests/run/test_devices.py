@@ -47,17 +47,31 @@ def test_a_long_run_one_by_one_takes_a_process_a_core(monkeypatch: pytest.Monkey
     assert (chosen("loop", long), chosen("loop", long, 2)) == (1, 2)
 
 
-@pytest.mark.parametrize(("asked", "warned"), [(4, False), (5, True), ("auto", False)])
+@pytest.mark.parametrize(("asked", "warned"), [(2, False), (3, True), ("auto", False)])
 def test_many_more_processes_than_cores_are_warned_of(
     asked: Any, warned: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    monkeypatch.setattr(devices, "cores", lambda: 2)
+    monkeypatch.setattr(devices, "cores", lambda: 1)
     chosen("loop", 1, asked)
     said = [str(warning.message) for warning in recwarn]
-    assert [line.startswith("trainer.devices: 5 processes share 2 cores") for line in said] == [True] * warned
+    assert [line.startswith("trainer.devices: 3 processes share 1 cores") for line in said] == [True] * warned
     monkeypatch.setattr(devices, "in_another_process", lambda: True)  # the first one has said it
     chosen("loop", 1, asked)
     assert len(recwarn) == warned
+
+
+@pytest.mark.parametrize(("asked", "nodes"), [(99, 1), ("99", 1), (5, 1), (3, 2)])
+def test_more_processes_than_clients_are_refused_before_they_start(asked: Any, nodes: int) -> None:
+    n = int(asked) * nodes
+    with pytest.raises(UserError, match=f"trainer.devices: {n} processes, but only 4 clients in a round"):
+        chosen("loop", 1, asked, num_nodes=nodes)
+
+
+def test_more_processes_than_fit_into_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "cores", lambda: 1)
+    monkeypatch.setattr("fedem_lightning.startup.memory.memory", lambda: 10**8)
+    with pytest.raises(UserError, match=r"trainer.devices: 4 processes like this one would take .* GB, more than"):
+        chosen("loop", 1, 4)
 
 
 def test_on_an_accelerator_it_is_one_unless_asked() -> None:

@@ -40,6 +40,7 @@ from fedem_lightning.records.hyperparameters import constructor_arguments, is_pl
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import PositiveInt, Seed, Share, ShareOrNumber
+from fedem_lightning.startup.memory import require_memory
 
 ServerOptimizer = Annotated[
     Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
@@ -124,6 +125,7 @@ class FederatedAlgorithm(
     ) -> None:
         check_arguments(type(self).__name__, FederatedAlgorithm, locals())  # a subclass may pass on any value
         super().__init__()
+        require_memory("n_clients", 4 * n_clients * n_components, f"{n_clients} rows of {n_components} weights")
         self._client_states, self._server_columns = {}, {}
         self.group_state, self.sized_by_data, self.reported = None, set(), set()
         self.client_axes, self.unsent = {}, set()

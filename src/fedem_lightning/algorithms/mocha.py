@@ -32,6 +32,7 @@ from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
+from fedem_lightning.startup.memory import require_memory
 from fedem_lightning.tasks import BinaryClassification
 
 
@@ -105,6 +106,7 @@ class MOCHA(FederatedAlgorithm):
         self.add_client_state("alpha", torch.zeros(n_clients, 0))
         self.add_client_state("b", torch.zeros(n_clients, d))
         self.add_state("w", torch.zeros(n_clients, d))
+        require_memory("n_clients", 4 * n_clients**2, f"a number for each pair of {n_clients} clients")
         self.add_state("sigma", torch.eye(n_clients) / n_clients)
 
     def client_update(self, block: Block, round_: int) -> None:

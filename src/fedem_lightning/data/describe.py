@@ -12,22 +12,38 @@ from rich.table import Table
 from fedem_lightning.data.concepts import concept_difference
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.printing import printable
-from fedem_lightning.data.samples import Windows
+from fedem_lightning.data.samples import Arrays, Joined, Windows
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.startup.memory import require_memory
 from fedem_lightning.tasks import Regression
+
+MOST_GENERATED = 1000
+"""Clients whose samples are generated, to be looked at."""
+
+
+def looked_at(federation: Federation) -> torch.Tensor:
+    """The clients whose labels are counted, int64: all, or the first where samples are generated, not stored."""
+    stored = isinstance(federation.samples, Arrays | Joined | Windows)
+    return torch.arange(federation.n_clients if stored else min(federation.n_clients, MOST_GENERATED))
 
 
 def label_counts(federation: Federation) -> np.ndarray | None:
-    """Each client's number of samples of each class, over all splits: int64 [T, Y]; None without classes.
+    """The number of samples of each class, over all splits, of each client that is `looked_at`: int64 [C, Y].
+
+    None without classes.
 
     In text, the class of a window is its last target, so that with stride 1 every character counts about once.
     """
     if isinstance(federation.task, Regression):
         return None
     n_classes = getattr(federation.task, "n_classes", federation.task.n_outputs)
-    counts = np.zeros((federation.n_clients, n_classes), dtype=np.int64)
+    clients = looked_at(federation)
+    require_memory(
+        "n_classes", 8 * len(clients) * n_classes, f"counts of {n_classes} classes of {len(clients)} clients"
+    )
+    counts = np.zeros((len(clients), n_classes), dtype=np.int64)
     for split in federation.splits.values():
-        index, client = split.positions(torch.arange(federation.n_clients))
+        index, client = split.positions(clients)
         samples = federation.samples
         last = isinstance(samples, Windows)
         y = samples.codes[index + samples.length].long() if last else samples.labels(index)  # type: ignore[attr-defined]
@@ -37,14 +53,15 @@ def label_counts(federation: Federation) -> np.ndarray | None:
 
 def describe(federation: Federation) -> dict[str, Any]:
     """Statistics of a federation as plain numbers; docs/data.md defines them."""
-    sizes = np.stack([federation.splits[split].counts().numpy() for split in SPLITS])  # [split, T]
+    clients, parts = looked_at(federation), [federation.splits[split] for split in SPLITS]
+    sizes = np.stack([part.counts(clients).numpy() for part in parts])  # [split, C]
     counts = label_counts(federation)
     total = sizes.sum(axis=0)
     facts: dict[str, Any] = {
         "clients": federation.n_clients,
         "seen": int(federation.seen.sum()),
-        "samples": int(total.sum()),
-        **{f"{split} samples": int(n.sum()) for split, n in zip(SPLITS, sizes, strict=True)},
+        "samples": sum(map(len, parts)),
+        **{f"{split} samples": len(part) for split, part in zip(SPLITS, parts, strict=True)},
         "sample shape": federation.in_shape,
         "samples a client": f"{total.min()} to {total.max()}, median {int(np.median(total))}",
     }
@@ -55,9 +72,11 @@ def describe(federation: Federation) -> dict[str, Any]:
         facts["classes"] = f"{int((counts.sum(axis=0) > 0).sum())} of {counts.shape[1]} occur"
         facts["classes a client"] = f"{np.count_nonzero(counts, axis=1).mean():.1f} on average"
         facts["heterogeneity"] = (
-            f"{np.average(distance, weights=total):.3f} (total variation between a client's labels and all, "
-            "weighted by samples: 0 alike, 1 disjoint)"
+            f"{np.average(distance, weights=total):.3f} (total variation between a client's labels and "
+            "all, weighted by samples: 0 alike, 1 disjoint)"
         )
+        if len(own) < federation.n_clients:
+            facts["classes and heterogeneity"] = f"those of the first {len(own)} clients"
     difference = concept_difference(federation)
     if difference is not None:
         facts["concept difference"] = str(difference)
@@ -94,13 +113,16 @@ def _colour_limit(shares: np.ndarray, counts: np.ndarray) -> float:
 
 
 def draw(federation: Federation, path: Path) -> None:
-    """Draws each client's samples by split (above) and shares of classes (below); clients are sorted by size."""
-    sizes = np.stack([federation.splits[split].counts().numpy() for split in SPLITS])
+    """Draws each client's samples by split (above) and shares of classes (below); clients are sorted by size.
+
+    They are those that are `looked_at`.
+    """
+    sizes = np.stack([federation.splits[split].counts(looked_at(federation)).numpy() for split in SPLITS])
     counts = label_counts(federation)
     order = np.argsort(-sizes.sum(axis=0), kind="stable")
     figure = Figure(figsize=(9, 3 if counts is None else 6), layout="constrained")
     panels = figure.subplots(1 if counts is None else 2, 1, sharex=True, squeeze=False)[:, 0]
-    bottom = np.zeros(federation.n_clients)
+    bottom = np.zeros(len(order))
     for split, values in zip(SPLITS, sizes[:, order], strict=True):
         panels[0].bar(np.arange(len(order)), values, bottom=bottom, width=1.0, label=split)
         bottom += values

@@ -49,7 +49,8 @@ def hold_out_clients(n_clients: int, unseen_fraction: BelowOne, seed: int) -> np
     n_unseen = round(unseen_fraction * n_clients)
     require(n_unseen < n_clients, f"unseen_fraction: {unseen_fraction} of {n_clients} leaves nobody to train")
     seen = np.ones(n_clients, dtype=bool)
-    seen[generator(seed, Purpose.UNSEEN).permutation(n_clients)[:n_unseen]] = False
+    if n_unseen > 0:  # a permutation of a large population takes a while
+        seen[generator(seed, Purpose.UNSEEN).permutation(n_clients)[:n_unseen]] = False
     return seen
 
 
@@ -69,7 +70,7 @@ def seen_clients(names: Sequence[str], unseen_fraction: BelowOne, unseen: Names,
         UserError: both are given, a name is unknown, or nobody is left to train.
 
     """
-    check_arguments("", seen_clients, locals())
+    check_arguments("", seen_clients, {**locals(), "names": names[:3]})  # a large population has all of them in no list
     if len(unseen) == 0:
         return hold_out_clients(len(names), unseen_fraction, seed)
     both = f"unseen: it names clients, and unseen_fraction={unseen_fraction} draws some; give one of them"

@@ -18,6 +18,7 @@ from fedem_lightning.models.frozen import frozen_buffers, share_frozen, trained_
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import remember_call
 from fedem_lightning.settings.expected import given
+from fedem_lightning.startup.memory import require_memory
 
 Backbone = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one; of a class, or a partial of one, a file can say how it is made again."""
@@ -59,6 +60,8 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
         _exchange_layers(component.train())
         if m == 0:
             _check_trained(component, pretrained)
+            each = sum(tensor.numel() * tensor.element_size() for tensor in component.state_dict().values())
+            require_memory("n_components", n_components * each, f"{n_components} copies of the network")
         else:
             share_frozen(component, components[0])
             kept = {name: t for name, t in components[0].state_dict().items() if _within(name, pretrained)}

@@ -2,6 +2,8 @@
 
 import copy
 import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
@@ -13,6 +15,7 @@ from fedem_lightning.cohort import share_of
 from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
 from fedem_lightning.errors import require
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.startup.memory import require_memory
 from fedem_lightning.startup.rank import in_another_process
 
 if TYPE_CHECKING:
@@ -39,11 +42,14 @@ def pick_devices(config: "DictConfig", model: Algorithm, data: "FederatedDataMod
     n_nodes = config.trainer.get("num_nodes", 1)
     if devices is None and (not long or n_nodes > 1 or model.client_stores() or _in_a_launchers_worker()):
         return 1
+    n_clients = share_of(model.participation, len(data.federation.clients()))
     if devices not in (None, "auto"):
-        _warn_of_crowding(devices)
+        n = len(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else int(devices)
+        fits = n * n_nodes <= n_clients or model.aggregation.samples_independently
+        require(fits, f"trainer.devices: {n * n_nodes} processes, but only {n_clients} clients in a round")
+        _check_crowding(n)
         return devices
-    n_clients = share_of(model.participation, len(data.federation.clients())) // n_nodes
-    return processes_on_cpu(engine_on_cpu(model), n_clients, cores())
+    return processes_on_cpu(engine_on_cpu(model), n_clients // n_nodes, cores())
 
 
 def asked_processes(config: "DictConfig") -> int | None:
@@ -83,14 +89,24 @@ def pick_accelerator(config: "DictConfig") -> str:
     return "cpu" if accelerator == "auto" and MPSAccelerator.is_available() else accelerator
 
 
-def _warn_of_crowding(devices: Any) -> None:
-    """Where processes share cores by more than two."""
-    if isinstance(devices, int) and devices > 2 * cores() and not in_another_process():
+def _check_crowding(n_processes: int) -> None:
+    """Warns where processes share cores by more than two, and refuses more than fit into the memory."""
+    if n_processes > 2 * cores() and not in_another_process():
+        require_memory("trainer.devices", n_processes * _own_bytes(), f"{n_processes} processes like this one")
         warnings.warn(
-            f"trainer.devices: {devices} processes share {cores()} cores, which is slower than "
+            f"trainer.devices: {n_processes} processes share {cores()} cores, which is slower than "
             f"trainer.devices={cores()}, and each holds the whole federation",
             stacklevel=2,
         )
+
+
+def _own_bytes() -> int:
+    """Memory of this process that it shares with no other; 0 where the system does not say."""
+    try:
+        said = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in said.splitlines() if line.startswith("RssAnon:"))
 
 
 def engine_on_cpu(model: Algorithm) -> Any:

@@ -10,11 +10,13 @@ from annotated_types import Ge
 from scipy.special import entr
 
 from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.datasets.synthetic import BYTES_OF_A_CLIENT, BYTES_OF_A_SAMPLE
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import seen_clients
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import BelowOne, Count, Names, PositiveInt, Seed
+from fedem_lightning.startup.memory import require_memory
 from fedem_lightning.tasks import Density
 
 N_GROUPS = 4
@@ -59,6 +61,9 @@ class DensityDataModule(FederatedDataModule):
         seed: Seed = 0,
     ) -> None:
         n_val = max(1, n_samples // 3) if n_val is None else n_val
+        require_memory("n_symbols", 8 * n_symbols**2, f"distributions of {n_symbols} symbols")
+        each = (n_samples + n_val + test_size) * (4 + BYTES_OF_A_SAMPLE) + 24 * n_symbols + BYTES_OF_A_CLIENT
+        require_memory("n_clients", n_clients * each, f"{n_clients} clients with their samples and distributions")
         names = [str(t) for t in range(n_clients)]
         seen = seen_clients(names, unseen_fraction, unseen, seed)
         distribution, group = densities(n_clients, n_symbols, shifted), np.arange(n_clients) % N_GROUPS

@@ -10,11 +10,12 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.datasets.synthetic import draw_components
+from fedem_lightning.data.datasets.synthetic import BYTES_OF_A_CLIENT, draw_components
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS, seen_clients
 from fedem_lightning.randomness import Purpose, fold, hash32
 from fedem_lightning.settings.ranges import BelowOne, Count, Names, NotNegative, Positive, PositiveInt, Seed
+from fedem_lightning.startup.memory import require_memory
 from fedem_lightning.tasks import BinaryClassification
 
 Samples = Annotated[
@@ -54,6 +55,9 @@ class MixturePopulation(FederatedDataModule):
         unseen: Names = (),
         seed: Seed = 0,
     ) -> None:
+        require_memory("dimension", 8 * n_components * dimension, f"{n_components} components of {dimension} numbers")
+        require_memory("samples", sum(samples) * (4 * dimension + 8), f"a client with {sum(samples)} samples")
+        require_memory("n_clients", n_clients * BYTES_OF_A_CLIENT, f"{n_clients} clients and their numbers of samples")
         theta = torch.from_numpy(draw_components(n_components, dimension, seed)).float()
         names = Numbers(n_clients)
         starts = [0, samples[0], samples[0] + samples[1]]

@@ -8,10 +8,18 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import seen_clients
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.ranges import BelowOne, Count, Names, NotNegative, Positive, PositiveInt, Seed
+from fedem_lightning.startup.memory import require_memory
 from fedem_lightning.tasks import BinaryClassification
 
 SIZE, SAMPLES, COMPONENTS, WEIGHTS = range(4)
 """Random draws, each with a key of its own. The keys determine what a seed means: never renumber them."""
+
+SMALLEST = 50
+"""Training samples of the smallest client."""
+BYTES_OF_A_SAMPLE = 8 + 8 + 1 + 8
+"""Beside its features: label, client, split and position."""
+BYTES_OF_A_CLIENT = 100
+"""Its name, and its numbers of samples."""
 
 
 class SyntheticMixture(FederatedDataModule):
@@ -50,6 +58,7 @@ class SyntheticMixture(FederatedDataModule):
         unseen: Names = (),
         seed: Seed = 0,
     ) -> None:
+        _check_memory(n_clients, SMALLEST + SMALLEST // 3 + test_size, n_components, dimension)
         names = [str(t) for t in range(n_clients)]
         seen = seen_clients(names, unseen_fraction, unseen, seed)
         theta = draw_components(n_components, dimension, seed)
@@ -57,7 +66,8 @@ class SyntheticMixture(FederatedDataModule):
         n_train = np.array([_draw_size(seed, t) for t in range(n_clients)])
         counts = np.stack([n_train, n_train // 3, np.full(n_clients, test_size)])  # [split, T]
 
-        n = counts.sum()
+        n = int(counts.sum())
+        _check_memory(n_clients, n / n_clients, n_components, dimension)
         x = np.empty((n, dimension), dtype=np.float32)
         y = np.empty(n, dtype=np.int64)
         bayes = np.zeros(n_clients)
@@ -89,6 +99,14 @@ class SyntheticMixture(FederatedDataModule):
         )
 
 
+def _check_memory(n_clients: int, samples: float, n_components: int, dimension: int) -> None:
+    """Looks at the arrays of all samples, of names and of mixture weights, given the samples of a client."""
+    theta = 8 * n_components * dimension
+    require_memory("dimension", theta, f"{n_components} components of {dimension} numbers")
+    each = samples * (4 * dimension + BYTES_OF_A_SAMPLE) + 16 * n_components + BYTES_OF_A_CLIENT
+    require_memory("n_clients", theta + n_clients * each, f"{n_clients} clients with {samples:.0f} samples each")
+
+
 def draw_components(m: int, d: int, seed: int) -> np.ndarray:
     """theta [M, d], a function of the seed; neither clients nor additional components change a row."""
     return generator(seed, Purpose.SYNTHETIC, COMPONENTS).uniform(-1.0, 1.0, size=(m, d))
@@ -103,7 +121,7 @@ def _draw_weights(m: int, alpha: float | None, seed: int, client: int) -> np.nda
 def _draw_size(seed: int, client: int) -> int:
     """A client's number of training samples."""
     drawn = generator(seed, Purpose.SYNTHETIC, SIZE, client).lognormal(4.0, 2.0)
-    return int(min(50 + np.floor(drawn), 1000))
+    return int(min(SMALLEST + np.floor(drawn), 1000))
 
 
 def _draw_client(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.startup.memory import memory
 
 UNREAD = ("l", "~", ".gz", ".bz2", ".xz", ".zst", ".zip", ".part", ".partial", ".incomplete", ".crdownload", ".tmp")
 """What may stand behind the ending of a file with samples."""
@@ -61,15 +62,6 @@ def check_size(path: Path, n_bytes: int, what: str) -> None:
     limit = memory()
     said = f"{what}: {n_bytes / 1e9:.3g} GB, more than this machine's memory, {limit / 1e9:.3g} GB"
     require(n_bytes <= limit, f"path: {path}, {said}")
-
-
-def memory() -> int:
-    """Bytes of memory that this process may have: the machine's, or a container's limit."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no such file, or "max"
-        return machine
 
 
 @contextmanager

@@ -37,6 +37,7 @@ def quantity_skew(
     check_arguments("", quantity_skew, locals())
     n = len(labels.y)
     spare = n - n_clients * min_samples
+    require(n_clients <= n, f"n_clients: {n} samples are too few for {n_clients} clients")
     require(spare >= 0, f"n_clients: {n} samples are too few for {n_clients} clients with {min_samples} each")
     rng = generator(seed, Purpose.PARTITION)
     counts = min_samples + rng.multinomial(spare, rng.dirichlet(np.full(n_clients, alpha)))
@@ -83,6 +84,9 @@ def dirichlet(
 
     """
     check_arguments("", dirichlet, locals())
+    n = len(labels.y)
+    few = f"n_clients: {n} samples are too few for {n_clients} clients with {min_samples} each"
+    require(n_clients * max(1, min_samples) <= n, few)
     group = _label_groups(labels.y, n_label_groups, seed)
     by_group = [np.flatnonzero(group == g) for g in np.unique(group)]
     for attempt in range(1000):
