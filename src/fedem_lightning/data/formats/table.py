@@ -18,6 +18,8 @@ from fedem_lightning.data.names import check_names
 from fedem_lightning.errors import UserError, require
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+MOST_COLUMNS = 50_000
+"""Each takes about a millisecond to become features."""
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 WHOLE_WITH_POINT = re.compile(r"(0|-?[1-9]\d{0,17})\.0")
 INDEX = re.compile(r"__index_level_\d+__")  # an index without a name, which pandas writes to .parquet
@@ -112,6 +114,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 
 def _check_names(path: Path, names: list[str]) -> None:
+    many = f"path: {path} has {len(names)} columns, more than {MOST_COLUMNS}; dataset=npz takes any number of features"
+    require(len(names) <= MOST_COLUMNS, many)
     twice = [name for name, n in Counter(names).items() if n > 1 and name]
     require(not twice, f"path: {path} has several columns of the name {', '.join(twice)}")
     unnamed = [i for i, name in enumerate(names, 1) if not name]
