@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import re
+import resource
 import runpy
 import signal
 import sys
@@ -12,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HANG_SECONDS = 20.0
+MEMORY = 4 * 10**9
+"""Bytes that a command may have beside what is loaded."""
 MAIN = "fedem_lightning"
 
 
@@ -26,6 +30,8 @@ class Case:
         prepare: puts files into the empty folder in which the command runs.
         says: what its line must contain.
         refused: whether exit code 2 is expected; else the command may also do its work (a report shows other runs).
+        holds: clients and samples of the data; `data describe` must print these numbers, refuse, or warn.
+        told: whether the command must refuse or warn.
 
     """
 
@@ -35,6 +41,8 @@ class Case:
     prepare: Callable[[Path], None] | None = None
     says: str = ""
     refused: bool = True
+    holds: tuple[int, int] | None = None
+    told: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,11 @@ def faults(case: Case, outcome: Outcome) -> list[str]:
         found.append("traceback" if "Traceback" in outcome.err else f"exit {outcome.code}")
     if case.refused and outcome.code == 0:
         found.append("accepted")
+    if outcome.code == 0 and "warning: " not in outcome.err:
+        if case.holds is not None and _read(outcome.out) != case.holds:
+            found.append(f"lost {_read(outcome.out)} of {case.holds}")
+        if case.told:
+            found.append("silent")
     if outcome.code == 2:
         if len(lines) != 1 or not lines[0].startswith("error: "):
             found.append("not one line")
@@ -86,6 +99,12 @@ def faults(case: Case, outcome: Outcome) -> list[str]:
     if outcome.changed and (outcome.code or case.command != MAIN):  # a run that goes on writes its own files
         found.append("changed " + ", ".join(outcome.changed[:3]))
     return found
+
+
+def _read(out: str) -> tuple[int, ...]:
+    """The clients and samples that `data describe` printed."""
+    found = (re.search(rf"^\W*{what}\W+(\d+)\W*$", out, re.MULTILINE) for what in ("clients", "samples"))
+    return tuple(int(match[1]) for match in found if match)
 
 
 def snapshot(folder: Path) -> dict[str, str]:
@@ -112,6 +131,8 @@ def _become(case: Case, place: Path, folder: Path) -> None:
             os.dup2(file, number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         os.chdir(place)
         sys.argv = [case.command, *case.words]
         sys.modules.pop(f"{case.command}.__main__", None)

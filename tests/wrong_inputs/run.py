@@ -24,9 +24,9 @@ from wrong_inputs.case import Case, Outcome, faults, meet
 
 def all_cases() -> list[Case]:
     """Those of every room."""
-    from wrong_inputs import data, folders, reports, settings
+    from wrong_inputs import data, folders, kept, reports, settings
 
-    return [case for room in (settings, data, folders, reports) for case in room.cases()]
+    return [case for room in (settings, data, kept, folders, reports) for case in room.cases()]
 
 
 def preload() -> None:
