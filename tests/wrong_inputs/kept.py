@@ -149,7 +149,8 @@ def _odd_arrays() -> dict[str, dict[str, np.ndarray]]:
     found = {}
     for name, array in plain.items():
         for form, change in forms.items():
-            found[f"{name}/{form}"] = {name: change(array)}
+            if (name, form) != ("client", "bool"):  # makes two clients of four
+                found[f"{name}/{form}"] = {name: change(array)}
     return found
 
 

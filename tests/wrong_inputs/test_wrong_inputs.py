@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from wrong_inputs import data, settings
+from fedem_lightning.data.__main__ import main as describe
+from wrong_inputs import data, kept, settings
 from wrong_inputs.case import HANG_SECONDS, Case, Outcome, faults
 
 GOOD = Outcome(2, 1.0, "", "error: x: expected a number, got 'y'\n", [], [])
@@ -34,9 +37,60 @@ def test_what_is_held_against_a_command(change: dict[str, object], fault: str | 
     assert fault in found if fault else found == []
 
 
+READ = "│ clients │ 2 │\n│ seen │ 2 │\n│ samples │ 40 │\n"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, None),
+        ({"out": READ.replace("2", "1")}, "lost (1, 40) of (2, 40)"),
+        ({"out": READ.replace("40", "39")}, "lost (2, 39) of (2, 40)"),
+        ({"out": ""}, "lost () of (2, 40)"),
+        ({"out": "", "err": "warning: a.npz: not read: z\n"}, None),
+        ({"out": "", "code": 2, "err": "error: x: no\n"}, None),
+    ],
+)
+def test_clients_and_samples_are_counted(change: dict[str, Any], fault: str | None) -> None:
+    case = Case("data/x", (), refused=False, holds=(2, 40))
+    read = vars(GOOD) | {"code": 0, "out": READ, "err": "", **change}
+    assert faults(case, Outcome(**read)) == ([fault] if fault else [])
+    silent = ["silent"] if not read["code"] and not read["err"] else []
+    assert faults(Case("data/x", (), refused=False, told=True), Outcome(**read)) == silent
+
+
+SOME = (
+    *("npz/unknown/Split", "npz/unknown/z", "npz/clients/2-62", "npz/array/client/big-endian", "csv/clients/leading-zero"),
+    *("csv/clients/2-64", "csv/text/mark", "csv/text/split", "parquet/clients/nul", "leaf/dangling-link"),
+    *("leaf/user-twice", "leaf/user-without-samples", "hub/numbers", "hub/csv-beside", "other/play-nested"),
+)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_no_client_of_an_odd_file_is_lost(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command in this process; `run.py` meets all cases in processes of their own."""
+    case = next(case for case in kept.cases() if case.name == f"data/{name}")
+    assert case.prepare is not None
+    case.prepare(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    code: Any = 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        try:
+            describe([*case.words])
+        except SystemExit as stop:
+            code = stop.code
+    out, err = capsys.readouterr()
+    lines = "".join(f"warning: {warning.message}\n" for warning in caught)
+    assert faults(case, Outcome(code, 0.0, out, lines + err, [], [])) == []
+
+
 @pytest.mark.slow
 def test_settings_and_data_have_more_than_1000_different_cases() -> None:
-    names = [case.name for room in (settings, data) for case in room.cases()]
+    names = [case.name for room in (settings, data, kept) for case in room.cases()]
     assert len(names) == len(set(names)) > 1000
 
 
