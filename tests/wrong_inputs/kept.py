@@ -11,7 +11,7 @@ import pandas as pd
 
 from wrong_inputs.case import Case
 from wrong_inputs.data import RUN, federation
-from wrong_inputs.kept_folders import BOUNDS, folder, hub, hub_folders, leaf, leaf_folders, other_folders
+from wrong_inputs.kept_folders import BOUNDS, cifar_folders, folder, hub, hub_folders, leaf, leaf_folders, play_folders
 
 _N = 40
 _DATA = "fedem_lightning.data"
@@ -60,49 +60,55 @@ UNKNOWN = re.findall(
     r"\S+",
     "Split SPLIT splits split_ spilt data_split fold subset is_test train test test_mask train_index X Y xs x_test "
     "x_train y_test test_y xTest label labels target targets features images Client clients client_id clientId user "
-    "users user_ids writer owner domains Domain domian coarses coarse_labels Names client_name clientNames ../x "
-    "sub/y group weights seed version classes info z theta x2 feature_names",  # codespell:ignore domian
+    "users user_ids writer owner domains Domain domaine coarses coarse_labels Names client_name clientNames ../x "
+    "sub/y group weights seed version classes info z theta x2 feature_names",
 )
 """Names of arrays beside those that are read."""
 
 
 def cases() -> Iterator[Case]:
     """Every odd file, for `data describe`; and numbers without bounds."""
-    for name in UNKNOWN:
-        arrays = federation() | {name: np.arange(_N) % 3}
-        yield _case(f"npz/unknown/{name}", "npz", "a.npz", partial(_npz, arrays), told=True)
-    for name, change in _odd_arrays().items():
-        yield _case(f"npz/array/{name}", "npz", "a.npz", partial(_npz, federation() | change), holds=(4, _N))
-    both = {"names": np.array(list("abcd")), "client_names": np.array(list("efgh"))}
-    yield _case("npz/two-names", "npz", "a.npz", partial(_npz, federation() | both), told=True)
-    for name, two in NAMES.items():
-        clients = [two[i % 2] for i in range(_N)]
-        holds = (2, _N)
-        for kind, write in _formats(clients).items():
-            if (kind, name) != ("npz", "nul"):  # NumPy drops it before it is written
-                dataset = {"leaf": "femnist", "hub": "femnist", "npz": "npz"}.get(kind, "table")
-                yield _case(f"{kind}/clients/{name}", dataset, f"a.{kind}", write, holds=holds)
+    yield from _npz_cases()
+    yield from _client_cases()
     for separator, kind in ((",", "csv"), ("\t", "tsv")):
-        for name, (content, holds) in _texts(separator).items():
-            write = partial(_write, content)
-            yield _case(f"{kind}/text/{name}", "table", f"a.{kind}", write, holds=holds, told=holds is None)
-    for name, (files, holds) in leaf_folders().items():
-        yield _case(f"leaf/{name}", "femnist", "folder", partial(folder, files), holds=holds, told=holds is None)
-    for name, (files, holds) in hub_folders().items():
-        yield _case(f"hub/{name}", "femnist", "folder", partial(folder, files), holds=holds, told=holds is None)
-    for name, (files, holds) in other_folders().items():
-        dataset = "cifar10" if name.startswith("cifar") else "shakespeare"
-        yield _case(f"other/{name}", dataset, "folder", partial(folder, files), holds=holds, told=holds is None)
-    for words in BOUNDS:
-        yield Case(f"data/bounds/{words}", ("describe", *words.split()), _DATA)
+        for name, (content, held) in _texts(separator).items():
+            yield _case(f"{kind}/text/{name}", "table", f"a.{kind}", partial(_write, content), held)
+    for room, dataset, folders in (
+        ("leaf", "femnist", leaf_folders()),
+        ("hub", "femnist", hub_folders()),
+        ("plays", "shakespeare", play_folders()),
+        ("cifar", "cifar10", cifar_folders()),
+    ):
+        for name, (files, held) in folders.items():
+            yield _case(f"{room}/{name}", dataset, "folder", partial(folder, files), held)
+    for bound in BOUNDS:
+        yield Case(f"data/bounds/{bound}", ("describe", *bound.split()), _DATA)
     for devices in ("99", "1000000", "'\"99\"'", "7"):
         words = (*RUN, "dataset=digits", "dataset.n_clients=6", f"trainer.devices={devices}")
         yield Case(f"data/devices/{devices}", words, says="trainer.devices")
 
 
-def _case(
-    name: str, dataset: str, file: str, write: Callable[[Path], None], holds: Any = None, told: bool = False
-) -> Case:
+def _npz_cases() -> Iterator[Case]:
+    for name in UNKNOWN:
+        arrays = federation() | {name: np.arange(_N) % 3}
+        yield _case(f"npz/unknown/{name}", "npz", "a.npz", partial(_npz, arrays), None)
+    for name, change in _odd_arrays().items():
+        yield _case(f"npz/array/{name}", "npz", "a.npz", partial(_npz, federation() | change), (4, _N))
+    both = {"names": np.array(list("abcd")), "client_names": np.array(list("efgh"))}
+    yield _case("npz/two-names", "npz", "a.npz", partial(_npz, federation() | both), None)
+
+
+def _client_cases() -> Iterator[Case]:
+    """Two names of clients in every format."""
+    for name, two in NAMES.items():
+        for kind, write in _formats([two[i % 2] for i in range(_N)]).items():
+            if (kind, name) != ("npz", "nul"):  # NumPy drops it before it is written
+                dataset = {"leaf": "femnist", "hub": "femnist", "npz": "npz"}.get(kind, "table")
+                yield _case(f"{kind}/clients/{name}", dataset, f"a.{kind}", write, (2, _N))
+
+
+def _case(name: str, dataset: str, file: str, write: Callable[[Path], None], holds: tuple[int, int] | None) -> Case:
+    """A file with so many clients and samples; None: with something that a line must say."""
     words: tuple[str, ...] = ("describe", dataset, f"dataset.path={file}")
     if dataset == "table":
         words += ("dataset.label=y", "dataset.client=client")
@@ -110,7 +116,9 @@ def _case(
         words += ("dataset.partition=iid", "dataset.n_clients=2")
     if dataset == "shakespeare":
         words += ("dataset.window=5", "dataset.min_sentences=0")
-    return Case(f"data/{name}", words, _DATA, lambda place: write(place / file), refused=False, holds=holds, told=told)
+    return Case(
+        f"data/{name}", words, _DATA, lambda place: write(place / file), refused=False, holds=holds, told=holds is None
+    )
 
 
 def _odd_arrays() -> dict[str, dict[str, np.ndarray]]:

@@ -4,7 +4,7 @@ import io
 import json
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def leaf_folders() -> dict[str, tuple[Files, tuple[int, int] | None]]:
     }
 
 
-def hub(writers: Sequence[Any], **more: Any) -> bytes:
+def hub(writers: Any, **more: Any) -> bytes:
     picture, content = io.BytesIO(), io.BytesIO()
     Image.fromarray(np.zeros((28, 28), np.uint8)).save(picture, "PNG")
     n = len(writers)
@@ -107,23 +107,27 @@ def hub_folders() -> dict[str, tuple[Files, tuple[int, int] | None]]:
     }
 
 
-def other_folders() -> dict[str, tuple[Files, tuple[int, int] | None]]:
+def play_folders() -> dict[str, tuple[Files, tuple[int, int] | None]]:
+    """Plays."""
     play = b"HAMLET. To be, or not to be: that is the question.\nGHOST. List, list, O list! Swear it.\n"
-    image = {b"data": np.zeros((4, 3072), np.uint8), b"labels": [0, 1, 2, 3]}
-    batches = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
-    cifar = {f"cifar-10-batches-py/{name}": pickle.dumps(image, 2) for name in batches}
     return {
-        "play-dangling": ({"a.txt": play, "b.txt": "nowhere"}, None),
-        "play-nested": ({"a.txt": play, "more/b.txt": play + b"GHOST. More."}, None),
-        "play-packed": ({"a.txt": play, "b.txt.gz": play}, None),
-        "play-copy": ({"a.txt": play, "b.txt": play}, None),
-        "cifar-plain": (cifar, (2, 24)),
-        "cifar-more": (cifar | {"cifar-10-batches-py/data_batch_6": pickle.dumps(image, 2)}, None),
-        "cifar-fewer": ({k: v for k, v in cifar.items() if not k.endswith("_3")}, None),
-        "cifar-clients": (
-            cifar | {"cifar-10-batches-py/test_batch": pickle.dumps(image | {b"Labels": [0] * 4}, 2)},
-            None,
-        ),
+        "dangling": ({"a.txt": play, "b.txt": "nowhere"}, None),
+        "nested": ({"a.txt": play, "more/b.txt": play + b"GHOST. More."}, None),
+        "packed": ({"a.txt": play, "b.txt.gz": play}, None),
+        "copy": ({"a.txt": play, "b.txt": play}, None),
+    }
+
+
+def cifar_folders() -> dict[str, tuple[Files, tuple[int, int] | None]]:
+    """CIFAR-10 as torchvision has it, with four images in each batch."""
+    image = {b"data": np.zeros((4, 3072), np.uint8), b"labels": [0, 1, 2, 3]}
+    names = [f"cifar-10-batches-py/{name}" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")]
+    plain = {name: pickle.dumps(image | {b"filenames": [name]}, 2) for name in names}
+    return {
+        "plain": (plain, (2, 24)),
+        "more": (plain | {"cifar-10-batches-py/data_batch_6": plain[names[0]]}, None),
+        "fewer": ({name: plain[name] for name in names[1:]}, None),
+        "two-labels": (plain | {names[-1]: pickle.dumps(image | {b"Labels": [0] * 4}, 2)}, None),
     }
 
 

@@ -61,9 +61,15 @@ def test_clients_and_samples_are_counted(change: dict[str, Any], fault: str | No
 
 
 SOME = (
-    *("npz/unknown/Split", "npz/unknown/z", "npz/clients/2-62", "npz/array/client/big-endian", "csv/clients/leading-zero"),
+    *(
+        "npz/unknown/Split",
+        "npz/unknown/z",
+        "npz/clients/2-62",
+        "npz/array/client/big-endian",
+        "csv/clients/leading-zero",
+    ),
     *("csv/clients/2-64", "csv/text/mark", "csv/text/split", "parquet/clients/nul", "leaf/dangling-link"),
-    *("leaf/user-twice", "leaf/user-without-samples", "hub/numbers", "hub/csv-beside", "other/play-nested"),
+    *("leaf/user-twice", "leaf/user-without-samples", "hub/numbers", "hub/csv-beside", "plays/nested"),
 )
 
 
