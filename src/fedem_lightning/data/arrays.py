@@ -110,7 +110,7 @@ def as_array(name: str, values: Any) -> np.ndarray:
     if array.dtype.kind == "U" and not isinstance(values, np.ndarray):
         array = np.asarray(values, dtype=object)  # from a list: otherwise NaN would become a string
     if array.dtype.kind not in ("O", "T") or array.ndim != 1:
-        return array.astype(array.dtype.newbyteorder("="), copy=False)
+        return array
     for what, kind, dtype in (("strings", str, np.str_), ("whole numbers", (int, np.integer), np.int64)):
         right = np.array([isinstance(value, kind) for value in array], dtype=bool)
         if right.all():
