@@ -111,7 +111,8 @@ def test_a_folder_of_data_is_asked_for_in_one_form_alone(monkeypatch: pytest.Mon
     shipped = "${oc.env:FEDEM_LIGHTNING_DATA,x}"
     assert with_data_dir({"data_dir": shipped}) == {"data_dir": SECRET}
     others = ("${oc.env:FEDEM_LIGHTNING_DATA}", f"x{shipped}", f"{shipped}x", shipped.replace("x", "${oc.env:S}"))
-    for tree in (*({"data_dir": form} for form in others), {"path": shipped}, {"data_dir": [shipped]}):
+    trees: list[dict[str, Any]] = [{"data_dir": form} for form in others]
+    for tree in (*trees, {"path": shipped}, {"data_dir": [shipped]}):
         assert resolved(with_data_dir(tree)) == tree
 
 

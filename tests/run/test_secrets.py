@@ -3,6 +3,7 @@
 import itertools
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -169,7 +170,7 @@ def test_no_file_of_a_run_holds_a_secret(tmp_path: Path, monkeypatch: pytest.Mon
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.name == "config.yaml" for path in written)
     assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
-    typed = OmegaConf.to_container(OmegaConf.load(tmp_path / "out" / ".hydra" / "overrides.yaml"))
+    typed: Any = OmegaConf.to_container(OmegaConf.load(tmp_path / "out" / ".hydra" / "overrides.yaml"))
     assert "+local_training.note=${oc.env:MY_SECRET}" in typed
     assert call(tmp_path, monkeypatch, *TINY, *given, "trainer.max_epochs=2", "run_dir=out", "ckpt_path=auto") == 0
 

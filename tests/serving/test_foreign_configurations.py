@@ -4,6 +4,7 @@ import re
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -63,7 +64,7 @@ def test_an_evaluation_names_the_key_that_asks_the_environment(
 
 
 def test_a_run_that_differs_is_refused_without_the_value_of_a_variable(foreign: Path) -> None:
-    config = OmegaConf.load(foreign / ".hydra" / "config.yaml")
+    config: Any = OmegaConf.load(foreign / ".hydra" / "config.yaml")
     rewrite(foreign, "unseen_fraction", "${oc.env:S}")
     config.ckpt_path = "auto"
     with pytest.raises(UserError, match=r"dataset.unseen_fraction: the run in .* had \$\{oc.env:S\}, now it is 0.25"):

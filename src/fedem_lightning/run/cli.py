@@ -63,7 +63,7 @@ OmegaConf.register_new_resolver("chosen", _chosen)
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
 def _hydra_main(config: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
-    typed = [str(word) for word in OmegaConf.to_container(hydra_config.overrides.task, resolve=False)]
+    typed: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)  # a list of words
     folder = Path(hydra_config.runtime.output_dir)
     if hydra_config.mode == RunMode.MULTIRUN:
         _describe_one_job(folder, typed)
