@@ -89,6 +89,25 @@ def test_a_table_of_training_is_transformed(tmp_path: Path) -> None:
     assert len(read_rows(tmp_path / "new.parquet", trained)) == 40  # labels may be unknown where nobody asks
 
 
+def test_the_split_of_training_is_that_of_new_rows(tmp_path: Path) -> None:
+    """Under the name that its column had there: its test rows are scored, not all rows."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"client": ["p", "q"] * 20, "y": [0, 1, 1, 0] * 10, "a": rng.random(40)})
+    table["part"] = ["train"] * 30 + ["test"] * 10
+    table.to_csv(tmp_path / "t.csv", index=False)
+    data = TableDataModule(tmp_path / "t.csv", "y", "client", split="part")
+    split = read_rows(tmp_path / "t.csv", Schema.of(data.federation), labelled=True).split
+    assert split is not None
+    assert split.tolist() == [0] * 30 + [2] * 10
+
+
+def test_clients_of_new_rows_are_as_written(tmp_path: Path) -> None:
+    table = pd.DataFrame({"client": ["01", "1"] * 20, "y": [0, 1, 1, 0] * 10, "a": np.random.default_rng(0).random(40)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    trained = Schema.of(TableDataModule(tmp_path / "t.csv", "y", "client").federation)
+    assert read_rows(tmp_path / "t.csv", trained).names == ("01", "1")
+
+
 def test_bytes_are_numbers_unless_training_had_images(schema: Schema, tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.full((2, 4), 200, dtype=np.uint8), client=[0, 0])
     assert x_of(read_rows(tmp_path / "d.npz", schema)).tolist() == [[200.0] * 4] * 2
