@@ -207,7 +207,7 @@ def _texts(separator: str) -> dict[str, tuple[bytes, tuple[int, int] | None]]:
         "comment-line": ("# a comment\n" + text, None),
         "sep-line": (f"sep={separator}\n" + text, None),
         "trailing-column": (text.replace("\n", separator + "\n"), None),
-        "trailing-in-rows": (lines[0] + "\n" + "\n".join(line + separator for line in lines[1:]), None),
+        "trailing-in-rows": (lines[0] + "\n" + "\n".join(line + separator for line in lines[1:]), whole),
         "long-row": (text + separator.join("12345"), None),
         "short-row": (text + separator.join("12") + "\n", None),
         "missing-client": (text.replace("c1", "", 1), None),

@@ -39,8 +39,8 @@ from fedem_lightning.protocol import RemoteClients
 from fedem_lightning.records.hyperparameters import constructor_arguments, is_plain, plain
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.memory import require_memory
 from fedem_lightning.settings.ranges import PositiveInt, Seed, Share, ShareOrNumber
-from fedem_lightning.startup.memory import require_memory
 
 ServerOptimizer = Annotated[
     Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],

@@ -15,8 +15,8 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import seen_clients
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.memory import require_memory
 from fedem_lightning.settings.ranges import BelowOne, Count, Names, PositiveInt, Seed
-from fedem_lightning.startup.memory import require_memory
 from fedem_lightning.tasks import Density
 
 N_GROUPS = 4
