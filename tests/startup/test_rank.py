@@ -86,11 +86,12 @@ def test_what_the_first_process_has_started_is_another_whatever_the_configuratio
 
 
 def test_how_many_processes_a_configuration_asks_for() -> None:
-    for devices, n_nodes, expected in [(None, 1, 1), (2, 1, 2), ("auto", 3, None), (-1, 1, None), ("2", 2, 4)]:
+    cases: list[tuple[Any, int, int | None]] = [(None, 1, 1), (2, 1, 2), ("auto", 3, None), (-1, 1, None), ("2", 2, 4)]
+    for devices, n_nodes, expected in cases:
         trainer = OmegaConf.create({"trainer": {"devices": devices, "num_nodes": n_nodes}})
         assert asked_processes(trainer) == expected
-    for devices in ("0,1", [0, 1]):
-        assert asked_processes(OmegaConf.create({"trainer": {"devices": devices}})) == 2
+    for several in ("0,1", [0, 1]):
+        assert asked_processes(OmegaConf.create({"trainer": {"devices": several}})) == 2
 
 
 def test_a_run_for_another_number_of_processes_is_refused() -> None:

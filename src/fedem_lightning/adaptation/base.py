@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
@@ -41,6 +41,9 @@ class Adaptation(Recorded, ABC):
             UserError: the adaptation is not defined for this federation.
 
         """
+
+    def check_network(self, network: nn.Module) -> None:
+        """Refuses a network for which the adaptation is not defined, before training; default: none."""
 
     def tune(
         self,

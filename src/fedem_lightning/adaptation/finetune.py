@@ -1,6 +1,9 @@
 """Local tuning after training: FedAvg+ (Jiang et al. 2019, as in FedEM, Sec. 4) and Finetune (Mansour et al. 2020)."""
 
+from collections.abc import Collection
 from typing import Literal
+
+from torch import nn
 
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.data.federation import Block
@@ -37,11 +40,19 @@ class Finetune(Adaptation):
         super().__init__(epochs, client_optimizer)
         self.part, self.head = part, head
 
+    def check_network(self, network: nn.Module) -> None:
+        """Refuses a head that the network does not have."""
+        self._tuned(network)
+
+    def _tuned(self, network: nn.Module) -> Collection[str] | None:
+        """Names of what is tuned; None: everything."""
+        return (
+            None if self.part == "all" else getattr(split_body_head(network, self.head, "adaptation.head"), self.part)
+        )
+
     def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
         """theta_t <- local_sgd(theta_t)."""
         own = algorithm.personal_models(block.clients)
-        only = None
-        if self.part != "all":
-            only = getattr(split_body_head(algorithm.components[0], self.head, "adaptation.head"), self.part)
+        only = self._tuned(algorithm.components[0])
         tuned = self.tune(algorithm, own.models, block, own.sample_weights(block), only=only)
         return algorithm.own_models(tuned, own.mixture)

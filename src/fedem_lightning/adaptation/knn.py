@@ -7,7 +7,7 @@ Marfoq, Neglia, Kameni, Vidal: "Personalized Federated Learning through Local Me
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.adaptation.selection import GRID, Grid, SelectionSamples
@@ -74,6 +74,10 @@ class KNN(Adaptation):
         x = samples.x if isinstance(samples, Arrays) and federation.in_shape == (1,) else torch.zeros(0)
         alike = len(x) > 0 and bool((x == x[:1]).all())  # a density has no inputs
         require(not alike, "adaptation: KNN needs features, but all samples have the same x")
+
+    def check_network(self, network: nn.Module) -> None:
+        """Refuses a head that the network does not have."""
+        head_layer(network, self.head, "adaptation.head")
 
     @torch.no_grad()
     def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:

@@ -81,15 +81,20 @@ def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
     check_robustness(algorithm, federation)
     compresses = algorithm.compression is not None
     require(algorithm.sends_updates or not compresses, f"compression: {name} sends no parameters to a server")
-    together = algorithm.needs_one_machine
-    require(algorithm.remote is None or not together, f"algorithm: {name} {together}, so it cannot be deployed")
     if algorithm.remote is not None:
+        check_deployable(algorithm)
         algorithm.remote.check(algorithm)
     require(
         algorithm.uses_server_optimizer or takes_plain_averages(algorithm.configure_optimizers()),
         f"algorithm.server_optimizer: {name} takes plain averages or none, expected SGD with lr 1 and no momentum "
         "(momentum that reaches every method is algorithm.client_optimizer.momentum)",
     )
+
+
+def check_deployable(algorithm: Algorithm) -> None:
+    """Raises UserError if clients cannot be processes of their own."""
+    together = algorithm.needs_one_machine
+    require(not together, f"algorithm: {type(algorithm).__name__} {together}, so it cannot be deployed")
 
 
 def check_robustness(algorithm: Algorithm, federation: Federation) -> None:

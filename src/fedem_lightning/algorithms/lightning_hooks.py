@@ -233,6 +233,7 @@ class LightningHooks:
         self.prepare(federation)
         if self.adaptation is not None:
             self.adaptation.prepare(federation)
+            self.adaptation.check_network(self.components[0])
         if self.remote is None:  # else every client checks it
             check_fit(self.components[0], federation)
         if self.schema is None:

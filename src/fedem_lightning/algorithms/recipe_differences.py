@@ -40,8 +40,8 @@ def recipe_differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str,
         key = {"networks": "network"}.get(name, name if name in _GROUPS else f"algorithm.{name}")
         if key not in NOT_TRAINED:
             default = _defaults(now).get(name)
-            values = (part.get(name, default) for part in (before, now))
-            _compare(key, *(_chosen(name, value) for value in values), found)
+            a, b = (_chosen(name, part.get(name, default)) for part in (before, now))
+            _compare(key, a, b, found)
     return found
 
 

@@ -8,10 +8,14 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
+from fedem_lightning.algorithms.checks import check_deployable
 from fedem_lightning.deploy.data import save_client
 from fedem_lightning.deploy.flower_server import error_of
 from fedem_lightning.deploy.launch import LOOPBACK, Processes, free_port
+from fedem_lightning.deploy.remote import check_sum_suffices
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.run.building import build_model
+from fedem_lightning.run.gate import check_settings
 from fedem_lightning.run.usage import CONFIG_DIR
 
 MOST = 32
@@ -32,13 +36,19 @@ def demonstrate(words: Sequence[str], folder: Path, settings: Mapping[str, Any])
     """
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = compose("config", list(words))
-    federation = instantiate(config.dataset).federation
+    check_settings(config)
+    data = instantiate(config.dataset)
+    federation = data.federation
     names = [str(name) for name in federation.names]
     require(
         len(names) <= MOST,
         f"{len(names)} clients are too many processes for one machine, expected at most {MOST}: dataset.n_clients",
     )
     require(bool(federation.seen.all()), "dataset.unseen_fraction: every client of a demonstration trains")
+    algorithm = build_model(config, data)  # what cannot be deployed is refused before any process starts
+    check_deployable(algorithm)
+    if settings["secure"]:
+        check_sum_suffices(algorithm)
     for t in range(len(names)):
         save_client(federation, t, folder / "clients" / f"{t:03}.npz")
     port = free_port()

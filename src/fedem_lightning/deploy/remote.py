@@ -29,6 +29,13 @@ SENT = {"train": sent_for_training, "score": sent_for_scoring, "answer": sent_wi
 """What a client receives with each kind of request."""
 
 
+def check_sum_suffices(algorithm: Algorithm) -> None:
+    """Raises UserError if the method, or its options, need more of clients than the sum of their updates."""
+    plain = algorithm.aggregation.is_plain and algorithm.compression is None and algorithm.faults is None
+    needs = "the mean of uncompressed updates and nothing else of clients"
+    require(plain and not algorithm.reported, f"secure: expected {type(algorithm).__name__} to need {needs}")
+
+
 class RemoteClients:
     """The clients behind a link, by their indices in the federation.
 
@@ -48,10 +55,8 @@ class RemoteClients:
 
     def check(self, algorithm: Algorithm) -> None:
         """Raises UserError if the link is for sums, and the method, or its options, need more than a sum."""
-        plain = algorithm.aggregation.is_plain and algorithm.compression is None and algorithm.faults is None
-        needs = "the mean of uncompressed updates and nothing else of clients"
-        fits = (plain and not algorithm.reported) or not isinstance(self.link, SummingLink)
-        require(fits, f"secure: expected {type(algorithm).__name__} to need {needs}")
+        if isinstance(self.link, SummingLink):
+            check_sum_suffices(algorithm)
 
     def begin(self, algorithm: FederatedAlgorithm, round_: int) -> "RemoteUpdates":
         """The source of a round's updates."""

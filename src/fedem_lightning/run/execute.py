@@ -41,6 +41,7 @@ from fedem_lightning.run.run_folder import (
     check_run_folder,
     find_checkpoint,
     finished_results,
+    left_as_it_was,
     rounds_of,
 )
 from fedem_lightning.run.stopping import StopSignals
@@ -95,24 +96,25 @@ def run(
         private = plan_privacy(model, len(clients), config.trainer.max_epochs) if checkpoint is None else None
         stop.listen_for(trainer)
         loggers = trainer.loggers[1:]  # beside metrics.csv
-        if trainer.is_global_zero:
-            _begin_files(folder, config, overrides, trainer, stop.resumed_rounds)
-            (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
-            _announce(config, folder, model, data, trainer)
-            if rates:
-                print(rate_line(rates, config, choices, way_to_choose), flush=True)
-            if private is not None:
-                print(f"planned {privacy_line(private, len(clients))}", flush=True)
-            _announce_resumption(checkpoint, stop.resumed_rounds)
         names = _names(config, choices, overrides, flags) | {"learning_rates": [rate._asdict() for rate in rates]}
         results: dict[str, Any] = {}
-        with _ended_together(trainer, loggers, stop, launched_before):
+        with left_as_it_was(folder, lambda: model.statistics.rounds > stop.resumed_rounds):
             if trainer.is_global_zero:
-                trackers.begin(loggers, trackers.tracked(folder, config, choices, overrides, stop.resumed_rounds))
-            _train_and_test(trainer, model, data, checkpoint, stop)
-            stop.others_may_end()
-            if trainer.is_global_zero:
-                results = _report(folder, model, data, loggers, names)
+                _begin_files(folder, config, overrides, trainer, stop.resumed_rounds)
+                (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
+                _announce(config, folder, model, data, trainer)
+                if rates:
+                    print(rate_line(rates, config, choices, way_to_choose), flush=True)
+                if private is not None:
+                    print(f"planned {privacy_line(private, len(clients))}", flush=True)
+                _announce_resumption(checkpoint, stop.resumed_rounds)
+            with _ended_together(trainer, loggers, stop, launched_before):
+                if trainer.is_global_zero:
+                    trackers.begin(loggers, trackers.tracked(folder, config, choices, overrides, stop.resumed_rounds))
+                _train_and_test(trainer, model, data, checkpoint, stop)
+                stop.others_may_end()
+                if trainer.is_global_zero:
+                    results = _report(folder, model, data, loggers, names)
         return results
 
 

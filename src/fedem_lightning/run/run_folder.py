@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,9 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.configs import read_yaml, resolved
 from fedem_lightning.records.reading import regular
-from fedem_lightning.run.config_history import differences, read_own_config, tree_of
+from fedem_lightning.run.config_history import continued, differences, read_own_config, tree_of
+from fedem_lightning.run.failures import user_message
+from fedem_lightning.startup.rank import in_another_process
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")
 """What a run has in its folder, beside figures and arrays: `DRAWN_OR_KEPT`."""
@@ -55,12 +60,39 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
             f"({', '.join(taken)}); choose another",
         )
     earlier = read_own_config(folder)
+    continued(folder)  # reads the configurations before that one, too, which results.json will need
     for key, (before, now) in ({} if earlier is None else differences(earlier, tree_of(config))).items():
         if key.split(".")[0] not in FREE_ON_RESUME and not _same_path(before, now):
             raise UserError(
                 f"{key}: the run in {folder} had {before}, now it is {now}; resume with the same "
                 "configuration, or choose another run_dir"
             )
+
+
+@contextmanager
+def left_as_it_was(folder: Path, has_trained: Callable[[], bool]) -> Iterator[None]:
+    """Removes what a run has made in its folder, if it is refused before its first round has ended.
+
+    Some mistakes show only in the first round. The folder is then free for the corrected command.
+
+    Args:
+        folder: of the run.
+        has_trained: whether a round has ended.
+
+    """
+    before = set(os.listdir(folder)) if folder.is_dir() else set()
+    try:
+        yield
+    except Exception as error:
+        if user_message(error) is not None and not has_trained() and not in_another_process():
+            for path in folder.iterdir():
+                if path.name in before:
+                    continue
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+        raise
 
 
 def _same_path(before: Any, now: Any) -> bool:

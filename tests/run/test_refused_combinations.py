@@ -1,0 +1,117 @@
+"""A refused run leaves nothing, so that the corrected command finds a free folder; whatever was refused, and when."""
+
+import itertools
+import random
+import warnings
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, open_dict
+
+from fedem_lightning import UserError
+from fedem_lightning.run import execute
+from fedem_lightning.run.execute import run
+from fedem_lightning.run.failures import user_message
+from fedem_lightning.run.usage import choices
+from helpers.commands import CONFIG_DIR, TINY, call
+from helpers.runs import SMALL, leave_undrawn, snapshot
+
+GROUPS = ("aggregation", "adaptation", "compression", "faults")
+OFFERED = choices(CONFIG_DIR)
+WRONG = {"adaptation=knn": "adaptation.head=nowhere", "adaptation=finetune": "adaptation.part=head adaptation.head=no"}
+"""Options that are refused only once the network is there."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_undrawn(monkeypatch)
+
+
+def composed(*words: str) -> DictConfig:
+    """One round of few clients."""
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        config = compose("config", [*words, *SMALL["synthetic"], "trainer.max_epochs=1", "trainer.accelerator=cpu"])
+    with open_dict(config):
+        config.callbacks = {"checkpoint": config.callbacks.checkpoint}
+    return config
+
+
+def refused(config: DictConfig, folder: Path, choices: dict[str, str]) -> str | None:
+    """The line of a refusal, after which nothing is left in the folder; None: the run has ended as usual."""
+    line = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run(config, folder, {"dataset": "synthetic", "backbone": "linear", **choices}, [])
+    except Exception as error:
+        line = user_message(error) or pytest.fail(f"{choices}: {error!r}")
+    assert folder.exists() == (line is None), (choices, line)
+    return line
+
+
+LATE = {
+    "scaffold, private": ["algorithm=scaffold", "aggregation=private"],
+    "fedgmm, private": ["algorithm=fedgmm", "aggregation=private"],
+    "user_centric, private": ["algorithm=user_centric", "aggregation=private"],
+    "a head": ["algorithm=fedavg", "adaptation=knn", "adaptation.head=nowhere"],
+    "another head": ["algorithm=fedavg", "adaptation=finetune", "adaptation.part=head", "adaptation.head=nowhere"],
+    "too little noise of the count": [
+        *("algorithm=fedavg", "aggregation=private", "aggregation.epsilon=0.1", "aggregation.quantile=0.5"),
+        "aggregation.count_noise=0.01",
+    ],
+    "nobody is left": ["algorithm=fedavg", "faults=send_nan", "faults.share=0.99"],
+    "diverged in the first round": ["algorithm=fedavg", "algorithm.client_optimizer.lr=1e38"],
+}
+
+
+@pytest.mark.parametrize("words", LATE.values(), ids=LATE)
+def test_what_is_refused_late_leaves_nothing(words: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert refused(composed(*words), folder, {"algorithm": words[0].partition("=")[2], "adaptation": "none"})
+    (folder / "mine").mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    before = snapshot(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(UserError):
+            run(composed(*words), folder, {"algorithm": "fedavg", "dataset": "synthetic", "backbone": "linear"}, [])
+    assert snapshot(tmp_path) == before
+    assert (folder / "mine").is_dir()
+
+
+@pytest.mark.slow
+def test_no_combination_that_is_refused_leaves_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every method with every choice of every group, and with some pairs of them; `pytest -s` prints how many."""
+    monkeypatch.setattr(execute, "_report", lambda *_: {})
+    counts = {"refused": 0, "accepted": 0}
+    rng = random.Random(0)
+    for algorithm in OFFERED["algorithm"]:
+        singles = [{group: choice} for group in GROUPS for choice in OFFERED[group]]
+        pairs = [a | b for a, b in itertools.combinations(singles, 2) if a.keys() != b.keys()]
+        for n, chosen in enumerate([*singles, *rng.sample(pairs, 4)]):
+            words = [f"{group}={choice}" for group, choice in chosen.items()]
+            wrong = WRONG.get(words[0], "").split() if n % 2 else []
+            config = composed(f"algorithm={algorithm}", *words, *wrong)
+            of = {"algorithm": algorithm, "adaptation": chosen.get("adaptation", "none")}
+            line = refused(config, tmp_path / f"{algorithm}-{n}", of)
+            counts["refused" if line else "accepted"] += 1
+        print(algorithm, counts, flush=True)
+    assert counts["refused"] > 100
+
+
+def test_a_broken_earlier_configuration_is_refused_before_the_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*TINY, "trainer.max_epochs=1", "algorithm=fedavg", "trainer.accelerator=cpu", "run_dir=run"]
+    assert call(tmp_path, monkeypatch, *words) == 0
+    capsys.readouterr()
+    for broken in ("a: [1\nb", "- 1\n"):
+        (tmp_path / "run" / ".hydra" / "config.until-round-000001.yaml").write_text(broken)
+        before = snapshot(tmp_path)
+        assert call(tmp_path, monkeypatch, *words, "trainer.max_epochs=3", "ckpt_path=auto") == 2
+        out, err = capsys.readouterr()
+        assert "config.until-round-000001.yaml" in err
+        assert err.count("\n") == 1
+        assert "round 2" not in out
+        assert snapshot(tmp_path) == before
