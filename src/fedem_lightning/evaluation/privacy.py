@@ -86,4 +86,5 @@ def plan_privacy(algorithm: Algorithm, n_clients: int, rounds: int) -> dict[str,
         return None
     size = expected_size(algorithm.participation, n_clients)
     choose_noise(rule, size / n_clients, size, rounds)
-    return spent(rule, algorithm.participation, n_clients, rounds) if rounds > 0 else None
+    deployed = algorithm.remote is not None
+    return spent(rule, algorithm.participation, n_clients, rounds, deployed) if rounds > 0 else None
