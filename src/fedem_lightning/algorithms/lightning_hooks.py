@@ -28,7 +28,7 @@ from fedem_lightning.algorithms.checks import (
     check_trains,
 )
 from fedem_lightning.algorithms.recipe_differences import warn_of_other_settings
-from fedem_lightning.algorithms.server_step import make_server_optimizer
+from fedem_lightning.algorithms.server_step import check_optimizers, make_server_optimizer
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
@@ -131,6 +131,7 @@ class LightningHooks:
 
     def on_fit_start(self: Trained) -> None:
         """Plans the rounds, and says so where nobody has chosen the learning rate."""
+        check_optimizers(self.trainer, self.components)
         self.train()  # as Lightning expects; an earlier round or evaluation may have left them in eval mode
         engine = self.resolve_engine(self.device)  # copies the networks, before a profiler adds hooks to them
         if self.engine_gave_up:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from torch import nn
 
@@ -79,13 +80,27 @@ def make_server_optimizer(
     except (TypeError, ValueError) as error:  # torch's refusal of an option
         raise UserError(f"{wanted} ({' '.join(str(error).split())})") from error
     require(isinstance(made, torch.optim.Optimizer), f"{wanted}, which returned {given(made)}")
-    kind = type(made).__name__
-    alone = not isinstance(made, torch.optim.LBFGS | torch.optim.SparseAdam)
-    require(alone, f"server_optimizer: {kind} cannot take one dense gradient a round; expected SGD, Adam or the like")
-    taken = {id(parameter) for group in made.param_groups for parameter in group["params"]}
-    all_taken = all(id(parameter) in taken for parameter in parameters if parameter.requires_grad)
-    require(all_taken, f"server_optimizer: its {kind} leaves parameters out; the function must hand on all it is given")
+    _check_takes(made, components)
     return made
+
+
+def check_optimizers(trainer: pl.Trainer, components: nn.ModuleList) -> None:
+    """Raises UserError unless `configure_optimizers`, a subclass's too, has made one optimiser of the components."""
+    made = trainer.optimizers
+    require(len(made) == 1, f"configure_optimizers: expected one optimiser, got {len(made)}")
+    scheduled = bool(trainer.lr_scheduler_configs)
+    require(not scheduled, "configure_optimizers: expected an optimiser alone; nothing steps a schedule of the server")
+    _check_takes(made[0], components)
+
+
+def _check_takes(optimizer: torch.optim.Optimizer, components: nn.ModuleList) -> None:
+    kind = type(optimizer).__name__
+    dense = not isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam)
+    expected = "expected SGD, Adam or the like"
+    require(dense, f"server_optimizer: {kind} cannot take one dense gradient a round; {expected}")
+    taken = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    all_taken = all(id(p) in taken for component in components for p in trained_parameters(component).values())
+    require(all_taken, f"server_optimizer: its {kind} leaves parameters out; it must take all of the components")
 
 
 def takes_plain_averages(optimizer: torch.optim.Optimizer) -> bool:

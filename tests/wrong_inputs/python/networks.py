@@ -172,6 +172,23 @@ OPTIMIZERS: dict[str, tuple[Any, str]] = {
     "LBFGS with a rate": (functools.partial(torch.optim.LBFGS, lr=1.0), "LBFGS cannot take"),
     "SparseAdam": (functools.partial(torch.optim.SparseAdam, lr=1.0), "SparseAdam cannot take"),
 }
+
+
+def _scheduled(model: Any) -> Any:
+    optimizer = SGD(model.components.parameters(), lr=1.0)
+    return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+
+
+CONFIGURED: dict[str, tuple[Callable[[Any], Any], str | None]] = {
+    "None": (lambda model: None, "leaves parameters out"),
+    "two": (lambda model: [SGD(model.components.parameters(), lr=1.0) for _ in range(2)], "expected one optimiser"),
+    "a schedule": (_scheduled, "nothing steps a schedule"),
+    "of other parameters": (lambda model: SGD(network().parameters(), lr=1.0), "leaves parameters out"),
+    "LBFGS": (lambda model: torch.optim.LBFGS(model.components.parameters()), "LBFGS cannot take"),
+    "one": (lambda model: SGD(model.components.parameters(), lr=0.5), None),
+    "one in a list": (lambda model: [SGD(model.components.parameters(), lr=0.5)], None),
+}
+"""What `configure_optimizers` of a subclass may return, and what is said of it."""
 RIGHT_OPTIMIZERS: dict[str, Any] = {
     "None": None,
     "momentum": functools.partial(SGD, lr=0.5, momentum=0.9),
@@ -223,6 +240,14 @@ def calls() -> Iterator[Call]:
         for name, make in EITHER.items():
             act = functools.partial(_trains, kind, make, options)
             yield Call(f"networks/{of}/{name}", act, right=lambda trained: trained, or_says="backbone")
+    for name, (configured, told) in CONFIGURED.items():
+        mine = type("Mine", (FedAvg,), {"configure_optimizers": configured})
+        yield Call(
+            f"server_optimizer/configured/{name}",
+            functools.partial(_trains, mine, network, {}),
+            says=told,
+            right=lambda trained: trained,
+        )
     for of, (kind, options) in kinds.items():
         for name, (given, says) in OPTIMIZERS.items():
             act = functools.partial(_trains, kind, network, options | {"server_optimizer": given})
