@@ -360,7 +360,7 @@ def test_tasks_by_name() -> None:
         (np.array([0, 1, 1, 0]), "ranking", "^task"),
     ):
         with pytest.raises(UserError, match=message):
-            FederatedDataModule.from_arrays(y=y, **arrays, **{"task": task})
+            FederatedDataModule.from_arrays(y=y, **(arrays | {"task": task}))
 
 
 # --- the data command -------------------------------------------------------------------------------------------------
