@@ -128,7 +128,7 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "double": lambda: network().double(),
     "bfloat16": lambda: network().bfloat16(),
     "in eval mode": lambda: network().eval(),
-    "partly frozen": lambda: _with(lambda made: made[0].requires_grad_(False)),
+    "partly frozen": lambda: _with(lambda made: made.get_submodule("0").requires_grad_(False)),
     "weight norm": lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 5)), nn.Linear(5, 3)),
     "spectral norm": lambda: nn.Sequential(parametrizations.spectral_norm(nn.Linear(4, 5)), nn.Linear(5, 3)),
     "batch norm": lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)),
