@@ -28,7 +28,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m fedem_lightning.export", description=__doc__.partition(": ")[2])
+    parser = Parser(
+        prog="python -m fedem_lightning.export",
+        description="Trained models as files for other programs, which need neither this package nor Lightning.",
+    )
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="a run's folder, a .ckpt file, or a .safetensors file of clients' models"
     )

@@ -13,6 +13,9 @@ ALGORITHMS = f"no such choice; there are {', '.join(choices(CONFIG_DIR)['algorit
 NEEDED = "it cannot be removed, the run needs it"
 NO_CHOICE = f"no such choice; there are default; {OWN}"
 OPTIONS = "options such as -m stand before all KEY=VALUE, or after them"
+KEY = "expected KEY=VALUE, +KEY=VALUE or ~KEY"
+DIGITS = 5000 * "9"
+INTERPOLATION = "dataset.dimension=${nope}"
 MISTAKES = {
     # what a run needs
     "~algorithm": f"algorithm: {NEEDED}",
@@ -42,7 +45,26 @@ MISTAKES = {
     "--quiet": "--quiet: no such option; see --help",
     "seed=1 -m algorithm=fedavg,fedem": f"algorithm=fedavg,fedem: {OPTIONS}",
     "--cfg jobs": "argument --cfg/-c: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')",
-    "fedavg": "fedavg: expected KEY=VALUE, +KEY=VALUE or ~KEY",
+    "fedavg": f"fedavg: {KEY}",
+    "=3": f"=3: {KEY}",
+    "~=3": f"~=3: {KEY}",
+    "@=3": f"@=3: {KEY}",
+    "hydra=null": f"hydra=null: {KEY}",
+    "seed=" + 1500 * "[": "seed=" + 400 * "[",  # cut in the middle
+    f"seed={DIGITS}": "seed=999",
+    os.fsdecode(b"data_dir=a\xff"): "data_dir=a?: it has bytes that are no text (UTF-8)",
+    "-m seed=range(1,2,0)": "seed=range(1,2,0): the step of a range is not 0",
+    # what Hydra alone would answer with the name of an error
+    "--resolve": "--resolve: Hydra cannot use this (The --resolve flag can only be used in conjunction with --cfg",
+    "--cfg job --package nope": "--package nope: the configuration has no such key",
+    "-cd wrong -cn main": "--config-name main: it lacks adaptation; begin the file with defaults: [config]",
+    "-cd wrong algorithm=number": "wrong/algorithm/number.yaml: expected a file of keys with values (",
+    "hydra.verbose=3": "hydra.verbose=3: Hydra cannot use this (",
+    "hydra.output_subdir=/proc/nothing": "/proc/nothing: the system refuses it (No such file or directory)",
+    "hydra.job.env_copy=[A]": "hydra.job.env_copy=[A]: Hydra cannot use this (KeyError 'A')",
+    "-m seed=0,1 hydra.sweeper.max_batch_size=0": "-m, hydra.sweeper.max_batch_size=0: Hydra cannot use this (",
+    INTERPOLATION: f"{INTERPOLATION}: Interpolation key 'nope' not found",
+    "ckpt_path=" + 300 * "x": 300 * "x" + ": the system refuses it (File name too long)",
     "dataset.n_clients=[1": "dataset.n_clients=[1: Hydra cannot read this; close brackets and quotes, and put special "
     "characters in quotes (https://hydra.cc/docs/1.3/advanced/override_grammar/basic)",
 }
@@ -55,9 +77,16 @@ def test_a_mistake_is_one_line_and_leaves_no_folder(
     (tmp_path / "a_file").touch()
     (tmp_path / "own" / "method").mkdir(parents=True)
     (tmp_path / "own" / "method" / "mine.yaml").touch()
+    (tmp_path / "wrong" / "algorithm").mkdir(parents=True)
+    (tmp_path / "wrong" / "algorithm" / "number.yaml").write_text("3\n")
+    (tmp_path / "wrong" / "main.yaml").write_text("seed: 1\n")
     assert call(tmp_path, monkeypatch, *typed.split()) == 2
-    assert capfd.readouterr().err == f"error: {MISTAKES[typed].format(place=tmp_path)}\n"
-    assert sorted(os.listdir(tmp_path)) == ["a_file", "own"]
+    expected = MISTAKES[typed] if typed == INTERPOLATION else MISTAKES[typed].format(place=tmp_path)
+    err = capfd.readouterr().err
+    assert err.startswith(f"error: {expected}")
+    assert err.count("\n") == 1
+    assert len(err) < 1100
+    assert sorted(os.listdir(tmp_path)) == ["a_file", "own", "wrong"]
 
 
 @pytest.mark.parametrize("typed", ["~callbacks.progress", "~network", "trainer={max_epochs: 3}", "run_dir=null"])

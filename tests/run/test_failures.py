@@ -159,7 +159,7 @@ def test_a_long_message_is_cut_and_names_are_text(tmp_path: Path) -> None:
     (tmp_path / ".hydra").mkdir()
     error = ValueError("<script>\udc80 $\\frac{$ " + "x" * 999)
     line = str(unexpected(error, tmp_path))
-    assert line.startswith("ValueError: <script>\udc80 $\\frac{$ xxx")
+    assert line.startswith("ValueError: <script>? $\\frac{$ xxx")
     assert len(line) < 400 + len(str(tmp_path))
     assert "x" * 999 in (tmp_path / TRACE).read_text(encoding="utf-8")
 

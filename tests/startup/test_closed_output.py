@@ -72,3 +72,25 @@ def test_other_commands_end_well_too(arguments: list[str], tmp_path: Path) -> No
     done = subprocess.run(command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=100)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+FULL = """
+import os, sys
+from fedem_lightning.run.commands import one_line_for_mistakes
+os.dup2(os.open("/dev/full", os.O_WRONLY), int(sys.argv[1]))
+with one_line_for_mistakes():
+    print("lost")
+    if sys.argv[2:]:
+        raise SystemExit(0)  # of --help
+    require = __import__("fedem_lightning.errors", fromlist=["require"]).require
+    require(sys.argv[1] == "1", "x: a mistake")
+"""
+
+
+@pytest.mark.parametrize("words", [["1"], ["1", "--help"], ["2"]])
+def test_a_full_disk_ends_a_command_with_a_line_if_there_is_anybody_to_read_it(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: stdout: the system refuses it (No space left on device)\n" if words[0] == "1" else ""
+    )

@@ -10,12 +10,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HANG_SECONDS = 20.0
 MEMORY = 4 * 10**9
 """Bytes that a command may have beside what is loaded."""
+IMPORT_SECONDS = 40.0
+"""What a process that has imported nothing may take beside these, on a machine with other work."""
 MAIN = "fedem_lightning"
 
 
@@ -32,6 +36,11 @@ class Case:
         refused: whether exit code 2 is expected; else the command may also do its work (a report shows other runs).
         holds: clients and samples of the data; `data describe` must print these numbers, refuse, or warn.
         told: whether the command must refuse or warn.
+        within: changes the process of the command, or its environment, before the command begins.
+        flags: of Python, such as -O. The command then runs in a process that has imported nothing; () does as well,
+            None does not.
+        heard: whether anybody can read what the command says.
+        leaves: whether a command that has begun its work may keep what it has written (a run on a full disk).
 
     """
 
@@ -43,6 +52,10 @@ class Case:
     refused: bool = True
     holds: tuple[int, int] | None = None
     told: bool = False
+    within: Callable[[], object] | None = None
+    flags: tuple[str, ...] | None = None
+    heard: bool = True
+    leaves: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,13 +77,15 @@ def meet(case: Case, folder: Path) -> Outcome:
     if case.prepare is not None:
         case.prepare(place)
     before, start = snapshot(place), time.monotonic()
+    pipes = [os.pipe(), os.pipe()]  # no files: a limit to the size of files would be one to what the command says
     child = os.fork()
     if child == 0:
-        _become(case, place, folder)
-    code = _wait(child, start + HANG_SECONDS)
+        _become(case, place, [write for _, write in pipes])
+    for _, write in pipes:
+        os.close(write)
+    code, (out, err) = _wait(child, [read for read, _ in pipes], start + _patience(case))
     seconds, after = time.monotonic() - start, snapshot(place)
     changed = sorted(name for name in before if after.get(name) != before[name])
-    out, err = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
     return Outcome(code, seconds, out, err, changed, sorted(after.keys() - before.keys()))
 
 
@@ -78,7 +93,7 @@ def faults(case: Case, outcome: Outcome) -> list[str]:
     """What is held against the command; empty: it met the wrong input well."""
     found = []
     lines = [line for line in outcome.err.splitlines() if line and not line.startswith("warning: ")]
-    if outcome.seconds >= HANG_SECONDS:
+    if outcome.seconds >= _patience(case):
         found.append("hang")
     if "Traceback" in outcome.err or outcome.code not in (0, 2):
         found.append("traceback" if "Traceback" in outcome.err else f"exit {outcome.code}")
@@ -90,13 +105,14 @@ def faults(case: Case, outcome: Outcome) -> list[str]:
         if case.told:
             found.append("silent")
     if outcome.code == 2:
-        if len(lines) != 1 or not lines[0].startswith("error: "):
+        if case.heard and (len(lines) != 1 or not lines[0].startswith("error: ")):
             found.append("not one line")
-        elif case.says.lower() not in lines[0].lower():
+        elif case.heard and case.says.lower() not in lines[0].lower():
             found.append("another line")
-        if outcome.left:
+        if outcome.left and not case.leaves:
             found.append("left " + ", ".join(outcome.left[:3]))
-    if outcome.changed and (outcome.code or case.command != MAIN):  # a run that goes on writes its own files
+    own = case.command == MAIN and (case.leaves or not outcome.code)  # a run that goes on writes its own files
+    if outcome.changed and not own:
         found.append("changed " + ", ".join(outcome.changed[:3]))
     return found
 
@@ -105,6 +121,10 @@ def _read(out: str) -> tuple[int, ...]:
     """The clients and samples that `data describe` printed."""
     found = (re.search(rf"^\W*{what}\W+(\d+)\W*$", out, re.MULTILINE) for what in ("clients", "samples"))
     return tuple(int(match[1]) for match in found if match)
+
+
+def _patience(case: Case) -> float:
+    return HANG_SECONDS + IMPORT_SECONDS * (case.flags is not None)
 
 
 def snapshot(folder: Path) -> dict[str, str]:
@@ -121,21 +141,27 @@ def snapshot(folder: Path) -> dict[str, str]:
     return found
 
 
-def _become(case: Case, place: Path, folder: Path) -> None:
+def _become(case: Case, place: Path, outputs: list[int]) -> None:
     """Turns this fork into the command; it never returns."""
     code = 1
     try:
         os.setsid()
-        for number, name in ((1, "out"), (2, "err")):
-            file = os.open(folder / name, os.O_WRONLY | os.O_CREAT)
-            os.dup2(file, number)
+        os.dup2(outputs[0], 1)
+        os.dup2(outputs[1], 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         os.chdir(place)
+        if case.within is not None:
+            case.within()
+        if case.flags is not None:
+            os.execv(sys.executable, [sys.executable, *case.flags, "-m", case.command, *case.words])
+        sys.stdout = sys.__stdout__ = _stream(1, "strict")
+        sys.stderr = sys.__stderr__ = _stream(2, "backslashreplace")
         sys.argv = [case.command, *case.words]
-        sys.modules.pop(f"{case.command}.__main__", None)
+        for name in (f"{case.command}.__main__", case.command if case.command != MAIN else ""):
+            sys.modules.pop(name, None)  # runpy warns of a module that is there already
         try:
             runpy.run_module(case.command, run_name="__main__", alter_sys=True)
             code = 0
@@ -143,20 +169,47 @@ def _become(case: Case, place: Path, folder: Path) -> None:
             code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         except BaseException:
             traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        code = _flushed(code)
     finally:
         os._exit(code)
 
 
-def _wait(child: int, deadline: float) -> int:
-    """The child's exit code; it is killed at the deadline."""
+def _stream(number: int, errors: str) -> Any:
+    """What Python makes of an output; None if it is closed."""
+    try:
+        return open(number, "w", encoding="utf-8", errors=errors, buffering=1 if number == 2 else -1, closefd=False)
+    except OSError:
+        return None
+
+
+def _flushed(code: int) -> int:
+    """The exit code of Python, which flushes stdout and stderr at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            code = 120
+    return code
+
+
+def _wait(child: int, outputs: list[int], deadline: float) -> tuple[int, list[str]]:
+    """The child's exit code, and what it wrote to each output; it is killed at the deadline."""
+    said = [bytearray() for _ in outputs]
+    for output in outputs:
+        os.set_blocking(output, False)
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return -signal.SIGKILL
+        for output, text in zip(outputs, said, strict=True):
+            with suppress(BlockingIOError):
+                while part := os.read(output, 1 << 16):
+                    text += part
+        if done or time.monotonic() > deadline:
+            break
         time.sleep(0.01)
+    if not done:
+        os.killpg(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    for output in outputs:
+        os.close(output)
+    return os.waitstatus_to_exitcode(status), [text.decode(errors="replace") for text in said]

@@ -31,7 +31,7 @@ def cases() -> Iterator[Case]:
         for command, words in _COMMANDS.items():
             module = "fedem_lightning" if command.startswith("resume") else f"fedem_lightning.{command}"
             yield Case(
-                f"folders/{command}/{name}", words, module, functools.partial(_prepare, run, spoil), refused=False
+                f"folders/{command}/{name}", words, module, functools.partial(with_data, run, spoil), refused=False
             )
     for name, make in _places().items():
         yield Case(f"folders/new/{name}", RUN, prepare=make)
@@ -57,10 +57,10 @@ def cases() -> Iterator[Case]:
         yield Case(
             f"folders/another/{changed}",
             words,
-            prepare=functools.partial(_prepare, run, None),
+            prepare=functools.partial(with_data, run, None),
             refused=not changed.startswith("trainer"),
         )
-    yield Case("folders/again", RUN, prepare=functools.partial(_prepare, run, None), says="run_dir")
+    yield Case("folders/again", RUN, prepare=functools.partial(with_data, run, None), says="run_dir")
 
 
 _COMMANDS: dict[str, tuple[str, ...]] = {
@@ -75,7 +75,8 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _prepare(run: Path, spoil: Callable[[Path], object] | None, place: Path) -> None:
+def with_data(run: Path, spoil: Callable[[Path], object] | None, place: Path) -> None:
+    """The folder "out" of a run, spoilt, and rows in "data.npz"."""
     shutil.copytree(run, place / "out", symlinks=True)
     random = np.random.default_rng(0)
     np.savez(

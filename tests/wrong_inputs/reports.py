@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ from wrong_inputs.folders import finished
 
 COMMAND = "fedem_lightning.report"
 _VALUES: dict[str, Any] = {"missing": ..., "null": None, "text": "zz", "list": [1], "number": -1, "object": {}}
+_MORE: dict[str, Any] = {"nan": math.nan, "inf": -math.inf, "huge": 10**400, "true": True, "deep": "DEEP"}
+"""Tried on every third key: what JSON can say, and scores cannot be."""
+_DEEP = "[" * 2000 + "]" * 2000
 _NAMES = {
     "html": "<script>alert(1)</script>",
     "tex": "$\\frac{$",
@@ -32,15 +36,8 @@ def cases() -> Iterator[Case]:
     """Every wrong report."""
     run = finished()
     results = json.loads((run / "results.json").read_text())
-    for path in _paths(results):
-        for label, value in (
-            ("missing", ...),
-            ("null", None),
-            ("text", "zz"),
-            ("list", [1]),
-            ("number", -1),
-            ("object", {}),
-        ):
+    for i, path in enumerate(_paths(results)):
+        for label, value in (_VALUES | (_MORE if i % 3 == 0 else {})).items():
             change = functools.partial(_changed, path, value)
             yield _case(f"reports/results/{'.'.join(path)}-{label}", run, change)
     for label, name in _NAMES.items():
@@ -92,4 +89,4 @@ def _case(name: str, run: Path, change: Any) -> Case:
 def _prepare(run: Path, change: Any, place: Path) -> None:
     shutil.copytree(run, place / "out")
     path = place / "out" / "results.json"
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    path.write_text(json.dumps(change(json.loads(path.read_text()))).replace('"DEEP"', _DEEP))

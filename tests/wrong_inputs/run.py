@@ -24,9 +24,10 @@ from wrong_inputs.case import Case, Outcome, faults, meet
 
 def all_cases() -> list[Case]:
     """Those of every room."""
-    from wrong_inputs import data, folders, kept, reports, settings
+    from wrong_inputs import circumstances, commands, data, folders, kept, reports, settings
 
-    return [case for room in (settings, data, kept, folders, reports) for case in room.cases()]
+    rooms = (settings, data, kept, folders, reports, commands, circumstances)
+    return [case for room in rooms for case in room.cases()]
 
 
 def preload() -> None:
@@ -39,7 +40,10 @@ def preload() -> None:
     import fedem_lightning.run.cli
     import fedem_lightning.run.execute
     import fedem_lightning.run.misspelt
-    import fedem_lightning.serving.load  # noqa: F401
+    import fedem_lightning.serving.evaluate
+    import fedem_lightning.serving.exporting
+    import fedem_lightning.serving.few_shot
+    import fedem_lightning.serving.predict  # noqa: F401
 
 
 def main() -> None:

@@ -24,7 +24,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m fedem_lightning.data", description=__doc__)
+    parser = Parser(
+        prog="python -m fedem_lightning.data", description="Lists, downloads, converts and describes data sets."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("list", help="the known data sets, and which are already here")
     command.add_argument("overrides", nargs="*", help="e.g. data_dir=/data")
@@ -48,19 +50,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _compose(overrides: list[str]) -> DictConfig:
     with loading():
-        from hydra import compose, initialize_config_dir
-        from hydra.errors import HydraException
+        from fedem_lightning.run.command_line import composed
 
-        from fedem_lightning.run.misspelt import meant
-        from fedem_lightning.run.usage import CONFIG_DIR
-
-    try:
-        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            return compose("config", overrides)
-    except HydraException as error:
-        raise meant(error, overrides) or error from None
-    except ValueError as error:  # such as dataset=null
-        raise UserError(str(error)) from error
+    return composed(overrides)
 
 
 def _data_dir(overrides: list[str]) -> Path:

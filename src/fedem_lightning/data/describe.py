@@ -14,6 +14,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.printing import printable
 from fedem_lightning.data.samples import Arrays, Joined, Windows
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.records.writing import replacing
 from fedem_lightning.settings.memory import require_memory
 from fedem_lightning.tasks import Regression
 
@@ -137,5 +138,5 @@ def draw(federation: Federation, path: Path) -> None:
         figure.colorbar(image, ax=panels[1], label="share of a client's samples", extend=extend)
     panels[-1].set(xlabel="clients, largest first")
     panels[-1].locator_params(integer=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)

@@ -1,6 +1,7 @@
 """What the commands of `python -m fedem_lightning.deploy` do."""
 
 import argparse
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -11,10 +12,15 @@ from typing import Any
 from fedem_lightning.deploy.data import load_client
 from fedem_lightning.deploy.demo import demonstrate, serve
 from fedem_lightning.deploy.launch import LOOPBACK, Processes, write_app
-from fedem_lightning.errors import require
+from fedem_lightning.errors import require, require_number, require_whole
 
 AGAIN = 5
 """Seconds after which a client whose SuperNode has ended starts it again."""
+
+_LONGEST_NAME = 200
+"""Bytes of a client's name that a folder may have."""
+_PORTS = 65_536
+"""Numbers of ports are below it."""
 
 
 def of(name: str) -> Callable[[argparse.Namespace], None]:
@@ -24,12 +30,17 @@ def of(name: str) -> Callable[[argparse.Namespace], None]:
 
 def demo(chosen: argparse.Namespace) -> None:
     """A federation on this machine."""
+    _check_waiting(chosen)
     folder, words = folder_of(chosen.words)
     demonstrate(words, folder, {"deadline": chosen.deadline, "secure": chosen.secure})
 
 
 def server(chosen: argparse.Namespace) -> None:
     """A SuperLink, and one run."""
+    _check_waiting(chosen)
+    require_number("--patience", chosen.patience, at_least=0.0, below=math.inf)
+    require_whole("--clients", chosen.clients, at_least=1)
+    require_whole("--port", chosen.port, at_least=1, below=_PORTS)
     folder, words = folder_of(chosen.words)
     files = security(chosen)
     options = [f"--ssl-{long}" for long in ("certfile", "keyfile", "ca-certfile")]
@@ -50,7 +61,11 @@ def server(chosen: argparse.Namespace) -> None:
 
 def client(chosen: argparse.Namespace) -> None:
     """A SuperNode, until it is stopped."""
-    files, local = security(chosen), chosen.server.split(":")[0] in (LOOPBACK, "localhost")
+    host, _, port = chosen.server.rpartition(":")
+    known = bool(host.strip()) and port.isdecimal() and len(port) <= 5 and 0 < int(port) < _PORTS
+    require(known, f"--server: expected HOST:PORT with a port from 1 to {_PORTS - 1}, got {chosen.server!r}")
+    require_whole("--n-classes", chosen.n_classes, at_least=0)
+    files, local = security(chosen), host in (LOOPBACK, "localhost")
     require(
         bool(files) or chosen.insecure or local,
         f"--server {chosen.server}: others could read what the client sends; give --ca, or --insecure",
@@ -58,6 +73,8 @@ def client(chosen: argparse.Namespace) -> None:
     # read here too, so that a mistake in the file is found now and not in a round
     federation = load_client(chosen.data, chosen.name or None, chosen.task, chosen.n_classes or None)
     name = str(federation.names[0])
+    plain = Path(name).name == name and name != ".." and len(name.encode()) <= _LONGEST_NAME
+    require(plain or chosen.state is not None, f"--name: {name} is no name of a folder; give --state DIR as well")
     state = (chosen.state or chosen.data.resolve().parent / "fedem_state" / name).resolve()
     config = {"data": str(chosen.data.resolve()), "name": name, "state": str(state), "task": chosen.task}
     config |= {"n_classes": chosen.n_classes, "trust": ",".join(chosen.trust)}
@@ -73,6 +90,10 @@ def client(chosen: argparse.Namespace) -> None:
                 flush=True,
             )
             time.sleep(AGAIN)
+
+
+def _check_waiting(chosen: argparse.Namespace) -> None:
+    require_number("--deadline", chosen.deadline, above=0.0, below=math.inf)
 
 
 def app(chosen: argparse.Namespace) -> None:

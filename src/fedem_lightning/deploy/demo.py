@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from fedem_lightning.algorithms.checks import check_deployable
@@ -15,8 +14,8 @@ from fedem_lightning.deploy.launch import LOOPBACK, Processes, free_port
 from fedem_lightning.deploy.remote import check_sum_suffices
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.run.building import build_model
+from fedem_lightning.run.command_line import composed
 from fedem_lightning.run.gate import check_settings
-from fedem_lightning.run.usage import CONFIG_DIR
 
 MOST = 32
 """Largest number of clients: each is a process that loads PyTorch."""
@@ -34,8 +33,7 @@ def demonstrate(words: Sequence[str], folder: Path, settings: Mapping[str, Any])
         UserError: a mistake in the words, or the run has failed.
 
     """
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        config = compose("config", list(words))
+    config = composed(list(words))
     check_settings(config)
     data = instantiate(config.dataset)
     federation = data.federation

@@ -59,7 +59,7 @@ GRACE = 5
 def write_app(folder: Path) -> None:
     """Writes the Flower app: a folder for `flwr run`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pyproject.toml").write_text(APP)
+    (folder / "pyproject.toml").write_text(APP, encoding="utf-8")
 
 
 class Processes:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedem_lightning.errors import UserError
@@ -26,7 +26,8 @@ def writing(path: Path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary file beside `path`, which replaces `path` in one step if all goes well, and else goes.
 
-    So no reader ever sees half a file, and the earlier one stays if the disk is full or the run is killed.
+    So no reader ever sees half a file, and the earlier one stays if the disk is full or the run is killed. Folders that
+    were made for the file go as well if it cannot be written.
 
     Raises:
         UserError: see `writing`.
@@ -34,10 +35,14 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
+        new = [folder for folder in path.parents if not os.path.lexists(folder)]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
             os.replace(temporary, path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # also if the folder was never made, or has something else in it by now
+                temporary.unlink(missing_ok=True)
+                for folder in new:
+                    folder.rmdir()
             raise

@@ -22,7 +22,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m fedem_lightning.report", description=__doc__)
+    parser = Parser(
+        prog="python -m fedem_lightning.report",
+        description="Compares finished runs with one another and with the papers.",
+    )
     parser.add_argument("folders", nargs="+", metavar="DIR", help="a run's folder, or any folder above runs")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="also write the tables as Markdown, CSV and LaTeX, and figures there"

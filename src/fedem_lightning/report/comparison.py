@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, require, require_number
 from fedem_lightning.report.baselines import add_baselines
 from fedem_lightning.report.bounds import bounds_table
 from fedem_lightning.report.cells import Table
@@ -29,6 +29,8 @@ from fedem_lightning.report.text import plain
 from fedem_lightning.report.watch import Watch, watch
 from fedem_lightning.report.writing import FILES, Report, check_free, write_report
 
+_LONGEST = 1e6
+"""Seconds between two looks of --watch, above which nobody waits."""
 MainTable = Callable[[Setting, Papers], Table]
 
 
@@ -85,7 +87,7 @@ def _check_options(chosen: argparse.Namespace) -> None:
     others = ("out", "choose", "compare", "recommend")
     given = [f"--{name}" for name in others if getattr(chosen, name)] + [equal] * bool(equal)
     require(not (chosen.watch and given), f"--watch: draws the table alone, so leave out {', '.join(given)}")
-    require(chosen.every > 0, f"--every: expected a number of seconds above 0, got {chosen.every:g}")
+    require_number("--every", chosen.every, above=0.0, below=_LONGEST)
 
 
 def usable(runs: Sequence[Run], skipped: Sequence[Skipped], papers: Papers) -> tuple[list[Run], list[Skipped]]:

@@ -56,7 +56,7 @@ class Papers:
     """
 
     def __init__(self, table: str | None = None) -> None:
-        texts = [(files(__package__) / "papers" / f"{name}.csv").read_text() for name in _FILES]
+        texts = [(files(__package__) / "papers" / f"{name}.csv").read_text(encoding="utf-8") for name in _FILES]
         frames = [pd.read_csv(StringIO(text), dtype={"note": str, "when": str}) for text in texts]
         self.numbers = pd.concat(frames, ignore_index=True).fillna({"note": "", "when": ""})
         self.numbers["name"] = self.numbers.paper + "-" + self.numbers.table

@@ -24,8 +24,8 @@ import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
 from fedem_lightning.records.chosen import find_chosen
 from fedem_lightning.records.configs import tenth
-from fedem_lightning.run.failures import unexpected, user_message
-from fedem_lightning.run.job_folders import Refused, remove_if_empty, remove_refused_sweep
+from fedem_lightning.run.failures import Unexpected, unexpected, user_message
+from fedem_lightning.run.job_folders import Refused, remove_if_empty, remove_what_is_left
 from fedem_lightning.run.resuming import leave_sweep, sweep_command
 from fedem_lightning.run.usage import CONFIG_DIR, usage
 from fedem_lightning.startup.first_process import end_with_the_first
@@ -100,10 +100,10 @@ def _hydra_main(config: DictConfig) -> float | None:
 def main() -> None:
     """Entry point of the command line."""
     if {"--help", "-h"} & set(sys.argv[1:]):
-        print(usage(CONFIG_DIR))
+        _answer(usage(CONFIG_DIR))
         return
     if "--version" in sys.argv[1:]:
-        print(f"fedem-lightning {fedem_lightning.__version__}")
+        _answer(f"fedem-lightning {fedem_lightning.__version__}")
         return
     if in_another_process():
         end_with_the_first()
@@ -111,27 +111,38 @@ def main() -> None:
         _compose_and_run()
 
 
+def _answer(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except OSError as error:  # a full disk
+        _end(error)
+
+
 def _compose_and_run() -> None:
     global _full_error
     _full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
     warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
-    try:
-        from fedem_lightning.run.command_line import check_command_line
+    from fedem_lightning.run.command_line import check_command_line, not_composed
 
+    try:
         check_command_line(sys.argv[1:], CONFIG_DIR)
         _hydra_main()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt:  # from a launcher that has workers
         print(f"stopped; continue the sweep with: {sweep_command()}", file=sys.stderr)
         sys.exit(1)
     except Refused as refusal:
         _end(UserError(str(refusal)))
     except ConfigCompositionException as error:
-        _end(_meant(error) or error)
-    except Exception as error:
+        _end(_meant(error) or not_composed(error, sys.argv[1:]))
+    except (UserError, Unexpected) as error:  # of a job of a sweep, too
         _end(error)
+    except Exception as error:  # of Hydra, which ran no job
+        _end(not_composed(error, sys.argv[1:]))
     finally:
-        remove_refused_sweep()
+        remove_what_is_left()
         leave_sweep()  # this process may call `main` again
 
 

@@ -35,17 +35,28 @@ def one_line_for_mistakes() -> Iterator[None]:
     decide(1)  # the rank of another launch is none of theirs
     before, warnings.formatwarning = warnings.formatwarning, lambda message, *_, **__: f"warning: {message}\n"
     try:
-        yield
+        with _printed():
+            yield
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
-        from fedem_lightning.run.failures import one_line, unexpected, user_message  # loads Hydra
+        from fedem_lightning.run.failures import unexpected, user_message  # loads Hydra
 
-        message = user_message(error) or (one_line(error) if isinstance(error, OSError) else None)
+        message = user_message(error)
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             traceback.print_exception(error)
         print(f"error: {message or unexpected(error)}", file=sys.stderr)
         sys.exit(2 if message else 1)
     finally:
         warnings.formatwarning = before
+
+
+@contextmanager
+def _printed() -> Iterator[None]:
+    """At its end stdout has been written, also where --help has ended the command: a full disk is noticed in time."""
+    try:
+        yield
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()

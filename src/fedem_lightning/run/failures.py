@@ -8,15 +8,18 @@ import traceback
 from pathlib import Path
 
 from hydra.errors import HydraException, InstantiationException
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.records.secrets import hide_in_text
 from fedem_lightning.records.writing import replacing
+from fedem_lightning.run.plain_text import one_line
 from fedem_lightning.startup.rank import in_another_process
 
 LONGEST = 300
 """Characters of an error's message that are shown."""
+LONGEST_LINE = 1000
+"""Characters of the line for a mistake of the user's, which may quote what was typed."""
 TRACE = "error.txt"
 _MADE = re.compile(r"Error in call to target '(?P<target>[^']+)'.*^full_key: (?P<key>\S+)", re.DOTALL | re.MULTILINE)
 """Hydra's message where a constructor fails."""
@@ -28,19 +31,43 @@ class Unexpected(Exception):
 
 def user_message(error: BaseException) -> str | None:
     """One line for a mistake of the user's; None if the error is not one."""
+    line = _line_for(error)
+    half = LONGEST_LINE // 2
+    return line if line is None or len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}"
+
+
+def _line_for(error: BaseException) -> str | None:
     around: BaseException = error
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UserError) or type(cause).__name__ == "MisconfigurationException":
             # the latter is Lightning's, by name: an error may come before Lightning is loaded
             return _with_keys(one_line(cause), around)
+        if isinstance(cause, OSError):
+            return _of_the_system(cause)
+        if isinstance(cause, InterpolationResolutionError):
+            return _of_a_key(cause)
         around, cause = cause, cause.__cause__
     if isinstance(error, InstantiationException):
         wrong_call = error.__cause__ is None or isinstance(
-            error.__cause__, (TypeError, ValueError, ImportError, AttributeError)
+            error.__cause__, (TypeError, ValueError, ImportError, AttributeError, HydraException)
         )
         return one_line(error) if wrong_call else None
     return one_line(error) if isinstance(error, (HydraException, OmegaConfBaseException)) else None
+
+
+def _of_the_system(error: OSError) -> str:
+    """What the system refuses: a name that is too long, a file that may not be read, a full disk."""
+    if error.filename is None:
+        return one_line(error)
+    return f"{one_line(error.filename)[:LONGEST]}: the system refuses it ({error.strerror or type(error).__name__})"
+
+
+def _of_a_key(error: InterpolationResolutionError) -> str:
+    """OmegaConf's message on an interpolation, which names the key that has it in a further line, or not at all."""
+    said = str(error).partition("\n")[0]
+    written = f"={one_line(error.child_node)}" if error.child_node is not None else ""
+    return f"{error.full_key}{written}: {said}" if error.full_key else one_line(said)
 
 
 def _with_keys(message: str, around: BaseException) -> str:
@@ -91,8 +118,3 @@ def _save(trace: str, place: Path | None) -> Path:
     with replacing(place) as temporary:
         temporary.write_bytes(shown)
     return place
-
-
-def one_line(error: BaseException) -> str:
-    """An error's message without line breaks."""
-    return " ".join(str(error).split())

@@ -26,8 +26,8 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.faults import Faults
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.network import Network
-from fedem_lightning.run.failures import one_line
 from fedem_lightning.run.misspelt import BY_THE_RUN, check_names
+from fedem_lightning.run.plain_text import one_line
 from fedem_lightning.run.usage import CONFIG_DIR, choices
 from fedem_lightning.settings.check import Parameters, Setting, parameters
 from fedem_lightning.settings.expected import given, takes_objects
@@ -153,7 +153,7 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
         elif name in takes.known:
             _check_argument(path, value, takes.known[name])
         else:
-            require(takes.open, f"{path}: {target.__name__} takes no such argument")
+            require(takes.open, f"{path}: {part['_target_'].rpartition('.')[2]} takes no such argument")
             _check_within(path, value)
     if part.get("_partial_") and isinstance(target, type) and issubclass(target, torch.optim.Optimizer):
         _try_optimizer(key, target, {name: value for name, value in part.items() if not name.startswith("_")})

@@ -20,6 +20,7 @@ MULTIRUN = "multirun.yaml"
 """What Hydra writes into the folder of a sweep."""
 
 _before: set[Path] = set()  # folders that were there before Hydra made any
+_made: Path | None = None  # the folder that was made last
 _sweep: Path | None = None  # the folder of this process's sweep, if it is a new one
 
 
@@ -68,13 +69,18 @@ def remove_if_empty(folder: Path) -> None:
             return
 
 
-def remove_refused_sweep() -> None:
-    """Leaves nothing of a new sweep whose jobs have all been refused, not even the file that Hydra writes."""
-    global _sweep
+def remove_what_is_left() -> None:
+    """Leaves no folder of a run that Hydra did not begin, nor anything of a new sweep whose jobs were all refused.
+
+    Not even the file that Hydra writes for a sweep stays.
+    """
+    global _made, _sweep
     folder, _sweep = _sweep, None
     if folder is not None and folder.is_dir() and all(p in _before for p in folder.iterdir() if p.is_dir()):
         (folder / MULTIRUN).unlink(missing_ok=True)
-        remove_if_empty(folder)
+    if _made is not None:
+        remove_if_empty(_made)
+    _made = None
 
 
 def _hide_secrets(path: Path) -> None:
@@ -91,9 +97,10 @@ def _hide_secrets(path: Path) -> None:
 
 def _make(name: str) -> None:
     """Makes a folder that a run may write in."""
+    global _made
     if not name:
         raise Refused("run_dir: expected the name of a folder, got an empty one")
-    folder = Path(os.path.abspath(name))
+    folder = _made = Path(os.path.abspath(name))
     _look_at(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ def described(text: str, name: str) -> Method | None:
 @functools.cache
 def _titles() -> dict[str, str]:
     files = (CONFIG_DIR / "algorithm").glob("*.yaml")
-    found = (described(path.read_text(), path.stem) for path in files)
+    found = (described(path.read_text(encoding="utf-8"), path.stem) for path in files)
     return {method.name: method.title for method in found if method is not None}
 
 
@@ -42,5 +42,6 @@ def title(algorithm: str) -> str:
 def adaptation_of(algorithm: str) -> str | None:
     """The adaptation that a shipped method's configuration chooses, which its name implies: fedavg_plus -> finetune."""
     path = CONFIG_DIR / "algorithm" / f"{algorithm}.yaml"
-    chosen = re.search(r"^  - override /adaptation\S*: (\w+)$", path.read_text() if path.is_file() else "", re.M)
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    chosen = re.search(r"^  - override /adaptation\S*: (\w+)$", text, re.M)
     return None if chosen is None else chosen[1]

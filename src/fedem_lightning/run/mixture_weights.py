@@ -80,6 +80,6 @@ def _read(path: Path) -> list[_Row]:
     try:
         with regular(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             columns = [file[name] for name in _Row._fields]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # the run went on in another folder, or it is damaged
-        return []
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+        return []  # the run went on in another folder, or the file is damaged
     return [_Row(int(row[0]), *row[1:]) for row in zip(*columns, strict=True)]

@@ -74,7 +74,9 @@ def _shipped(group: str, part: Any) -> str:
         return "none"
     kind = type(part).__name__
     target = re.compile(rf"^_target_: fedem_lightning\.{kind}\b", re.M)
-    found = [path.stem for path in (CONFIG_DIR / group).glob("*.yaml") if target.search(path.read_text())]
+    found = [
+        path.stem for path in (CONFIG_DIR / group).glob("*.yaml") if target.search(path.read_text(encoding="utf-8"))
+    ]
     several = group == "dataset" and len(found) > 1  # ImageDataModule reads many data sets
     return kind if several or not found else min(found, key=lambda name: (len(name), name))
 

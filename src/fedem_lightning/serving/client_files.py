@@ -26,13 +26,19 @@ from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.allocations import LimitedTensors
 from fedem_lightning.records.reading import regular
 from fedem_lightning.records.recipes import make, recipe, with_network, without_download
+from fedem_lightning.records.writing import replacing
 
 FORMAT = "fedem-lightning clients 1"
 _TENSORS = ("seen", "n_train")  # of the schema
 
 
 def write_clients(path: Path, models: ClientModels) -> None:
-    """Writes the models in one step: a stop leaves no half of a file."""
+    """Writes the models in one step: a stop leaves no half of a file.
+
+    Raises:
+        UserError: the system refuses; an earlier file stays as it was.
+
+    """
     personal = models.personal
     tensors: Models = {"weights": personal.mixture}
     if isinstance(personal, SharedModels):
@@ -47,9 +53,12 @@ def write_clients(path: Path, models: ClientModels) -> None:
     schema = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in models.schema.state().items()}
     facts = {"clients": list(models.names), "network": recipe(network), "schema": schema}
     metadata = {"format": FORMAT, **{name: json.dumps(value) for name, value in facts.items()}}
-    temporary = path.with_name(f".{path.name}.tmp")
-    save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, temporary, metadata)
-    temporary.replace(path)
+    own_memory = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    with replacing(path) as temporary:
+        try:
+            save_file(own_memory, temporary, metadata)
+        except SafetensorError as error:  # which hides the system's error
+            raise OSError(str(error)) from error
 
 
 def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | None = None) -> ClientModels:

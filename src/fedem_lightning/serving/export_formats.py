@@ -134,8 +134,10 @@ def _refused(model: ClientModel) -> Any:
 
 
 def _write_torch(model: ClientModel, path: Path) -> None:
+    content = io.BytesIO()  # torch ends the process where it cannot write a file
     with _refused(model):
-        torch.export.save(_program(model), path)
+        torch.export.save(_program(model), content)
+    path.write_bytes(content.getbuffer())
 
 
 def _read_torch(path: Path) -> Run:
@@ -157,7 +159,7 @@ def _write_onnx(model: ClientModel, path: Path) -> None:
         assert written is not None
         content = written.model_proto
         _tidy(content)
-        path.write_bytes(content.SerializeToString())
+    path.write_bytes(content.SerializeToString())
 
 
 def _tidy(content: Any) -> None:

@@ -22,6 +22,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.records.reading import regular
+from fedem_lightning.records.writing import writing
 from fedem_lightning.serving.client_files import read_clients, write_clients
 from fedem_lightning.serving.export_formats import BATCHES, FORMATS, RUNS, Format, Measured, Run, measured
 from fedem_lightning.serving.hub import check_hub, push
@@ -72,7 +73,7 @@ def export(chosen: argparse.Namespace) -> None:
         check_hub(chosen.push_to_hub)
     origin = origin_of(chosen.run, chosen.trust)
     models = origin.models if chosen.all else only(origin.models, chosen.client)
-    with _staging(target.folder) as staging:
+    with writing(target.folder), _staging(target.folder) as staging:
         index, found = write_models(models, chosen.format, staging, target.stem)
         files = list(dict.fromkeys(index.values()))
         facts = [(staging / name).stat() for name in files]

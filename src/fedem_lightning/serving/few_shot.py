@@ -51,6 +51,10 @@ def run(chosen: argparse.Namespace) -> None:
     print(f"written: {chosen.out_dir / 'few_shot.csv'}, few_shot.png")
 
 
+_DIGITS = 18
+"""Of the largest number of samples that is read: it fits 64 bits."""
+
+
 def parse_shots(text: str) -> list[int | None]:
     """Numbers of samples, ascending; None is "all".
 
@@ -59,7 +63,7 @@ def parse_shots(text: str) -> list[int | None]:
 
     """
     words = [word.strip() for word in text.split(",")]
-    wrong = [word for word in words if word != "all" and not word.isdecimal()]
+    wrong = [word for word in words if word != "all" and not (word.isdecimal() and len(word) <= _DIGITS)]
     require(not wrong, f"--few-shot: expected numbers of samples, or all, as in 0,1,5,all; got {text!r}")
     numbers = sorted({int(word) for word in words if word != "all"})
     return [*numbers, *[None] * ("all" in words)]

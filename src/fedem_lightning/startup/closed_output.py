@@ -1,10 +1,15 @@
-"""A reader that goes away, as in `... | head -1`, does not end the command: it goes on, and prints no more."""
+"""A reader that goes away, as in `... | head -1`, does not end the command: it goes on, and prints no more.
+
+A disk that is full ends it, because what it prints would be lost.
+"""
 
 import errno
 import io
 import os
 import sys
 from typing import Any
+
+_STDERR = 2
 
 
 def survive_closed_output() -> None:
@@ -25,15 +30,16 @@ def survive_closed_output() -> None:
 
 
 class _Patient(io.FileIO):
-    """A file that becomes /dev/null when nobody reads it any more."""
+    """A file that becomes /dev/null when nobody reads it any more, or when it cannot be written."""
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
-                raise
+            number = self.fileno()
             nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, self.fileno())
+            os.dup2(nothing, number)
             os.close(nothing)
+            if number != _STDERR and error.errno not in (errno.EPIPE, errno.EIO):
+                raise OSError(error.errno, error.strerror, "stdout") from None  # once; nobody could hear of stderr
             return memoryview(data).nbytes

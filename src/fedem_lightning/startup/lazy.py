@@ -46,11 +46,11 @@ def exports(package: str, file: str) -> tuple[list[str], Callable[[str], Any], C
 
 def _imported(stub: Path) -> dict[str, str]:
     """Each name that a file imports from a module, and that module."""
-    found = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ImportFrom)]
+    found = [node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
     return {alias.name: str(node.module) for node in found for alias in node.names}
 
 
 def _listed(file: Path) -> list[str]:
     """The `__all__` of a file."""
-    assigned = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Assign)]
+    assigned = [node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
     return next(ast.literal_eval(node.value) for node in assigned if ast.unparse(node.targets[0]) == "__all__")

@@ -64,6 +64,7 @@ def loading() -> Iterator[None]:
     Warnings then have the form that they had before: Lightning puts its own in its place.
     """
     form = warnings.formatwarning
+    os.environ["MPLBACKEND"] = "agg"  # commands draw into files; Matplotlib would fail with an unknown name here
 
     def end(*_: Any) -> None:
         _end("stopped while Python packages were loading; nothing has been done")

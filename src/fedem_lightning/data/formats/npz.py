@@ -5,7 +5,6 @@ arrays together fit into memory.
 """
 
 import math
-import os
 import struct
 import zipfile
 from collections import Counter
@@ -18,6 +17,7 @@ import numpy as np
 from fedem_lightning.data.formats.checks import check_file, check_size, reading
 from fedem_lightning.data.unread import check_unread
 from fedem_lightning.errors import require
+from fedem_lightning.records.writing import replacing
 
 ZIP_LOCAL_HEADER = 30  # bytes before the member's name; the last four give the lengths of name and extra field
 ENCRYPTED = 1  # in a member's flags
@@ -134,11 +134,5 @@ def _map(path: Path, member: zipfile.ZipInfo, header: Header) -> np.ndarray:
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Writes the arrays uncompressed, in one step: a reader, or a run killed meanwhile, never meets half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -43,14 +43,14 @@ def page(report: Report, settings: Sequence[Setting], figures: dict[int, list[Dr
     """
     folder = files("fedem_lightning.report.page")
     environment = Environment(autoescape=True, finalize=_text, trim_blocks=True)
-    template = environment.from_string((folder / "page.html").read_text())
+    template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
     found = looks(settings)
     return template.render(
         title=title or "Federated learning: runs compared",
         summary=f"{report.n_runs} runs. Mean ± standard deviation over seeds.",
         caveat=CAVEAT if report.compares else "",
-        style=Markup((folder / "style.css").read_text()),
-        script=Markup((folder / "script.js").read_text()),
+        style=Markup((folder / "style.css").read_text(encoding="utf-8")),
+        script=Markup((folder / "script.js").read_text(encoding="utf-8")),
         settings=[_setting(report, s, figures.get(i, []), found) for i, s in enumerate(settings)],
         figures=_figures(figures.get(-1, [])),
         left_out=report.left_out,
