@@ -1,6 +1,7 @@
 """What the commands on trained models read: broken files of clients' models, and broken DATA, are one line."""
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,15 @@ def test_predictions_do_not_replace_a_file_of_the_run(out: str, tmp_path: Path) 
     with pytest.raises(UserError, match="is what the command reads"):
         check_out(tmp_path / out, (".parquet",), True, (tmp_path / "run",))
     check_out(tmp_path / "run" / "predictions.parquet", (".parquet",), True, (tmp_path / "run",))
+
+
+def test_clients_models_on_a_full_disk_are_one_line(place: Path, tmp_path: Path) -> None:
+    models = load(place / "fedem").clients_models()
+    before, limit = resource.getrlimit(resource.RLIMIT_FSIZE), 100  # bytes of a file
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"cannot write .*a\.safetensors \("):
+            write_clients(tmp_path / "a.safetensors", models)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []

@@ -276,6 +276,16 @@ def test_a_file_holds_no_paths_of_this_machine(saved: dict[str, Path], tmp_path:
     assert not [content for content in contents if b".py" in content or b"/work" in content]
 
 
+@pytest.mark.parametrize("name", ["torch", "onnx"])
+def test_a_full_disk_is_the_systems_error_and_does_not_end_the_process(name: str) -> None:
+    schema = Schema(Classification(3), (4,), (4,), torch.ones(1, dtype=torch.bool), torch.ones(1, dtype=torch.int64))
+    model = ClientModel(list(make_components(lambda: Linear((4,), 3), 1, 0)), torch.ones(1), schema, "a")
+    write = FORMATS[name].write
+    assert write is not None
+    with pytest.raises(OSError, match="No space left"):
+        write(model, Path("/dev/full"))
+
+
 def test_weights_of_zero_and_our_layers_are_left_out() -> None:
     schema = Schema(Classification(3), (4,), (4,), torch.ones(1, dtype=torch.bool), torch.ones(1, dtype=torch.int64))
     networks = make_components(lambda: Linear((4,), 3), 3, 0)

@@ -40,7 +40,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "report": ("out", "--out", "reported"),
     "evaluate": ("out", "data.npz", "--out", "evaluated"),
     "predict": ("out", "data.npz", "--out", "predicted.csv"),
-    "personalize": ("out", "data.npz", "--out", "personal.safetensors"),
+    "personalize": ("out", "new.npz", "--out", "personal.safetensors"),
     "export": ("out", "--client", "0", "--format", "safetensors", "--out", "exported"),
 }
 """What each command is given beside the wrong word; a later option counts."""
@@ -93,7 +93,7 @@ def _options() -> Iterator[Case]:
     ):
         shown = " ".join(words)[:60]
         yield Case(
-            f"commands/personalize/{shown}", ("out", "data.npz", *words), "fedem_lightning.personalize", refused=False
+            f"commands/personalize/{shown}", ("out", "new.npz", *words), "fedem_lightning.personalize", refused=False
         )
     for value in ("-1", "nan", "inf", "0", "1e400", "zz", "9" * 5000):
         words = ("out", "--watch", "--every", value)

@@ -69,22 +69,19 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "resume-file": (*RUN, "trainer.max_epochs=3", "ckpt_path=out/checkpoints/round-000002.ckpt"),
     "evaluate": ("out",),
     "predict": ("out", "data.npz", "--out", "predicted.csv"),
-    "personalize": ("out", "data.npz", "--out", "personal.safetensors"),
+    "personalize": ("out", "new.npz", "--out", "personal.safetensors"),
     "export": ("out", "--client", "0", "--format", "safetensors", "--out", "exported"),
     "report": ("out", "--out", "reported"),
 }
 
 
 def with_data(run: Path, spoil: Callable[[Path], object] | None, place: Path) -> None:
-    """The folder "out" of a run, spoilt, and rows in "data.npz"."""
+    """The folder "out" of a run, spoilt; rows of its clients in "data.npz", and of others in "new.npz"."""
     shutil.copytree(run, place / "out", symlinks=True)
     random = np.random.default_rng(0)
-    np.savez(
-        place / "data.npz",
-        x=random.normal(size=(12, 3)).astype(np.float32),
-        y=np.arange(12) % 2,
-        client=np.repeat([0, 1], 6),
-    )
+    x, y = random.normal(size=(12, 3)).astype(np.float32), np.arange(12) % 2
+    np.savez(place / "data.npz", x=x, y=y, client=np.repeat([0, 1], 6))
+    np.savez(place / "new.npz", x=x, y=y, client=np.repeat([100, 101], 6))
     if spoil is not None:
         spoil(place / "out")
 

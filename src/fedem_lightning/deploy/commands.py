@@ -1,7 +1,6 @@
 """What the commands of `python -m fedem_lightning.deploy` do."""
 
 import argparse
-import math
 import signal
 import time
 from collections.abc import Callable
@@ -19,6 +18,8 @@ AGAIN = 5
 
 _LONGEST_NAME = 200
 """Bytes of a client's name that a folder may have."""
+_LONGEST_WAIT = 1e9
+"""Seconds."""
 _PORTS = 65_536
 """Numbers of ports are below it."""
 
@@ -38,7 +39,7 @@ def demo(chosen: argparse.Namespace) -> None:
 def server(chosen: argparse.Namespace) -> None:
     """A SuperLink, and one run."""
     _check_waiting(chosen)
-    require_number("--patience", chosen.patience, at_least=0.0, below=math.inf)
+    require_number("--patience", chosen.patience, at_least=0.0, below=_LONGEST_WAIT)
     require_whole("--clients", chosen.clients, at_least=1)
     require_whole("--port", chosen.port, at_least=1, below=_PORTS)
     folder, words = folder_of(chosen.words)
@@ -93,7 +94,7 @@ def client(chosen: argparse.Namespace) -> None:
 
 
 def _check_waiting(chosen: argparse.Namespace) -> None:
-    require_number("--deadline", chosen.deadline, above=0.0, below=math.inf)
+    require_number("--deadline", chosen.deadline, above=0.0, below=_LONGEST_WAIT)
 
 
 def app(chosen: argparse.Namespace) -> None:

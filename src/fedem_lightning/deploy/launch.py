@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedem_lightning.errors import require
+from fedem_lightning.records.writing import replacing
 
 APP = """\
 [build-system]
@@ -58,8 +59,8 @@ GRACE = 5
 
 def write_app(folder: Path) -> None:
     """Writes the Flower app: a folder for `flwr run`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pyproject.toml").write_text(APP, encoding="utf-8")
+    with replacing(folder / "pyproject.toml") as temporary:
+        temporary.write_text(APP, encoding="utf-8")
 
 
 class Processes:

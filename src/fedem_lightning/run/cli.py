@@ -6,6 +6,7 @@ Exit codes: 0 done; 2 what the user gave is wrong (one line says what); 1 anythi
 import argparse
 import functools
 import gc
+import logging
 import os
 import sys
 import traceback
@@ -24,6 +25,7 @@ import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
 from fedem_lightning.records.chosen import find_chosen
 from fedem_lightning.records.configs import tenth
+from fedem_lightning.run.commands import printed, require_working_directory
 from fedem_lightning.run.failures import Unexpected, unexpected, user_message
 from fedem_lightning.run.job_folders import Refused, remove_if_empty, remove_what_is_left
 from fedem_lightning.run.resuming import leave_sweep, sweep_command
@@ -113,7 +115,8 @@ def main() -> None:
 
 def _answer(text: str) -> None:
     try:
-        print(text, flush=True)
+        with printed():
+            print(text)
     except OSError as error:  # a full disk
         _end(error)
 
@@ -123,13 +126,14 @@ def _compose_and_run() -> None:
     _full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
     warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
+    logging.raiseExceptions = False  # a log that cannot be written, of Hydra's --info, is no trace
     from fedem_lightning.run.command_line import check_command_line, not_composed
 
     try:
+        require_working_directory()
         check_command_line(sys.argv[1:], CONFIG_DIR)
-        _hydra_main()
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        with printed():
+            _hydra_main()
     except KeyboardInterrupt:  # from a launcher that has workers
         print(f"stopped; continue the sweep with: {sweep_command()}", file=sys.stderr)
         sys.exit(1)

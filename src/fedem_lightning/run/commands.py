@@ -35,7 +35,8 @@ def one_line_for_mistakes() -> Iterator[None]:
     decide(1)  # the rank of another launch is none of theirs
     before, warnings.formatwarning = warnings.formatwarning, lambda message, *_, **__: f"warning: {message}\n"
     try:
-        with _printed():
+        require_working_directory()
+        with printed():
             yield
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -52,9 +53,22 @@ def one_line_for_mistakes() -> Iterator[None]:
         warnings.formatwarning = before
 
 
+def require_working_directory() -> None:
+    """Raises UserError if somebody has deleted it: PyTorch's libraries would end the process without a word of it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the working directory is gone; change to a folder that is there") from None
+
+
 @contextmanager
-def _printed() -> Iterator[None]:
-    """At its end stdout has been written, also where --help has ended the command: a full disk is noticed in time."""
+def printed() -> Iterator[None]:
+    """At its end stdout has been written, also where --help has ended the command.
+
+    Raises:
+        OSError: the disk is full; the exit code of Python, which notices it later, would tell nobody.
+
+    """
     try:
         yield
     finally:

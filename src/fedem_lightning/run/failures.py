@@ -37,17 +37,18 @@ def user_message(error: BaseException) -> str | None:
 
 
 def _line_for(error: BaseException) -> str | None:
-    around: BaseException = error
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, UserError) or type(cause).__name__ == "MisconfigurationException":
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    for around, found in zip([error, *chain], chain, strict=False):
+        if isinstance(found, UserError) or type(found).__name__ == "MisconfigurationException":
             # the latter is Lightning's, by name: an error may come before Lightning is loaded
-            return _with_keys(one_line(cause), around)
-        if isinstance(cause, OSError):
-            return _of_the_system(cause)
-        if isinstance(cause, InterpolationResolutionError):
-            return _of_a_key(cause)
-        around, cause = cause, cause.__cause__
+            return _with_keys(one_line(found), around)
+    for found in chain:
+        if isinstance(found, OSError):
+            return _of_the_system(found)
+        if isinstance(found, InterpolationResolutionError):
+            return _of_a_key(found)
     if isinstance(error, InstantiationException):
         wrong_call = error.__cause__ is None or isinstance(
             error.__cause__, (TypeError, ValueError, ImportError, AttributeError, HydraException)

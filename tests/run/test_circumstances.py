@@ -1,0 +1,121 @@
+"""Odd circumstances that a user meets: no docstrings, a full disk, a backend that does not exist, wrong addresses."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fedem_lightning import UserError
+from fedem_lightning.deploy.__main__ import main as deploy
+from fedem_lightning.records.writing import replacing
+from fedem_lightning.report.__main__ import main as report
+from fedem_lightning.run.cli import main as run
+from fedem_lightning.run.failures import user_message
+from fedem_lightning.run.mixture_weights import MixtureWeights, _read
+from fedem_lightning.serving.few_shot import parse_shots
+from fedem_lightning.startup.loading import loading
+
+DEADLINE = "--deadline: expected a number above 0 and below 1e+09"
+ADDRESS = "--server: expected HOST:PORT with a port from 1 to 65535"
+WRONG = {
+    "server --clients 2 --port 99999": "--port: expected a whole number of at least 1 and below 65536, got 99999",
+    "server --clients 2 --port -1": "--port: expected a whole number of at least 1 and below 65536, got -1",
+    "server --clients 0": "--clients: expected a whole number of at least 1, got 0",
+    "server --clients 2 --patience nan": "--patience: expected a number at least 0 and below 1e+09, got nan",
+    "server --clients 2 --deadline inf": f"{DEADLINE}, got inf",
+    "demo --deadline 0": f"{DEADLINE}, got 0.0",
+    "demo =3": "=3: expected KEY=VALUE, +KEY=VALUE or ~KEY",
+    "client --data a.npz --server 127.0.0.1": f"{ADDRESS}, got '127.0.0.1'",
+    "client --data a.npz --server 127.0.0.1:99999": f"{ADDRESS}, got '127.0.0.1:99999'",
+    "client --data a.npz --server localhost:1 --n-classes -1": "--n-classes: expected a whole number of at least 0",
+}
+
+
+@pytest.mark.parametrize("typed", WRONG)
+def test_a_wrong_address_or_time_is_refused_before_anything_starts(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        deploy(typed.split())
+    assert capsys.readouterr().err.startswith(f"error: {WRONG[typed]}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["report", "export", "data"])
+def test_help_needs_no_docstrings(command: str) -> None:
+    line = [sys.executable, "-OO", "-m", f"fedem_lightning.{command}", "--help"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"fedem_lightning.{command}" in done.stdout
+
+
+def test_a_working_directory_that_is_gone_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(sys, "argv", ["fedem-lightning"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    for command in (report, run):
+        with pytest.raises(SystemExit, match="2"):
+            command()
+        assert capsys.readouterr().err.startswith("error: the working directory is gone")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_commands_draw_into_files_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPLBACKEND", "nope")
+    with loading():
+        assert os.environ["MPLBACKEND"] == "agg"
+
+
+def _fill(path: Path) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_that_cannot_be_written_leaves_no_folder_and_the_earlier_file(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    for path in (tmp_path / "a" / "b" / "new", tmp_path / "old"):
+        with pytest.raises(UserError, match=r"cannot write .*No space left"):
+            _fill(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text() == "old"
+
+
+@pytest.mark.parametrize("content", [b"", b"PK"])
+def test_mixture_weights_that_are_damaged_count_as_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "mixture_weights.npz").write_bytes(content)
+    assert _read(MixtureWeights(tmp_path / "mixture_weights.npz").path) == []
+
+
+@pytest.mark.parametrize("node", ["${nope}", "${nope:3}", "${a.b}", "${oc.env:}"])
+def test_an_interpolation_that_cannot_be_resolved_is_named_with_its_key(node: str) -> None:
+    config = OmegaConf.create({"a": {"b": node}})
+    with pytest.raises(OmegaConfBaseException) as caught:
+        OmegaConf.to_container(config, resolve=True)
+    line = user_message(caught.value) or ""
+    assert line.startswith(f"a.b={node}: ")
+    assert "\n" not in line
+
+
+def test_a_number_of_samples_has_a_limit() -> None:
+    with pytest.raises(UserError, match="--few-shot"):
+        parse_shots("1," + "9" * 5000)
+    assert parse_shots("1," + "9" * 18)[1] == 10**18 - 1
+
+
+def test_what_the_system_refuses_is_one_line_with_the_file() -> None:
+    with pytest.raises(OSError, match="too long") as caught:
+        Path("x" * 5000).stat()
+    line = user_message(caught.value) or ""
+    assert line == "x" * 300 + ": the system refuses it (File name too long)"
