@@ -363,6 +363,7 @@ MISTAKES = {
     "--all --format onnx --out a.onnx": "--out: with --all there is a .onnx file for each client",
     "--all --format onnx --private": "--private: only with --push-to-hub",
     "--all --format onnx --push-to-hub me": "--push-to-hub: expected NAME/REPO, got me",
+    "--all --format onnx --push-to-hub ../x": "--push-to-hub: expected NAME/REPO, got ../x",
     "--all --format jpeg": "argument --format: invalid choice: 'jpeg'",
 }
 

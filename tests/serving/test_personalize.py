@@ -180,7 +180,11 @@ def test_samples_help(tmp_path: Path, place: Path, run_of: Callable[[str], Path]
         (["fedem", "seen.npz", "--out", "o.safetensors"], "took part in training"),
         (["fedem", "unseen.npz", "--out", "o.safetensors", "--steps", "0"], "personalize_steps"),
         (["fedem", "unseen.npz", "--out", "o.safetensors", "--steps", "x"], "--steps: invalid int"),
-        (["fedem", "unseen.npz", "--out", "o.safetensors", "--tolerance", "0.1"], "personalize_tolerance: it needs"),
+        (
+            ["fedem", "unseen.npz", "--out", "o.safetensors", "--tolerance", "0.1"],
+            "--tolerance: it needs --steps above 1",
+        ),
+        (["fedem", "unseen.npz", "--out", "o.safetensors", "--tolerance", "inf"], "--tolerance: expected a finite"),
         (["fedavg", "unseen.npz", "--out", "o.safetensors", "--steps", "3"], "--steps: FedAvg has no such steps"),
         (["fedem", "unseen.npz", "--out", "o.safetensors", "--client", "a"], "--client: DATA names the clients"),
         (["fedem", "unseen.npz", "--out", "o.safetensors", "--seed", "-1"], "--seed"),

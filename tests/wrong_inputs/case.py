@@ -92,7 +92,7 @@ def meet(case: Case, folder: Path) -> Outcome:
 def faults(case: Case, outcome: Outcome) -> list[str]:
     """What is held against the command; empty: it met the wrong input well."""
     found = []
-    lines = [line for line in outcome.err.splitlines() if line and not line.startswith("warning: ")]
+    lines = [line for line in outcome.err.splitlines() if line and not line.startswith(_BESIDE)]
     if outcome.seconds >= _patience(case):
         found.append("hang")
     if "Traceback" in outcome.err or outcome.code not in (0, 2):
@@ -121,6 +121,10 @@ def _read(out: str) -> tuple[int, ...]:
     """The clients and samples that `data describe` printed."""
     found = (re.search(rf"^\W*{what}\W+(\d+)\W*$", out, re.MULTILINE) for what in ("clients", "samples"))
     return tuple(int(match[1]) for match in found if match)
+
+
+_BESIDE = ("warning: ", "job ")
+"""Lines beside that of the error; the second is of a job of a sweep."""
 
 
 def _patience(case: Case) -> float:
@@ -157,11 +161,11 @@ def _become(case: Case, place: Path, outputs: list[int]) -> None:
             case.within()
         if case.flags is not None:
             os.execv(sys.executable, [sys.executable, *case.flags, "-m", case.command, *case.words])
-        sys.stdout = sys.__stdout__ = _stream(1, "strict")
-        sys.stderr = sys.__stderr__ = _stream(2, "backslashreplace")
+        for number, name, on_error in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
+            vars(sys)[name] = vars(sys)[f"__{name}__"] = _stream(number, on_error)
         sys.argv = [case.command, *case.words]
-        for name in (f"{case.command}.__main__", case.command if case.command != MAIN else ""):
-            sys.modules.pop(name, None)  # runpy warns of a module that is there already
+        for module in (f"{case.command}.__main__", case.command if case.command != MAIN else ""):
+            sys.modules.pop(module, None)  # runpy warns of a module that is there already
         try:
             runpy.run_module(case.command, run_name="__main__", alter_sys=True)
             code = 0

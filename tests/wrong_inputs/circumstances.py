@@ -51,6 +51,8 @@ def cases() -> Iterator[Case]:
     """Every odd circumstance."""
     prepare = functools.partial(with_data, finished(), None)
     case = functools.partial(Case, prepare=prepare, refused=False)
+    words: tuple[str, ...]
+    within: Callable[[], object]
     for command, words in COMMANDS.items():
         module = f"{MAIN}.{command}" if command else MAIN
         name = f"circumstances/{command or 'run'}"
@@ -75,6 +77,8 @@ def cases() -> Iterator[Case]:
 
 def _full(case: Callable[..., Case]) -> Iterator[Case]:
     """Where nothing more can be written: an earlier file stays as it was."""
+    words: tuple[str, ...]
+    within: Callable[[], object]
     for size in (0, 100, 4096):
         within = functools.partial(_limit_files, size)
         for kind in ("torch", "onnx", "safetensors"):

@@ -117,8 +117,9 @@ def _config_dirs(given: argparse.Namespace) -> list[Path]:
     """Folders of configurations that the user has named."""
     named = [given.config_dir] if given.config_dir else []
     for override in map(_read, given.overrides):
-        if override.key_or_group == "hydra.searchpath" and isinstance(override.value(), list):
-            named += [str(place).removeprefix("file://") for place in override.value()]
+        places = override.value()
+        if override.key_or_group == "hydra.searchpath" and isinstance(places, list):
+            named += [str(place).removeprefix("file://") for place in places]
     return [Path(place) for place in named]
 
 

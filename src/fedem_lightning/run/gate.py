@@ -146,6 +146,7 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
     handed = BY_THE_RUN.get(key, ())
     for name, value in part.items():
         path = f"{key}.{name}"
+        require(isinstance(name, str), f"{path}: expected the name of an argument")
         if name in FLAGS:
             Setting(FLAGS[name]).check(path, value)
         elif name.startswith("_") or name in handed or (key == "backbone" and value is None):

@@ -6,11 +6,15 @@ from pathlib import Path
 
 from fedem_lightning.errors import UserError, require
 
+_LONGEST = 96
+"""Characters of a repository's name on the Hub."""
+
 
 def check_hub(repository: str) -> None:
     """Refuses a wrong name, or a missing package, before anything is written."""
-    fits = re.fullmatch(r"[\w.-]+/[\w.-]+", repository)
-    require(bool(fits), f"--push-to-hub: expected NAME/REPO, got {repository}")
+    part = r"(?![-.])[\w.-]+(?<![-.])"
+    fits = re.fullmatch(f"{part}/{part}", repository, re.ASCII) and not re.search(r"--|\.\.", repository)
+    require(bool(fits) and len(repository) <= _LONGEST, f"--push-to-hub: expected NAME/REPO, got {repository}")
     try:
         import huggingface_hub  # noqa: F401
     except ImportError as error:

@@ -1,6 +1,7 @@
 """The command `personalize`: models for new clients, written to a file, and the scores of their test rows."""
 
 import argparse
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.errors import require
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.serving.client_files import write_clients
 from fedem_lightning.serving.load import load
 from fedem_lightning.serving.models import client_scores, personalized
@@ -31,7 +32,6 @@ def run(chosen: argparse.Namespace) -> None:
     seconds = time.perf_counter() - began
     n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))
     table = client_scores(models, rows, codes) if bool((codes == 2).any()) else None
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
     write_clients(chosen.out, models)
     places = {name: schema.place(name) for name in rows.names}
     held_out = [name for name, place in places.items() if place is not None and not schema.seen[place]]
@@ -64,7 +64,10 @@ def load_with_steps(path: Path, chosen: argparse.Namespace, strict: bool = True)
         return model
     missing = [name.replace("personalize_", "--") for name in given if not hasattr(model, name)]
     require(not missing or not strict, f"{', '.join(missing)}: {type(model).__name__} has no such steps")
-    return model if missing else load(path, chosen.trust, **given)
+    try:
+        return model if missing else load(path, chosen.trust, **given)
+    except UserError as error:  # names the arguments of the class
+        raise UserError(re.sub(r"(?:\w+\.)?personalize_(?=steps|tolerance)", "--", str(error))) from error
 
 
 def columns_of(chosen: argparse.Namespace) -> Columns:
