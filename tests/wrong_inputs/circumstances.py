@@ -89,7 +89,9 @@ def _full(case: Callable[..., Case]) -> Iterator[Case]:
             words = ("out", "data.npz", "--out", out, "--force")
             yield case(f"circumstances/predict/{out} {size}", words, f"{MAIN}.predict", within=within)
         words = ("out", "new.npz", "--few-shot", "0,1,2", "--test-fraction", "0.5", "--out-dir", "shot")
-        yield case(f"circumstances/personalize/few shot {size}", words, f"{MAIN}.personalize", within=within)
+        yield case(
+            f"circumstances/personalize/few shot {size}", words, f"{MAIN}.personalize", within=within, leaves=True
+        )
         words = ("convert", "femnist", "data.npz", "made.npz")
         yield case(f"circumstances/data/convert {size}", words, f"{MAIN}.data", within=within)
         words = (*RUN, "trainer.max_epochs=3", "ckpt_path=auto")

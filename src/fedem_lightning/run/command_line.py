@@ -82,7 +82,9 @@ def composed(words: list[str]) -> DictConfig:
 
 def not_composed(error: Exception, words: list[str]) -> UserError:
     """The line for whatever Hydra raises before a run begins: what was typed, or a file of configurations, is wrong."""
-    line = UserError(user_message(error) or _wrong_file(words) or _wrong_words(error, words))
+    names_nothing = isinstance(error, OSError) and error.filename is None  # Hydra's, on a file of a number
+    message = None if names_nothing else user_message(error)
+    line = UserError(message or _wrong_file(words) or _wrong_words(error, words))
     line.__cause__ = error  # HYDRA_FULL_ERROR=1 shows it
     return line
 
