@@ -123,8 +123,8 @@ def _read(out: str) -> tuple[int, ...]:
     return tuple(int(match[1]) for match in found if match)
 
 
-_BESIDE = ("warning: ", "job ")
-"""Lines beside that of the error; the second is of a job of a sweep."""
+_BESIDE = ("warning: ", "job ", "Error executing job ")
+"""Lines beside that of the error; the last two are of a job of a sweep, ours and Hydra's."""
 
 
 def _patience(case: Case) -> float:
