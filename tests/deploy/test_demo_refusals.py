@@ -1,6 +1,7 @@
 """What `deploy demo` refuses, before it starts a process or makes a file."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.utils import get_class
@@ -58,7 +59,6 @@ def test_every_method_is_refused_at_once_or_can_be_deployed(algorithm: str, tmp_
         if line.startswith("_target_: ")
     )
     line = demonstrate(tmp_path / "a", f"algorithm={algorithm}", "backbone=mlp")
-    together = get_class(target).needs_one_machine
-    assert line == (
-        f"algorithm: {get_class(target).__name__} {together}, so it cannot be deployed" if together else None
-    )
+    kind: Any = get_class(target)
+    together = kind.needs_one_machine
+    assert line == (f"algorithm: {kind.__name__} {together}, so it cannot be deployed" if together else None)
