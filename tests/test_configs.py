@@ -67,8 +67,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """30 images of each kind, a table of 30 rows, and a text of three roles."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     images = rng.integers(256, size=(30, 28, 28)).astype(np.uint8)
-    labels: dict[str, Any] = {"y": np.arange(30) % 4, "client": np.arange(30) % 3, "domain": np.arange(30) % 2}
+    labels: dict[str, Any] = {"y": np.arange(30) % 4, "client": np.arange(30) % 3}
     np.savez(folder / "images.npz", x=images, names=np.array(["f2100_1", "f0123_4", "f2599_0"]), **labels)
+    np.savez(folder / "arrays.npz", x=images, domain=np.arange(30) % 2, **labels)
     colour = rng.integers(256, size=(30, 32, 32, 3)).astype(np.uint8)
     np.savez(folder / "colour.npz", x=colour, y=np.arange(30) % 4, coarse=np.arange(30) % 2)
     text = np.frombuffer(b"To be. Or not to be? That is. " * 6, dtype=np.uint8)

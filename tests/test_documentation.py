@@ -391,7 +391,7 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
         case ["python", "-m", "fedem_lightning.data", "convert", name, _, out]:
             return data_command(["convert", name, "mine.npz", out])
         case ["python", "-m", "fedem_lightning.data", "describe", "cifar10", *arguments]:
-            monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: None)
+            monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: Path(path).touch())
             small = ["dataset.path=cifar10.npz", "dataset.n_clients=2", "dataset.min_samples=1"]
             return data_command(["describe", "cifar10", *arguments, *small])
         case ["python", "-m", "fedem_lightning.data", "list", *_]:

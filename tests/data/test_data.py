@@ -115,8 +115,10 @@ def test_dirichlet_partition_deals_every_sample_and_alpha_sets_the_skew() -> Non
     assert skew[0.1] > 0.4
     assert skew[100.0] < 0.16
     assert np.array_equal(client, dirichlet(Labels(y), 0, 10, 100.0).client)
-    with pytest.raises(UserError, match="no Dirichlet"):
+    with pytest.raises(UserError, match="5000 samples are too few for 501 clients with 10 each"):
         dirichlet(Labels(y), 0, 501, 0.1)
+    with pytest.raises(UserError, match="no Dirichlet"):
+        dirichlet(Labels(y), 0, 450, 0.1)
 
 
 def test_label_permutations_differ_between_groups_only() -> None:

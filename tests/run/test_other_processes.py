@@ -46,7 +46,7 @@ ORPHAN = """
 import os, subprocess, sys, time
 from fedem_lightning.startup.first_process import PARENT
 child = "from fedem_lightning.startup.first_process import end_with_the_first as e; e(); import time; time.sleep(600)"
-os.environ[PARENT] = str(os.getpid())
+os.environ |= {PARENT: str(os.getpid()), "LOCAL_RANK": "1"}
 print(subprocess.Popen([sys.executable, "-c", child]).pid, flush=True)
 time.sleep(600)
 """

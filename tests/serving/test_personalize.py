@@ -178,7 +178,7 @@ def test_samples_help(tmp_path: Path, place: Path, run_of: Callable[[str], Path]
         (["fedem", "unseen.npz", "--out", "o.npz"], "--out: expected a name that ends in .safetensors"),
         (["fedem", "unseen.npz", "--out", "there.safetensors"], "--out: .* is already there"),
         (["fedem", "seen.npz", "--out", "o.safetensors"], "took part in training"),
-        (["fedem", "unseen.npz", "--out", "o.safetensors", "--steps", "0"], "personalize_steps"),
+        (["fedem", "unseen.npz", "--out", "o.safetensors", "--steps", "0"], "--steps: expected a whole number"),
         (["fedem", "unseen.npz", "--out", "o.safetensors", "--steps", "x"], "--steps: invalid int"),
         (
             ["fedem", "unseen.npz", "--out", "o.safetensors", "--tolerance", "0.1"],
