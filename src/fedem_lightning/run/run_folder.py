@@ -86,8 +86,8 @@ def left_as_it_was(folder: Path, has_trained: Callable[[], bool]) -> Iterator[No
     except Exception as error:
         if user_message(error) is not None and not has_trained() and not in_another_process():
             for path in folder.iterdir():
-                if path.name in before:
-                    continue
+                if path.name in before or not (path.name in OURS or path.suffix in DRAWN_OR_KEPT):
+                    continue  # it may be the user's, or a tracker's
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
