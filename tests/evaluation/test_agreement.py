@@ -7,6 +7,7 @@ from fedem_lightning.evaluation import agreement as module
 from fedem_lightning.evaluation.agreement import agreement
 from fedem_lightning.run.results import run_results
 from helpers.federations import make_data, make_model, make_trainer, stored
+from helpers.networks import Drawing
 
 
 def by_hand(weights: np.ndarray, biases: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -44,3 +45,13 @@ def test_there_is_none_without_classes_or_without_test_samples() -> None:
         data = type(make_data()).from_arrays(x, y, client, **options)
         model = make_model(FedAvg, data)
         assert agreement(model, data.federation, model.evaluation_components(data.federation)) == {}
+
+
+def test_a_network_that_draws_has_the_same_agreement_again() -> None:
+    """A run that was killed before its results were written computes them once more."""
+    data, network = make_data(), Drawing((4,), 3, [5], "noise in scores too")
+    model, trainer = FedEM(network, 4, n_components=2, engine="loop"), make_trainer(1, precision="32-true")
+    trainer.fit(model, data)
+    components = model.evaluation_components(data.federation)
+    first = agreement(model, data.federation, components)
+    assert agreement(model, data.federation, components) == first

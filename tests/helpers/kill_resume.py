@@ -200,7 +200,9 @@ def differences(straight: Path, other: Path) -> list[str]:
     for name in sorted(names[0] & names[1]):
         a, b = (content(folder / name) for folder in (straight, other))
         if not same(a, b):
-            differing.append(name)
+            keys = sorted(a.keys() | b.keys()) if isinstance(a, dict) and isinstance(b, dict) else []
+            found = ", ".join(key for key in keys if not same(a.get(key), b.get(key)))
+            differing.append(f"{name} ({found})" if found else name)
     return differing
 
 

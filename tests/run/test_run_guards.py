@@ -19,6 +19,7 @@ from fedem_lightning.report.cells import cell
 from fedem_lightning.report.equal_cost import budget
 from fedem_lightning.run.config_history import save_config
 from fedem_lightning.run.execute import run
+from fedem_lightning.run.files import write_atomically
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.run_folder import check_run_folder
 from helpers.commands import CONFIG_DIR
@@ -115,6 +116,26 @@ def test_a_run_does_not_go_on_without_a_part_of_its_configuration(tmp_path: Path
     del other.algorithm.n_components
     with pytest.raises(UserError, match=r"^algorithm.n_components: the run in .* had 3, now it is None"):
         check_run_folder(tmp_path, other)
+
+
+@pytest.mark.parametrize("n_written", [0, 1])
+def test_a_kill_between_the_files_of_the_configuration_loses_none(
+    n_written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = list[Path]()
+
+    def write(path: Path, content: bytes) -> None:
+        if len(written) == n_written:
+            raise KeyboardInterrupt
+        written.append(path)
+        write_atomically(path, content)
+
+    monkeypatch.setattr("fedem_lightning.run.config_history.write_atomically", write)
+    with pytest.raises(KeyboardInterrupt):
+        save_config(tmp_path, OmegaConf.create(CONFIG), ["seed=0"])
+    monkeypatch.undo()
+    save_config(tmp_path, OmegaConf.create(CONFIG), ["seed=0"])
+    assert {path.name for path in (tmp_path / ".hydra").iterdir()} == {"config.yaml", "overrides.yaml"}
 
 
 def test_a_run_goes_on_longer_and_elsewhere(tmp_path: Path) -> None:

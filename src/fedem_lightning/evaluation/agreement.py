@@ -7,6 +7,7 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.evaluation.scores import scored_clients
 from fedem_lightning.models.call import call_with
 from fedem_lightning.protocol import Algorithm
+from fedem_lightning.randomness import keyed_streams
 
 MOST_SAMPLES = 10_000
 """Of more test samples than this, as many are looked at, at even distances."""
@@ -40,10 +41,11 @@ def agreement(algorithm: Algorithm, federation: Federation, components: Models) 
     n_models = len(next(iter(components.values())))
     models = [{name: rows[m].to(algorithm.device) for name, rows in components.items()} for m in range(n_models)]
     same, n_targets = torch.zeros(n_models, n_models, dtype=torch.int64), 0
-    for piece in block.pieces():
-        x = piece.x(algorithm.parameter_dtype)
-        outputs = [call_with(backbone, model, x) for model in models]
-        classes = torch.stack([task.predict(output).argmax(dim=-1).flatten() for output in outputs])  # [M, targets]
-        same += (classes.unsqueeze(1) == classes).sum(dim=2).cpu()
-        n_targets += classes.shape[1]
+    with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
+        for piece in block.pieces():
+            x = piece.x(algorithm.parameter_dtype)
+            outputs = [call_with(backbone, model, x) for model in models]
+            classes = torch.stack([task.predict(output).argmax(dim=-1).flatten() for output in outputs])  # [M, targets]
+            same += (classes.unsqueeze(1) == classes).sum(dim=2).cpu()
+            n_targets += classes.shape[1]
     return {"agreement": (same.double() / n_targets).tolist()}

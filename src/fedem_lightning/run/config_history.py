@@ -58,13 +58,14 @@ def save_config(folder: Path, config: DictConfig, overrides: list[str], rounds: 
     tree = tree_of(config)
     if earlier is not None and not _changed(earlier, tree):
         return
-    contents = {
-        "config.yaml": OmegaConf.create(hide_in_tree(tree)),
+    contents = {  # the configuration last: if it is there, the overrides are
         "overrides.yaml": OmegaConf.create(hide_in_overrides(overrides)),
+        "config.yaml": OmegaConf.create(hide_in_tree(tree)),
     }
     for name, content in contents.items():
         path, kept = folder / ".hydra" / name, _kept(folder, name, rounds)
-        if path.exists() and not kept.exists():  # else the configuration between them has led to no checkpoint
+        begun = earlier is not None and path.exists()  # else the command that wrote it was killed before it began
+        if begun and not kept.exists():  # else the configuration between them has led to no checkpoint
             write_atomically(kept, path.read_bytes())
         write_atomically(path, OmegaConf.to_yaml(content).encode())
 
