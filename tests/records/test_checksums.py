@@ -160,3 +160,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(run: Path, tm
     assert str(refusal.value) == f"cannot write {path} (File too large)"
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert is_intact(path)
+
+
+def test_a_run_that_was_killed_before_an_old_checkpoint_went_removes_it(tmp_path: Path) -> None:
+    """Also if it has no round left to train."""
+    callback = RoundCheckpoint(1, keep=9, dirpath=tmp_path)
+    data = make_data()
+    make_trainer(3, callbacks=[callback], enable_checkpointing=True).fit(make_model(FedAvg, data), data)
+    assert len(list(tmp_path.iterdir())) == 3
+    again = make_trainer(3, callbacks=[RoundCheckpoint(1, keep=2, dirpath=tmp_path)], enable_checkpointing=True)
+    again.fit(make_model(FedAvg, data), data, ckpt_path=tmp_path / "round-000003.ckpt", weights_only=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-000002.ckpt", "round-000003.ckpt"]

@@ -80,15 +80,23 @@ class RoundCheckpoint(Checked, Checkpoint):
             self._save(trainer, trainer.current_epoch)
             rank_zero_only(print)(f"saved, before round {trainer.current_epoch + 1}: {self.saved}", flush=True)
 
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Removes what a run left that was killed after its last checkpoint, and has no round to go on with."""
+        self._remove_old(trainer, trainer.current_epoch)
+
     def _save(self, trainer: pl.Trainer, rounds: int) -> None:
-        folder = Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
-        path = folder / f"round-{rounds:06d}.ckpt"
+        path = self._folder(trainer) / f"round-{rounds:06d}.ckpt"
         trainer.save_checkpoint(path)
         self.saved, self.saved_rounds = path, rounds
-        if not trainer.is_global_zero:
-            return
-        for old in _numbered(folder, rounds)[: -self.keep]:
+        self._remove_old(trainer, rounds)
+
+    def _remove_old(self, trainer: pl.Trainer, rounds: int) -> None:
+        folder = self._folder(trainer)
+        for old in _numbered(folder, rounds)[: -self.keep] if trainer.is_global_zero and folder.is_dir() else ():
             old.unlink()
+
+    def _folder(self, trainer: pl.Trainer) -> Path:
+        return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
 
 
 def _numbered(folder: Path, rounds: int) -> list[Path]:
