@@ -75,7 +75,7 @@ def _wrong_arrays() -> dict[str, dict[str, np.ndarray]]:
         **{f"{name}-short": federation(**{name: federation()[name][:-1]}) for name in ("x", "y", "client")},
         **{f"{name}-empty": federation(**{name: federation()[name][:0]}) for name in ("x", "y", "client")},
         **{f"{name}-scalar": federation(**{name: 1}) for name in ("x", "y", "client")},
-        **{f"{name}-text": federation(**{name: np.array(["a"] * _N)}) for name in ("x", "y")},
+        "x-text": federation(x=np.array(["a"] * _N)),
         **{f"{name}-dates": federation(**{name: dates}) for name in ("x", "y", "client")},
         **{f"{name}-complex": federation(**{name: np.ones(_N) * 1j}) for name in ("x", "y", "client")},
         **{f"{name}-bytes": federation(**{name: np.array([b"\xff"] * _N)}) for name in ("x", "y")},
