@@ -392,6 +392,7 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
             return data_command(["convert", name, "mine.npz", out])
         case ["python", "-m", "fedem_lightning.data", "describe", "cifar10", *arguments]:
             monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: Path(path).touch())
+            (here / "cifar10.png").unlink(missing_ok=True)  # two documents draw it; a run draws over no file
             small = ["dataset.path=cifar10.npz", "dataset.n_clients=2", "dataset.min_samples=1"]
             return data_command(["describe", "cifar10", *arguments, *small])
         case ["python", "-m", "fedem_lightning.data", "list", *_]:
