@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="deploy needs the extra flower")
 
 from flwr.app import Error, Message
 
-from fedem_lightning.deploy import flower_client, flower_server
+from fedem_lightning.deploy import flower_client, server
 from fedem_lightning.deploy.__main__ import main
 from fedem_lightning.deploy.commands import folder_of
 from fedem_lightning.deploy.data import save_client
@@ -118,11 +118,11 @@ def test_the_folder_is_taken_from_the_words() -> None:
 
 
 def test_the_mistake_of_an_earlier_attempt_is_forgotten_and_the_run_keeps_its_name(tmp_path: Path) -> None:
-    first = flower_server._notes(tmp_path)
-    flower_server._save(tmp_path, first | {"error": "algorithm: no"})
-    assert flower_server.error_of(tmp_path) == "algorithm: no"
-    assert flower_server._notes(tmp_path) == first
-    assert flower_server.error_of(tmp_path) is None
+    first = server._notes(tmp_path)
+    server._save(tmp_path, first | {"error": "algorithm: no"})
+    assert server.error_of(tmp_path) == "algorithm: no"
+    assert server._notes(tmp_path) == first
+    assert server.error_of(tmp_path) is None
 
 
 @pytest.mark.slow

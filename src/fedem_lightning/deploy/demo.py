@@ -9,9 +9,9 @@ from hydra.utils import instantiate
 
 from fedem_lightning.algorithms.checks import check_deployable
 from fedem_lightning.deploy.data import save_client
-from fedem_lightning.deploy.flower_server import error_of
 from fedem_lightning.deploy.launch import LOOPBACK, Processes, free_port
 from fedem_lightning.deploy.remote import check_sum_suffices
+from fedem_lightning.deploy.server import error_of
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.command_line import composed
