@@ -11,26 +11,25 @@ from fedem_lightning.run.usage import choices
 from helpers.commands import CONFIG_DIR
 from helpers.runs import SMALL
 
-demo = pytest.importorskip("fedem_lightning.deploy.demo", reason="needs the extra flower")
+demo = pytest.importorskip("fedem_lightning.deploy.demo", reason="needs the extra deploy")
 
 
 class Started(Exception):
-    """In place of Flower's processes."""
+    """In place of the connection."""
 
 
 @pytest.fixture(autouse=True)
 def _no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(folder: Path) -> None:
+    def start(*given: object) -> None:
         raise Started
 
-    monkeypatch.setattr(demo, "Processes", start)
+    monkeypatch.setattr(demo, "GrpcLink", start)
 
 
 def demonstrate(folder: Path, *words: str, secure: bool = False) -> str | None:
     """The line of a refusal; None: it was about to start processes."""
-    settings = {"deadline": 5.0, "secure": secure}
     try:
-        demo.demonstrate([*SMALL["synthetic"], "dataset.unseen_fraction=0", *words], folder, settings)
+        demo.demonstrate([*SMALL["synthetic"], "dataset.unseen_fraction=0", *words], folder, 5, 5.0, secure, [])
     except Started:
         assert (folder / "clients").is_dir()
         return None
@@ -46,7 +45,6 @@ def test_what_cannot_be_deployed_is_refused_before_any_process(tmp_path: Path) -
     words = ["algorithm=fedavg", "aggregation=median"]
     assert str(demonstrate(tmp_path / "a", *words, secure=True)).startswith("secure: expected FedAvg to need the mean")
     assert str(demonstrate(tmp_path / "a", "algorithm.batch_size=0")).startswith("algorithm.batch_size: expected")
-    assert str(demonstrate(tmp_path / "a", "dataset.n_clients=40")).startswith("40 clients are too many")
     assert demonstrate(tmp_path / "b", *words) is None
 
 

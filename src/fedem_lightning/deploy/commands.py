@@ -2,106 +2,101 @@
 
 import argparse
 import signal
-import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from fedem_lightning.deploy.data import load_client
-from fedem_lightning.deploy.demo import demonstrate, serve
-from fedem_lightning.deploy.launch import LOOPBACK, Processes, write_app
+from fedem_lightning.deploy.status import show_status
 from fedem_lightning.errors import require, require_number, require_whole
 
-AGAIN = 5
-"""Seconds after which a client whose SuperNode has ended starts it again."""
-
-_LONGEST_NAME = 200
-"""Bytes of a client's name that a folder may have."""
+LOOPBACK = ("127.0.0.1", "localhost")
+"""Addresses that no other machine reaches."""
 _LONGEST_WAIT = 1e9
 """Seconds."""
 _PORTS = 65_536
 """Numbers of ports are below it."""
+_LONGEST_VALID = 3650
+"""Days."""
 
 
 def of(name: str) -> Callable[[argparse.Namespace], None]:
     """The function of a command."""
-    return {"demo": demo, "server": server, "client": client, "app": app}[name]
+    return {"demo": demo, "server": server, "client": client, "keys": keys, "status": status, "app": app}[name]
 
 
 def demo(chosen: argparse.Namespace) -> None:
     """A federation on this machine."""
+    from fedem_lightning.deploy.demo import demonstrate
+
     _check_waiting(chosen)
+    require_whole("--clients", chosen.clients, at_least=1)
     folder, words = folder_of(chosen.words)
-    demonstrate(words, folder, {"deadline": chosen.deadline, "secure": chosen.secure})
+    program = ["demo", "--clients", str(chosen.clients), *_waiting(chosen)]
+    demonstrate(words, folder, chosen.clients, chosen.deadline, chosen.secure, program)
 
 
 def server(chosen: argparse.Namespace) -> None:
-    """A SuperLink, and one run."""
+    """Listens for clients, and runs once."""
+    from fedem_lightning.deploy.grpc_server import GrpcLink
+    from fedem_lightning.deploy.server import run_on
+
     _check_waiting(chosen)
     require_number("--patience", chosen.patience, at_least=0.0, below=_LONGEST_WAIT)
     require_whole("--clients", chosen.clients, at_least=1)
     require_whole("--port", chosen.port, at_least=1, below=_PORTS)
+    _check_trust(chosen, chosen.host, f"--host {chosen.host}")
     folder, words = folder_of(chosen.words)
-    files = security(chosen)
-    options = [f"--ssl-{long}" for long in ("certfile", "keyfile", "ca-certfile")]
-    require(len(files) in (0, 3), "TLS needs --certificate, --key and --ca together")
-    require(
-        bool(files) or chosen.insecure or chosen.host == LOOPBACK,
-        f"--host {chosen.host}: others could read what clients send; give --certificate, --key and --ca, or --insecure",
-    )
-    paths = [str(files[name]) for name in ("certificate", "key", "ca")] if files else []
-    tls = [part for pair in zip(options, paths, strict=False) for part in pair] or ["--insecure"]
-    settings = {"clients": chosen.clients, "deadline": chosen.deadline, "patience": chosen.patience}
-    settings["secure"] = chosen.secure
-    with Processes(folder / "flower") as flower:
-        flower.superlink(chosen.port, chosen.host, tls)
-        print(f"waiting for {chosen.clients} clients at port {chosen.port}", flush=True)
-        serve(flower, f"{LOOPBACK}:{chosen.port}", words, folder, settings, paths[2] if paths else None)
+    program = ["server", "--clients", str(chosen.clients), "--host", chosen.host, "--port", str(chosen.port)]
+    program += ["--insecure"] if chosen.keys is None else ["--keys", str(chosen.keys.resolve())]
+    program += ["--patience", f"{chosen.patience:g}", *_waiting(chosen)]
+    with GrpcLink(f"{chosen.host}:{chosen.port}", chosen.keys, chosen.deadline) as link:
+        print(f"waiting for {chosen.clients} clients at {chosen.host}:{link.port}", flush=True)
+        run_on(link, words, folder, chosen.clients, chosen.patience, program)
 
 
 def client(chosen: argparse.Namespace) -> None:
-    """A SuperNode, until it is stopped."""
+    """Answers a server, until it is stopped."""
+    from fedem_lightning.deploy.client import Client, say
+
     host, _, port = chosen.server.rpartition(":")
     known = bool(host.strip()) and port.isdecimal() and len(port) <= 5 and 0 < int(port) < _PORTS
     require(known, f"--server: expected HOST:PORT with a port from 1 to {_PORTS - 1}, got {chosen.server!r}")
     require_whole("--n-classes", chosen.n_classes, at_least=0)
-    files, local = security(chosen), host in (LOOPBACK, "localhost")
-    require(
-        bool(files) or chosen.insecure or local,
-        f"--server {chosen.server}: others could read what the client sends; give --ca, or --insecure",
-    )
-    # read here too, so that a mistake in the file is found now and not in a round
-    federation = load_client(chosen.data, chosen.name or None, chosen.task, chosen.n_classes or None)
-    name = str(federation.names[0])
-    plain = Path(name).name == name and name != ".." and len(name.encode()) <= _LONGEST_NAME
-    require(plain or chosen.state is not None, f"--name: {name} is no name of a folder; give --state DIR as well")
-    state = (chosen.state or chosen.data.resolve().parent / "fedem_state" / name).resolve()
-    config = {"data": str(chosen.data.resolve()), "name": name, "state": str(state), "task": chosen.task}
-    config |= {"n_classes": chosen.n_classes, "trust": ",".join(chosen.trust)}
-    tls = ["--root-certificates", str(files["ca"])] if files else ["--insecure"]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the SuperNode is stopped, too
-    print(f"{name}: {federation}; state in {state}", flush=True)
-    with Processes(state / "flower") as flower:
-        while True:  # a SuperNode ends when its server has started anew
-            flower.supernode("supernode", chosen.server, config, tls)
-            flower.running["supernode"].wait()
-            print(
-                f"{name}: the SuperNode has ended, see {state / 'flower' / 'supernode.log'}; it starts again",
-                flush=True,
-            )
-            time.sleep(AGAIN)
+    _check_trust(chosen, host, f"--server {chosen.server}")
+    given = {name: getattr(chosen, name) for name in Client._fields}
+    try:
+        Client(**given | {"trust": tuple(chosen.trust)}).run()
+    except KeyboardInterrupt:
+        say("stopped")  # as it was told
 
 
-def _check_waiting(chosen: argparse.Namespace) -> None:
-    require_number("--deadline", chosen.deadline, above=0.0, below=_LONGEST_WAIT)
+def keys(chosen: argparse.Namespace) -> None:
+    """Certificates for the server and for clients."""
+    from fedem_lightning.deploy.keys import make_keys
+
+    require_whole("--days", chosen.days, at_least=1, below=_LONGEST_VALID)
+    for folder in make_keys(chosen.folder, chosen.server, chosen.client, chosen.days, chosen.renew):
+        print(f"written: {folder}")
+    print(f"{chosen.folder / 'authority'} makes new clients: keep it secret, and apart from the server")
+
+
+def status(chosen: argparse.Namespace) -> None:
+    """What a server or a client does."""
+    show_status(chosen.folder)
 
 
 def app(chosen: argparse.Namespace) -> None:
     """The Flower app's folder."""
+    from fedem_lightning.deploy.flower_server import write_app
+
     require(not chosen.folder.exists(), f"{chosen.folder} is there already; choose another folder")
     write_app(chosen.folder)
     print(f'flwr run {chosen.folder} --run-config \'overrides="+experiment=digits" clients=2 run-dir="runs/deployed"\'')
+
+
+def stop_at_term() -> None:
+    """SIGTERM, which Docker and systemd send, is as Ctrl-C from here on."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def folder_of(words: list[str]) -> tuple[Path, list[str]]:
@@ -111,9 +106,23 @@ def folder_of(words: list[str]) -> tuple[Path, list[str]]:
     return Path(named).expanduser().resolve(), [word for word in words if not word.startswith("run_dir=")]
 
 
-def security(chosen: Any) -> dict[str, Path]:
-    """The files of TLS that were given, after a check that they are there."""
-    files = {name: path for name in ("certificate", "key", "ca") if (path := getattr(chosen, name, None)) is not None}
-    for name, path in files.items():
-        require(path.is_file(), f"--{name}: {path} is not there")
-    return {name: path.resolve() for name, path in files.items()}
+def _check_waiting(chosen: argparse.Namespace) -> None:
+    require_number("--deadline", chosen.deadline, above=0.0, below=_LONGEST_WAIT)
+
+
+def _check_trust(chosen: argparse.Namespace, host: str, option: str) -> None:
+    """Raises UserError unless server and client know each other, or are on the same machine."""
+    require(chosen.keys is None or not chosen.insecure, "--insecure: leave it out, or leave out --keys")
+    require(
+        chosen.keys is not None or chosen.insecure,
+        f"{option}: give --keys FOLDER, by which server and clients know each other (python -m fedem_lightning.deploy "
+        "keys --help), or --insecure on one machine",
+    )
+    require(
+        chosen.keys is not None or host in LOOPBACK,
+        f"{option}: --insecure is for one machine ({LOOPBACK[0]}); others could read what clients send, and join",
+    )
+
+
+def _waiting(chosen: argparse.Namespace) -> list[str]:
+    return ["--deadline", f"{chosen.deadline:g}", *(["--secure"] if chosen.secure else [])]

@@ -176,12 +176,13 @@ class RemoteUpdates:
         self.error: Exception | None = None
 
     def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
-        """The updates of the clients [C] as they arrive; a client that fails or does not answer is rejected."""
+        """The updates of the clients [C]; a client that fails or does not answer is rejected."""
         if isinstance(self.clients.link, SummingLink):
             yield from self._summed(self.clients.link, federation, clients)
             return
         metrics = self.algorithm.round_metrics
-        for t, reply in self.clients.ask(self.algorithm, "train", clients, self.round_):
+        replies = self.clients.ask(self.algorithm, "train", clients, self.round_)
+        for t, reply in _in_order(replies, clients.tolist()):
             client = torch.tensor([t])
             if reply is None:
                 metrics.reject(client, NO_ANSWER)
@@ -258,6 +259,16 @@ class RemoteUpdates:
 
     def put_all_back(self) -> None:
         """Nothing: a client that is asked for a round again starts from its state before the round."""
+
+
+def _in_order(replies: Iterator[tuple[int, Any]], clients: list[int]) -> Iterator[tuple[int, Any]]:
+    """Replies in the order of the clients, whoever is quicker: sums in another order differ in their last bits."""
+    held = dict[int, Any]()
+    for t in clients:
+        while t not in held:
+            client, reply = next(replies)
+            held[client] = reply
+        yield t, held.pop(t)
 
 
 def descriptions(link: Link, nodes: list[int], run: str) -> Iterator[tuple[int, dict[str, Any]]]:

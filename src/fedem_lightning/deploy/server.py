@@ -1,31 +1,44 @@
 """The server's side of a deployment, over any link: an ordinary run, whose clients answer over the link."""
 
 import functools
-import json
 import time
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytorch_lightning as pl
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf, open_dict
 
 from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.deploy.status import Status
 from fedem_lightning.deploy.wire import Link
-from fedem_lightning.errors import Interrupted, require
+from fedem_lightning.errors import require
 from fedem_lightning.records.chosen import data_and_network
-from fedem_lightning.records.writing import replacing
+from fedem_lightning.records.configs import read_yaml
 from fedem_lightning.run.cli import GROUPS  # with it come the resolvers of the configurations
 from fedem_lightning.run.execute import run
-from fedem_lightning.run.failures import user_message
 from fedem_lightning.run.usage import CONFIG_DIR
 
-NOTES = "deploy.json"
-"""In the run's folder: the name under which clients keep their state; the user's mistake that has ended the run."""
 
-_link: Link | None = None
+@dataclass
+class _Serving:
+    """What a run's configuration cannot hold."""
+
+    link: Link
+    n_clients: int  # that must be there
+    patience: float  # seconds in which they must appear
+    status: dict[str, Any]  # what the status file says
 
 
-def run_on(link: Link, words: list[str], folder: Path, n_clients: int, patience: float) -> None:
+_serving: _Serving | None = None
+
+
+def run_on(
+    link: Link, words: list[str], folder: Path, n_clients: int, patience: float, program: Sequence[str] = ()
+) -> None:
     """Waits for the clients, then trains and tests.
 
     Args:
@@ -34,34 +47,53 @@ def run_on(link: Link, words: list[str], folder: Path, n_clients: int, patience:
         folder: the run's folder.
         n_clients: number of clients that must be there.
         patience: seconds in which they must appear.
+        program: of the command `python -m fedem_lightning.deploy` that runs it, the words before these.
+
+    Raises:
+        UserError: a mistake in the words, or the clients are not there in time.
 
     """
-    global _link
-    _link, notes = link, _notes(folder)
-    try:
-        wait_for(link, n_clients, patience)
-        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            config = compose("config", words, return_hydra_config=True)
-        chosen = config.hydra.runtime.choices
-        choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)} | {
-            "dataset": "clients"
-        }
-        select = functools.partial(OmegaConf.select, config)
-        names_data = any(word.lstrip("+").startswith(("dataset=", "experiment=")) for word in words)
-        chosen = (config.get("chosen_for") or {}).get(data_and_network(select)) if names_data else None
-        with open_dict(config):
-            del config["hydra"]
-            config.dataset = {"_target_": f"{__name__}.JoinedClients", "run": notes["run"]}
-            config.trainer.devices, config.trainer.accelerator = 1, "cpu"  # the server only averages
-            if not any(word.startswith("callbacks") for word in words):
-                config.callbacks.checkpoint.every_n_rounds = 1  # rounds are slow, and clients keep two states only
-            # the clients' data are what the words name, if they name any
-            config.chosen_for = {data_and_network(select): chosen or {}}
-        run(config, folder, choices, words)
-    except BaseException as error:
-        line = str(error) if isinstance(error, Interrupted) else user_message(error)
-        _save(folder, notes | ({} if line is None else {"error": line}))
-        raise
+    global _serving
+    _serving = _Serving(link, n_clients, patience, {"state": "waits for clients", "clients": 0})
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        config = compose("config", words, return_hydra_config=True)
+    chosen = config.hydra.runtime.choices
+    choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)}
+    select = functools.partial(OmegaConf.select, config)
+    names_data = any(word.lstrip("+").startswith(("dataset=", "experiment=")) for word in words)
+    chosen_for = (config.get("chosen_for") or {}).get(data_and_network(select)) if names_data else None
+    with open_dict(config):
+        del config["hydra"]
+        config.dataset = {"_target_": f"{__name__}.JoinedClients", "run": _run_name(folder)}
+        config.trainer.devices, config.trainer.accelerator = 1, "cpu"  # the server only averages
+        config.trainer.enable_progress_bar = False  # a line a round is printed instead
+        config.callbacks.lines = {"_target_": f"{__name__}.RoundLines"}
+        if not any(word.startswith("callbacks") for word in words):
+            config.callbacks.checkpoint.every_n_rounds = 1  # rounds are slow, and clients keep two states only
+        # the clients' data are what the words name, if they name any
+        config.chosen_for = {data_and_network(select): chosen_for or {}}
+    with Status(folder, lambda: dict(_serving.status)):
+        run(config, folder, choices | {"dataset": "clients"}, words, program, str(__package__))
+
+
+class RoundLines(pl.Callback):
+    """Prints a line for each round, and notes it for the status file."""
+
+    began = 0.0
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Starts the clock."""
+        self.began = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Prints how many clients took part, and how long the round took."""
+        found = {name: int(trainer.callback_metrics.get(name, 0)) for name in ("cohort", "rejected")}
+        took, now = found["cohort"] - found["rejected"], trainer.current_epoch + 1
+        if _serving is not None:
+            _serving.status.update(state=f"round {now} of {trainer.max_epochs}", clients=took)
+        seconds = f"{time.monotonic() - self.began:.1f} s"
+        line = f"round {now} of {trainer.max_epochs}: {took} of {found['cohort']} clients, {seconds}"
+        print(time.strftime("%H:%M:%S"), line, flush=True)
 
 
 def wait_for(link: Link, n_clients: int, patience: float) -> None:
@@ -87,24 +119,14 @@ class JoinedClients(RemoteDataModule):
     """
 
     def __init__(self, run: str) -> None:
-        assert _link is not None  # `run_on` has set it
-        super().__init__(_link, _link.connected(), run)
+        assert _serving is not None  # `run_on` has set it
+        link = _serving.link
+        wait_for(link, _serving.n_clients, _serving.patience)
+        super().__init__(link, link.connected(), run)
 
 
-def _notes(folder: Path) -> dict[str, str]:
-    """The name of the folder's run, or a new one; the mistake that ended an earlier attempt is forgotten."""
-    path = folder / NOTES
-    notes = {"run": json.loads(path.read_text())["run"] if path.is_file() else uuid.uuid4().hex}
-    _save(folder, notes)
-    return notes
-
-
-def _save(folder: Path, notes: dict[str, str]) -> None:
-    with replacing(folder / NOTES) as path:
-        path.write_text(json.dumps(notes))
-
-
-def error_of(folder: Path) -> str | None:
-    """The user's mistake that has ended the run of a folder."""
-    path = folder / NOTES
-    return json.loads(path.read_text()).get("error") if path.is_file() else None
+def _run_name(folder: Path) -> str:
+    """The name of the folder's run, or a new one."""
+    path = folder / ".hydra" / "config.yaml"
+    held = read_yaml(path).get("dataset") if path.is_file() else None
+    return str(held["run"]) if isinstance(held, dict) and "run" in held else uuid.uuid4().hex

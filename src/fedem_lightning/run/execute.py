@@ -34,7 +34,7 @@ from fedem_lightning.run.learning_rates import learning_rates, rate_line, to_tun
 from fedem_lightning.run.lock import only_run_in
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.results import write_run
-from fedem_lightning.run.resuming import resume_command, run_command
+from fedem_lightning.run.resuming import PACKAGE, resume_command, run_command
 from fedem_lightning.run.run_folder import (
     check_checkpoint,
     check_not_back,
@@ -50,7 +50,12 @@ from fedem_lightning.startup.rank import decide, in_another_process
 
 
 def run(
-    config: DictConfig, folder: Path, choices: Mapping[str, str], overrides: list[str], flags: Sequence[str] = ()
+    config: DictConfig,
+    folder: Path,
+    choices: Mapping[str, str],
+    overrides: list[str],
+    flags: Sequence[str] = (),
+    module: str = PACKAGE,
 ) -> dict[str, Any]:
     """Trains, evaluates and reports.
 
@@ -59,7 +64,8 @@ def run(
         folder: the run's folder; it may exist, but must not hold another run.
         choices: choices of the groups algorithm, adaptation, dataset and backbone, by name; and the experiment, if any.
         overrides: overrides that the user typed.
-        flags: options of Hydra that the user typed.
+        flags: options of Hydra, or of `module`, that the user typed.
+        module: the command that the user has called.
 
     Returns:
         The content of results.json; empty in processes other than the first.
@@ -74,7 +80,8 @@ def run(
     choices = {**choices, **own_backbone(config, overrides)}
     check_settings(config)
     size = decide(asked_processes(config))
-    with StopSignals(folder, functools.partial(resume_command, folder, overrides, flags)) as stop, only_run_in(folder):
+    resume = functools.partial(resume_command, folder, overrides, flags, module=module)
+    with StopSignals(folder, resume) as stop, only_run_in(folder):
         finished = _finished_before(folder, config)
         if finished is not None:
             return finished
@@ -85,7 +92,7 @@ def run(
         model = build_model(config, data)
         model.statistics.begin(start)
         rates = learning_rates(config, choices, overrides, model)
-        way_to_choose = to_tune(data, overrides, flags, rates)
+        way_to_choose = to_tune(data, overrides, flags if module == PACKAGE else (), rates)
         if checkpoint is not None:
             check_checkpoint(checkpoint, model, data.federation)
             stop.resumed_rounds = rounds_of(checkpoint)
@@ -96,7 +103,8 @@ def run(
         private = plan_privacy(model, len(clients), config.trainer.max_epochs) if checkpoint is None else None
         stop.listen_for(trainer)
         loggers = trainer.loggers[1:]  # beside metrics.csv
-        names = _names(config, choices, overrides, flags) | {"learning_rates": [rate._asdict() for rate in rates]}
+        names = _names(config, choices) | {"command": run_command(overrides, flags, module)}
+        names["learning_rates"] = [rate._asdict() for rate in rates]
         results: dict[str, Any] = {}
         with left_as_it_was(folder, lambda: model.statistics.rounds > stop.resumed_rounds):
             if trainer.is_global_zero:
@@ -220,12 +228,10 @@ def _train_and_test(
     trainer.test(model, data, verbose=False)
 
 
-def _names(
-    config: DictConfig, choices: Mapping[str, str], overrides: Sequence[str], flags: Sequence[str]
-) -> dict[str, Any]:
+def _names(config: DictConfig, choices: Mapping[str, str]) -> dict[str, Any]:
     """What results.json says of the run's configuration."""
     names = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
-    return names | {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
+    return names | {"fidelity": config.fidelity}
 
 
 def _report(

@@ -12,17 +12,21 @@ from hydra.core.override_parser.types import Quote, QuotedString
 
 from fedem_lightning.records.secrets import hide_in_overrides
 
+PACKAGE = "fedem_lightning"
 _sweep: str | None = None  # the command that continues the sweep of this process
 
 
-def resume_command(folder: Path, overrides: Sequence[str], flags: Sequence[str] = (), own: bool = True) -> str:
+def resume_command(
+    folder: Path, overrides: Sequence[str], flags: Sequence[str] = (), own: bool = True, module: str = PACKAGE
+) -> str:
     """What continues the run in `folder`, quoted for Hydra and for a shell.
 
     Args:
         folder: of the run.
         overrides: what the run was started with; of a sweep, what this job was.
-        flags: of Hydra, such as --config-dir.
+        flags: of Hydra, such as --config-dir, or of `module`.
         own: whether to continue from the run's own checkpoints; else from where it began.
+        module: that runs it.
 
     """
     replaced = ("run_dir", "ckpt_path") if own else ("run_dir",)
@@ -30,18 +34,18 @@ def resume_command(folder: Path, overrides: Sequence[str], flags: Sequence[str] 
     begun_elsewhere = any(override.lstrip("+").startswith("ckpt_path=") for override in kept)
     checkpoint = [] if begun_elsewhere else ["ckpt_path=auto"]
     run_dir = "run_dir=" + QuotedString(str(folder), Quote.double).with_quotes()
-    return shlex.join([_python(), "-m", "fedem_lightning", *flags, *kept, *checkpoint, run_dir])
+    return shlex.join([_python(), "-m", module, *flags, *kept, *checkpoint, run_dir])
 
 
-def run_command(overrides: Sequence[str], flags: Sequence[str] = ()) -> str:
+def run_command(overrides: Sequence[str], flags: Sequence[str] = (), module: str = PACKAGE) -> str:
     """The command line of a run, quoted for a shell; of a job of a sweep, the one that makes this job alone.
 
     Args:
         overrides: as the user typed them.
-        flags: of Hydra, such as --config-dir.
+        flags, module: see `resume_command`.
 
     """
-    return shlex.join(["python", "-m", "fedem_lightning", *flags, *hide_in_overrides(overrides)])
+    return shlex.join(["python", "-m", module, *flags, *hide_in_overrides(overrides)])
 
 
 def begin_sweep(folder: Path, words: Sequence[str]) -> None:
