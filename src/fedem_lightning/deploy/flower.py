@@ -14,6 +14,7 @@ KINDS = {
     "train": MessageType.TRAIN,
     "answer": MessageType.QUERY,
     "score": MessageType.EVALUATE,
+    "secure": MessageType.TRAIN,
 }
 PAUSE = 0.1
 """Seconds between two looks for replies."""

@@ -1,7 +1,8 @@
 """Flower's ClientApp: each message is answered by the client's node.
 
 The node's configuration (`flower-supernode --node-config`): data, an .npz file (`data.load_client`); and, optionally,
-name, task, n_classes, state (the folder of the client's state; default: fedem_state/NAME), trust (packages, by commas).
+name, task, n_classes, state (the folder of the client's state; default: fedem_state/NAME), trust (packages, by commas),
+require_secure (true: the client sends updates masked, or not at all).
 """
 
 from functools import lru_cache
@@ -12,39 +13,36 @@ from flwr.clientapp import ClientApp
 
 from fedem_lightning.deploy.data import load_client
 from fedem_lightning.deploy.flower import parcel_of, record_of
-from fedem_lightning.deploy.flower_secure import is_secure, mask, reply_record, request_of
 from fedem_lightning.deploy.node import Node, failed, folder_of
-from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.errors import UserError, require
 
-app = ClientApp(mods=[mask])
+app = ClientApp()
 
 
 @lru_cache(maxsize=1)
-def node_of(data: str, name: str, task: str, n_classes: int, state: str, trust: str) -> Node:
+def node_of(data: str, name: str, task: str, n_classes: int, state: str, trust: str, require_secure: bool) -> Node:
     """The node of this process's client."""
     federation = load_client(Path(data), name or None, task, n_classes or None)  # type: ignore[arg-type]
     folder = Path(state) if state else folder_of(str(federation.names[0]))
-    return Node(federation, folder, [package for package in trust.split(",") if package])
+    return Node(federation, folder, [package for package in trust.split(",") if package], require_secure)
 
 
 def answer(message: Message, context: Context) -> Message:
     """The node's reply."""
-    if is_secure(message):
-        return Message(reply_record(_reply(request_of(message), context)), reply_to=message)
-    return Message(record_of(_reply(parcel_of(message.content), context)), reply_to=message)
-
-
-def _reply(request: Parcel, context: Context) -> Parcel:
     config = context.node_config
     texts = (str(config.get(key, default)) for key, default in (("name", ""), ("task", "classification")))
     n_classes, rest = int(config.get("n_classes", 0)), (str(config.get(key, "")) for key in ("state", "trust"))
+    require_secure = config.get("require_secure", False)
     try:
         require("data" in config, "the node's configuration lacks data, the client's .npz file")
-        node = node_of(str(config["data"]), *texts, n_classes, *rest)
+        meant = isinstance(require_secure, bool)
+        require(meant, f"the node's configuration: require_secure: expected true or false, got {require_secure!r}")
+        node = node_of(str(config["data"]), *texts, n_classes, *rest, bool(require_secure))
+        node.context = context  # which Flower keeps for the run; this process ends with the message
+        reply = node.answer(parcel_of(message.content))
     except UserError as error:
-        return failed(error)
-    return node.answer(request)
+        reply = failed(error)
+    return Message(record_of(reply), reply_to=message)
 
 
 for register in (app.query, app.train, app.evaluate):

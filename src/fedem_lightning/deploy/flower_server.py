@@ -13,8 +13,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedem_lightning.deploy.flower import FlowerLink
-from fedem_lightning.deploy.flower_secure import SecureLink
 from fedem_lightning.deploy.server import run_on
+from fedem_lightning.deploy.wire import Link
 
 app = ServerApp()
 
@@ -24,6 +24,9 @@ def main(grid: Grid, context: Context) -> None:
     """Waits for the clients, then trains and tests."""
     options = context.run_config
     folder, words = Path(str(options["run-dir"])).resolve(), shlex.split(str(options["overrides"]))
-    deadline = float(options["deadline"])
-    link = SecureLink(grid, deadline, context) if options["secure"] else FlowerLink(grid, deadline)
+    link: Link = FlowerLink(grid, float(options["deadline"]))
+    if options["secure"]:
+        from fedem_lightning.deploy.secure import SecureLink
+
+        link = SecureLink(link)
     run_on(link, words, folder, int(options["clients"]), float(options["patience"]))

@@ -1,5 +1,6 @@
 """A client: it holds its data and its state, and answers the server's requests."""
 
+import importlib.util
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ RUN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Of a run, which the server names: it is a folder in the client's own."""
 MOST_ROUNDS = 1_000_000
 """Larger numbers of rounds that a server names are refused: a client keeps a number for each."""
+
+IN_CLEAR = ("describe", "score", "secure")
+"""What a client answers that insists on secure aggregation; "secure" is masked."""
 
 
 def failed(error: Exception) -> Parcel:
@@ -64,21 +68,46 @@ class Node:
         federation: its data, a federation of one client.
         folder: of its state.
         trust: packages of the user's whose classes the server may name.
+        require_secure: whether its updates leave it masked, for secure aggregation, or not at all.
 
     """
 
-    def __init__(self, federation: Federation, folder: Path, trust: Sequence[str] = ()) -> None:
+    def __init__(
+        self, federation: Federation, folder: Path, trust: Sequence[str] = (), require_secure: bool = False
+    ) -> None:
         require(federation.n_clients == 1, f"expected the data of one client, got {federation.n_clients} clients")
-        self.federation, self.folder, self.trust = federation, folder, trust
+        self.federation, self.folder, self.trust, self.require_secure = federation, folder, trust, require_secure
+        self.context: Any = None  # Flower's, which has the keys of the sum that goes on
 
     def answer(self, request: Parcel) -> Parcel:
         """The reply to a request; one with "error" if the client fails."""
         answers = {"describe": self._describe, "train": self._train, "answer": self._answer, "score": self._score}
         try:
+            kind = request.facts["kind"]
+            require(
+                not self.require_secure or kind in IN_CLEAR,
+                "require_secure: this client sends updates only in a sum that hides them, so it does not answer "
+                f"{kind!r} in clear text; the server's option is --secure",
+            )
             with torch.inference_mode(False), torch.no_grad():
-                return answers[request.facts["kind"]](request)
+                return self._masked(request) if kind == "secure" else answers[kind](request)
         except Exception as error:
             return failed(error)
+
+    def _masked(self, request: Parcel) -> Parcel:
+        """The reply to a stage of secure aggregation, in one of which the update leaves, masked."""
+        found = importlib.util.find_spec("flwr") is not None
+        require(found, 'secure aggregation needs Flower: pip install "fedem-lightning[flower]"')
+        from fedem_lightning.deploy import masking  # imports Flower
+
+        self.context = self.context or masking.new_context()
+        return masking.reply_to(request, self.context, self._update)
+
+    def _update(self, request: Parcel) -> Parcel:
+        """The update that is masked afterwards."""
+        for_a_sum = request.facts["kind"] == "train" and request.facts.get("summed") is True
+        require(for_a_sum, "secure: this client masks an update for a sum, and nothing else")
+        return self._train(request)
 
     def _describe(self, request: Parcel) -> Parcel:
         """The client's name, the form of its samples, and the number of them that it trains on."""

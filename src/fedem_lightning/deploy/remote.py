@@ -11,6 +11,7 @@ from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.algorithms.growth import Remembered
+from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy.state import sent_for_scoring, sent_for_training, sent_with_question, state_of_client
@@ -22,8 +23,8 @@ from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, first_l
 from fedem_lightning.uploads import decompressed
 
 NOTHING = Parcel({}, {})
-MOST = 1023
-"""Largest number of clients whose updates are summed without an overflow: below 2^32 / 2^22."""
+FEWEST, MOST = 3, 1023
+"""Numbers of clients whose updates are summed: of two, each learns the other's; 2^32 / 2^22 of them could overflow."""
 
 SENT = {"train": sent_for_training, "score": sent_for_scoring, "answer": sent_with_question}
 """What a client receives with each kind of request."""
@@ -34,6 +35,13 @@ def check_sum_suffices(algorithm: Algorithm) -> None:
     plain = algorithm.aggregation.is_plain and algorithm.compression is None and algorithm.faults is None
     needs = "the mean of uncompressed updates and nothing else of clients"
     require(plain and not algorithm.reported, f"secure: expected {type(algorithm).__name__} to need {needs}")
+    check_number_in_sum(cohort_size(algorithm.participation, algorithm.n_clients))
+
+
+def check_number_in_sum(n: int) -> None:
+    """Raises UserError for a number of clients whose updates cannot be summed, or too few to hide one."""
+    why = "of two clients, each learns the other's update" if n < FEWEST else "a larger sum could overflow"
+    require(FEWEST <= n <= MOST, f"secure: a sum needs {FEWEST} to {MOST} clients in a round, there are {n}: {why}")
 
 
 class RemoteClients:
@@ -201,7 +209,7 @@ class RemoteUpdates:
     ) -> Iterator[tuple[Tensor, Sent | None]]:
         """The mean of the clients' updates, as the update of one of them with the weight of all."""
         algorithm, remote, n = self.algorithm, self.clients, len(clients)
-        require(2 <= n <= MOST, f"secure: a sum needs 2 to {MOST} clients in a round, there are {n}")
+        check_number_in_sum(n)
         remote.find_moved()
         more, start = Parcel({"summed": True}, {}), self.round_ == 0  # no client can say that it needs a start
         places, requests = remote.requests(algorithm, "train", clients.tolist(), self.round_, more, start)

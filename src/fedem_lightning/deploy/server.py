@@ -13,8 +13,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf, open_dict
 
 from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.deploy.remote import check_number_in_sum
 from fedem_lightning.deploy.status import Status
-from fedem_lightning.deploy.wire import Link
+from fedem_lightning.deploy.wire import Link, SummingLink
 from fedem_lightning.errors import require
 from fedem_lightning.records.chosen import data_and_network
 from fedem_lightning.records.configs import read_yaml
@@ -54,6 +55,8 @@ def run_on(
 
     """
     global _serving
+    if isinstance(link, SummingLink):
+        check_number_in_sum(n_clients)
     _serving = _Serving(link, n_clients, patience, {"state": "waits for clients", "clients": 0})
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = compose("config", words, return_hydra_config=True)
