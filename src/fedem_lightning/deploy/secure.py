@@ -67,8 +67,12 @@ class SecureLink:
             modulus_range=MODULUS,
         )
         grid = ParcelGrid(self.link)
-        with _quiet():
-            workflow(grid, context)  # type: ignore[arg-type]
+        try:
+            with _quiet():
+                workflow(grid, context)  # type: ignore[arg-type]
+        except Exception as error:  # what clients send is added before Flower looks at it
+            lost = {"error": f"the sum cannot be computed: {first_line(error)}"}
+            return Summed([], 0, {}, dict.fromkeys(strategy.requests, lost) | grid.errors)
         found = strategy.results
         facts = {node: _facts(result.metrics.get("facts")) for node, result in found.items()}
         mean = parameters_to_ndarrays(next(iter(found.values())).parameters) if found else []
