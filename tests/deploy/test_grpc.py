@@ -1,5 +1,8 @@
 """The connection of server and clients: what is sent arrives, and nobody else gets in."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -108,7 +111,7 @@ def test_a_stranger_gets_nothing(folder: Path, tmp_path: Path) -> None:
         for credentials in attempts:
             with pytest.raises(grpc.RpcError) as failed:
                 raw(link, credentials)
-            assert failed.value.code() == grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+            assert failed.value.code() == grpc.StatusCode.UNAVAILABLE
         assert link.seen() == {}
 
 
@@ -128,7 +131,7 @@ def test_a_client_that_was_struck_off_the_list_or_got_a_new_certificate_is_refus
         make_keys(tmp_path, [], ["a"], 30, renew=True)  # while the server runs
         with pytest.raises(grpc.RpcError) as failed:
             raw(link, grpc.ssl_channel_credentials(old.authority, old.key, old.certificate))
-        assert failed.value.code() == grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]
+        assert failed.value.code() == grpc.StatusCode.PERMISSION_DENIED
         (tmp_path / "server" / CLIENTS).write_text("{}")
         with client(link, doubled, "?", tmp_path / "clients" / "b") as said:
             until(lambda: said)
@@ -252,3 +255,32 @@ def test_a_request_is_sent_again_to_a_client_that_was_killed_while_it_worked() -
         with client(link, doubled):
             thread.join()
         assert found[0][1].facts == {"was": "train"}
+
+
+def test_a_flower_app_that_somebody_submits_runs_nowhere(folder: Path, tmp_path: Path) -> None:
+    """Who has the authority's certificate, and reaches the port, cannot have code run on the server or on clients."""
+    pytest.importorskip("flwr", reason="submits a Flower app")
+    app, home, ran = tmp_path / "app", tmp_path / "home", tmp_path / "ran"
+    for place in (app / "evil", home):
+        place.mkdir(parents=True)
+    (app / "pyproject.toml").write_text(
+        '[project]\nname = "evil"\nversion = "1.0.0"\nlicense = "Apache-2.0"\n[tool.flwr.app]\npublisher = "me"\n'
+        '[tool.flwr.app.components]\nserverapp = "evil.app:server"\nclientapp = "evil.app:client"\n'
+    )
+    code = "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import ServerApp\nserver, client = ServerApp(), ClientApp()\n"
+    (app / "evil" / "__init__.py").touch()
+    (app / "evil" / "app.py").write_text(f"open({str(ran)!r}, 'w')\n{code}")
+    with GrpcLink("127.0.0.1:0", folder / "server", 10.0) as link:
+        with client(link, doubled, "?", folder / "clients" / "clinic 3"):
+            until(link.connected)
+            authority = folder / "clients" / "clinic 3" / "ca.pem"
+            (home / "config.toml").write_text(
+                f'[superlink]\ndefault = "s"\n[superlink.s]\naddress = "127.0.0.1:{link.port}"\n'
+                f'root-certificates = "{authority}"\n'
+            )
+            command = [str(Path(sys.executable).with_name("flwr")), "run", str(app), "s"]
+            environment = os.environ | {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0"}
+            submitted = subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
+            assert submitted.returncode != 0
+            assert link.ask({0: request()})
+    assert not ran.exists()

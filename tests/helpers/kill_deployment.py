@@ -3,8 +3,9 @@
     python tests/helpers/kill_deployment.py --kills 7 --methods fedem ditto fedavg --out table.md
 
 Each method runs twice with TLS and certificates: straight, and with SIGKILL for the server or a client, which is
-started again a second later, as systemd or Docker would. A restarted server goes on from its newest checkpoint. Prints a row
-for each method; the exit code is 1 if a run does not end, if a result differs or is missing, or if a process is left.
+started again a second later, as systemd or Docker would. A restarted server goes on from its newest checkpoint. Prints
+a row for each method; the exit code is 1 if a run does not end, if a result differs or is missing, or if a process is
+left.
 """
 
 import argparse

@@ -9,7 +9,7 @@ from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.startup.loading import loading
 
-NEEDS = {"app": ("flwr", "flower"), "keys": ("cryptography", "deploy"), "status": ("json", "")}
+NEEDS = {"app": ("json", ""), "keys": ("cryptography", "deploy"), "status": ("json", "")}
 """What a command needs beyond the package: a module, and the extra that installs it."""
 
 
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     server.add_argument("--clients", type=int, required=True, metavar="N", help="clients that must be there")
     server.add_argument("--patience", type=float, default=600.0, metavar="S", help="seconds to wait for them (600)")
     server.add_argument("--host", default="127.0.0.1", help="address at which it listens (127.0.0.1)")
-    server.add_argument("--port", type=int, default=9092, help="its port (9092)")
+    server.add_argument("--port", type=int, default=9092, help="its port (9092; 0: a free one)")
     client.add_argument("--data", type=Path, required=True, metavar="FILE", help=".npz with x, y, optional split")
     client.add_argument("--server", required=True, metavar="HOST:PORT", help="address of the server")
     client.add_argument("--name", default="", help="the client's name (that of its certificate, or the file's)")

@@ -59,7 +59,7 @@ class Client(NamedTuple):
         plain = Path(name).name == name and name != ".." and len(name) <= LONGEST_NAME
         require(plain or self.state is not None, f"--name: {name} is no name of a folder; give --state DIR as well")
         folder = (self.state or self.data.resolve().parent / "fedem_state" / name).resolve()
-        node = Node(federation, folder, self.trust)
+        node = Node(federation, folder, self.trust, self.require_secure)
         answers = Answers(node)
         with ExitStack() as stack:
             stack.enter_context(only_run_in(folder))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
 from fedem_lightning.deploy.status import show_status
 from fedem_lightning.errors import require, require_number, require_whole
 
@@ -43,7 +45,7 @@ def server(chosen: argparse.Namespace) -> None:
     _check_waiting(chosen)
     require_number("--patience", chosen.patience, at_least=0.0, below=_LONGEST_WAIT)
     require_whole("--clients", chosen.clients, at_least=1)
-    require_whole("--port", chosen.port, at_least=1, below=_PORTS)
+    require_whole("--port", chosen.port, at_least=0, below=_PORTS)
     _check_trust(chosen, chosen.host, f"--host {chosen.host}")
     folder, words = folder_of(chosen.words)
     program = ["server", "--clients", str(chosen.clients), "--host", chosen.host, "--port", str(chosen.port)]
@@ -51,7 +53,7 @@ def server(chosen: argparse.Namespace) -> None:
     program += ["--patience", f"{chosen.patience:g}", *_waiting(chosen)]
     with GrpcLink(f"{chosen.host}:{chosen.port}", chosen.keys, chosen.deadline) as link:
         print(f"waiting for {chosen.clients} clients at {chosen.host}:{link.port}", flush=True)
-        run_on(link, words, folder, chosen.clients, chosen.patience, program)
+        run_on(link, words, folder, chosen.clients, chosen.patience, chosen.secure, program)
 
 
 def client(chosen: argparse.Namespace) -> None:
@@ -87,7 +89,7 @@ def status(chosen: argparse.Namespace) -> None:
 
 def app(chosen: argparse.Namespace) -> None:
     """The Flower app's folder."""
-    from fedem_lightning.deploy.flower_server import write_app
+    from fedem_lightning.deploy.flower_app import write_app
 
     require(not chosen.folder.exists(), f"{chosen.folder} is there already; choose another folder")
     write_app(chosen.folder)
@@ -101,9 +103,12 @@ def stop_at_term() -> None:
 
 def folder_of(words: list[str]) -> tuple[Path, list[str]]:
     """The run's folder, and the words without it."""
-    given = [word.removeprefix("run_dir=") for word in words if word.startswith("run_dir=")]
-    named = given[-1] if given else f"outputs/deploy/{datetime.now():%Y-%m-%d_%H-%M-%S}"
-    return Path(named).expanduser().resolve(), [word for word in words if not word.startswith("run_dir=")]
+    kept = [word for word in words if not word.startswith("run_dir=")]
+    named = f"outputs/deploy/{datetime.now():%Y-%m-%d_%H-%M-%S}"
+    if len(kept) < len(words):
+        given = next(word for word in reversed(words) if word not in kept)
+        named = str(OverridesParser.create().parse_override(given).value())  # it may be quoted
+    return Path(named).expanduser().resolve(), kept
 
 
 def _check_waiting(chosen: argparse.Namespace) -> None:

@@ -74,7 +74,7 @@ def demonstrate(
     with GrpcLink(f"{LOOPBACK}:0", folder / "deploy" / "keys" / "server", deadline) as link:
         clients = [client._replace(server=f"{LOOPBACK}:{link.port}") for client in clients]
         with _running(clients, folder / "deploy"):
-            run_on(link, list(words), folder, len(names), PATIENCE, program)
+            run_on(link, list(words), folder, len(names), PATIENCE, secure, program)
 
 
 def _prepared(federation: Federation, names: Sequence[str], folder: Path) -> list[Client]:
@@ -94,7 +94,7 @@ def _running(clients: Sequence[Client], logs: Path) -> Iterator[None]:
 
     The processes are forks of one that has loaded all packages, and end when this process ends, however it does.
     """
-    context = multiprocessing.get_context("forkserver")
+    context: Any = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     processes: list[BaseProcess] = []
     try:

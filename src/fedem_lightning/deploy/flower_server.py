@@ -14,7 +14,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedem_lightning.deploy.flower import FlowerLink
 from fedem_lightning.deploy.server import run_on
-from fedem_lightning.deploy.wire import Link
 
 app = ServerApp()
 
@@ -24,9 +23,5 @@ def main(grid: Grid, context: Context) -> None:
     """Waits for the clients, then trains and tests."""
     options = context.run_config
     folder, words = Path(str(options["run-dir"])).resolve(), shlex.split(str(options["overrides"]))
-    link: Link = FlowerLink(grid, float(options["deadline"]))
-    if options["secure"]:
-        from fedem_lightning.deploy.secure import SecureLink
-
-        link = SecureLink(link)
-    run_on(link, words, folder, int(options["clients"]), float(options["patience"]))
+    link = FlowerLink(grid, float(options["deadline"]))
+    run_on(link, words, folder, int(options["clients"]), float(options["patience"]), bool(options["secure"]))

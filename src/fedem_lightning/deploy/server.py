@@ -15,7 +15,7 @@ from omegaconf import OmegaConf, open_dict
 from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.remote import check_number_in_sum
 from fedem_lightning.deploy.status import Status
-from fedem_lightning.deploy.wire import Link, SummingLink
+from fedem_lightning.deploy.wire import Link
 from fedem_lightning.errors import require
 from fedem_lightning.records.chosen import data_and_network
 from fedem_lightning.records.configs import read_yaml
@@ -38,7 +38,13 @@ _serving: _Serving | None = None
 
 
 def run_on(
-    link: Link, words: list[str], folder: Path, n_clients: int, patience: float, program: Sequence[str] = ()
+    link: Link,
+    words: list[str],
+    folder: Path,
+    n_clients: int,
+    patience: float,
+    secure: bool = False,
+    program: Sequence[str] = (),
 ) -> None:
     """Waits for the clients, then trains and tests.
 
@@ -48,6 +54,7 @@ def run_on(
         folder: the run's folder.
         n_clients: number of clients that must be there.
         patience: seconds in which they must appear.
+        secure: whether the server learns sums of updates only; needs Flower.
         program: of the command `python -m fedem_lightning.deploy` that runs it, the words before these.
 
     Raises:
@@ -55,8 +62,11 @@ def run_on(
 
     """
     global _serving
-    if isinstance(link, SummingLink):
+    if secure:
         check_number_in_sum(n_clients)
+        from fedem_lightning.deploy.secure import SecureLink
+
+        link = SecureLink(link)
     _serving = _Serving(link, n_clients, patience, {"state": "waits for clients", "clients": 0})
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = compose("config", words, return_hydra_config=True)
