@@ -267,20 +267,22 @@ def test_a_flower_app_that_somebody_submits_runs_nowhere(folder: Path, tmp_path:
         '[project]\nname = "evil"\nversion = "1.0.0"\nlicense = "Apache-2.0"\n[tool.flwr.app]\npublisher = "me"\n'
         '[tool.flwr.app.components]\nserverapp = "evil.app:server"\nclientapp = "evil.app:client"\n'
     )
-    code = "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import ServerApp\nserver, client = ServerApp(), ClientApp()\n"
+    code = "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import ServerApp\n"
+    code += "server = ServerApp()\nclient = ClientApp()\n"
     (app / "evil" / "__init__.py").touch()
     (app / "evil" / "app.py").write_text(f"open({str(ran)!r}, 'w')\n{code}")
-    with GrpcLink("127.0.0.1:0", folder / "server", 10.0) as link:
-        with client(link, doubled, "?", folder / "clients" / "clinic 3"):
-            until(link.connected)
-            authority = folder / "clients" / "clinic 3" / "ca.pem"
-            (home / "config.toml").write_text(
-                f'[superlink]\ndefault = "s"\n[superlink.s]\naddress = "127.0.0.1:{link.port}"\n'
-                f'root-certificates = "{authority}"\n'
-            )
-            command = [str(Path(sys.executable).with_name("flwr")), "run", str(app), "s"]
-            environment = os.environ | {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0"}
-            submitted = subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
-            assert submitted.returncode != 0
-            assert link.ask({0: request()})
+    ours = folder / "clients" / "clinic 3"
+    with GrpcLink("127.0.0.1:0", folder / "server", 10.0) as link, client(link, doubled, "?", ours):
+        until(link.connected)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "s"\n[superlink.s]\naddress = "127.0.0.1:{link.port}"\n'
+            f'root-certificates = "{ours / "ca.pem"}"\n'
+        )
+        command = [str(Path(sys.executable).with_name("flwr")), "run", str(app), "s"]
+        environment = os.environ | {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0"}
+        submitted = subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
+        assert submitted.returncode != 0
+        said = " ".join((submitted.stdout + submitted.stderr).decode().split())
+        assert "Connection to the SuperLink is unavailable" in said  # the app itself is fine
+        assert link.ask({0: request()})
     assert not ran.exists()
