@@ -14,13 +14,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 pytest.importorskip("grpc", reason="deploy needs the extra deploy")
 
-from fedem_lightning.deploy.__main__ import main
+from fedem_lightning.deploy.__main__ import main, parser
 from fedem_lightning.deploy.commands import folder_of
 from fedem_lightning.deploy.data import save_client
+from fedem_lightning.run.command_line import composed
 from helpers.federations import make_data
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -176,3 +180,19 @@ def test_a_deployment_by_the_commands_is_stopped_and_goes_on(deploy: Any, tmp_pa
         os.kill(client.pid, signal.SIGTERM)
         assert client.wait(30) == 0
         assert in_session(client.pid) == []
+
+
+@pytest.mark.skipif(not (ROOT / "examples").is_dir(), reason="examples/ is only in a checkout")
+def test_the_compose_file_has_commands_that_are_right() -> None:
+    services = yaml.safe_load((ROOT / "examples" / "deploy" / "compose.yaml").read_text())["services"]
+    found = {name: vars(parser().parse_args(service["command"].split())) for name, service in services.items()}
+    for name, service in services.items():
+        mounted = {volume.split(":")[1] for volume in service["volumes"]}
+        assert found[name]["keys"] == Path("/keys")
+        assert "/keys" in mounted
+        check = service["healthcheck"]["test"]
+        assert check[:5] == ["CMD", "python", "-m", "fedem_lightning.deploy", "status"]
+        folder = folder_of(found[name]["words"])[0] if name == "server" else found[name]["state"]
+        assert Path(check[5]) == folder
+        assert any(folder.is_relative_to(place) for place in mounted)
+    composed([word for word in found["server"]["words"] if not word.startswith("run_dir=")])

@@ -138,17 +138,18 @@ def _deployed(prepare: Callable[[Path], None]) -> Iterator[Case]:
     """Wrong options of clients and servers; a server that is not refused would wait for clients."""
     words: tuple[str, ...]
     good = {
-        "server": ("server", *TINY, "run_dir=deployed", "--clients=2", "--port=9092"),
-        "client": ("client", "--data=data.npz", "--server=127.0.0.1:1"),
+        "server": ("server", *TINY, "run_dir=deployed", "--clients=2", "--port=9092", "--insecure"),
+        "client": ("client", "--data=data.npz", "--server=127.0.0.1:1", "--insecure"),
+        "keys": ("keys", "out", "--server=h", "--client=a"),
     }
     wrong = {
         "server": {
-            "--port": ("-1", "0", "99999", "zz", "1.5", "9" * 5000),
+            "--port": ("-1", "99999", "zz", "1.5", "9" * 5000),
             "--clients": ("0", "-1", "nan", "9" * 5000, "zz"),
             "--deadline": ("nan", "inf", "-1", "0", "1e400", "zz"),
             "--patience": ("nan", "inf", "-1", "1e400", "zz"),
             "--host": ("", "no such host", "256.1.1.1", "x" * 300),
-            "--ca": ("missing.pem", "folder"),
+            "--keys": ("missing", "folder", "data.npz", ""),
         },
         "client": {
             "--data": ("missing.npz", "folder", "/dev/null", ""),
@@ -166,9 +167,12 @@ def _deployed(prepare: Callable[[Path], None]) -> Iterator[Case]:
             "--state": ("data.npz", "/proc/x", "/dev/null/x", "x" * 300),
             "--n-classes": ("-1", "1", "zz", "1.5", "9" * 5000),
             "--task": ("zz", ""),
-            "--ca": ("missing.pem", "folder"),
+            "--keys": ("missing", "folder", "data.npz", ""),
         },
+        "keys": {"--days": ("0", "-1", "nan", "9" * 5000, "zz"), "--client": ("", "../x", "a/b", "x" * 300, "..")},
     }
+    for value in ("missing", "folder", "data.npz", "/dev/null", ""):
+        yield Case(f"commands/deploy status/{value}", ("status", value), "fedem_lightning.deploy", prepare)
     for command, options in wrong.items():
         for option, values in options.items():
             for value in values:
