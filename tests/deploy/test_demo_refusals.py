@@ -48,6 +48,25 @@ def test_what_cannot_be_deployed_is_refused_before_any_process(tmp_path: Path) -
     assert demonstrate(tmp_path / "b", *words) is None
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (
+            ["algorithm=hypcluster"],
+            "HypCluster starts at models of single clients, as algorithm.initialization=sampled",
+        ),
+        (["algorithm=fedem", "algorithm.initialization=farthest"], "FedEM starts at models of single clients, as"),
+    ],
+)
+def test_a_start_at_clients_is_refused_with_the_key_and_the_value_that_works(
+    words: list[str], name: str, tmp_path: Path
+) -> None:
+    line = str(demonstrate(tmp_path / "a", *words, "backbone=linear"))
+    assert line.startswith(f"algorithm: {name}")
+    assert line.endswith("(algorithm.initialization=random does not), so it cannot be deployed")
+    assert demonstrate(tmp_path / "a", *words, "algorithm.initialization=random", "backbone=linear") is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", choices(CONFIG_DIR)["algorithm"])
 def test_every_method_is_refused_at_once_or_can_be_deployed(algorithm: str, tmp_path: Path) -> None:
@@ -58,4 +77,5 @@ def test_every_method_is_refused_at_once_or_can_be_deployed(algorithm: str, tmp_
     )
     line = demonstrate(tmp_path / "a", f"algorithm={algorithm}", "backbone=mlp")
     kind: Any = get_class(target)
-    assert (line is not None) == bool(kind.needs_one_machine), line  # agnostic and others ask for other data first
+    start = "starts at models of single clients" in str(line)  # with its default options
+    assert (line is not None) == bool(kind.needs_one_machine or start), line  # agnostic and others ask for other data

@@ -15,7 +15,7 @@ from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.deployment import ClientPredictions
 from fedem_lightning.algorithms.e_step import EStep
-from fedem_lightning.algorithms.initialization import farthest_models, load_models, perturb
+from fedem_lightning.algorithms.initialization import farthest_models, load_models, perturb, start_at_clients
 from fedem_lightning.algorithms.partial_upload import chosen, upload_some
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses
@@ -90,6 +90,8 @@ class FedEM(FederatedAlgorithm):
             "personalize_tolerance: it needs personalize_steps above 1, the most steps taken",
         )
         self.initialization, self.personalize_steps = initialization, personalize_steps
+        if initialization == "farthest":
+            self.needs_one_machine = start_at_clients(initialization)
         self.personalize_tolerance, self.personalizes_seen = personalize_tolerance or 0.0, personalize_seen
         self.warmup_rounds, self.perturbation = warmup_rounds, perturbation
         self.e_step, self.normalize_weights = e_step or EStep(), normalize_weights

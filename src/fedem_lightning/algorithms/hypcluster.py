@@ -11,7 +11,13 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.initialization import farthest_models, greedy_models, load_models, sampled_models
+from fedem_lightning.algorithms.initialization import (
+    farthest_models,
+    greedy_models,
+    load_models,
+    sampled_models,
+    start_at_clients,
+)
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import Backbone
@@ -58,12 +64,18 @@ class HypCluster(FederatedAlgorithm):
         whole = self.compression is None or not self.compression.keeps_error
         require(whole, "compression.error_feedback: HypCluster's clients change models; expected false")
         self.initialization, self.initial_epochs = initialization, initial_epochs
+        if self._starts_at_clients:
+            self.needs_one_machine = start_at_clients(initialization)
         none = torch.zeros(n_clients, dtype=torch.int64)
         self.add_client_state("cluster", none, columns="cluster", groups=True, reported=True)
 
+    @property
+    def _starts_at_clients(self) -> bool:
+        return self.initialization != "random" and len(self.components) > 1
+
     def initialize(self, federation: Federation) -> None:
         """Computes the hypotheses' starting points. A single hypothesis starts where FedAvg does."""
-        if self.initialization == "random" or len(self.components) == 1:
+        if not self._starts_at_clients:
             super().initialize(federation)
             return
         if self.initialization == "sampled":

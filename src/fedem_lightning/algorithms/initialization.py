@@ -13,6 +13,14 @@ from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, generator
 
 
+def start_at_clients(initialization: str) -> str:
+    """Why a method with this start cannot be deployed, see `FederatedAlgorithm.needs_one_machine`."""
+    return (
+        f"starts at models of single clients, as algorithm.initialization={initialization} says "
+        "(algorithm.initialization=random does not)"
+    )
+
+
 def sampled_models(algorithm: Algorithm, federation: Federation, epochs: int) -> Models:
     """M models, each trained from component 0 on a random client (HypCluster, Mansour et al. 2020, Fig. 1).
 

@@ -70,6 +70,8 @@ def parser() -> argparse.ArgumentParser:
     keys.add_argument("--days", type=int, default=365, help="for which the certificates are valid (365)")
     keys.add_argument("--renew", action="store_true", help="new certificates; a client's old one is refused then")
     status.add_argument("folder", type=Path, metavar="DIR", help="of the run, or of the client's state")
+    app.add_argument("--superlink", default="127.0.0.1:8000", metavar="HOST:PORT", help="its address (127.0.0.1:8000)")
+    app.add_argument("--ca", type=Path, metavar="FILE", help="TLS: the authority of its certificate, .pem")
     app.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
     return parser
 

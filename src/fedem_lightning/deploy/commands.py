@@ -1,6 +1,7 @@
 """What the commands of `python -m fedem_lightning.deploy` do."""
 
 import argparse
+import shlex
 import signal
 from collections.abc import Callable
 from datetime import datetime
@@ -60,9 +61,7 @@ def client(chosen: argparse.Namespace) -> None:
     """Answers a server, until it is stopped."""
     from fedem_lightning.deploy.client import Client, say
 
-    host, _, port = chosen.server.rpartition(":")
-    known = bool(host.strip()) and port.isdecimal() and len(port) <= 5 and 0 < int(port) < _PORTS
-    require(known, f"--server: expected HOST:PORT with a port from 1 to {_PORTS - 1}, got {chosen.server!r}")
+    host = _host_of("--server", chosen.server)
     require_whole("--n-classes", chosen.n_classes, at_least=0)
     _check_trust(chosen, host, f"--server {chosen.server}")
     given = {name: getattr(chosen, name) for name in Client._fields}
@@ -89,11 +88,18 @@ def status(chosen: argparse.Namespace) -> None:
 
 def app(chosen: argparse.Namespace) -> None:
     """The Flower app's folder."""
-    from fedem_lightning.deploy.flower_app import write_app
+    from fedem_lightning.deploy.flower_app import CONNECTION, write_app
 
     require(not chosen.folder.exists(), f"{chosen.folder} is there already; choose another folder")
-    write_app(chosen.folder)
-    print(f'flwr run {chosen.folder} --run-config \'overrides="+experiment=digits" clients=2 run-dir="runs/deployed"\'')
+    host, ca = _host_of("--superlink", chosen.superlink), chosen.ca
+    require(ca is None or ca.is_file(), f"--ca: {ca} is not there")
+    require(
+        ca is not None or host in LOOPBACK,
+        f"--superlink {chosen.superlink}: without TLS, others could change what is sent; give --ca FILE",
+    )
+    home, folder = write_app(chosen.folder, chosen.superlink, ca and ca.resolve()), shlex.quote(str(chosen.folder))
+    example = f'overrides="+experiment=digits" clients=3 run-dir="{Path("runs/deployed").resolve()}"'
+    print(f"FLWR_HOME={shlex.quote(str(home))} flwr run {folder} {CONNECTION} --run-config '{example}' --stream")
 
 
 def stop_at_term() -> None:
@@ -109,6 +115,14 @@ def folder_of(words: list[str]) -> tuple[Path, list[str]]:
         given = next(word for word in reversed(words) if word not in kept)
         named = str(OverridesParser.create().parse_override(given).value())  # it may be quoted
     return Path(named).expanduser().resolve(), kept
+
+
+def _host_of(option: str, address: str) -> str:
+    """The host of an address, after a check that this is HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    known = bool(host.strip()) and port.isdecimal() and len(port) <= 5 and 0 < int(port) < _PORTS
+    require(known, f"{option}: expected HOST:PORT with a port from 1 to {_PORTS - 1}, got {address!r}")
+    return host
 
 
 def _check_waiting(chosen: argparse.Namespace) -> None:

@@ -1,5 +1,6 @@
-"""The Flower app's folder, which `flwr run` sends to a federation that is there already."""
+"""Flower's app as a folder, and the connection by which `flwr run` sends it to a SuperLink."""
 
+import json
 from pathlib import Path
 
 from fedem_lightning.records.writing import replacing
@@ -12,6 +13,7 @@ build-backend = "hatchling.build"
 [project]
 name = "fedem-lightning-app"
 version = "1.0.0"
+description = "Personalised federated learning: fedem-lightning, which is installed on the server and on all clients"
 license = "Apache-2.0"
 dependencies = []
 
@@ -33,10 +35,29 @@ deadline = 600.0 # seconds in which a client must answer
 patience = 120.0 # seconds in which all clients must appear
 secure = false # whether the server learns sums of updates only (SecAgg+)
 """
-"""pyproject.toml of the Flower app: `flwr run` sends it to the SuperLink."""
+"""pyproject.toml of the app: `flwr run` sends it to the SuperLink, which sends it to the SuperNodes."""
+
+CONNECTION = "server"
+"""The connection's name, the second word of `flwr run`."""
 
 
-def write_app(folder: Path) -> None:
-    """Writes the Flower app: a folder for `flwr run`."""
-    with replacing(folder / "pyproject.toml") as temporary:
-        temporary.write_text(APP, encoding="utf-8")
+def write_app(folder: Path, superlink: str, certificate: Path | None) -> Path:
+    """Writes a folder for `flwr run`; returns that of Flower's settings in it, for FLWR_HOME.
+
+    Args:
+        folder: a new one.
+        superlink: address of the SuperLink, HOST:PORT.
+        certificate: of the authority that the SuperLink's certificate is from; None: no TLS.
+
+    """
+    home = folder / ".flwr"  # Flower sends no file below it
+    trust = "insecure = true" if certificate is None else f"root-certificates = {json.dumps(str(certificate))}"
+    connection = f"[superlink.{CONNECTION}]\naddress = {json.dumps(superlink)}\n{trust}\n"
+    texts = {
+        folder / "pyproject.toml": APP,
+        home / "config.toml": f"[superlink]\ndefault = {json.dumps(CONNECTION)}\n\n{connection}",
+    }
+    for path, text in texts.items():
+        with replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return home
