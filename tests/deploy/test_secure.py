@@ -1,5 +1,6 @@
 """Secure aggregation: Flower's SecAgg+ between the server's link and the clients' nodes, in one process."""
 
+import importlib
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,9 @@ import torch
 
 pytest.importorskip("flwr", reason="secure aggregation needs the extra flower")
 
+from flwr.client.mod import secaggplus_mod
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.server.workflow import SecAggPlusWorkflow
 
 from fedem_lightning import (
     AFL,
@@ -29,7 +32,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.deploy.joining import RemoteDataModule
-from fedem_lightning.deploy.masking import CONTENT, content_in
+from fedem_lightning.deploy.masking import CONTENT, MODULUS, content_in, masks, use_masks
 from fedem_lightning.deploy.node import Node
 from fedem_lightning.deploy.secure import SecureLink, _facts
 from fedem_lightning.deploy.wire import Parcel
@@ -175,6 +178,27 @@ def test_an_update_that_is_not_finite_does_not_enter_the_sum(tmp_path: Path, mon
     there = trained(FedAvg, apart, rounds=2)
     assert there.statistics.rejections.by_reason == {"not finite": 2}
     assert float(parameters(there.components).abs().max()) < 10
+
+
+def test_masks_depend_on_all_bits_of_a_seed() -> None:
+    """Flower's own masks are the same for all seeds whose words of 32 bits have one exclusive or."""
+    flowers = importlib.import_module("flwr.common.secure_aggregation.secaggplus_utils").pseudo_rand_gen
+    seeds, shapes = [bytes(32), bytes([1, 0, 0, 0] * 2) + bytes(24)], [(), (1,), (1, 1000, 3), (0, 2)]
+    assert np.array_equal(*(flowers(seed, MODULUS, shapes)[2] for seed in seeds))
+    first, second = (masks(seed, MODULUS, shapes) for seed in seeds)
+    assert [part.shape for part in first] == shapes
+    assert (first[2] == second[2]).mean() < 0.01
+    assert all(np.array_equal(a, b) for a, b in zip(first, masks(seeds[0], MODULUS, shapes), strict=True))
+    assert first[2].min() >= 0
+    assert first[2].max() < MODULUS
+    assert abs(first[2].mean() / MODULUS - 0.5) < 0.05
+
+
+def test_both_sides_use_these_masks() -> None:
+    for code in (secaggplus_mod, SecAggPlusWorkflow.unmask_stage):
+        assert code.__globals__["pseudo_rand_gen"] is masks
+    with pytest.raises(UserError, match=r"^secure: this version of Flower makes masks in a way that is not known here"):
+        use_masks(make_data)
 
 
 def test_what_is_no_json_does_not_stop_the_server() -> None:

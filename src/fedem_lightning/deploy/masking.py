@@ -4,12 +4,16 @@ A request of kind "secure" has the content of one of Flower's messages as bytes,
 so has the reply. The client trusts no setting of the server: it takes the only ones that `secure.py` sends.
 """
 
+import hashlib
 import json
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from flwr.app import Context, Message, MessageType, Metadata, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
@@ -31,6 +35,34 @@ STEPS, MODULUS = 2**22, 2**32
 """An entry becomes one of so many whole numbers; sums and masks are modulo the second."""
 
 _one_at_a_time = threading.Lock()
+
+
+def masks(seed: bytes, num_range: int, dimensions_list: list[tuple[int, ...]]) -> list[np.ndarray]:
+    """Arrays of whole numbers below 2^32, which look random to who does not know the seed: AES-256 in counter mode.
+
+    It stands in for Flower's function of the same arguments, which takes 32 bits of a seed: a server could try all.
+    """
+    assert num_range == MODULUS
+    cipher = Cipher(algorithms.AES(hashlib.sha256(seed).digest()), modes.CTR(bytes(16))).encryptor()
+    sizes = [math.prod(shape) for shape in dimensions_list]
+    numbers = np.frombuffer(cipher.update(bytes(4 * sum(sizes))), dtype="<u4").astype(np.int64)
+    parts = np.split(numbers, np.cumsum(sizes)[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, dimensions_list, strict=True)]
+
+
+def use_masks(code: Any) -> None:
+    """Makes a function of Flower's, and those beside it, use `masks`.
+
+    Raises:
+        UserError: a version of Flower that has no such function to replace.
+
+    """
+    known = "pseudo_rand_gen" in code.__globals__
+    require(known, "secure: this version of Flower makes masks in a way that is not known here; install flwr 1.42")
+    code.__globals__["pseudo_rand_gen"] = masks
+
+
+use_masks(secaggplus_mod)
 
 
 class Failed(Exception):

@@ -20,9 +20,11 @@ from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECOR
 from flwr.server.workflow.constant import Key as WorkflowKey
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedem_lightning.deploy.masking import LIMIT, MODULUS, STEPS, content_in, packed_content, threshold_of
+from fedem_lightning.deploy.masking import LIMIT, MODULUS, STEPS, content_in, packed_content, threshold_of, use_masks
 from fedem_lightning.deploy.wire import Link, Parcel, Summed
 from fedem_lightning.rejections import first_line
+
+use_masks(SecAggPlusWorkflow.unmask_stage)
 
 
 class SecureLink:
