@@ -3,7 +3,8 @@
 import importlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.deploy.joining import RemoteDataModule
-from fedem_lightning.deploy.masking import CONTENT, MODULUS, content_in, masks, use_masks
+from fedem_lightning.deploy.masking import CONTENT, MODULUS, content_in, masks, packed_content, use_masks
 from fedem_lightning.deploy.node import Node
 from fedem_lightning.deploy.secure import SecureLink, _facts
 from fedem_lightning.deploy.wire import Parcel
@@ -178,6 +179,54 @@ def test_an_update_that_is_not_finite_does_not_enter_the_sum(tmp_path: Path, mon
     there = trained(FedAvg, apart, rounds=2)
     assert there.statistics.rejections.by_reason == {"not finite": 2}
     assert float(parameters(there.components).abs().max()) < 10
+
+
+def without(key: str) -> Callable[[Any], None]:
+    return lambda settings: settings.pop(key)
+
+
+def changed_to(key: str, value: Any) -> Callable[[Any], None]:
+    return lambda settings: settings.update({key: value})
+
+
+@pytest.mark.parametrize(
+    ("stage", "change"),
+    [
+        (Stage.SETUP, without(Key.PUBLIC_KEY_1)),
+        (Stage.SETUP, changed_to(Key.PUBLIC_KEY_2, b"no key")),
+        (Stage.SHARE_KEYS, without(Key.CIPHERTEXT_LIST)),
+        (Stage.SHARE_KEYS, changed_to(Key.DESTINATION_LIST, [0, 1, 99])),
+        (Stage.SHARE_KEYS, changed_to(Key.CIPHERTEXT_LIST, ["a", "b", "c"])),
+        (Stage.COLLECT_MASKED_VECTORS, without(Key.MASKED_PARAMETERS)),
+        (Stage.COLLECT_MASKED_VECTORS, changed_to(Key.MASKED_PARAMETERS, [b"no array"])),
+        (Stage.COLLECT_MASKED_VECTORS, lambda settings: settings[Key.MASKED_PARAMETERS].pop()),
+        (Stage.UNMASK, without(Key.SHARE_LIST)),
+        (Stage.UNMASK, changed_to(Key.NODE_ID_LIST, [99] * 4)),
+    ],
+)
+def test_a_wrong_reply_costs_its_client_its_place_and_not_the_round(
+    stage: str, change: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, link, apart = federation(tmp_path)
+    whole = link.nodes[2].answer
+
+    def garbled(request: Parcel) -> Parcel:
+        reply = whole(request)
+        if stage_of(request) != stage:
+            return reply
+        content = content_in(reply)
+        change(content.config_records[RECORD_KEY_CONFIGS])
+        return Parcel(reply.facts, packed_content(content))
+
+    monkeypatch.setattr(link.nodes[2], "answer", garbled)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one names the client
+        there = trained(FedAvg, apart, rounds=1)
+    in_sum = stage == Stage.UNMASK
+    assert there.statistics.rejections.by_reason == ({} if in_sum else {"exception": 1})
+    assert parameters(there.components).isfinite().all()
+    moved = parameters(there.components) - parameters(make_model(FedAvg, data).components)
+    assert 0.01 < float(moved.abs().max()) < 5
 
 
 def test_masks_depend_on_all_bits_of_a_seed() -> None:

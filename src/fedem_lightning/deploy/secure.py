@@ -7,20 +7,25 @@ This is the server's side; `masking.py` is the client's.
 import contextlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.common import FitIns, FitRes, Parameters, parameters_to_ndarrays
+from flwr.common import FitIns, FitRes, Parameters, bytes_to_ndarray, parameters_to_ndarrays
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.compat.common.recorddict_compat import recorddict_to_fitres
 from flwr.server import LegacyContext
 from flwr.server.strategy import FedAvg
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
 from flwr.server.workflow.constant import Key as WorkflowKey
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedem_lightning.deploy.masking import LIMIT, MODULUS, STEPS, content_in, packed_content, threshold_of, use_masks
+from fedem_lightning.deploy.node import failed
 from fedem_lightning.deploy.wire import Link, Parcel, Summed
 from fedem_lightning.rejections import first_line
 
@@ -99,7 +104,7 @@ class ParcelGrid:
             node: Parcel({"kind": "secure", "node": node}, packed_content(message.content))
             for node, message in asked.items()
         }
-        replies = []
+        replies, forms = dict[int, Message](), dict[int, Any]()
         for node, reply in self.link.ask(requests):
             if reply is None:
                 continue
@@ -107,10 +112,44 @@ class ParcelGrid:
                 self.errors[node] = reply.facts
                 continue
             try:
-                replies.append(Message(content_in(reply), reply_to=asked[node]))
+                content = content_in(reply)
+                forms[node] = form_of_reply(node, asked[node].content, content)
+                replies[node] = Message(content, reply_to=asked[node])
             except Exception as error:  # a reply may hold anything
-                self.errors[node] = {"error": first_line(error)}
-        return replies
+                self.errors[node] = failed(error).facts
+        [(usual, _)] = Counter(forms.values()).most_common(1) or [(None, 0)]
+        for node in [node for node, form in forms.items() if form != usual]:
+            del replies[node]
+            self.errors[node] = failed(ValueError("its update has another form than those of most clients")).facts
+        return list(replies.values())
+
+
+def form_of_reply(node: int, asked: RecordDict, found: RecordDict) -> Any:
+    """The shapes of the update in a reply; None where a stage has no update.
+
+    Raises:
+        Exception: it is no reply to what was asked, and would fail the sum of all.
+
+    """
+    request, reply = (dict(content.config_records[RECORD_KEY_CONFIGS]) for content in (asked, found))
+    stage = request.pop(Key.STAGE)
+    if stage == Stage.SETUP:
+        for key in (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2):
+            bytes_to_public_key(cast(bytes, reply[key]))
+        return None
+    if stage == Stage.COLLECT_MASKED_VECTORS:
+        recorddict_to_fitres(found, keep_input=True)
+        arrays = [bytes_to_ndarray(cast(bytes, part)) for part in cast(list[Any], reply[Key.MASKED_PARAMETERS])]
+        return tuple((array.shape, str(array.dtype)) for array in arrays)
+    if stage == Stage.SHARE_KEYS:
+        expected: Any = sorted(int(other) for other in request if int(other) != node)
+        named, secrets = sorted(cast(list[int], reply[Key.DESTINATION_LIST])), reply[Key.CIPHERTEXT_LIST]
+    else:
+        expected = [*cast(Any, request[Key.ACTIVE_NODE_ID_LIST]), *cast(Any, request[Key.DEAD_NODE_ID_LIST])]
+        named, secrets = cast(list[int], reply[Key.NODE_ID_LIST]), reply[Key.SHARE_LIST]
+    texts = [part for part in cast(list[Any], secrets) if isinstance(part, bytes)]
+    if named != expected or len(texts) != len(expected):
+        raise ValueError("its shares of keys are not for the clients that take part")
 
 
 class SecAggPlus(SecAggPlusWorkflow):
