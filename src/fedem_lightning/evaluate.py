@@ -16,7 +16,8 @@ SPLITS = ("train", "val", "test")
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the command.
 
-    Exit code 2 and one line: a user's mistake. Exit code 1: the scores are not those of results.json.
+    Exit code 2 and one line: a user's mistake. Exit code 1: the scores are not those of results.json, or not those that
+    the client reported.
     """
     with one_line_for_mistakes():
         chosen = _parser().parse_args(arguments)
@@ -32,10 +33,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m fedem_lightning.evaluate",
         description="Without DATA: builds the run's data again, tests its newest checkpoint and compares the scores "
-        "with results.json. With DATA: scores its rows with the models of the clients that trained, or of a file.",
+        "with results.json; in the folder of a client of its own, with what the client reported. With DATA: scores its "
+        "rows with the models of the clients that trained, or of a file.",
     )
     parser.add_argument(
-        "run", type=Path, metavar="RUN", help="a run's folder or a .ckpt file; with DATA also clients' models"
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="a run's or a client's folder, a .ckpt file; with DATA also clients' models",
     )
     parser.add_argument("data", type=Path, nargs="?", metavar="DATA", help="labelled rows: .npz, .csv, .tsv, .parquet")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write tables, figures and evaluation.json there")

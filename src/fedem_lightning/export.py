@@ -1,7 +1,7 @@
 """`python -m fedem_lightning.export RUN --client NAME|--all --format FORMAT`: trained models for other programs.
 
-The exported files need neither this package nor Lightning. RUN is a run's folder, a .ckpt file, or a .safetensors file
-of clients' models.
+The exported files need neither this package nor Lightning. RUN is a run's folder, a .ckpt file, a .safetensors file of
+clients' models, or the folder of a client of its own.
 """
 
 import argparse
@@ -33,7 +33,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Trained models as files for other programs, which need neither this package nor Lightning.",
     )
     parser.add_argument(
-        "run", type=Path, metavar="RUN", help="a run's folder, a .ckpt file, or a .safetensors file of clients' models"
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="a run's folder, a .ckpt file, a .safetensors file of clients' models, or a client's folder",
     )
     whom = parser.add_mutually_exclusive_group(required=True)
     whom.add_argument("--client", metavar="NAME", help="the model of this client")

@@ -27,7 +27,10 @@ def _parser() -> argparse.ArgumentParser:
         "with the columns client, class and p_CLASS, or client and mean in a regression.",
     )
     parser.add_argument(
-        "run", type=Path, metavar="RUN", help="a run's folder, a .ckpt file, or clients' models (.safetensors)"
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="a run's or a client's folder, a .ckpt file, or clients' models (.safetensors)",
     )
     parser.add_argument("data", type=Path, metavar="DATA", help="the rows: .npz, .csv, .tsv or .parquet")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .parquet or .csv file")

@@ -18,9 +18,9 @@ import yaml
 
 pytest.importorskip("grpc", reason="deploy needs the extra deploy")
 
+from fedem_lightning.data.one_client import save_client
 from fedem_lightning.deploy.__main__ import main, parser
 from fedem_lightning.deploy.commands import folder_of
-from fedem_lightning.deploy.data import save_client
 from fedem_lightning.run.command_line import composed
 from helpers.federations import make_data
 

@@ -12,9 +12,9 @@ pytest.importorskip("flwr", reason="deploy needs the extra flower")
 
 from flwr.app import Error, Message
 
+from fedem_lightning.data.one_client import save_client
 from fedem_lightning.deploy import flower_client
 from fedem_lightning.deploy.__main__ import main
-from fedem_lightning.deploy.data import save_client
 from fedem_lightning.deploy.flower import FlowerLink, parcel_of, record_of
 from fedem_lightning.deploy.wire import Parcel
 from helpers.federations import make_data

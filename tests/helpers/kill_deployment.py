@@ -25,8 +25,8 @@ from typing import Any
 import pandas as pd
 from hydra.utils import instantiate
 
+from fedem_lightning.data.one_client import save_client
 from fedem_lightning.deploy.__main__ import main
-from fedem_lightning.deploy.data import save_client
 from fedem_lightning.deploy.keys import make_keys
 from fedem_lightning.run.command_line import composed
 

@@ -42,6 +42,11 @@ class AFL(FederatedAlgorithm):
         self.add_client_state("losses_of_clients", torch.zeros(n_clients), reported=True)
         self.averaged = copy.deepcopy(self.components)  # w_bar
 
+    @property
+    def predicts_with_own_state(self) -> bool:
+        """No: all predict with w_bar; what they keep is their loss."""
+        return False
+
     def prepare(self, federation: Federation) -> None:
         """Checks that every client takes part in every round: the loss of each client moves lambda."""
         check_everybody_trains(self, federation)

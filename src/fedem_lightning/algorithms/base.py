@@ -160,6 +160,7 @@ class FederatedAlgorithm(
         self._guest = None
         self.observer = RoundObserver()  # a progress bar replaces it
         self.remote: RemoteClients | None = None  # where clients are not simulated here
+        self.deployed_before = False  # whether they were not in the process that wrote the checkpoint
         self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
         self.curves: dict[int, dict[str, float]] = {}  # what each round logged, by its number from 1
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
@@ -232,7 +233,7 @@ class FederatedAlgorithm(
     @property
     def known_pi(self) -> Tensor | None:
         """The mixture weights [T, M] of a method that has `pi`; None also where they are with clients elsewhere."""
-        return None if self.remote is not None else getattr(self, "pi", None)
+        return None if self.is_deployed else getattr(self, "pi", None)
 
     @property
     def is_adapted(self) -> bool:

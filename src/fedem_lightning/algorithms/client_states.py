@@ -23,6 +23,19 @@ class ClientStates(nn.Module):
     sized_by_data: set[str]  # buffers whose shapes are known from the first round on only
     reported: set[str]  # client states whose rows clients send to the server in each round
     remote: RemoteClients | None
+    deployed_before: bool
+    personalizes_seen: bool
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether the clients are processes of their own, or were when the checkpoint was written."""
+        return self.remote is not None or self.deployed_before
+
+    @property
+    def predicts_with_own_state(self) -> bool:
+        """Whether clients predict with what they keep to themselves. Default: with all of it but momentum."""
+        stores = [store for store in self.client_stores().values() if store.holds == "clients" and store.names]
+        return self.personalizes_seen or bool(self._client_states) or not all(store.momentum for store in stores)
 
     def add_client_state(
         self, name: str, rows: Tensor, columns: Columns = None, groups: bool = False, reported: bool = False
@@ -99,7 +112,7 @@ class ClientStates(nn.Module):
     def client_columns(self) -> dict[str, np.ndarray]:
         """The declared columns of the clients' table, each [T]."""
         columns: dict[str, np.ndarray] = {}
-        known = self._client_states if self.remote is None else {}
+        known = {} if self.is_deployed else self._client_states
         for name, declared in {**known, **self._server_columns}.items():
             rows = self.get_buffer(name).cpu().numpy()
             match declared:

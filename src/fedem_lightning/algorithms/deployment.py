@@ -38,11 +38,13 @@ class Deployment:
         """The model of a client that trained, a copy.
 
         Raises:
-            UserError: no such client trained; or clients adapt their models to samples, which the model does not keep.
+            UserError: no such client trained; or clients adapt their models to samples, which the model does not keep;
+                or clients of a deployed run keep their models.
 
         """
         algorithm, schema = self._trained()
         t = torch.tensor([schema.trained(name)], device=algorithm.device)
+        self.check_models_are_here()
         require(
             algorithm.adaptation is None,
             f"client: with adaptation={type(algorithm.adaptation).__name__.lower()} a client tunes its model on its "
@@ -52,13 +54,24 @@ class Deployment:
             return client_model(algorithm.personal_models(t), schema, schema.name(int(t)))
 
     def clients_models(self) -> ClientModels:
-        """The models of all clients that trained."""
+        """The models of all clients that trained; UserError as for `client`."""
         algorithm, schema = self._trained()
+        self.check_models_are_here()
         t = torch.nonzero(schema.seen).squeeze(1)
         require(algorithm.adaptation is None, "clients: they tune their models on their own samples; personalize them")
         with torch.no_grad():
             personal = algorithm.personal_models(t.to(algorithm.device))
         return ClientModels(tuple(schema.name(i) for i in t.tolist()), personal, schema)
+
+    def check_models_are_here(self) -> None:
+        """Raises UserError if clients of a deployed run predict with something that stays with them."""
+        algorithm = cast("FederatedAlgorithm", self)
+        theirs = algorithm.adaptation is not None or algorithm.predicts_with_own_state
+        require(
+            not (algorithm.is_deployed and theirs),
+            "clients of a deployed run keep their own models: run python -m fedem_lightning.export FOLDER (or predict, "
+            "evaluate; in Python load_clients) where the client is, on the folder of its --state",
+        )
 
     def personalize(self, x: Any, y: Any, name: str | int = "new client") -> ClientModel:
         """The model that a new client gets from its samples. The algorithm does not change.

@@ -56,6 +56,7 @@ class Trained(Algorithm, Protocol):
     class_scores: dict[str, Any] | None
     federation_digest: str | None
     engine_gave_up: bool
+    deployed_before: bool
     personalizes_seen: bool
     personalize_fraction: float
     server_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -66,6 +67,8 @@ class Trained(Algorithm, Protocol):
     schema: Schema | None
     _guest: Any
 
+    @property
+    def is_deployed(self) -> bool: ...
     def prepare(self, federation: Federation) -> None: ...
     def prepare_for(self, federation: Federation) -> None: ...
     def resolve_engine(self, device: torch.device) -> Engine: ...
@@ -206,7 +209,7 @@ class LightningHooks:
         checkpoint["statistics"], checkpoint["diagnostics"] = self.statistics.state_dict(), self.diagnostics
         checkpoint["federation"], checkpoint["cohort_secret"] = self.federation_digest, self.cohort_secret
         checkpoint["schema"] = None if self.schema is None else self.schema.state()
-        checkpoint["engine_gave_up"] = self.engine.gives_up
+        checkpoint["engine_gave_up"], checkpoint["deployed"] = self.engine.gives_up, self.is_deployed
         checkpoint["recipe"] = recipe_of(self)  # type: ignore[arg-type]
         checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = self._saved_arguments  # for load_from_checkpoint
 
@@ -220,6 +223,7 @@ class LightningHooks:
         self.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
         self.cohort_secret = checkpoint.get("cohort_secret", "")
         self.engine_gave_up = checkpoint.get("engine_gave_up", False)
+        self.deployed_before = checkpoint.get("deployed", False)
         # Lightning loads the tensors before `trainer.precision=64-true` makes the model double, and would lose bits
         take_dtypes(self, checkpoint["state_dict"])  # type: ignore[arg-type]
 

@@ -51,6 +51,11 @@ class Scaffold(FederatedAlgorithm):
         self.controls = ClientStore(n_clients, {name: p[0] for name, p in zeros.items()})  # c_t, rows [1, ...]
         self.add_state("control", flat(zeros)[0])
 
+    @property
+    def predicts_with_own_state(self) -> bool:
+        """No: all predict with w; clients train with what they keep, c_t."""
+        return False
+
     def client_update(self, block: Block, round_: int) -> Sent:
         """Lines 7-13: the client keeps c_t, and sends y and the change of c_t."""
         t, w = block.clients, self.broadcast(block.clients)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from fedem_lightning.deploy.data import load_client
+from fedem_lightning.data.one_client import load_client
 from fedem_lightning.deploy.grpc_client import serve
 from fedem_lightning.deploy.keys import LONGEST_NAME, Keys
 from fedem_lightning.deploy.node import Node

@@ -11,7 +11,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedem_lightning.deploy.data import load_client
+from fedem_lightning.data.one_client import load_client
 from fedem_lightning.deploy.flower import parcel_of, record_of
 from fedem_lightning.deploy.node import Node, failed, folder_of
 from fedem_lightning.errors import UserError, require

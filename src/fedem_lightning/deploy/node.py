@@ -13,18 +13,21 @@ from fedem_lightning.aggregation import Models, Sent, all_finite, check_sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import made_from, take_dtypes
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.one_client import form_of
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.deploy.data import form_of
 from fedem_lightning.deploy.state import with_equal_ties
 from fedem_lightning.deploy.wire import Parcel, packed, with_prefix
 from fedem_lightning.errors import UserError, require, require_whole
-from fedem_lightning.evaluation.scores import score
+from fedem_lightning.evaluation.scores import models_scored, scores_of
+from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.frozen import trained_parameters
+from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.records.writing import replacing
 from fedem_lightning.rejections import NOT_FINITE, first_line
+from fedem_lightning.serving.client_files import MODEL, STATE, write_clients
 from fedem_lightning.uploads import compressed
 
-NEWEST, BEFORE = "state.safetensors", "before.safetensors"
+NEWEST, BEFORE = STATE, "before.safetensors"
 RUN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Of a run, which the server names: it is a folder in the client's own."""
 MOST_ROUNDS = 1_000_000
@@ -62,7 +65,7 @@ class OneProcess(NamedTuple):
 
 
 class Node:
-    """One client. Its state lies in its folder, a file for each run; pi and personal models never leave it.
+    """One client. Its state and its model lie in its folder, in one for each run; they never leave it.
 
     Args:
         federation: its data, a federation of one client.
@@ -150,19 +153,23 @@ class Node:
         return Parcel({}, {f"answer.{name}": rows for name, rows in found.items()})
 
     def _score(self, request: Parcel) -> Parcel:
-        """The mean scores of the client's model on each split. What scoring changes is forgotten."""
+        """The mean scores of the client's model on each split; the model is kept. What scoring changes is forgotten."""
         algorithm, zero = self._algorithm(request), torch.zeros(1, dtype=torch.int64)
         if algorithm is None:
             return Parcel({"needs_start": True}, {})
         if algorithm.personalizes_seen:
             algorithm.personalize_clients(self.federation, zero)
-        found = score(algorithm, self.federation, zero)
-        measures = {
-            split: {measure: float(values[0]) for measure, values in by_measure.items()}
-            for split, by_measure in found.measures.items()
-        }
+        _, personal = next(models_scored(algorithm, self.federation, zero, zero))
+        measures = scores_of(personal, self.federation)
         sizes = {split: int(self.federation.splits[split].counts().sum()) for split in SPLITS}
-        columns = {name: float(values[0]) for name, values in found.columns.items()}
+        found = personal.columns if isinstance(personal, OwnModels) else {}
+        columns = {name: float(found[name][0]) for name in algorithm.scored_columns}
+        assert algorithm.schema is not None  # `_algorithm` has prepared it
+        models = ClientModels((algorithm.schema.name(0),), personal, algorithm.schema)
+        reported = {"round": request.facts["round"], "measures": measures}
+        notes = {"recipe": request.facts["recipe"], "reported": reported}
+        notes |= {"samples": self.federation.notes.get("load_client")}
+        write_clients(self._path(request.facts["run"], MODEL), models, notes)
         return Parcel({"measures": measures, "sizes": sizes, "columns": columns}, {})
 
     def _algorithm(self, request: Parcel, before: int | None = None) -> FederatedAlgorithm | None:

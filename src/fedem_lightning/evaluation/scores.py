@@ -101,7 +101,7 @@ def _score(
     columns = {name: zeros.clone() for name in algorithm.scored_columns}
     mine = torch.arange(len(clients), device=clients.device)[processes.rank :: processes.size]
     algorithm.observer.begin("scoring", sum(int(federation.splits[s].counts(clients[mine]).sum()) for s in SPLITS))
-    for rows, personal in _personal_models(algorithm, own_data, clients, mine):
+    for rows, personal in models_scored(algorithm, own_data, clients, mine):
         for name, column in columns.items():
             assert isinstance(personal, OwnModels)  # an adaptation's
             column[rows] = personal.columns[name].double()
@@ -130,7 +130,7 @@ def _score(
     return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()}, samples)
 
 
-def _personal_models(
+def models_scored(
     algorithm: Algorithm, federation: Federation, clients: Tensor, mine: Tensor
 ) -> Iterator[tuple[Tensor, PersonalModels]]:
     """Indices in `clients`, and the models of these clients: all at once, or in blocks if clients have own models."""
@@ -144,6 +144,18 @@ def _personal_models(
         rows = mine[start : start + len(block.clients)]
         yield rows, algorithm.scored_models(block)
         start += len(block.clients)
+
+
+def scores_of(personal: PersonalModels, federation: Federation) -> dict[str, dict[str, float]]:
+    """The mean scores of the only client of a federation, by split and measure; NaN without samples."""
+    task, alone, found = federation.task, torch.zeros(1, dtype=torch.int64), {}
+    for split in SPLITS:
+        metric, block = ClientMetrics(1, task), federation.block(alone, split)
+        metric._update_count = 1  # otherwise torchmetrics warns of compute before update
+        for piece in block.pieces() if len(block.index) else ():
+            metric.update(task.scores(personal.predict(piece), piece.y()), piece.owner)
+        found[split] = {measure: float(value) for measure, value in metric.compute().items()}
+    return found
 
 
 def scored_clients(algorithm: Algorithm, federation: Federation, seen: bool = True) -> Tensor:

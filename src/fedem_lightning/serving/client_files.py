@@ -2,12 +2,14 @@
 
 Tensors: `weights` [K, M]; `components.{m}.{name}` where clients share M components; `clients.{name}` [K, M, ...] where
 they have models of their own; `network.{name}`: frozen tensors, the same for all. The metadata has the clients' names,
-how to make the network, and the form of the samples, as JSON.
+how to make the network, and the form of the samples, as JSON. The model of a client of its own also has `recipe`, the
+algorithm's; `reported`, the scores that the client has sent to the server; and `samples`, the arguments with which
+`load_client` reads its samples.
 """
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,20 @@ from fedem_lightning.records.recipes import make, recipe, with_network, without_
 from fedem_lightning.records.writing import replacing
 
 FORMAT = "fedem-lightning clients 1"
+MODEL = "model.safetensors"
+"""The model of a client of its own, in its folder: in one for each run."""
+STATE = "state.safetensors"
+"""Beside it: what the client goes on from."""
 _TENSORS = ("seen", "n_train")  # of the schema
 
 
-def write_clients(path: Path, models: ClientModels) -> None:
+def write_clients(path: Path, models: ClientModels, notes: Mapping[str, Any] | None = None) -> None:
     """Writes the models in one step: a stop leaves no half of a file.
+
+    Args:
+        path: the file.
+        models: of the clients.
+        notes: what the file says besides, by name; plain values.
 
     Raises:
         UserError: the system refuses; an earlier file stays as it was.
@@ -51,7 +62,7 @@ def write_clients(path: Path, models: ClientModels) -> None:
     own = model_state(network)
     tensors |= {f"network.{n}": t for n, t in network.state_dict().items() if n not in own}
     schema = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in models.schema.state().items()}
-    facts = {"clients": list(models.names), "network": recipe(network), "schema": schema}
+    facts = {"clients": list(models.names), "network": recipe(network), "schema": schema, **(notes or {})}
     metadata = {"format": FORMAT, **{name: json.dumps(value) for name, value in facts.items()}}
     own_memory = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     with replacing(path) as temporary:
@@ -73,6 +84,62 @@ def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | No
         UserError: the file is missing, broken, or not of this package.
 
     """
+    metadata, tensors = _read(path)
+    try:
+        return _models(metadata, tensors, trust, backbone)
+    except UserError:
+        raise
+    except Exception as error:  # whatever is missing, or of another form
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{path}: its parts are not those of a file of clients' models ({reason})") from error
+
+
+def read_notes(path: Path) -> dict[str, Any]:
+    """What a file of clients' models says by name; those of `write_clients` are among it.
+
+    Raises:
+        UserError: see `read_clients`.
+
+    """
+    try:
+        return {name: json.loads(value) for name, value in _read(path)[0].items() if name != "format"}
+    except ValueError as error:
+        raise UserError(f"{path}: its notes are no JSON ({error})") from error
+
+
+def clients_file(path: Path) -> Path | None:
+    """The file of clients' models that a path means: itself, or that in the folder of a client of its own.
+
+    Args:
+        path: a file; a run's folder; or the folder of a client of its own, or the one for a run in it.
+
+    Returns:
+        None: the path means a run or a checkpoint.
+
+    Raises:
+        UserError: the client has models of several runs, or has no model yet.
+
+    """
+    if path.suffix == ".safetensors":
+        return path
+    if not path.is_dir() or (path / "checkpoints").is_dir():
+        return None
+    if (path / MODEL).is_file():
+        return path / MODEL
+    found = [file for file in path.glob(f"*/{MODEL}") if not (file.parent / "checkpoints").is_dir()]
+    newest = max(found, key=lambda file: file.stat().st_mtime, default=None)
+    several = f"{path}: models of {len(found)} runs, expected one of them; the newest: {newest and newest.parent}"
+    require(len(found) < 2, several)
+    waits = any(path.glob(STATE)) or any(path.glob(f"*/{STATE}"))
+    require(
+        newest is not None or not waits,
+        f"{path}: this client has no model yet; it keeps the newest one whenever the server asks for its scores",
+    )
+    return newest
+
+
+def _read(path: Path) -> tuple[dict[str, str], Models]:
+    """The metadata and the tensors of a file of clients' models."""
     require(path.is_file(), f"{path}: no such file")
     try:
         with safe_open(regular(path), framework="pt") as file:
@@ -81,13 +148,7 @@ def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | No
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: no intact .safetensors file ({error})") from error
     require(metadata.get("format") == FORMAT, f"{path}: no file of clients' models of this version")
-    try:
-        return _models(metadata, tensors, trust, backbone)
-    except UserError:
-        raise
-    except Exception as error:  # whatever is missing, or of another form
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"{path}: its parts are not those of a file of clients' models ({reason})") from error
+    return metadata, tensors
 
 
 def _models(

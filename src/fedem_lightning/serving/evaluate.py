@@ -13,9 +13,11 @@ from fedem_lightning.evaluation.scores import ClientMetrics
 from fedem_lightning.records.measures import headline
 from fedem_lightning.run.files import write_atomically
 from fedem_lightning.run.summary import by_class_line
+from fedem_lightning.serving.client_files import clients_file
 from fedem_lightning.serving.load import load_clients
 from fedem_lightning.serving.models import places, predicted
 from fedem_lightning.serving.output import number, print_scores, summaries, write_figure, write_table
+from fedem_lightning.serving.own_samples import on_own_samples
 from fedem_lightning.serving.personalize import columns_of
 from fedem_lightning.serving.quality import Evaluation, Quality, draw_clients, draw_confusion, plain
 from fedem_lightning.serving.retest import retest
@@ -26,13 +28,19 @@ def run(chosen: argparse.Namespace) -> bool:
     """Runs the command with the options of its parser.
 
     Returns:
-        Whether the scores are those of results.json, if they were compared.
+        Whether the scores are those of results.json, or those that the client reported, if they were compared.
 
     Raises:
         UserError: the user's input is wrong; nothing has been written.
 
     """
-    found = retest(chosen.run, chosen.split or "test", chosen.trust) if chosen.data is None else on_rows(chosen)
+    split, file = chosen.split or "test", clients_file(chosen.run.expanduser())
+    if chosen.data is not None:
+        found = on_rows(chosen)
+    elif file is not None:
+        found = on_own_samples(file, split, chosen.trust)
+    else:
+        found = retest(chosen.run, split, chosen.trust)
     show(found)
     if chosen.out is not None:
         write(found, chosen.out)

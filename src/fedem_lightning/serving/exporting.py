@@ -23,7 +23,7 @@ from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.records.reading import regular
 from fedem_lightning.records.writing import writing
-from fedem_lightning.serving.client_files import read_clients, write_clients
+from fedem_lightning.serving.client_files import clients_file, read_clients, write_clients
 from fedem_lightning.serving.export_formats import BATCHES, FORMATS, RUNS, Format, Measured, Run, measured
 from fedem_lightning.serving.hub import check_hub, push
 from fedem_lightning.serving.model_card import Export, Origin, model_card, origin_of
@@ -97,6 +97,7 @@ def target_of(chosen: argparse.Namespace, kind: Format) -> Target:
 
     """
     path, read = chosen.out.expanduser(), chosen.run.expanduser()
+    read = clients_file(read) or read
     beside = read / "checkpoints" if read.is_dir() else read.resolve().parent
     apart = not same(path, read) and not same(path, beside)
     require(apart, f"--out: {path} is what the command reads, or the folder that holds it; choose another")

@@ -9,7 +9,7 @@ from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.run.run_folder import newest_checkpoint
-from fedem_lightning.serving.client_files import read_clients
+from fedem_lightning.serving.client_files import clients_file, read_clients
 from fedem_lightning.settings.check import check_arguments
 
 
@@ -27,7 +27,11 @@ def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) ->
 
     """
     check_arguments("", load, {"path": path, "trust": trust})
-    require(Path(path).suffix != ".safetensors", f"{path}: clients' models; expected a run's folder or a .ckpt file")
+    own = clients_file(Path(path).expanduser())
+    require(
+        own is None,
+        f"{path}: clients' models, which load_clients takes (in Python); expected a run's folder or a .ckpt file",
+    )
     file = checkpoint_of(Path(path).expanduser())
     checkpoint = read_checkpoint(file, "RUN")
     given = {"engine": "auto", "networks": None, **arguments}  # no simulated time, and any machine
@@ -37,19 +41,20 @@ def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) ->
 
 
 def load_clients(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) -> ClientModels:
-    """The models of all clients of a run that trained, or of a `.safetensors` file.
+    """The models of all clients of a run that trained, of a `.safetensors` file, or of a client of its own.
 
     Args:
-        path: a run's folder, a `.ckpt` or a `.safetensors` file.
+        path: a run's folder, a `.ckpt` or a `.safetensors` file, or the folder of a client of its own (`deploy`).
         trust, arguments: see `load`.
 
     Raises:
-        UserError: see `load`; or clients of the run adapt their models to samples, which a checkpoint does not keep.
+        UserError: see `load`; or clients of the run adapt their models to samples, which a checkpoint does not keep, or
+            are clients of their own, which keep their models.
 
     """
     check_arguments("", load_clients, {"path": path, "trust": trust})
-    if Path(path).suffix == ".safetensors":
-        return read_clients(Path(path).expanduser(), [trust] if isinstance(trust, str) else trust, **arguments)
+    if (file := clients_file(Path(path).expanduser())) is not None:
+        return read_clients(file, [trust] if isinstance(trust, str) else trust, **arguments)
     return load(path, trust, **arguments).clients_models()
 
 

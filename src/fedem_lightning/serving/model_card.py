@@ -15,8 +15,9 @@ from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.records.configs import flatten, read_yaml, resolved
 from fedem_lightning.records.reading import regular
 from fedem_lightning.records.secrets import HIDDEN, hide_in_tree
+from fedem_lightning.serving.client_files import clients_file, read_clients, read_notes
 from fedem_lightning.serving.export_formats import FORMATS, output_name
-from fedem_lightning.serving.load import load, load_clients
+from fedem_lightning.serving.load import load
 from fedem_lightning.serving.preprocessing import sentence
 
 _SHOWN = (
@@ -73,9 +74,10 @@ def origin_of(path: Path, trust: Sequence[str]) -> Origin:
 
     """
     path = path.expanduser()
-    if path.suffix == ".safetensors":
-        return Origin(path.name, load_clients(path, trust))
+    if (file := clients_file(path)) is not None:
+        return _of_file(path.name, file, trust)
     algorithm = load(path, trust)
+    algorithm.check_models_are_here()
     if algorithm.adaptation is not None:
         raise UserError(
             f"{path}: its clients tune their models on their own samples "
@@ -87,6 +89,16 @@ def origin_of(path: Path, trust: Sequence[str]) -> Origin:
     if settings is None:
         settings = _shown({"algorithm": recipe_of(algorithm)})
     return Origin(path.resolve().name, algorithm.clients_models(), type(algorithm).__name__, rounds, settings, results)
+
+
+def _of_file(name: str, file: Path, trust: Sequence[str]) -> Origin:
+    """The models of a file; that of a client of its own says how they were trained."""
+    models, notes = read_clients(file, trust), read_notes(file)
+    made_of, reported = notes.get("recipe"), notes.get("reported")
+    if not isinstance(made_of, dict) or not isinstance(reported, dict):
+        return Origin(name, models)
+    kind = str(made_of.get("_target_")).rpartition(".")[2]
+    return Origin(file.parent.name, models, kind, reported.get("round"), _shown({"algorithm": made_of}))
 
 
 def _settings(folder: Path) -> dict[str, Any] | None:

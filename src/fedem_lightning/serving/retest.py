@@ -46,6 +46,11 @@ def retest(path: Path, split: str, trust: Sequence[str] = ()) -> Evaluation:
     """
     checkpoint = checkpoint_of(path.expanduser())
     folder = checkpoint.parent.parent
+    require(
+        not read_checkpoint(checkpoint, "RUN").get("deployed"),
+        f"{folder}: clients of a deployed run keep their own samples: run python -m fedem_lightning.evaluate FOLDER "
+        "where the client is, on the folder of its --state, or give DATA",
+    )
     config = _config(folder)
     quieten_lightning()
     seed = config.get("seed")

@@ -16,6 +16,7 @@ from fedem_lightning.data.datasets.npz import ARRAYS
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.formats.table import read_table
+from fedem_lightning.data.one_client import OF_ONE_CLIENT
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.unread import names_of_clients
@@ -105,7 +106,7 @@ def _named(what: str) -> Iterator[None]:
 def _from_npz(path: Path, schema: Schema, columns: Columns, labelled: bool) -> dict[str, Any]:
     for option, given in (("--client-column", columns.client_column), ("--label-column", columns.label_column)):
         require(given is None, f"{option}: only a table has columns; an .npz has x, y, client")
-    arrays = read_npz(path, ARRAYS)
+    arrays = read_npz(path, (*ARRAYS, *OF_ONE_CLIENT))
     require("x" in arrays, f"DATA: {path} lacks x; expected x, client, optional y, split, names")
     names = names_of_clients(arrays)
     wanted = ("x", "client", "split", *["y"] * labelled)
@@ -167,12 +168,15 @@ def _in_form(x: np.ndarray, schema: Schema) -> np.ndarray:
 def _clients(found: Mapping[str, Any], columns: Columns, schema: Schema, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """The client of each row [n], and the names of the clients that have rows.
 
-    Clients of the run come first and in its order, in which means over clients have the run's bits.
+    Clients of the run come first and in its order, in which means over clients have the run's bits. Rows without
+    clients are those of the only client that the model knows.
     """
     if columns.client is not None:
         require(columns.client != "", "--client: expected a name, got none")
         require("client" not in found, "--client: DATA names the clients of its rows; give either")
         return np.zeros(n, dtype=np.int64), (columns.client,)
+    if "client" not in found and schema.n_clients == 1:
+        return np.zeros(n, dtype=np.int64), (schema.name(0),)
     require("client" in found, f"DATA: no clients ({found['missing']}); or --client NAME, if all rows are one client's")
     codes, names = check_clients(found["client"], found["names"], n)
     present = np.unique(codes).tolist()

@@ -1,4 +1,4 @@
-"""A client's own samples in a file: written for a demonstration, or by the client itself."""
+"""A single client's samples in a file: written for a demonstration, or by the client itself."""
 
 import json
 from pathlib import Path
@@ -16,6 +16,9 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
 from fedem_lightning.records.writing import replacing
 from fedem_lightning.tasks import TaskName
+
+OF_ONE_CLIENT = ("name", "form")
+"""Arrays that `save_client` writes besides the samples."""
 
 
 def save_client(federation: Federation, client: int, path: Path) -> None:
@@ -46,7 +49,7 @@ def form_of(federation: Federation) -> dict[str, Any]:
 def load_client(
     path: Path, name: str | None = None, task: TaskName = "classification", n_classes: int | None = None
 ) -> Federation:
-    """A federation of one client.
+    """A federation of one client, whose notes say under "load_client" what this function was given.
 
     Args:
         path: an .npz file with x, y and, optionally, split (0 train, 1 val, 2 test; without it, 60, 20 and 20 %).
@@ -57,19 +60,28 @@ def load_client(
         UserError: the file is missing or broken, or its arrays are wrong.
 
     """
-    arrays = read_npz(path, ("x", "y", "split", "name", "form"))
+    arrays = read_npz(path, ("x", "y", "split", *OF_ONE_CLIENT))
     missing = [key for key in ("x", "y") if key not in arrays]
     require(not missing, f"data: {path} lacks {', '.join(missing)}; expected x, y, optional split")
     name = name or (str(arrays["name"][0]) if "name" in arrays else path.stem)
     x, y, alone = arrays["x"], arrays["y"], np.zeros(len(arrays["x"]), dtype=np.int64)
+    given = {"path": str(path.resolve()), "name": name, "task": task, "n_classes": n_classes}
     if "form" not in arrays:
         names, split = np.array([name]), arrays.get("split")
         options: dict[str, Any] = {"task": task, "n_classes": n_classes, "names": names, "split": split}
-        return FederatedDataModule.from_arrays(x, y, alone, **options).federation
+        federation = FederatedDataModule.from_arrays(x, y, alone, **options).federation
+        federation.notes["load_client"] = given
+        return federation
     split = arrays["split"]
     one = {"seen": torch.tensor([True]), "n_train": torch.tensor([int((split == 0).sum())]), "names": [name]}
     schema = Schema.from_state(json.loads(str(arrays["form"][0])) | one)
-    notes = {"classes": schema.classes} if schema.classes is not None else {}
+    notes: dict[str, Any] = {"classes": schema.classes} if schema.classes is not None else {}
     return Federation.from_samples(
-        schema.samples_of(x, y), alone, split, task=schema.task, names=(name,), notes=notes, features=schema.features
+        schema.samples_of(x, y),
+        alone,
+        split,
+        task=schema.task,
+        names=(name,),
+        notes=notes | {"load_client": given},
+        features=schema.features,
     )
