@@ -10,9 +10,9 @@ pytest.importorskip("flwr", reason="the app is for Flower")
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from fedem_lightning.data.one_client import save_client
 from fedem_lightning.deploy import flower_client
 from fedem_lightning.deploy.__main__ import main
-from fedem_lightning.deploy.data import save_client
 from fedem_lightning.deploy.flower import KINDS, parcel_of, record_of
 from fedem_lightning.deploy.masking import content_in, packed_content
 from fedem_lightning.deploy.wire import Parcel

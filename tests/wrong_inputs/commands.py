@@ -142,7 +142,7 @@ def _deployed(prepare: Callable[[Path], None]) -> Iterator[Case]:
         "client": ("client", "--data=data.npz", "--server=127.0.0.1:1", "--insecure"),
         "keys": ("keys", "out", "--server=h", "--client=a"),
     }
-    wrong = {
+    wrong: dict[str, dict[str, tuple[str, ...]]] = {
         "server": {
             "--port": ("-1", "99999", "zz", "1.5", "9" * 5000),
             "--clients": ("0", "-1", "nan", "9" * 5000, "zz"),
