@@ -7,6 +7,7 @@ NOT_FINITE = "not finite"
 TOO_LONG = "too long"
 EXCEPTION = "exception"
 NO_ANSWER = "no answer"
+INVALID = "invalid reply"
 """Reasons; a method of one's own may have others."""
 
 LIMIT = 1_000

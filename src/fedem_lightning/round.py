@@ -216,7 +216,7 @@ def count_rejections(
     counted, rejections = algorithm.statistics.rejections, silent + updates
     unnamed = algorithm.round_metrics.rejected - len(updates)
     error = next((rejection for rejection in rejections if rejection.reason == EXCEPTION), None)
-    if error is not None and EXCEPTION not in counted.by_reason:
+    if error is not None and EXCEPTION not in counted.by_reason and algorithm.remote is None:  # who names each itself
         name = " ".join(str(federation.names[error.client]).split())[:80]
         warnings.warn(
             f"client {name} failed in round {round_ + 1} ({error.detail}); updates that fail are left out", stacklevel=2

@@ -47,6 +47,15 @@ def compressed(algorithm: Algorithm, update: Sent, block: Block, round_: int) ->
     return Upload(message | {f"whole.{name}": rows for name, rows in whole.items()}, update._replace(models=models))
 
 
+def message_like(algorithm: Algorithm, received: Models) -> Models:
+    """The form of a client's message: names, shapes and dtypes of what `decompressed` reads; received [1, M, ...]."""
+    assert algorithm.compression is not None
+    names = compressible(algorithm, received)
+    zeros = {name: torch.zeros_like(received[name]) for name in names}
+    message = algorithm.compression.encode(zeros, torch.zeros(1, dtype=torch.int64))
+    return message | {f"whole.{name}": rows for name, rows in received.items() if name not in names}
+
+
 def decompressed(algorithm: Algorithm, message: Models, received: Models) -> Models:
     """The models [C, M, ...] of clients that received `received`, from their messages."""
     assert algorithm.compression is not None

@@ -33,7 +33,7 @@ class Keeps(FedAvg):
 
 def test_the_contract_stays_on_a_page() -> None:
     hooks = [name for name in vars(Contract) if not name.startswith("_")]
-    assert len(hooks) == 19
+    assert len(hooks) == 20
 
 
 def test_client_state_follows_from_its_declaration() -> None:

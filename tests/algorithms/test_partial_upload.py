@@ -67,7 +67,7 @@ def test_blocks_do_not_matter() -> None:
 def test_a_client_of_its_own_sends_the_chosen_components_alone(tmp_path: Path) -> None:
     data = make_data()
     link = ByteLink(nodes_of(data, tmp_path))
-    apart = RemoteDataModule(link, link.connected())
+    apart = RemoteDataModule(link, len(link.connected()))
     here = train(make_model(FedEM, data, upload_threshold=0.9, **OPTIONS), data, 4)
     there = make_model(FedEM, apart, upload_threshold=0.9, **OPTIONS)
     there.remote = apart.remote

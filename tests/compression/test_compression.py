@@ -204,7 +204,7 @@ def test_a_client_whose_update_is_not_finite_keeps_its_error() -> None:
 def test_clients_of_their_own_send_the_message_alone(kind: Any, compression: Compression, tmp_path: Path) -> None:
     data = make_data()
     link = ByteLink(nodes_of(data, tmp_path))
-    apart = RemoteDataModule(link, link.connected())
+    apart = RemoteDataModule(link, len(link.connected()))
     here = train(make_model(kind, data, compression=compression), data, 3)
     there = make_model(kind, apart, compression=compression)
     there.remote = apart.remote
@@ -222,7 +222,7 @@ def test_a_client_of_its_own_compresses_against_the_hypothesis_that_it_has_chose
     data = make_data()
     options: dict[str, Any] = {"initialization": "random", "compression": EightBit()}
     link = ByteLink(nodes_of(data, tmp_path))
-    apart = RemoteDataModule(link, link.connected())
+    apart = RemoteDataModule(link, len(link.connected()))
     here, there = make_model(HypCluster, data, **options), make_model(HypCluster, apart, **options)
     there.remote = apart.remote
     train(here, data, 3)

@@ -104,7 +104,7 @@ def test_a_client_has_the_model_of_the_simulation_and_the_server_refuses_what_it
         pytest.skip("cannot be deployed")
     data = row.data()
     link = ByteLink(nodes_of(data, tmp_path))
-    apart = RemoteDataModule(link, link.connected())
+    apart = RemoteDataModule(link, len(link.connected()))
     here, _ = trained(row.model(data, client_optimizer=KEPT), data)
     there, trainer = trained(row.model(apart, client_optimizer=KEPT), apart)
     server = load(saved(trainer, tmp_path / "server.ckpt"))
@@ -150,7 +150,7 @@ def test_a_clients_folder_is_predicted_evaluated_and_exported_as_a_run_is(
 ) -> None:
     pytest.importorskip("onnxruntime")
     _, link = federation_in_files(tmp_path)
-    apart = RemoteDataModule(link, link.connected(), "run")
+    apart = RemoteDataModule(link, len(link.connected()), run="run")
     options = {"n_components": 3} if kind is FedEM else {}
     model, _ = trained(make_model(kind, apart, client_optimizer=ClientSGD(lr=0.1), **options), apart)
     table = model.clients.set_index("id")
@@ -181,7 +181,7 @@ def test_a_clients_folder_is_predicted_evaluated_and_exported_as_a_run_is(
 def test_a_client_that_tunes_its_model_keeps_the_tuned_one(tmp_path: Path) -> None:
     data = make_data()
     link = ByteLink(nodes_of(data, tmp_path))
-    apart = RemoteDataModule(link, link.connected())
+    apart = RemoteDataModule(link, len(link.connected()))
     options: dict[str, Any] = {"adaptation": Finetune(), "client_optimizer": ClientSGD(lr=0.1)}
     here, _ = trained(make_model(FedAvg, data, **options), data)
     there, _ = trained(make_model(FedAvg, apart, **options), apart)
@@ -194,7 +194,7 @@ def test_a_client_that_tunes_its_model_keeps_the_tuned_one(tmp_path: Path) -> No
 
 def test_the_model_and_where_the_samples_are_stay_with_the_client(tmp_path: Path) -> None:
     _, link = federation_in_files(tmp_path)
-    apart = RemoteDataModule(link, link.connected(), "run")
+    apart = RemoteDataModule(link, len(link.connected()), run="run")
     trained(make_model(FedEM, apart, n_components=3), apart)
     pi = {t: load_clients(tmp_path / str(t)).model("abcd"[t]).weights for t in range(4)}
     kinds = set()
@@ -216,7 +216,7 @@ def test_the_model_and_where_the_samples_are_stay_with_the_client(tmp_path: Path
 def deployed(tmp_path: Path) -> Path:
     """server.ckpt of a FedEM run, its clients' files and folders, and a run's folder whose checkpoint is the same."""
     _, link = federation_in_files(tmp_path)
-    apart = RemoteDataModule(link, link.connected(), "first")
+    apart = RemoteDataModule(link, len(link.connected()), run="first")
     _, trainer = trained(make_model(FedEM, apart, n_components=3), apart)
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     saved(trainer, tmp_path / "run" / "checkpoints" / "last.ckpt")

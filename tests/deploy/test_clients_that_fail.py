@@ -8,8 +8,9 @@ import torch
 
 from fedem_lightning import ClientSGD, FedEM, UserError
 from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.deploy.node import failed
 from fedem_lightning.deploy.wire import Parcel
-from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE
+from fedem_lightning.rejections import EXCEPTION, INVALID, NO_ANSWER, NOT_FINITE
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.remote import ByteLink, nodes_of
 
@@ -23,7 +24,7 @@ def federation(folder: Path) -> tuple[ByteLink, Any, RemoteDataModule]:
 
 def joined(link: ByteLink) -> tuple[Any, RemoteDataModule]:
     """A server that meets the clients of a run."""
-    data = RemoteDataModule(link, link.connected(), "run")
+    data = RemoteDataModule(link, len(link.connected()), run="run")
     model = make_model(FedEM, data, client_optimizer=KEPT)
     model.remote = data.remote
     return model, data
@@ -78,7 +79,8 @@ def test_updates_with_nan_are_left_out(tmp_path: Path) -> None:
         return reply._replace(tensors=tensors)
 
     link.nodes[1].answer = spoiled  # type: ignore[method-assign]
-    make_trainer(2).fit(model, data)
+    with pytest.warns(UserWarning, match=r"client 1: its update of round 1 is left out \(not finite: models.linear"):
+        make_trainer(2).fit(model, data)
     assert model.statistics.rejections.by_reason == {NOT_FINITE: 2}
     assert all(tensor.isfinite().all() for tensor in models(model))
 
@@ -96,9 +98,14 @@ def test_a_reply_of_another_form_is_left_out(tmp_path: Path) -> None:
 
     link.nodes[2].answer = wider  # type: ignore[method-assign]
     link.nodes[1].answer = lambda request: Parcel({}, {})  # type: ignore[method-assign]
-    with pytest.warns(UserWarning, match=r"client [12] failed in round 1"):
+    with (
+        pytest.warns(UserWarning, match=r"client 1: .* \(invalid reply: reply lacks metrics, n_groups, rejected\)"),
+        pytest.warns(
+            UserWarning, match=r"client 2: .*models.linear.weight: expected .* \[1, 3, 3, 4\], got .*, 6, 4\]"
+        ),
+    ):
         make_trainer(1).fit(model, data)
-    assert model.statistics.rejections.by_reason == {EXCEPTION: 2}
+    assert model.statistics.rejections.by_reason == {INVALID: 2}
 
 
 def test_a_client_that_comes_back_at_another_address_is_known_by_its_name(tmp_path: Path) -> None:
@@ -116,7 +123,7 @@ def test_a_client_that_comes_back_at_another_address_is_known_by_its_name(tmp_pa
 def test_an_exception_of_a_client_is_named(tmp_path: Path) -> None:
     link, model, data = federation(tmp_path)
     link.nodes[3].federation.samples = None  # type: ignore[assignment]
-    with pytest.warns(UserWarning, match=r"client 3 failed in round 1 \(.*Error"):
+    with pytest.warns(UserWarning, match=r"client 3: its update of round 1 is left out \(exception: .*Error"):
         make_trainer(1).fit(model, data)
     assert model.statistics.rejections.by_reason == {EXCEPTION: 1}
 
@@ -151,8 +158,41 @@ def test_a_client_that_has_lost_its_state_starts_anew(tmp_path: Path) -> None:
     assert ["start.pi" in request.tensors for request in asked] == [True, False, True]
 
 
+@pytest.mark.filterwarnings("ignore:client .. its update")
 def test_a_server_cannot_call_what_a_client_does_not_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, model, data = federation(tmp_path)
     monkeypatch.setattr("fedem_lightning.deploy.remote.recipe_of", lambda algorithm: {"_target_": "os.getcwd"})
-    with pytest.raises(UserError, match=r"client 0: algorithm: the file wants to call os.getcwd"):
+    with pytest.raises(UserError, match=r"^client 0: algorithm: the file wants to call os.getcwd"):
         make_trainer(1).fit(model, data)
+
+
+def test_a_users_mistake_at_one_client_ends_nobody_elses_run(tmp_path: Path) -> None:
+    link, model, data = federation(tmp_path)
+    link.nodes[2].answer = lambda request: failed(UserError("data: mine.npz is gone"))  # type: ignore[method-assign]
+    with pytest.warns(UserWarning, match=r"client 2: its update of round 1 is left out \(exception: data: mine.npz is"):
+        make_trainer(2).fit(model, data)
+    assert model.statistics.rejections.by_reason == {EXCEPTION: 2}
+
+
+def test_nobody_takes_the_place_of_a_client_that_is_there(tmp_path: Path) -> None:
+    link, model, data = federation(tmp_path)
+    link.nodes.append(link.nodes[1])
+    with pytest.warns(UserWarning, match="another client 1 is refused: the client of that name is still connected"):
+        make_trainer(1).fit(model, data)
+    assert sorted({n for n, request, _ in link.log if request.facts["kind"] == "train"}) == [0, 1, 2, 3]
+    assert model.statistics.rejections.total == 0
+
+
+def test_no_client_brings_a_column_of_metrics(tmp_path: Path) -> None:
+    link, model, data = federation(tmp_path)
+    answer = link.nodes[0].answer
+
+    def boastful(request: Parcel) -> Parcel:
+        reply = answer(request)
+        if request.facts["kind"] == "train":
+            reply.facts["metrics"] |= {"round": [100.0, 1], "objective": [0.0, 0]}
+        return reply
+
+    link.nodes[0].answer = boastful  # type: ignore[method-assign]
+    make_trainer(1).fit(model, data)
+    assert set(model.round_metrics.means()) == {"objective"}

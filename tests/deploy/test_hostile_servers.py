@@ -32,7 +32,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, Parcel]:
     """A client of a run, in the folder client/own, and what its server asked it in the first round."""
     folder = tmp_path_factory.mktemp("above")
     link = ByteLink(nodes_of(make_data(), folder / "client"))
-    data = RemoteDataModule(link, link.connected(), "x")
+    data = RemoteDataModule(link, len(link.connected()), run="x")
     model = make_model(FedEM, data)
     model.remote = data.remote
     make_trainer(1).fit(model, data)

@@ -17,7 +17,7 @@ ROUNDS = 12
 
 
 def server(link: ByteLink, participation: float = 0.5) -> tuple[Any, RemoteDataModule]:
-    data = RemoteDataModule(link, link.connected(), "run")
+    data = RemoteDataModule(link, len(link.connected()), run="run")
     model = make_model(FedAvg, data, participation=participation, aggregation=PrivateMean(noise_multiplier=0.1))
     model.remote = data.remote
     return model, data

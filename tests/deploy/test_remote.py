@@ -42,7 +42,7 @@ def servers_models(model: Any) -> dict[str, torch.Tensor]:
 
 def remote(data: FederatedDataModule, folder: Path) -> tuple[RemoteDataModule, ByteLink]:
     link = ByteLink(nodes_of(data, folder))
-    return RemoteDataModule(link, link.connected()), link
+    return RemoteDataModule(link, len(link.connected())), link
 
 
 @EVERY

@@ -25,7 +25,7 @@ def bytes_of(tensors: Models) -> int:
 def log_of(kind: type, folder: Path, rounds: int = 2, **options: object) -> tuple[ByteLink, object]:
     data = make_data(sizes=(11, 12, 13, 20))
     link = ByteLink(nodes_of(data, folder))
-    apart = RemoteDataModule(link, link.connected())
+    apart = RemoteDataModule(link, len(link.connected()))
     model = make_model(kind, apart, **options)
     model.remote = apart.remote
     trainer = make_trainer(rounds, precision="32-true")
@@ -112,8 +112,8 @@ def test_clients_of_other_forms_are_named(tmp_path: Path) -> None:
     for width, name in ((4, "a"), (5, "b")):
         np.savez(tmp_path / f"{name}.npz", x=np.ones((10, width)), y=np.arange(10) % 2)
         nodes.append(Node(load_client(tmp_path / f"{name}.npz"), tmp_path / name))
-    with pytest.raises(UserError, match=r"clients a and b have samples of different forms \(in_shape, raw_shape\)"):
-        RemoteDataModule(ByteLink(nodes), [0, 1])
+    with pytest.raises(UserError, match=r"client b is refused: its samples .* \(in_shape, raw_shape\)"):
+        RemoteDataModule(ByteLink(nodes), 2)
 
 
 def test_the_facts_are_plain(tmp_path: Path) -> None:

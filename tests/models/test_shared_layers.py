@@ -157,7 +157,7 @@ def test_clients_of_their_own(kind: type[nn.Module], method: Any, tmp_path: Path
             nodes = nodes_of(data, tmp_path)
             for node in nodes:
                 node.trust = (kind.__module__,)
-            data = RemoteDataModule(ByteLink(nodes), list(range(len(nodes))))
+            data = RemoteDataModule(ByteLink(nodes), len(nodes))
         torch.manual_seed(0)
         model = method(kind, data.n_clients, batch_size=4, client_optimizer=SGD)
         model.remote = data.remote

@@ -168,6 +168,14 @@ class Contract:
         """
         return self.broadcast(clients)
 
+    def expected_update(self: Algorithm, clients: Tensor, n_train: Tensor) -> Sent | None:
+        """The form of what `client_update` returns: what differs from it is no reply of a client (`deploy`).
+
+        The weights are the largest, and the extras the smallest that they may be. Default: the received models, with
+        the numbers of training samples, `n_train` [C], as weights (Scaffold: an extra, too; Local: None).
+        """
+        return Sent(self.received_models(clients), n_train.clamp(min=1))
+
     def cohort(self: Algorithm, federation: Federation, round_: int) -> Tensor:
         """The cohort of a round, int64, ascending. Default: clients drawn uniformly (q-FFL: by size)."""
         if self.aggregation.samples_independently:

@@ -4,6 +4,7 @@ Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: "FedProto: Federated Prototype Learning 
 2022, arXiv 2105.00243. Algorithm 1, Eq. 6-8.
 """
 
+import copy
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -62,11 +63,24 @@ class FedProto(FederatedAlgorithm):
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_t, rows [1, ...]
         self.add_state("prototypes", torch.zeros(0, 0))
         self.add_state("known", torch.zeros(0, dtype=torch.bool))
+        self._shape: tuple[int, ...] = ()  # Y and d
         self.has_frozen.fill_(True)  # clients have all of the first model from the start
 
     def prepare(self, federation: Federation) -> None:
         """Prototypes need classes."""
         check_classes(self, federation)
+        if self.remote is not None and not self._shape:
+            task: Any = federation.task
+            none = torch.zeros(0, dtype=torch.int64, device=self.device)
+            x = federation.samples.features(none, self.parameter_dtype)
+            network: Any = copy.deepcopy(self.components[0]).eval()
+            outputs, z = network.outputs_and_features(x.new_zeros(1, *x.shape[1:]))
+            self._shape = task.n_classes, z.flatten(outputs.ndim - 1).shape[-1]
+
+    def expected_update(self, clients: Tensor, n_train: Tensor) -> Sent:
+        """Sums of features by class, and numbers of samples."""
+        sums = torch.zeros(len(clients), 1, *self._shape, dtype=self.parameter_dtype)
+        return Sent({"sums": sums, "counts": sums[..., 0]}, torch.ones_like(clients))
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_t <- local SGD; the client sends the sums of its features by class, and the numbers of samples."""

@@ -104,6 +104,11 @@ class HypCluster(FederatedAlgorithm):
         for block in self.blocks(federation, clients):
             self.personalize_block(block)
 
+    def expected_update(self, clients: Tensor, n_train: Tensor) -> Sent:
+        """One of the hypotheses."""
+        one = Sent(self.received_models(clients), n_train.clamp(min=1))
+        return one._replace(group=torch.zeros_like(clients), n_groups=len(self.components))
+
     def transmission(self, clients: Tensor) -> Transmission:
         """All q hypotheses down, one model up from each client."""
         return Transmission(down=len(self.components), up=1)

@@ -42,6 +42,9 @@ class Local(FederatedAlgorithm):
         self.round_metrics.reject(block.clients[~all_finite(trained)])
         self.models.write_finite(block.clients, trained)
 
+    def expected_update(self, clients: Tensor, n_train: Tensor) -> None:
+        """Nothing."""
+
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Each client predicts with its own model."""
         return self.own_models(self.models.read(clients))

@@ -77,6 +77,11 @@ class QFFL(FederatedAlgorithm):
         w = self.broadcast(clients)
         return w | {name: torch.zeros_like(received) for name, received in self.params_of(w).items()}
 
+    def expected_update(self, clients: Tensor, n_train: Tensor) -> Sent:
+        """h_t and F_t are not negative."""
+        none = torch.zeros(len(clients), 1, dtype=self.parameter_dtype)
+        return Sent(self.received_models(clients), torch.ones_like(clients), extras={"h": none, "loss": none})
+
     def server_update(self, means: Means | None, round_: Round) -> None:
         """w <- w - sum_t Delta_t / sum_t h_t; buffers become their mean."""
         if means is None:

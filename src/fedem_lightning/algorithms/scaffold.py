@@ -74,6 +74,11 @@ class Scaffold(FederatedAlgorithm):
         change = flat({name: rows - old[name] for name, rows in new.items()})  # [C, D]
         return Sent(models, (block.counts() > 0).long(), extras={"control": change})
 
+    def expected_update(self, clients: Tensor, n_train: Tensor) -> Sent:
+        """The change of c_t may be anything."""
+        change = self.control.new_full((len(clients), self.control.numel()), -torch.inf)
+        return Sent(self.received_models(clients), torch.ones_like(clients), extras={"control": change})
+
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Lines 16-17: w takes the mean of y; c <- c + |S| / T times the mean change of c_t."""
         if means is not None:

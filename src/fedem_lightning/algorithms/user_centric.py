@@ -145,6 +145,10 @@ class UserCentric(FederatedAlgorithm):
         trained = self.local_solver(self.models.read(block.clients), block, round_)
         return Sent(trained, self.weights[:, block.clients].T)
 
+    def expected_update(self, clients: Tensor, n_train: Tensor) -> Sent:
+        """The server has chosen the weights."""
+        return Sent(self.received_models(clients), self.weights[:, clients].T)
+
     def received_models(self, clients: Tensor) -> Models:
         """Each client's own model, [C, 1, ...]."""
         return self.models.read(clients)
@@ -210,6 +214,8 @@ class UserCentric(FederatedAlgorithm):
         self.noise[clients] = torch.nan
         for t, g in answers(self, GRADIENT, federation, clients, explained or {}, like):
             noise = g.pop(NOISE)
+            if bool((noise < 0).any()):  # no variance, and no honest client's
+                continue
             answered.append(t)
             self.gradients.write_finite(t, g)
             self.noise[t] = noise.masked_fill(~self.gradients.written[t], torch.nan).to(self.noise)

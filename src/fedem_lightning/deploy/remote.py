@@ -1,6 +1,8 @@
 """The server's side: an ordinary run whose client updates and scores come from remote clients."""
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,17 +12,17 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import recipe_of
-from fedem_lightning.algorithms.growth import Remembered
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.deploy import replies
+from fedem_lightning.deploy.forms import Refused
 from fedem_lightning.deploy.state import sent_for_scoring, sent_for_training, sent_with_question, state_of_client
-from fedem_lightning.deploy.wire import Link, Parcel, SummingLink, same_form, unpacked, with_prefix
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.deploy.wire import Link, Parcel, SummingLink
+from fedem_lightning.errors import NoUpdateLeft, require
 from fedem_lightning.evaluation.scores import Scores
 from fedem_lightning.protocol import Algorithm
-from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, first_line
-from fedem_lightning.uploads import decompressed
+from fedem_lightning.rejections import EXCEPTION, NO_ANSWER
 
 NOTHING = Parcel({}, {})
 FEWEST, MOST = 3, 1023
@@ -49,17 +51,18 @@ class RemoteClients:
 
     Args:
         link: to their nodes.
-        nodes: address of each client's node, [T].
-        names: their names, [T]; a client that comes back at another address is known by its name.
+        known: what the clients have said of themselves, by their nodes, in the order of the federation; a client that
+            comes back at another address is known by its name.
         run: the name under which the clients keep their state.
-        started: the clients that have state of this run.
 
     """
 
-    def __init__(self, link: Link, nodes: list[int], names: Sequence[str], run: str, started: set[int]) -> None:
-        self.link, self.nodes, self.run, self.started = link, nodes, run, started
-        self.places = {name: t for t, name in enumerate(names)}
+    def __init__(self, link: Link, known: Mapping[int, dict[str, Any]], run: str) -> None:
+        self.link, self.nodes, self.known, self.run = link, list(known), list(known.values()), run
+        self.started = {t for t, facts in enumerate(self.known) if facts["round"] is not None}
+        self.places = {facts["name"]: t for t, facts in enumerate(self.known)}
         self.strangers: set[int] = set()  # nodes of no client of this run
+        self.said: set[Any] = set()  # whose refusals were said, and of what kind
 
     def check(self, algorithm: Algorithm) -> None:
         """Raises UserError if the link is for sums, and the method, or its options, need more than a sum."""
@@ -82,9 +85,6 @@ class RemoteClients:
             round_: number of the round, from 0.
             more: facts and tensors that each request has, too.
 
-        Raises:
-            UserError: a client says that its user has made a mistake.
-
         """
         self.find_moved()
         waiting = clients.tolist()
@@ -92,18 +92,21 @@ class RemoteClients:
             places, requests = self.requests(algorithm, kind, waiting, round_, more, again)
             waiting = []
             for node, reply in self.link.ask(requests) if requests else ():
-                if reply is not None and reply.facts.get("needs_start") and not again:
+                if reply is not None and reply.facts == replies.START and not again:
                     self.started.discard(places[node])
                     waiting.append(places[node])
                     continue
-                if reply is not None:
-                    self.stop_for_users(places[node], reply.facts)
                 yield places[node], reply
 
-    def stop_for_users(self, client: int, facts: dict[str, Any]) -> None:
-        """Raises UserError if a client says that its user has made a mistake."""
-        if facts.get("is_users"):
-            raise UserError(f"client {list(self.places)[client]}: {facts['error']}")
+    def name(self, client: int) -> str:
+        """A client's name, as messages have it."""
+        return str(self.known[client]["name"])[:80]
+
+    def say(self, client: int, what: str, refused: Refused) -> None:
+        """Warns of a reply that does not count: once for each client and reason, and not if nothing has come."""
+        if refused.reason != NO_ANSWER and (client, refused.reason) not in self.said:
+            self.said.add((client, refused.reason))
+            warnings.warn(f"client {self.name(client)}: {what} is left out ({refused.reason}: {refused})", stacklevel=2)
 
     def requests(
         self,
@@ -129,14 +132,26 @@ class RemoteClients:
         }
 
     def find_moved(self) -> None:
-        """Notes the new addresses of clients that have come back."""
-        new = [node for node in self.link.connected() if node not in self.nodes and node not in self.strangers]
-        for node, facts in descriptions(self.link, new, self.run) if new else ():
-            t = self.places.get(facts["name"])
+        """Notes the new addresses of clients that have come back; nobody takes the place of a client that is there."""
+        there = set(self.link.connected())
+        for node, found in descriptions(self.link, sorted(there - set(self.nodes) - self.strangers), self.run):
+            if isinstance(found, Refused):
+                self._turn_away(node, "a new client", str(found))
+                continue
+            t = self.places.get(found["name"])
             if t is None:
                 self.strangers.add(node)
+            elif self.nodes[t] in there:  # it may be gone, and the link does not know yet
+                self._turn_away(node, f"another client {self.name(t)}", "the client of that name is still connected")
+            elif any(found[key] != self.known[t][key] for key in ("form", "n_train")):
+                self._turn_away(node, f"client {self.name(t)}", "it came back with other samples")
             else:
                 self.nodes[t] = node
+
+    def _turn_away(self, node: int, who: str, line: str) -> None:
+        if line and (node, line) not in self.said:
+            self.said.add((node, line))
+            warnings.warn(f"{who} is refused: {line}", stacklevel=3)
 
     def _request(self, algorithm: FederatedAlgorithm, facts: dict[str, Any], more: Models, start: bool) -> Parcel:
         client = facts["client"]
@@ -153,27 +168,45 @@ class RemoteClients:
         require(not isinstance(self.link, SummingLink), f"secure: {kind} asks clients for more than their updates")
         more = Parcel({"question": question}, {f"given.{name}": tensor for name, tensor in given.items()})
         for t, reply in self.ask(algorithm, "answer", clients, algorithm.statistics.rounds, more):
-            if reply is not None and same_form(found := with_prefix(reply.tensors, "answer."), like):
-                yield torch.tensor([t]), found
+            try:
+                yield torch.tensor([t]), replies.answer_of(reply, like, self.known[t]["n_train"])
+            except Refused as refused:
+                self.say(t, "its answer to the server's question", refused)
 
     def scores(self, algorithm: FederatedAlgorithm, federation: Federation, clients: Tensor) -> Scores:
-        """The scores that clients compute of themselves; NaN for one that does not answer."""
-        place, n = {t: i for i, t in enumerate(clients.tolist())}, len(clients)
-        measures = {split: {m: np.full(n, np.nan) for m in federation.task.measures} for split in SPLITS}
-        columns = {name: np.full(n, np.nan) for name in algorithm.scored_columns}
-        for client, reply in self.ask(algorithm, "score", clients, algorithm.statistics.rounds):
-            if reply is None or "error" in reply.facts:
+        """The scores that clients compute of themselves; NaN for one that gives none, which a warning names."""
+        n, measures, columns = len(clients), federation.task.measures, algorithm.scored_columns
+        missing = dict.fromkeys(clients.tolist(), NO_ANSWER)
+        places = {t: i for i, t in enumerate(missing)}
+        found = Scores(
+            {split: {m: np.full(n, np.nan) for m in measures} for split in SPLITS},
+            {name: np.full(n, np.nan) for name in columns},
+            {split: np.full(n, np.nan) for split in SPLITS},
+        )
+        for t, reply in self.ask(algorithm, "score", clients, algorithm.statistics.rounds):
+            try:
+                facts = replies.scores_of(reply, measures, columns, self.known[t]["n_train"])
+            except Refused as refused:
+                missing[t] = f"{refused.reason}: {refused}" if str(refused) else refused.reason
                 continue
-            for split, found in reply.facts["measures"].items():
-                for measure, value in found.items():
-                    measures[split][measure][place[client]] = value
-            for name, value in reply.facts["columns"].items():
-                columns[name][place[client]] = value
-            for split, size in reply.facts["sizes"].items():
-                known = federation.splits[split]
-                assert isinstance(known, Remembered)  # see `_without_samples`
-                known.n_known[client] = size
-        return Scores(measures, columns)
+            del missing[t]
+            for split in SPLITS:
+                found.sizes[split][places[t]] = facts["sizes"][split]
+                for measure in measures:
+                    found.measures[split][measure][places[t]] = facts["measures"][split][measure]
+            for name, value in facts["columns"].items():
+                found.columns[name][places[t]] = value
+        self._say_missing(missing, n, algorithm.statistics.rounds)
+        return found if missing else found._replace(sizes={s: n.astype(np.int64) for s, n in found.sizes.items()})
+
+    def _say_missing(self, missing: dict[int, str], n_clients: int, round_: int) -> None:
+        if not missing:
+            return
+        n, who = len(missing), ", ".join(f"{self.name(t)} ({why})" for t, why in list(missing.items())[:5])
+        what = f"{n} of {n_clients} clients gave no scores and {'is' if n == 1 else 'are'} left out of the means"
+        if n == n_clients:
+            what = f"none of {n} clients gave scores, so there are no means"
+        warnings.warn(f"evaluation after round {round_}: {what}: {who}{', ...' * (n > 5)}", stacklevel=2)
 
 
 class RemoteUpdates:
@@ -182,27 +215,23 @@ class RemoteUpdates:
     def __init__(self, clients: RemoteClients, algorithm: FederatedAlgorithm, round_: int) -> None:
         self.clients, self.algorithm, self.round_ = clients, algorithm, round_
         self.error: Exception | None = None
+        self._measured: list[dict[str, list[float]]] = []  # of each client whose reply counts
 
     def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
         """The updates of the clients [C]; a client that fails or does not answer is rejected."""
         if isinstance(self.clients.link, SummingLink):
             yield from self._summed(self.clients.link, federation, clients)
             return
-        metrics = self.algorithm.round_metrics
-        replies = self.clients.ask(self.algorithm, "train", clients, self.round_)
-        for t, reply in _in_order(replies, clients.tolist()):
-            client = torch.tensor([t])
-            if reply is None:
-                metrics.reject(client, NO_ANSWER)
-                continue
+        found = self.clients.ask(self.algorithm, "train", clients, self.round_)
+        for t, reply in _in_order(found, clients.tolist()):
             try:
-                update = self._taken(client, reply)
-            except (RuntimeError, LookupError, TypeError, ValueError) as error:  # a reply may hold anything
-                metrics.reject(client, EXCEPTION, first_line(error))
-                self.error = self.error or error
+                update = self._taken(torch.tensor([t]), reply)
+            except Refused as refused:
+                self._reject(t, refused)
                 continue
             self.clients.started.add(t)
-            yield client, update
+            yield torch.tensor([t]), update
+        self._add_measured()
 
     def _summed(
         self, link: SummingLink, federation: Federation, clients: Tensor
@@ -216,12 +245,18 @@ class RemoteUpdates:
         most = int(federation.splits["train"].counts(clients).max())
         found = link.mean(requests, max(1, most))
         for node, t in places.items():
-            if node in found.facts:
-                self._note(found.facts[node])
+            said = found.facts.get(node, found.errors.get(node))
+            try:
+                reply = None if said is None else Parcel(said, {})
+                self._note(t, replies.facts_of(reply, replies.update_form(remote.known[t]["n_train"])))
                 remote.started.add(t)
-            else:
+            except Refused as refused:
+                if node in found.facts:  # its update is in the sum, and nobody can take it out
+                    remote.say(t, f"what it has measured in round {self.round_ + 1}", refused)
+                    continue
                 remote.started.discard(t)  # it may have no state
-                self._failed(t, found.errors.get(node))
+                self._reject(t, refused)
+        self._add_measured()
         if not found.facts:
             return
         one = torch.tensor([next(t for node, t in places.items() if node in found.facts)])
@@ -230,59 +265,63 @@ class RemoteUpdates:
         models = {name: received[name] + torch.from_numpy(mean).to(received[name]) for name, mean in means}
         yield one, Sent(models, torch.tensor([found.weight]))
 
-    def _failed(self, t: int, error: dict[str, Any] | None) -> None:
-        """Rejects a client that sent no update to a sum."""
-        if error is None:
-            self.algorithm.round_metrics.reject(torch.tensor([t]), NO_ANSWER)
-            return
-        self.clients.stop_for_users(t, error)
-        reason = NOT_FINITE if error.get("not_finite") else EXCEPTION
-        self.algorithm.round_metrics.reject(torch.tensor([t]), reason, str(error.get("error", "")))
+    def _reject(self, t: int, refused: Refused) -> None:
+        """Leaves a client's update out of the round; if all fail, the run ends with the first one's error."""
+        self.algorithm.round_metrics.reject(torch.tensor([t]), refused.reason, str(refused))
+        self.clients.say(t, f"its update of round {self.round_ + 1}", refused)
+        if refused.reason == EXCEPTION:
+            self.error = self.error or NoUpdateLeft(f"client {self.clients.name(t)}: {refused}")
 
-    def _note(self, facts: dict[str, Any]) -> None:
-        """Adds what a client has measured."""
-        for name, (total, count) in facts.get("metrics", {}).items():
-            self.algorithm.round_metrics.add_sum(name, float(total), int(count))
-
-    def _taken(self, client: Tensor, reply: Parcel) -> Sent | None:
-        """A client's update; what it reports and measures is noted."""
-        algorithm, facts = self.algorithm, reply.facts
-        if "error" in facts:
-            raise RuntimeError(facts["error"])
-        for name, rows in with_prefix(reply.tensors, "reported.").items():
-            algorithm.get_buffer(name)[client] = rows  # which models it received may follow from them
-        received = algorithm.received_models(client) if algorithm.sends_updates else {}
-        sent = unpacked(reply.tensors, int(facts["n_groups"]), received)
-        if sent is not None and algorithm.compression is not None:
-            models = decompressed(algorithm, with_prefix(reply.tensors, "message."), received)
-            sent = sent._replace(models=models)
-        if sent is not None and algorithm.sends_updates:
-            fits = same_form(sent.models, received) and bool((sent.weights >= 0).all())
-            if not fits:
-                raise ValueError("the update has another form than the models that it answers")
+    def _note(self, t: int, facts: dict[str, Any]) -> None:
+        """Notes what a client has measured, and has rejected itself."""
+        self._measured.append(facts["metrics"])
         for reason, detail in facts["rejected"]:
-            algorithm.round_metrics.reject(client, str(reason), str(detail))
-        self._note(facts)
+            self.algorithm.round_metrics.reject(torch.tensor([t]), reason, detail)
+
+    def _add_measured(self) -> None:
+        """Adds to the round's means what most clients have measured: none of them alone brings a column."""
+        names = Counter(name for metrics in self._measured for name in metrics)
+        for name in (name for name, n in names.items() if 2 * n > len(self._measured)):
+            for total, count in (metrics[name] for metrics in self._measured if name in metrics):
+                self.algorithm.round_metrics.add_sum(name, total, int(count))
+
+    def _taken(self, client: Tensor, reply: Parcel | None) -> Sent | None:
+        """A client's update; what it reports and measures is noted. Refused: nothing of it is."""
+        algorithm, n_train = self.algorithm, self.clients.known[int(client)]["n_train"]
+        facts = replies.facts_of(reply, replies.update_form(n_train))
+        assert reply is not None
+        before = {name: algorithm.get_buffer(name)[client].clone() for name in algorithm.reported}
+        try:
+            for name, rows in replies.reported_of(reply, algorithm, client).items():
+                algorithm.get_buffer(name)[client] = rows  # which models it received may follow from them
+            expected = algorithm.expected_update(client, torch.tensor([n_train]))
+            sent = replies.update_of(reply, algorithm, expected)
+        except Refused:
+            for name, rows in before.items():
+                algorithm.get_buffer(name)[client] = rows
+            raise
+        self._note(int(client), facts)
         return sent
 
     def put_all_back(self) -> None:
         """Nothing: a client that is asked for a round again starts from its state before the round."""
 
 
-def _in_order(replies: Iterator[tuple[int, Any]], clients: list[int]) -> Iterator[tuple[int, Any]]:
+def _in_order(found: Iterator[tuple[int, Any]], clients: list[int]) -> Iterator[tuple[int, Any]]:
     """Replies in the order of the clients, whoever is quicker: sums in another order differ in their last bits."""
     held = dict[int, Any]()
     for t in clients:
         while t not in held:
-            client, reply = next(replies)
+            client, reply = next(found, (t, None))
             held[client] = reply
         yield t, held.pop(t)
 
 
-def descriptions(link: Link, nodes: list[int], run: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """What nodes say of their clients, by node; those that do not answer are left out."""
-    requests = {node: Parcel({"kind": "describe", "run": run}, {}) for node in nodes}
-    for node, reply in link.ask(requests):
-        if reply is not None:
-            require("error" not in reply.facts, f"a client: {reply.facts.get('error')}")
-            yield node, reply.facts
+def descriptions(link: Link, nodes: list[int], run: str) -> Iterator[tuple[int, dict[str, Any] | Refused]]:
+    """What nodes say of their clients, or why that does not count, by node."""
+    request = Parcel({"kind": "describe", "run": run}, {})
+    for node, reply in link.ask(dict.fromkeys(nodes, request)) if nodes else ():
+        try:
+            yield node, replies.description_of(reply)
+        except Refused as refused:
+            yield node, refused

@@ -16,7 +16,6 @@ from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.remote import check_number_in_sum
 from fedem_lightning.deploy.status import Status
 from fedem_lightning.deploy.wire import Link
-from fedem_lightning.errors import require
 from fedem_lightning.records.chosen import data_and_network
 from fedem_lightning.records.configs import read_yaml
 from fedem_lightning.run.cli import GROUPS  # with it come the resolvers of the configurations
@@ -109,20 +108,6 @@ class RoundLines(pl.Callback):
         print(time.strftime("%H:%M:%S"), line, flush=True)
 
 
-def wait_for(link: Link, n_clients: int, patience: float) -> None:
-    """Returns once as many nodes are there.
-
-    Raises:
-        UserError: they are not there in time.
-
-    """
-    end = time.monotonic() + patience
-    while len(link.connected()) < n_clients:
-        n = len(link.connected())
-        require(time.monotonic() < end, f"clients: {n} of {n_clients} were there after {patience:g} seconds")
-        time.sleep(1)
-
-
 class JoinedClients(RemoteDataModule):
     """The clients that are there when the run begins: the dataset of a deployed run's configuration.
 
@@ -133,9 +118,7 @@ class JoinedClients(RemoteDataModule):
 
     def __init__(self, run: str) -> None:
         assert _serving is not None  # `run_on` has set it
-        link = _serving.link
-        wait_for(link, _serving.n_clients, _serving.patience)
-        super().__init__(link, link.connected(), run)
+        super().__init__(_serving.link, _serving.n_clients, _serving.patience, run)
 
 
 def _run_name(folder: Path) -> str:

@@ -62,6 +62,7 @@ class Scores(NamedTuple):
 
     measures: dict[str, dict[str, np.ndarray]]  # split -> measure -> float64 [C]; NaN without samples
     columns: dict[str, np.ndarray]  # columns that their adaptation adds, float64 [C]
+    sizes: dict[str, np.ndarray]  # split -> numbers of samples [C]; NaN: a client of its own that gave no scores
     samples: SampleScores | None = None  # of their test samples; None: not asked for, or too many
 
 
@@ -127,7 +128,8 @@ def _score(
         for split, metric in metrics.items()
     }
     processes.sum([*columns.values(), *(kept.values for kept in (samples, predictions) if kept is not None)])
-    return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()}, samples)
+    sizes = {split: federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS}
+    return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()}, sizes, samples)
 
 
 def models_scored(
@@ -172,14 +174,12 @@ def all_scored_clients(algorithm: Algorithm, federation: Federation) -> Tensor:
 
 def curve_metrics(algorithm: Algorithm, federation: Federation, splits: Sequence[str] = SPLITS) -> dict[str, float]:
     """Metrics logged during training: scores of the seen clients on every split, weighted by training samples."""
-    clients = scored_clients(algorithm, federation)
-    n_train = federation.splits["train"].counts(clients).cpu().numpy()
-    metrics = {}
-    found = score(algorithm, federation, clients).measures
+    found = score(algorithm, federation, scored_clients(algorithm, federation))
+    n_train = found.sizes["train"]
+    metrics = {} if algorithm.remote is None else {"scored_clients": float(np.isfinite(n_train).sum())}
     for split in splits:
-        n_scored = federation.splits[split].counts(clients).cpu().numpy()
-        for measure, values in found[split].items():
-            sums = summarize(values, n_train, n_scored, HIGHER_IS_BETTER[measure])
+        for measure, values in found.measures[split].items():
+            sums = summarize(values, n_train, found.sizes[split], HIGHER_IS_BETTER[measure])
             if sums:
                 metrics[f"{split}/{measure}"] = sums["weighted"]
             if sums and measure == federation.task.measures[0]:
@@ -208,12 +208,12 @@ def client_table(algorithm: Algorithm, federation: Federation, own_data: Federat
     base = None if algorithm.remote is not None else majority(federation, clients)
     with torch.inference_mode(False):  # its tensor is written to outside of inference
         predictions = Predictions.of(federation, clients) if base is not None and base.imbalanced else None
-    measures, columns, samples = score(algorithm, federation, clients, own_data, True, predictions)
+    measures, columns, sizes, samples = score(algorithm, federation, clients, own_data, True, predictions)
     table = pd.DataFrame(
         {
             "id": [federation.names[t] for t in rows],
             "population": np.where(federation.seen.cpu().numpy()[rows], "seen", "unseen"),
-            **{f"n_{split}": federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS},
+            **{f"n_{split}": n for split, n in sizes.items()},
         }
     )
     if algorithm.faults is not None:

@@ -21,7 +21,8 @@ def summarize(
     A client whose value is NaN is worse than all others, and counts: means over such clients are NaN.
 
     Args:
-        values: [T]; n_train: numbers of training samples [T]; n_scored: numbers of scored samples [T].
+        values: [T]; n_train: numbers of training samples [T]; n_scored: numbers of scored samples [T], NaN
+            for a client whose scores have not come: it is left out, too.
         higher_is_better: whether the smallest values are the worst.
 
     Returns:
@@ -48,7 +49,7 @@ def summarize(
 def summarize_table(table: pd.DataFrame, split: str) -> dict[str, dict[str, float]]:
     """Summary of every measure on `split` over the table's clients, see `summarize`; empty if no client has samples."""
     n_train, n_scored = table["n_train"].to_numpy(), table[f"n_{split}"].to_numpy()
-    if not n_scored.any():
+    if not (n_scored > 0).any():
         return {}
     return {
         measure: summarize(table[column].to_numpy(), n_train, n_scored, better)

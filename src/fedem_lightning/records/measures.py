@@ -1,11 +1,13 @@
 """Names of scores and splits, as the files of a run and reports have them."""
 
+import math
 from collections.abc import Iterable
 
 SPLITS = ("train", "val", "test")
 """Names of the splits; their positions are the codes 0, 1, 2 used in arrays."""
 
 HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False}
+RANGES = {"accuracy": (0.0, 1.0), "loss": (0.0, math.inf), "mse": (0.0, math.inf)}
 
 _SHOWN = {"mse": (1.0, "squared error"), "accuracy": (100.0, "accuracy, %"), "loss": (1.0, "loss, nats")}
 """Factor and unit of each measure, in the order in which one is preferred."""
