@@ -167,11 +167,18 @@ class RemoteClients:
         kind = type(algorithm).__name__
         require(not isinstance(self.link, SummingLink), f"secure: {kind} asks clients for more than their updates")
         more = Parcel({"question": question}, {f"given.{name}": tensor for name, tensor in given.items()})
+        errors, answered = list[str](), False
         for t, reply in self.ask(algorithm, "answer", clients, algorithm.statistics.rounds, more):
             try:
-                yield torch.tensor([t]), replies.answer_of(reply, like, self.known[t]["n_train"])
+                answer = replies.answer_of(reply, like, self.known[t]["n_train"])
             except Refused as refused:
                 self.say(t, "its answer to the server's question", refused)
+                errors += [f"client {self.name(t)}: {refused}"] * (refused.reason == EXCEPTION)
+                continue
+            answered = True
+            yield torch.tensor([t]), answer
+        if errors and not answered:
+            raise NoUpdateLeft(errors[0])
 
     def scores(self, algorithm: FederatedAlgorithm, federation: Federation, clients: Tensor) -> Scores:
         """The scores that clients compute of themselves; NaN for one that gives none, which a warning names."""
