@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("flwr", reason="the app is for Flower")
 
-from fedem_lightning.deploy.data import save_client
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fedem_lightning.data.one_client import save_client
