@@ -6,6 +6,7 @@ fails. docs/adding_an_algorithm.md, which is a project of its own, is followed i
 
 import ast
 import contextlib
+import importlib
 import itertools
 import re
 import runpy
@@ -384,6 +385,11 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
             return train(here, monkeypatch, arguments)
         case ["python", "-m", "fedem_lightning.report", *arguments]:
             return report_command([str(here / "finished") if re.match(r"DIR\b|runs/", a) else a for a in arguments])
+        case ["python", "-m", module, "fedem_state/clinic-1", *_]:
+            importlib.import_module(module)._parser().parse_args(
+                words[3:]
+            )  # tests/deploy/test_clients_models.py runs it
+            return None
         case ["python", "-m", "fedem_lightning.export", "RUN", *_]:
             return None  # the form of the command; what stands below it runs
         case ["python", "-m", "fedem_lightning.export", _, *arguments]:
