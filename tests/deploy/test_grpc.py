@@ -173,6 +173,18 @@ def test_a_second_process_of_a_client_takes_the_place_of_the_first() -> None:
             assert not second
 
 
+def test_a_client_cannot_answer_under_the_name_of_another(folder: Path) -> None:
+    def other(request: Parcel) -> Parcel:
+        return Parcel({"name": "Ärzte", "n_train": 5}, {})
+
+    clinic = folder / "clients" / "clinic 3"
+    with GrpcLink("127.0.0.1:0", folder / "server", 10.0) as link, client(link, other, "Ärzte", clinic):
+        until(link.connected)
+        ((_, reply),) = link.ask({0: request()})
+        assert reply is not None
+        assert reply.facts == {"error": "the certificate of 'clinic 3' is none for another name"}
+
+
 def test_a_second_server_at_a_port_is_refused() -> None:
     with GrpcLink("127.0.0.1:0", None, 10.0) as link, pytest.raises(UserError, match="cannot listen at"):
         GrpcLink(f"127.0.0.1:{link.port}", None, 10.0)

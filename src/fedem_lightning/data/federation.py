@@ -216,7 +216,7 @@ class Federation:
         return cls.from_samples(Arrays(as_tensor(x), as_tensor(y)), client, split, **more)
 
     def __repr__(self) -> str:
-        n = sum(len(split) for split in self.splits.values())
+        n = sum(int(split.counts().sum()) for split in self.splits.values())  # of a deployment, those to train on
         what = self.notes.get("images") or f"samples of shape {self.in_shape}"
         return f"Federation({self.n_clients} clients, {n} {what}, {type(self.task).__name__})"
 

@@ -40,7 +40,11 @@ def parser() -> argparse.ArgumentParser:
         "demo", help="a federation on this machine, each client a process (5 at most, by default)"
     )
     server = commands.add_parser("server", help="the server: it waits for its clients, runs once, and ends")
-    client = commands.add_parser("client", help="a client with its own samples: it answers until it is stopped")
+    client = commands.add_parser(
+        "client",
+        help="a client with its own samples: it answers until it is stopped",
+        epilog="its model: python -m fedem_lightning.predict, evaluate or export, on the folder of its --state",
+    )
     keys = commands.add_parser("keys", help="certificates for a server and its clients")
     status = commands.add_parser("status", help="what a server or client does; exit code 2 if nothing")
     app = commands.add_parser("app", help="writes the Flower app, for `flwr run` on a federation that is there")

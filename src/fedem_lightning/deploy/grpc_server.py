@@ -155,7 +155,7 @@ class GrpcLink:
             answered = int.from_bytes(content[:NUMBER])
             self.received_bytes += len(content)
             if self._forget(number, answered):  # else it comes too late
-                self._replies.put((answered, number, _readable(content[NUMBER:])))
+                self._replies.put((answered, number, self._read(number, content[NUMBER:])))
         end = time.monotonic() + HOLD
         with self._changed:
             node = self._nodes[number]
@@ -169,6 +169,17 @@ class GrpcLink:
             asked, parcel = node.asked
         self.sent_bytes += len(parcel)
         return asked.to_bytes(NUMBER) + parcel
+
+    def _read(self, node: int, content: bytes) -> Parcel:
+        """The parcel that a client has sent; one with an error if it is none, or names another client."""
+        try:
+            parcel = Parcel.from_bytes(content)
+            name = parcel.facts.get("name", self.name(node))
+        except Exception as error:  # a client may send anything
+            return Parcel({"error": f"an unreadable reply ({type(error).__name__})"}, {})
+        if self.keys is not None and name != self.name(node):
+            return Parcel({"error": f"the certificate of {self.name(node)!r} is none for another name"}, {})
+        return parcel
 
     def _beat(self, content: bytes, context: grpc.ServicerContext) -> bytes:
         """Notes that a client is there, or, with b"leave", that it goes."""
@@ -203,11 +214,3 @@ class GrpcLink:
                 return number, session
             self._nodes[len(self._nodes)] = Caller(name, session, now)
             return len(self._nodes) - 1, session
-
-
-def _readable(content: bytes) -> Parcel:
-    """The parcel that a client has sent; one with an error if it is none."""
-    try:
-        return Parcel.from_bytes(content)
-    except Exception as error:  # a client may send anything
-        return Parcel({"error": f"an unreadable reply ({type(error).__name__})"}, {})

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf, open_dict
 from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.remote import check_number_in_sum
 from fedem_lightning.deploy.status import Status
-from fedem_lightning.deploy.wire import Link
+from fedem_lightning.deploy.wire import Counted, Link
 from fedem_lightning.records.chosen import data_and_network
 from fedem_lightning.records.configs import read_yaml
 from fedem_lightning.run.cli import GROUPS  # with it come the resolvers of the configurations
@@ -30,6 +30,7 @@ class _Serving:
     link: Link
     n_clients: int  # that must be there
     patience: float  # seconds in which they must appear
+    traffic: Counted | None  # of a link that counts what it sends
     status: dict[str, Any]  # what the status file says
 
 
@@ -61,12 +62,13 @@ def run_on(
 
     """
     global _serving
+    traffic = link if isinstance(link, Counted) else None
     if secure:
         check_number_in_sum(n_clients)
         from fedem_lightning.deploy.secure import SecureLink
 
         link = SecureLink(link)
-    _serving = _Serving(link, n_clients, patience, {"state": "waits for clients", "clients": 0})
+    _serving = _Serving(link, n_clients, patience, traffic, {"state": "waits for clients", "clients": 0})
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = compose("config", words, return_hydra_config=True)
     chosen = config.hydra.runtime.choices
@@ -80,7 +82,7 @@ def run_on(
         config.trainer.devices, config.trainer.accelerator = 1, "cpu"  # the server only averages
         config.trainer.enable_progress_bar = False  # a line a round is printed instead
         config.callbacks.lines = {"_target_": f"{__name__}.RoundLines"}
-        if not any(word.startswith("callbacks") for word in words):
+        if not any(word.lstrip("+~").startswith(("callbacks=", "callbacks.checkpoint")) for word in words):
             config.callbacks.checkpoint.every_n_rounds = 1  # rounds are slow, and clients keep two states only
         # the clients' data are what the words name, if they name any
         config.chosen_for = {data_and_network(select): chosen_for or {}}
@@ -101,11 +103,14 @@ class RoundLines(pl.Callback):
         """Prints how many clients took part, and how long the round took."""
         found = {name: int(trainer.callback_metrics.get(name, 0)) for name in ("cohort", "rejected")}
         took, now = found["cohort"] - found["rejected"], trainer.current_epoch + 1
+        line = f"{took} of {found['cohort']} clients, {time.monotonic() - self.began:.1f} s"
         if _serving is not None:
             _serving.status.update(state=f"round {now} of {trainer.max_epochs}", clients=took)
-        seconds = f"{time.monotonic() - self.began:.1f} s"
-        line = f"round {now} of {trainer.max_epochs}: {took} of {found['cohort']} clients, {seconds}"
-        print(time.strftime("%H:%M:%S"), line, flush=True)
+            if _serving.traffic is not None:
+                bytes_ = {"sent": _serving.traffic.sent_bytes, "received": _serving.traffic.received_bytes}
+                _serving.status.update(bytes_)
+                line += "".join(f", {n / 1e6:.1f} MB {name} so far" for name, n in bytes_.items())
+        print(time.strftime("%H:%M:%S"), f"round {now} of {trainer.max_epochs}: {line}", flush=True)
 
 
 class JoinedClients(RemoteDataModule):

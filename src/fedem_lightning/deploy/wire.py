@@ -51,6 +51,14 @@ class Link(Protocol):
 
 
 @runtime_checkable
+class Counted(Protocol):
+    """A link that counts all that it sends and receives, headers of parcels included."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+@runtime_checkable
 class SummingLink(Link, Protocol):
     """A link over which the server can learn sums of updates, and nothing else of them."""
 
