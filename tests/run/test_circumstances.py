@@ -23,8 +23,8 @@ from fedem_lightning.startup.loading import loading
 DEADLINE = "--deadline: expected a number above 0 and below 1e+09"
 ADDRESS = "--server: expected HOST:PORT with a port from 1 to 65535"
 WRONG = {
-    "server --clients 2 --port 99999": "--port: expected a whole number of at least 1 and below 65536, got 99999",
-    "server --clients 2 --port -1": "--port: expected a whole number of at least 1 and below 65536, got -1",
+    "server --clients 2 --port 99999": "--port: expected a whole number of at least 0 and below 65536, got 99999",
+    "server --clients 2 --port -1": "--port: expected a whole number of at least 0 and below 65536, got -1",
     "server --clients 0": "--clients: expected a whole number of at least 1, got 0",
     "server --clients 2 --patience nan": "--patience: expected a number at least 0 and below 1e+09, got nan",
     "server --clients 2 --deadline inf": f"{DEADLINE}, got inf",
