@@ -30,8 +30,8 @@ from fedem_lightning.deploy.__main__ import main
 from fedem_lightning.deploy.keys import make_keys
 from fedem_lightning.run.command_line import composed
 
-N_CLIENTS, ROUNDS = 3, 25
-TIMEOUT = 180.0
+N_CLIENTS, ROUNDS = 3, 120
+TIMEOUT = 300.0
 """Seconds in which a run must end."""
 WORDS = ["dataset=digits", "backbone=mlp", f"trainer.max_epochs={ROUNDS}", "callbacks.live=null"]
 CONTEXT: Any = multiprocessing.get_context("forkserver")
