@@ -115,5 +115,8 @@ def test_flwr_run_trains_on_a_federation_of_flowers_own_commands(flower: Process
     assert (folder / "results.json").is_file(), said
     assert json.loads((folder / "results.json").read_text())["rounds"] == 1
     folder, said = flwr_run(flower, "clear", secure=False)
-    assert not (folder / "results.json").exists()
-    assert "client 0: require_secure: this client sends updates only in a sum that hides them" in said
+    assert (folder / "results.json").is_file(), said
+    faults = json.loads((folder / "results.json").read_text())["faults"]  # the others go on without it
+    assert faults["counts"] == {"exception": 1}
+    assert faults["clients"][0]["name"] == "0"
+    assert "require_secure: this client sends updates only in a sum that hides them" in faults["clients"][0]["detail"]
