@@ -21,6 +21,7 @@ pytest.importorskip("grpc", reason="deploy needs the extra deploy")
 from fedem_lightning.data.one_client import save_client
 from fedem_lightning.deploy.__main__ import main, parser
 from fedem_lightning.deploy.commands import folder_of
+from fedem_lightning.deploy.status import Status
 from fedem_lightning.run.command_line import composed
 from helpers.federations import make_data
 
@@ -42,6 +43,7 @@ ROOT = Path(__file__).parents[2]
         (["client", "--data", "none.npz", "--server", "127.0.0.1:1"], "give --keys FOLDER"),
         (["keys", "k", "--client", "a"], "--server: name the hosts"),
         (["keys", "k", "--server", "h", "--days", "0"], "--days: expected a whole number of at least 1"),
+        (["keys", ".", "--remove", "a"], "server lacks clients.json"),
         (["status", "."], "no server and no client runs there"),
         (["app", "."], ". is there already"),
         (["client"], "--data"),
@@ -120,6 +122,19 @@ def in_session(leader: int) -> list[int]:
         if int(session) == leader and state != "Z":
             found.append(int(path.parent.name))
     return found
+
+
+def test_the_status_of_a_process_that_was_killed_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Status(tmp_path, lambda: {"state": "round 3 of 9"}):
+        main(["status", str(tmp_path)])
+        assert capsys.readouterr().out.startswith("round 3 of 9, pid ")
+        text = (tmp_path / "status.json").read_text()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / "status.json").write_text(text.replace(str(os.getpid()), str(ended.pid)))
+    with pytest.raises(SystemExit):
+        main(["status", str(tmp_path)])
+    assert "killed; it last said: round 3 of 9" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")

@@ -17,7 +17,7 @@ import torch
 from fedem_lightning.deploy import grpc_client, grpc_server
 from fedem_lightning.deploy.grpc_client import serve
 from fedem_lightning.deploy.grpc_server import SERVICE, GrpcLink
-from fedem_lightning.deploy.keys import CERTIFICATE, CLIENTS, KEY, Keys, allowed, digest_of, make_keys
+from fedem_lightning.deploy.keys import CERTIFICATE, CLIENTS, KEY, Keys, allowed, digest_of, make_keys, remove_clients
 from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.errors import UserError
 
@@ -120,7 +120,8 @@ def test_a_server_with_another_authority_is_not_answered(folder: Path, tmp_path:
     ours = folder / "clients" / "clinic 3"
     with GrpcLink("127.0.0.1:0", tmp_path / "server", 10.0) as link, client(link, doubled, "?", ours) as said:
         until(lambda: said)
-        assert "does not answer" in said[0]
+        assert isinstance(said[0], UserError)
+        assert "its certificate is not of the authority in ca.pem" in str(said[0])
         assert link.connected() == []
 
 
@@ -132,12 +133,30 @@ def test_a_client_that_was_struck_off_the_list_or_got_a_new_certificate_is_refus
         with pytest.raises(grpc.RpcError) as failed:
             raw(link, grpc.ssl_channel_credentials(old.authority, old.key, old.certificate))
         assert failed.value.code() == grpc.StatusCode.PERMISSION_DENIED
-        (tmp_path / "server" / CLIENTS).write_text("{}")
+        remove_clients(tmp_path, ["b"])
         with client(link, doubled, "?", tmp_path / "clients" / "b") as said:
             until(lambda: said)
             assert isinstance(said[0], UserError)
             assert "its list of clients does not have 'b' with this certificate" in str(said[0])
         assert link.connected() == []
+
+
+def test_a_list_of_clients_that_somebody_breaks_stays_in_force_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_keys(tmp_path, ["127.0.0.1"], ["a", "b"], 30, renew=False)
+    with GrpcLink("127.0.0.1:0", tmp_path / "server", 10.0) as link:
+        (tmp_path / "server" / CLIENTS).write_text('{"a": "1",\n}')
+        with client(link, doubled, "?", tmp_path / "clients" / "b"):
+            until(link.connected)
+            ((_, reply),) = link.ask({0: request()})
+            assert reply is not None
+            assert reply.facts == {"was": "train"}
+    assert capsys.readouterr().out.count("clients.json is no JSON; the clients of the list before may still join") == 1
+    with pytest.raises(UserError, match="is no JSON"):
+        GrpcLink("127.0.0.1:0", tmp_path / "server", 10.0)
+    with pytest.raises(UserError, match="is no JSON"):
+        remove_clients(tmp_path, ["a"])
 
 
 def test_keys_are_not_overwritten_and_only_their_owner_reads_them(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     keys.add_argument("folder", type=Path, metavar="DIR", help="where they go; later calls add clients")
     keys.add_argument("--server", nargs="+", default=[], metavar="HOST", help="names by which clients reach the server")
     keys.add_argument("--client", nargs="+", default=[], metavar="NAME", help="clients that may join")
+    keys.add_argument("--remove", nargs="+", default=[], metavar="NAME", help="clients that may no longer join")
     keys.add_argument("--days", type=int, default=365, help="for which the certificates are valid (365)")
     keys.add_argument("--renew", action="store_true", help="new certificates; a client's old one is refused then")
     status.add_argument("folder", type=Path, metavar="DIR", help="of the run, or of the client's state")

@@ -62,7 +62,7 @@ class Client(NamedTuple):
         node = Node(federation, folder, self.trust, self.require_secure)
         answers = Answers(node)
         with ExitStack() as stack:
-            stack.enter_context(only_run_in(folder))
+            stack.enter_context(only_run_in(folder, "--state"))
             stack.enter_context(Status(folder, answers.facts))
             say(f"{name}: {federation}; state in {folder}")
             serve(answers, self.server, name, self.keys, say)

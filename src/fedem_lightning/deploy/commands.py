@@ -11,6 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fedem_lightning.deploy.status import show_status
 from fedem_lightning.errors import require, require_number, require_whole
+from fedem_lightning.startup.loading import loading
 
 LOOPBACK = ("127.0.0.1", "localhost")
 """Addresses that no other machine reaches."""
@@ -29,10 +30,11 @@ def of(name: str) -> Callable[[argparse.Namespace], None]:
 
 def demo(chosen: argparse.Namespace) -> None:
     """A federation on this machine."""
-    from fedem_lightning.deploy.demo import demonstrate
-
     _check_waiting(chosen)
     require_whole("--clients", chosen.clients, at_least=1)
+    with loading():
+        from fedem_lightning.deploy.demo import demonstrate
+
     folder, words = folder_of(chosen.words)
     program = ["demo", "--clients", str(chosen.clients), *_waiting(chosen)]
     demonstrate(words, folder, chosen.clients, chosen.deadline, chosen.secure, program)
@@ -40,14 +42,15 @@ def demo(chosen: argparse.Namespace) -> None:
 
 def server(chosen: argparse.Namespace) -> None:
     """Listens for clients, and runs once."""
-    from fedem_lightning.deploy.grpc_server import GrpcLink
-    from fedem_lightning.deploy.server import run_on
-
     _check_waiting(chosen)
     require_number("--patience", chosen.patience, at_least=0.0, below=_LONGEST_WAIT)
     require_whole("--clients", chosen.clients, at_least=1)
     require_whole("--port", chosen.port, at_least=0, below=_PORTS)
     _check_trust(chosen, chosen.host, f"--host {chosen.host}")
+    with loading():
+        from fedem_lightning.deploy.grpc_server import GrpcLink
+        from fedem_lightning.deploy.server import run_on
+
     folder, words = folder_of(chosen.words)
     program = ["server", "--clients", str(chosen.clients), "--host", chosen.host, "--port", str(chosen.port)]
     program += ["--insecure"] if chosen.keys is None else ["--keys", str(chosen.keys.resolve())]
@@ -59,11 +62,12 @@ def server(chosen: argparse.Namespace) -> None:
 
 def client(chosen: argparse.Namespace) -> None:
     """Answers a server, until it is stopped."""
-    from fedem_lightning.deploy.client import Client, say
-
     host = _host_of("--server", chosen.server)
     require_whole("--n-classes", chosen.n_classes, at_least=0)
     _check_trust(chosen, host, f"--server {chosen.server}")
+    with loading():
+        from fedem_lightning.deploy.client import Client, say
+
     given = {name: getattr(chosen, name) for name in Client._fields}
     try:
         Client(**given | {"trust": tuple(chosen.trust)}).run()
@@ -73,9 +77,14 @@ def client(chosen: argparse.Namespace) -> None:
 
 def keys(chosen: argparse.Namespace) -> None:
     """Certificates for the server and for clients."""
-    from fedem_lightning.deploy.keys import make_keys
+    from fedem_lightning.deploy.keys import CLIENTS, make_keys, remove_clients
 
     require_whole("--days", chosen.days, at_least=1, below=_LONGEST_VALID)
+    if chosen.remove:
+        require(not chosen.client and not chosen.server, "--remove: leave out --client and --server")
+        remove_clients(chosen.folder, chosen.remove)
+        print(f"{chosen.folder / 'server' / CLIENTS}: {', '.join(chosen.remove)} may no longer join")
+        return
     for folder in make_keys(chosen.folder, chosen.server, chosen.client, chosen.days, chosen.renew):
         print(f"written: {folder}")
     print(f"{chosen.folder / 'authority'} makes new clients: keep it secret, and apart from the server")

@@ -93,6 +93,11 @@ def _line(error: Any, server: str) -> str:
 
     """
     code, details = error.code(), " ".join(str(error.details()).split())[:300]
+    if "handshake failed" in details.lower() and "certificate" in details.lower():
+        why = "its certificate is not of the authority in ca.pem, or for another name than the one in --server"
+        raise UserError(f"the server {server} is not the one that --keys are for: {why}") from None
     if code in REFUSED:
         raise UserError(f"the server {server} refuses this client: {details}") from None
+    if "Socket closed" in details:
+        return f"the server {server} closes the connection: it expects certificates, or those of another authority"
     return f"the server {server} does not answer ({details})"

@@ -65,6 +65,8 @@ class GrpcLink:
         self._nodes = dict[int, Caller]()  # by their numbers, which stay with a name
         self._replies = queue.Queue[tuple[int, int, Parcel]]()
         self._number, self._closed = 0, False
+        self._allowed = dict[str, str]()  # the newest list of clients that could be read
+        self._broken = ""  # what is wrong with a newer one
         self._server = grpc.server(ThreadPoolExecutor(MOST_CALLS), options=[*OPTIONS, ("grpc.so_reuseport", 0)])
         calls = {"Next": grpc.unary_unary_rpc_method_handler(self._next)}
         calls["Beat"] = grpc.unary_unary_rpc_method_handler(self._beat)
@@ -76,7 +78,7 @@ class GrpcLink:
             if self.keys is None:
                 return self._server.add_insecure_port(self.address)
             authority, certificate, key = Keys.read(self.keys)
-            allowed(self.keys)  # what is wrong with it is said now
+            self._allowed = allowed(self.keys)  # what is wrong with it is said now
             tls = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
             return self._server.add_secure_port(self.address, tls)
         except RuntimeError:
@@ -170,6 +172,17 @@ class GrpcLink:
         self.sent_bytes += len(parcel)
         return asked.to_bytes(NUMBER) + parcel
 
+    def _list(self, keys: Path) -> dict[str, str]:
+        """The clients that may join; if somebody has broken the list, the earlier one stays in force."""
+        try:
+            self._allowed = allowed(keys)
+            self._broken = ""
+        except UserError as error:
+            if self._broken != str(error):
+                self._broken = str(error)
+                print(f"warning: {error}; the clients of the list before may still join", flush=True)
+        return self._allowed
+
     def _read(self, node: int, content: bytes) -> Parcel:
         """The parcel that a client has sent; one with an error if it is none, or names another client."""
         try:
@@ -196,7 +209,7 @@ class GrpcLink:
         if self.keys is not None:
             certificate = context.auth_context()["x509_pem_cert"][0]
             name = name_of(certificate)
-            if allowed(self.keys).get(name) != digest_of(certificate):
+            if self._list(self.keys).get(name) != digest_of(certificate):
                 line = f"its list of clients does not have {name!r} with this certificate"
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, line)
         now = time.monotonic()

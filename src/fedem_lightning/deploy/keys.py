@@ -93,9 +93,21 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str], days: 
         _write(target, authority, pair)
         known[name] = digest_of(pair[0])
         written.append(target)
-    with replacing(server / CLIENTS) as path:  # last: a client on the list has its files
-        path.write_text(json.dumps(known, indent=1, ensure_ascii=False), encoding="utf-8")
+    _save(server, known)  # last: a client on the list has its files
     return written
+
+
+def remove_clients(folder: Path, names: Sequence[str]) -> None:
+    """Takes clients off the list of those that may join; a server that runs refuses them from then on.
+
+    Raises:
+        UserError: one is not on the list; none was removed.
+
+    """
+    known = allowed(folder / "server")
+    for name in names:
+        require(name in known, f"--remove: {folder / 'server' / CLIENTS} does not have {name!r}")
+    _save(folder / "server", {name: digest for name, digest in known.items() if name not in names})
 
 
 def allowed(folder: Path) -> dict[str, str]:
@@ -108,6 +120,11 @@ def allowed(folder: Path) -> dict[str, str]:
     path = folder / CLIENTS
     require(path.is_file(), f"--keys: {folder} lacks {CLIENTS}, the list of the clients that may join")
     return _known(folder)
+
+
+def _save(server: Path, known: dict[str, str]) -> None:
+    with replacing(server / CLIENTS) as path:
+        path.write_text(json.dumps(known, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def _known(folder: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -56,7 +57,7 @@ class Status:
     def _write(self, facts: dict[str, Any]) -> None:
         try:
             with replacing(self.folder / NAME) as path:
-                path.write_text(json.dumps({**facts, "time": time.time(), "pid": os.getpid()}, indent=1))
+                path.write_text(json.dumps({**facts, "time": time.time(), **_process()}, indent=1))
         except UserError:
             return  # a full disk ends no run here; the file grows old, which is what a health check sees
 
@@ -68,7 +69,7 @@ def show_status(folder: Path) -> None:
         folder: of the run, or of the client's state.
 
     Raises:
-        UserError: it does nothing now: it has ended, or has not been heard of for `FRESH` seconds.
+        UserError: it does nothing now: it has ended, its process is gone, or it was not heard of for `FRESH` seconds.
 
     """
     path = folder / NAME
@@ -76,9 +77,24 @@ def show_status(folder: Path) -> None:
     try:
         facts = json.loads(path.read_text())
         age = time.time() - float(facts.pop("time"))
-        state = str(facts.pop("state"))
+        state, process = str(facts.pop("state")), (facts.pop("host"), facts["pid"])
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is no status of a server or a client") from None
     require(state != "ended", f"{folder}: ended {age:.0f} seconds ago")
+    require(process[0] != socket.gethostname() or _there(process[1]), f"{folder}: killed; it last said: {state}")
     require(age < FRESH, f"{folder}: not heard of for {age:.0f} seconds; it last said: {state}")
     print(", ".join([state, *(f"{key} {value}" for key, value in facts.items())]))
+
+
+def _process() -> dict[str, Any]:
+    return {"pid": os.getpid(), "host": socket.gethostname()}
+
+
+def _there(pid: Any) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True

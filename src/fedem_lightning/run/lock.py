@@ -19,10 +19,14 @@ _TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\..+\.ckpt\.tmp|\.clients\.parquet\.tmp
 
 
 @contextmanager
-def only_run_in(folder: Path) -> Iterator[None]:
+def only_run_in(folder: Path, option: str = "run_dir") -> Iterator[None]:
     """Within it no other process can run in this folder; the first process of several takes the lock for all.
 
     The system drops the lock when the process ends, however it ends. The file only says who has it.
+
+    Args:
+        folder: of the run.
+        option: by which the user has named it.
 
     Raises:
         UserError: another process has the lock, or the folder cannot be written to.
@@ -35,7 +39,7 @@ def only_run_in(folder: Path) -> Iterator[None]:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        with _taken(folder):
+        with _taken(folder, option):
             _remove_temporaries(folder)
             yield
     finally:
@@ -45,9 +49,9 @@ def only_run_in(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _taken(folder: Path) -> Iterator[None]:
+def _taken(folder: Path, option: str) -> Iterator[None]:
     path = folder / LOCK
-    while not _is_at(file := _locked(path), path):  # its last owner has removed it in between
+    while not _is_at(file := _locked(path, option), path):  # its last owner has removed it in between
         file.close()
     try:
         with writing(path):
@@ -62,7 +66,7 @@ def _taken(folder: Path) -> Iterator[None]:
             file.close()
 
 
-def _locked(path: Path) -> TextIO:
+def _locked(path: Path, option: str) -> TextIO:
     with writing(path):
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+")
     try:
@@ -70,7 +74,7 @@ def _locked(path: Path) -> TextIO:
     except BlockingIOError:
         with file:
             owner = " ".join(file.read(200).split())
-        raise UserError(f"run_dir: {path.parent}: another process ({owner or 'just begun'}) is running it") from None
+        raise UserError(f"{option}: {path.parent}: another process ({owner or 'just begun'}) is running it") from None
     except OSError:  # a file system without locks
         pass
     return file
