@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,8 +42,8 @@ from fedem_lightning.export import main as export
 from fedem_lightning.personalize import main as personalize
 from fedem_lightning.predict import main as predict
 from helpers.conformance import EVERY, Row
-from helpers.federations import make_data, make_model, make_trainer, stored
-from helpers.remote import ByteLink, nodes_of
+from helpers.federations import make_data, make_model, stored
+from helpers.remote import ByteLink, nodes_of, train_and_test
 from helpers.serving import refused
 
 SERVED = {FedAvg, FedAvgEnsemble, FedProx, FedBN, Scaffold, AFL, QFFL, UserCentric}
@@ -59,14 +58,7 @@ def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(model: Any, data: FederatedDataModule, rounds: int = 3) -> Any:
     """The model after training and a test; its Trainer."""
-    model.remote = data.remote
-    trainer = make_trainer(rounds)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*eta lambda")
-        warnings.filterwarnings("ignore", message=".*cannot split")
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
-    return model, trainer
+    return model, train_and_test(model, data, rounds)
 
 
 def saved(trainer: Any, path: Path) -> Path:

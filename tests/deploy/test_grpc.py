@@ -112,7 +112,7 @@ def test_a_stranger_gets_nothing(folder: Path, tmp_path: Path) -> None:
             with pytest.raises(grpc.RpcError) as failed:
                 raw(link, credentials)
             assert failed.value.code() == grpc.StatusCode.UNAVAILABLE
-        assert link.seen() == {}
+        assert link.connected() == []
 
 
 def test_a_server_with_another_authority_is_not_answered(folder: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Clients of their own against the simulation: the same algorithm file gives the same models."""
 
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from fedem_lightning import ClientSGD, FederatedDataModule, UserError
 from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.run.usage import CONFIG_DIR
 from helpers.conformance import EVERY, Row
-from helpers.federations import make_trainer
-from helpers.remote import ByteLink, nodes_of
+from helpers.remote import ByteLink, nodes_of, train_and_test
 
 PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
 KEPT = ClientSGD(lr=0.1, momentum=0.9, state="keep")
@@ -24,13 +22,7 @@ KEPT = ClientSGD(lr=0.1, momentum=0.9, state="keep")
 def trained(row: Row, data: FederatedDataModule, rounds: int = 5, **options: Any) -> Any:
     """The method's model after some rounds, and its clients' table."""
     model = row.model(data, client_optimizer=KEPT, **options)
-    model.remote = data.remote
-    trainer = make_trainer(rounds)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*eta lambda")
-        warnings.filterwarnings("ignore", message=".*cannot split")
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
+    train_and_test(model, data, rounds)
     return model
 
 

@@ -1,13 +1,17 @@
 """Clients as nodes of their own, in this process: what they send passes through bytes."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytorch_lightning as pl
 
 from fedem_lightning import FederatedDataModule, Federation
 from fedem_lightning.deploy.node import Node
 from fedem_lightning.deploy.wire import Parcel
+from helpers.federations import make_trainer
 
 SPLITS = ("train", "val", "test")
 
@@ -46,3 +50,15 @@ class ByteLink:
             reply = Parcel.from_bytes(self.nodes[n].answer(received).to_bytes())
             self.log.append((n, received, reply))
             yield n, reply
+
+
+def train_and_test(model: Any, data: FederatedDataModule, rounds: int) -> pl.Trainer:
+    """Trains and tests a model whose clients may be elsewhere; its Trainer."""
+    model.remote = data.remote
+    trainer = make_trainer(rounds)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*eta lambda")
+        warnings.filterwarnings("ignore", message=".*cannot split")
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+    return trainer

@@ -28,9 +28,7 @@ from fedem_lightning.run.building import build_model
 from fedem_lightning.run.command_line import composed
 from fedem_lightning.run.gate import check_settings
 
-CLIENTS = 5
-"""How many clients a demonstration has unless it is told otherwise: each is a process."""
-LOOPBACK = "127.0.0.1"
+HOST = "127.0.0.1"
 DAYS = 30
 """For which the certificates of a demonstration are valid."""
 PATIENCE = 120.0
@@ -71,8 +69,8 @@ def demonstrate(
             f"the first {len(names)} of the {federation.n_clients} clients take part; --clients takes more", flush=True
         )
     clients = _prepared(federation, names, folder)
-    with GrpcLink(f"{LOOPBACK}:0", folder / "deploy" / "keys" / "server", deadline) as link:
-        clients = [client._replace(server=f"{LOOPBACK}:{link.port}") for client in clients]
+    with GrpcLink(f"{HOST}:0", folder / "deploy" / "keys" / "server", deadline) as link:
+        clients = [client._replace(server=f"{HOST}:{link.port}") for client in clients]
         with _running(clients, folder / "deploy"):
             run_on(link, list(words), folder, len(names), PATIENCE, secure, program)
 
@@ -80,7 +78,7 @@ def demonstrate(
 def _prepared(federation: Federation, names: Sequence[str], folder: Path) -> list[Client]:
     """The clients, with their files and certificates, which stay with the run that is resumed."""
     keys, clients = folder / "deploy" / "keys", []
-    make_keys(keys, [LOOPBACK], names, DAYS, renew=True)
+    make_keys(keys, [HOST], names, DAYS, renew=True)
     for t, name in enumerate(names):
         data = folder / "clients" / f"{t:03}.npz"
         save_client(federation, t, data)

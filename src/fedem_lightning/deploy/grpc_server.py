@@ -102,11 +102,6 @@ class GrpcLink:
         with self._changed:
             return [number for number, node in self._nodes.items() if self._there(node)]
 
-    def seen(self) -> dict[str, float]:
-        """Seconds since each client's last sign of life, by name."""
-        with self._changed:
-            return {node.name: time.monotonic() - node.seen for node in self._nodes.values()}
-
     def name(self, node: int) -> str:
         """The name in a node's certificate; without certificates that which it gives itself."""
         return self._nodes[node].name

@@ -152,7 +152,7 @@ def digest_of(certificate: bytes) -> str:
 def _authority(folder: Path, days: int) -> tuple[bytes, bytes]:
     """The authority's certificate and key; new ones if there are none."""
     if folder.exists():
-        return (folder / CERTIFICATE).read_bytes(), (folder / KEY).read_bytes()
+        return Keys.read(folder)[1:]
     pair = _signed(None, "fedem-lightning federation", 2 * days)
     _write(folder, pair, pair)
     return pair

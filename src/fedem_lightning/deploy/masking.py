@@ -22,8 +22,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.compat.common import recorddict_compat as compat
 from flwr.proto.recorddict_pb2 import RecordDict as Encoded
 
-from fedem_lightning.deploy.remote import FEWEST, MOST
-from fedem_lightning.deploy.wire import Parcel, with_prefix
+from fedem_lightning.deploy.wire import FEWEST, MOST, Parcel, with_prefix
 from fedem_lightning.errors import require
 
 CONTENT = "secure.content"

@@ -1,7 +1,6 @@
 """The server's side: an ordinary run whose client updates and scores come from remote clients."""
 
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent
+from fedem_lightning.aggregation import Models
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.cohort import cohort_size
@@ -17,6 +16,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy import replies
 from fedem_lightning.deploy.forms import Refused
+from fedem_lightning.deploy.remote_updates import RemoteUpdates, check_number_in_sum
 from fedem_lightning.deploy.state import sent_for_scoring, sent_for_training, sent_with_question, state_of_client
 from fedem_lightning.deploy.wire import Link, Parcel, SummingLink
 from fedem_lightning.errors import NoUpdateLeft, require
@@ -25,9 +25,6 @@ from fedem_lightning.protocol import Algorithm
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER
 
 NOTHING = Parcel({}, {})
-FEWEST, MOST = 3, 1023
-"""Numbers of clients whose updates are summed: of two, each learns the other's; 2^32 / 2^22 of them could overflow."""
-
 SENT = {"train": sent_for_training, "score": sent_for_scoring, "answer": sent_with_question}
 """What a client receives with each kind of request."""
 
@@ -38,12 +35,6 @@ def check_sum_suffices(algorithm: Algorithm) -> None:
     needs = "the mean of uncompressed updates and nothing else of clients"
     require(plain and not algorithm.reported, f"secure: expected {type(algorithm).__name__} to need {needs}")
     check_number_in_sum(cohort_size(algorithm.participation, algorithm.n_clients))
-
-
-def check_number_in_sum(n: int) -> None:
-    """Raises UserError for a number of clients whose updates cannot be summed, or too few to hide one."""
-    why = "of two clients, each learns the other's update" if n < FEWEST else "a larger sum could overflow"
-    require(FEWEST <= n <= MOST, f"secure: a sum needs {FEWEST} to {MOST} clients in a round, there are {n}: {why}")
 
 
 class RemoteClients:
@@ -69,14 +60,16 @@ class RemoteClients:
         if isinstance(self.link, SummingLink):
             check_sum_suffices(algorithm)
 
-    def begin(self, algorithm: FederatedAlgorithm, round_: int) -> "RemoteUpdates":
+    def begin(self, algorithm: FederatedAlgorithm, round_: int) -> RemoteUpdates:
         """The source of a round's updates."""
         return RemoteUpdates(self, algorithm, round_)
 
     def ask(
         self, algorithm: FederatedAlgorithm, kind: str, clients: Tensor, round_: int, more: Parcel = NOTHING
     ) -> Iterator[tuple[int, Any]]:
-        """Asks clients; yields the index of each and its reply, or None. A client without state gets a start.
+        """Asks clients; yields the index of each and its reply, or None, in the order of `clients`.
+
+        A client without state gets a start.
 
         Args:
             algorithm: whose tensors are sent.
@@ -86,8 +79,13 @@ class RemoteClients:
             more: facts and tensors that each request has, too.
 
         """
+        return _in_order(self._asked(algorithm, kind, clients.tolist(), round_, more), clients.tolist())
+
+    def _asked(
+        self, algorithm: FederatedAlgorithm, kind: str, waiting: list[int], round_: int, more: Parcel
+    ) -> Iterator[tuple[int, Any]]:
+        """See `ask`; in the order in which replies arrive."""
         self.find_moved()
-        waiting = clients.tolist()
         for again in (False, True):
             places, requests = self.requests(algorithm, kind, waiting, round_, more, again)
             waiting = []
@@ -163,7 +161,7 @@ class RemoteClients:
     def answers(
         self, algorithm: FederatedAlgorithm, question: str, clients: Tensor, given: Models, like: Models
     ) -> Iterator[tuple[Tensor, Models]]:
-        """The clients' answers to a question, as they arrive; without those that fail, or that have another form."""
+        """The clients' answers to a question, without those that fail, or that have another form."""
         kind = type(algorithm).__name__
         require(not isinstance(self.link, SummingLink), f"secure: {kind} asks clients for more than their updates")
         more = Parcel({"question": question}, {f"given.{name}": tensor for name, tensor in given.items()})
@@ -214,104 +212,6 @@ class RemoteClients:
         if n == n_clients:
             what = f"none of {n} clients gave scores, so there are no means"
         warnings.warn(f"evaluation after round {round_}: {what}: {who}{', ...' * (n > 5)}", stacklevel=2)
-
-
-class RemoteUpdates:
-    """The client updates of one round, from remote clients; their private state stays with them."""
-
-    def __init__(self, clients: RemoteClients, algorithm: FederatedAlgorithm, round_: int) -> None:
-        self.clients, self.algorithm, self.round_ = clients, algorithm, round_
-        self.error: Exception | None = None
-        self._measured: list[dict[str, list[float]]] = []  # of each client whose reply counts
-
-    def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
-        """The updates of the clients [C]; a client that fails or does not answer is rejected."""
-        if isinstance(self.clients.link, SummingLink):
-            yield from self._summed(self.clients.link, federation, clients)
-            return
-        found = self.clients.ask(self.algorithm, "train", clients, self.round_)
-        for t, reply in _in_order(found, clients.tolist()):
-            try:
-                update = self._taken(torch.tensor([t]), reply)
-            except Refused as refused:
-                self._reject(t, refused)
-                continue
-            self.clients.started.add(t)
-            yield torch.tensor([t]), update
-        self._add_measured()
-
-    def _summed(
-        self, link: SummingLink, federation: Federation, clients: Tensor
-    ) -> Iterator[tuple[Tensor, Sent | None]]:
-        """The mean of the clients' updates, as the update of one of them with the weight of all."""
-        algorithm, remote, n = self.algorithm, self.clients, len(clients)
-        check_number_in_sum(n)
-        remote.find_moved()
-        more, start = Parcel({"summed": True}, {}), self.round_ == 0  # no client can say that it needs a start
-        places, requests = remote.requests(algorithm, "train", clients.tolist(), self.round_, more, start)
-        most = int(federation.splits["train"].counts(clients).max())
-        found = link.mean(requests, max(1, most))
-        for node, t in places.items():
-            said = found.facts.get(node, found.errors.get(node))
-            try:
-                reply = None if said is None else Parcel(said, {})
-                self._note(t, replies.facts_of(reply, replies.update_form(remote.known[t]["n_train"])))
-                remote.started.add(t)
-            except Refused as refused:
-                if node in found.facts:  # its update is in the sum, and nobody can take it out
-                    remote.say(t, f"what it has measured in round {self.round_ + 1}", refused)
-                    continue
-                remote.started.discard(t)  # it may have no state
-                self._reject(t, refused)
-        self._add_measured()
-        if not found.facts:
-            return
-        one = torch.tensor([next(t for node, t in places.items() if node in found.facts)])
-        received = algorithm.received_models(one)
-        means = zip(sorted(received), found.mean, strict=True)
-        models = {name: received[name] + torch.from_numpy(mean).to(received[name]) for name, mean in means}
-        yield one, Sent(models, torch.tensor([found.weight]))
-
-    def _reject(self, t: int, refused: Refused) -> None:
-        """Leaves a client's update out of the round; if all fail, the run ends with the first one's error."""
-        self.algorithm.round_metrics.reject(torch.tensor([t]), refused.reason, str(refused))
-        self.clients.say(t, f"its update of round {self.round_ + 1}", refused)
-        if refused.reason == EXCEPTION:
-            self.error = self.error or NoUpdateLeft(f"client {self.clients.name(t)}: {refused}")
-
-    def _note(self, t: int, facts: dict[str, Any]) -> None:
-        """Notes what a client has measured, and has rejected itself."""
-        self._measured.append(facts["metrics"])
-        for reason, detail in facts["rejected"]:
-            self.algorithm.round_metrics.reject(torch.tensor([t]), reason, detail)
-
-    def _add_measured(self) -> None:
-        """Adds to the round's means what most clients have measured: none of them alone brings a column."""
-        names = Counter(name for metrics in self._measured for name in metrics)
-        for name in (name for name, n in names.items() if 2 * n > len(self._measured)):
-            for total, count in (metrics[name] for metrics in self._measured if name in metrics):
-                self.algorithm.round_metrics.add_sum(name, total, int(count))
-
-    def _taken(self, client: Tensor, reply: Parcel | None) -> Sent | None:
-        """A client's update; what it reports and measures is noted. Refused: nothing of it is."""
-        algorithm, n_train = self.algorithm, self.clients.known[int(client)]["n_train"]
-        facts = replies.facts_of(reply, replies.update_form(n_train))
-        assert reply is not None
-        before = {name: algorithm.get_buffer(name)[client].clone() for name in algorithm.reported}
-        try:
-            for name, rows in replies.reported_of(reply, algorithm, client).items():
-                algorithm.get_buffer(name)[client] = rows  # which models it received may follow from them
-            expected = algorithm.expected_update(client, torch.tensor([n_train]))
-            sent = replies.update_of(reply, algorithm, expected)
-        except Refused:
-            for name, rows in before.items():
-                algorithm.get_buffer(name)[client] = rows
-            raise
-        self._note(int(client), facts)
-        return sent
-
-    def put_all_back(self) -> None:
-        """Nothing: a client that is asked for a round again starts from its state before the round."""
 
 
 def _in_order(found: Iterator[tuple[int, Any]], clients: list[int]) -> Iterator[tuple[int, Any]]:

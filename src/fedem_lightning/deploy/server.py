@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf, open_dict
 
 from fedem_lightning.deploy.joining import RemoteDataModule
-from fedem_lightning.deploy.remote import check_number_in_sum
+from fedem_lightning.deploy.remote_updates import check_number_in_sum
 from fedem_lightning.deploy.status import Status
 from fedem_lightning.deploy.wire import Counted, Link
 from fedem_lightning.records.chosen import data_and_network

@@ -10,6 +10,9 @@ import torch
 
 from fedem_lightning.aggregation import Models, Sent
 
+FEWEST, MOST = 3, 1023
+"""Numbers of clients whose updates are summed: of two, each learns the other's; 2^32 / 2^22 of them could overflow."""
+
 
 class Parcel(NamedTuple):
     """A request of the server, or the reply of a client."""
