@@ -137,7 +137,7 @@ def test_a_client_that_was_struck_off_the_list_or_got_a_new_certificate_is_refus
         with client(link, doubled, "?", tmp_path / "clients" / "b") as said:
             until(lambda: said)
             assert isinstance(said[0], UserError)
-            assert "its list of clients does not have 'b' with this certificate" in str(said[0])
+            assert "its list of clients has no 'b' with this certificate" in str(said[0])
         assert link.connected() == []
 
 
@@ -186,7 +186,7 @@ def test_a_second_process_of_a_client_takes_the_place_of_the_first() -> None:
         with client(link, doubled) as second:
             until(lambda: first)
             assert isinstance(first[0], UserError)
-            assert "another process called 'a' is there in its place" in str(first[0])
+            assert "a newer process of client 'a' has replaced this one" in str(first[0])
             ((_, reply),) = link.ask({0: request()})
             assert reply is not None
             assert not second
@@ -201,7 +201,7 @@ def test_a_client_cannot_answer_under_the_name_of_another(folder: Path) -> None:
         until(link.connected)
         ((_, reply),) = link.ask({0: request()})
         assert reply is not None
-        assert reply.facts == {"error": "the certificate of 'clinic 3' is none for another name"}
+        assert reply.facts == {"error": "a client with the certificate of 'clinic 3' gave another name"}
 
 
 def test_a_second_server_at_a_port_is_refused() -> None:

@@ -67,10 +67,10 @@ def test_one_wrong_client_keeps_nobody_waiting(
     assert data.federation.names == ("0", "2", "3")
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
-        "client 0 is there: 5 training samples",
+        "client 0 has joined: 5 training samples",
         line,
-        "client 2 is there: 3 training samples",
-        "client 3 is there: 12 training samples",
+        "client 2 has joined: 3 training samples",
+        "client 3 has joined: 12 training samples",
     ]
 
 

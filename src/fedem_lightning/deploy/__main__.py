@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
         for module, extra in needed:
             found = importlib.util.find_spec(module) is not None
             require(found, f'deploy {chosen.command} needs {module}: pip install "fedem-lightning[{extra}]"')
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors are said in our lines
         with loading():
             from fedem_lightning.deploy import commands  # takes seconds, which --help should not
         commands.stop_at_term()
@@ -46,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="its model: python -m fedem_lightning.predict, evaluate or export, on the folder of its --state",
     )
     keys = commands.add_parser("keys", help="certificates for a server and its clients")
-    status = commands.add_parser("status", help="what a server or client does; exit code 2 if nothing")
+    status = commands.add_parser("status", help="what a server or client is doing; exit code 2: it is not running")
     app = commands.add_parser("app", help="writes the Flower app, for `flwr run` on a federation that is there")
     for part in (demo, server):
         part.add_argument("words", nargs="*", metavar="OVERRIDE", help="as for a run, e.g. +experiment=digits")

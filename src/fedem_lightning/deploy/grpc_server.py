@@ -186,7 +186,7 @@ class GrpcLink:
         except Exception as error:  # a client may send anything
             return Parcel({"error": f"an unreadable reply ({type(error).__name__})"}, {})
         if self.keys is not None and name != self.name(node):
-            return Parcel({"error": f"the certificate of {self.name(node)!r} is none for another name"}, {})
+            return Parcel({"error": f"a client with the certificate of {self.name(node)!r} gave another name"}, {})
         return parcel
 
     def _beat(self, content: bytes, context: grpc.ServicerContext) -> bytes:
@@ -205,7 +205,7 @@ class GrpcLink:
             certificate = context.auth_context()["x509_pem_cert"][0]
             name = name_of(certificate)
             if self._list(self.keys).get(name) != digest_of(certificate):
-                line = f"its list of clients does not have {name!r} with this certificate"
+                line = f"its list of clients has no {name!r} with this certificate"
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, line)
         now = time.monotonic()
         with self._changed:
@@ -214,7 +214,7 @@ class GrpcLink:
                     continue
                 if session in node.replaced:
                     context.abort(
-                        grpc.StatusCode.ALREADY_EXISTS, f"another process called {name!r} is there in its place"
+                        grpc.StatusCode.ALREADY_EXISTS, f"a newer process of client {name!r} has replaced this one"
                     )
                 if session != node.session:  # the client was started again; what it was asked is asked again
                     node.replaced.add(node.session)

@@ -90,7 +90,9 @@ class Arrivals:
             else:
                 names.add(one["name"])
                 found[node] = one
-        self._say({n: f"client {one['name']} is there: {one['n_train']} training samples" for n, one in found.items()})
+        self._say(
+            {n: f"client {one['name']} has joined: {one['n_train']} training samples" for n, one in found.items()}
+        )
         return dict(sorted(found.items(), key=lambda item: str(item[1]["name"])))
 
     def _describe(self, there: list[int]) -> None:
