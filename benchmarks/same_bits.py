@@ -1,8 +1,8 @@
 """Whether a change leaves every figure and every weight as it was, to the last bit.
 
-Some 80 small runs through the command line: every algorithm, adaptation, backbone and network, both engines, one and
-two processes, unseen clients, sampled clients, a resumed run. Record before the change, compare after it, on one
-machine with one version of torch::
+Some 170 small runs through the command line: every algorithm, adaptation, aggregation, compression, fault, backbone and
+network, both engines, one and two processes, unseen clients, sampled clients, a resumed run. Record before the change,
+compare after it, on one machine with one version of torch::
 
     python benchmarks/same_bits.py record before.json
     python benchmarks/same_bits.py compare before.json
@@ -37,6 +37,24 @@ TEXT = ["dataset=shakespeare", "dataset.path={files}/text.npz", "dataset.window=
 SPLIT = ["algorithm.min_rounds=1", "algorithm.eps1=100", "algorithm.eps2=1e-4"]
 DATA = {"agnostic": GREY, "oracle": DENSITY}  # of algorithms that need other data than the synthetic mixture
 WITH_A_BODY = {"fedala", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg"}  # and a head
+PRIVATE = {
+    "fedavg": ["algorithm=fedavg"],
+    "fedem": ["algorithm=fedem", "aggregation.quantile=0.5", "aggregation.clip=1.0"],
+    "fedem epsilon": ["algorithm=fedem", "aggregation.epsilon=8"],
+}
+FEDEM = {  # its options, beside the default
+    "tempered": ["algorithm.e_step.temperature=3", "algorithm.e_step.steps=2", "algorithm.e_step.annealing_rounds=2"],
+    "client level": ["algorithm.e_step.level=client"],
+    "client level finetune": ["algorithm.e_step.level=client", "adaptation=finetune"],
+    "prior": ["algorithm.e_step.client_share=0.5", "algorithm.e_step.concentration=2"],
+    "normalized": ["algorithm.normalize_weights=true"],
+    "threshold": ["algorithm.upload_threshold=0.5"],
+    "unseen steps": ["algorithm.personalize_steps=5", "algorithm.personalize_tolerance=0.01"],
+    "personalize seen": ["algorithm.personalize_seen=true", "algorithm.participation=0.5"],
+    "perturbed": ["algorithm.initialization=perturbed", "algorithm.warmup_rounds=1"],
+    "server momentum": ["algorithm.server_optimizer.lr=0.5", "algorithm.server_optimizer.momentum=0.9"],
+    "local steps": ["algorithm.local_steps=3"],
+}
 NOT_COMPARED = {"seconds", "training_seconds", "peak_memory_bytes", "environment", "time", "date", "reason", "source"}
 NOT_COMPARED |= {"command"}
 
@@ -58,6 +76,24 @@ def runs() -> dict[str, list[str]]:
     for name in ("dapper", "finetune", "interpolate", "mapper"):
         for algorithm in ("fedavg", "fedem") if name in ("finetune", "interpolate") else ("fedavg",):
             rows[f"{algorithm} {name}"] = [f"adaptation={name}", f"algorithm={algorithm}", *SYNTHETIC, UNSEEN]
+    for name in ("dapper", "finetune", "interpolate", "knn", "mapper"):
+        rows[f"fedem adapted {name}"] = [f"adaptation={name}", "algorithm=fedem", *SYNTHETIC, UNSEEN]
+        rows[f"apfl adapted {name}"] = [f"adaptation={name}", "algorithm=apfl", *SYNTHETIC, UNSEEN]
+    for name in ("mean", "median", "multi_krum", "norm_clipping", "trimmed_mean"):
+        for algorithm in ("fedem", "hypcluster", "scaffold"):
+            rows[f"{algorithm} {name}"] = [f"aggregation={name}", f"algorithm={algorithm}", *SYNTHETIC, UNSEEN]
+    for name, own in PRIVATE.items():
+        rows[f"private {name}"] = ["aggregation=private", *SYNTHETIC, "algorithm.participation=0.5", *own]
+    for name in ("eight_bit", "top_k"):
+        for algorithm in ("fedem", "apfl", "fedper"):
+            own = ["backbone=mlp"] if algorithm in WITH_A_BODY else []
+            rows[f"{algorithm} {name}"] = [f"compression={name}", f"algorithm={algorithm}", *SYNTHETIC, UNSEEN, *own]
+    for name in ("dropout", "label_flip", "scaling", "send_nan", "sign_flip"):
+        for algorithm in ("fedem", "ditto"):
+            rows[f"{algorithm} faults {name}"] = [f"faults={name}", f"algorithm={algorithm}", *SYNTHETIC]
+            rows[f"{algorithm} faults {name}"] += ["faults.share=0.3"]
+    for name, own in FEDEM.items():
+        rows[f"fedem {name}"] = ["algorithm=fedem", *SYNTHETIC, UNSEEN, *own]
     for name in ("balanced", "figure3", "reliable", "wireless"):
         rows[f"network {name}"] = [f"network={name}", "algorithm=user_centric", *SYNTHETIC]
     rows["network devices"] = ["network=devices", "network.devices.path={files}/devices.csv", *SYNTHETIC]
