@@ -52,7 +52,7 @@ FEDEM = {  # its options, beside the default
     "unseen steps": ["algorithm.personalize_steps=5", "algorithm.personalize_tolerance=0.01"],
     "personalize seen": ["algorithm.personalize_seen=true", "algorithm.participation=0.5"],
     "perturbed": ["algorithm.initialization=perturbed", "algorithm.warmup_rounds=1"],
-    "server momentum": ["algorithm.server_optimizer.lr=0.5", "algorithm.server_optimizer.momentum=0.9"],
+    "server momentum": ["algorithm.server_optimizer.lr=0.5", "+algorithm.server_optimizer.momentum=0.9"],
     "local steps": ["algorithm.local_steps=3"],
 }
 NOT_COMPARED = {"seconds", "training_seconds", "peak_memory_bytes", "environment", "time", "date", "reason", "source"}
