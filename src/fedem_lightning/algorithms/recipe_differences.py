@@ -11,7 +11,7 @@ import torch
 from fedem_lightning.aggregation import make_aggregation
 from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.local_solver import ClientSGD
-from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.recipes import recipe, renewed
 from fedem_lightning.settings.check import parameters
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def recipe_differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str,
     if not before:
         return {}
     found: dict[str, tuple[Any, Any]] = {}
+    before = renewed(before)
     for name in sorted((before.keys() | now.keys()) - {"_target_", "n_clients"}):
         key = {"networks": "network"}.get(name, name if name in _GROUPS else f"algorithm.{name}")
         if key not in NOT_TRAINED:

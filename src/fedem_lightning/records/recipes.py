@@ -7,9 +7,12 @@ import dataclasses
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from types import ModuleType
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -163,12 +166,26 @@ def with_network(made_of: Any, network: Any) -> Any:
     return {name: with_network(part, network) for name, part in made_of.items()}
 
 
+def renewed(made_of: Any) -> Any:
+    """A recipe of a file with the import paths that its classes and functions have today; nothing is made."""
+    if isinstance(made_of, list):
+        return [renewed(part) for part in made_of]
+    if not isinstance(made_of, dict):
+        return made_of
+    found = {name: renewed(part) for name, part in made_of.items()}
+    if str(found.get("_target_")).startswith(f"{_PACKAGE}."):
+        with suppress(UserError):  # it stays as it is
+            found["_target_"] = _path(find(found["_target_"]))
+    return found
+
+
 def find(path: Any, trusted: Sequence[str] = (), key: str = "", rooms: Sequence[str] = ROOMS) -> Callable[..., Any]:
     """What a file means by an import path.
 
     A file may name the `Checked` classes and `recorded` functions that are defined in `rooms`, and torch's optimisers;
     of the user's packages, classes that are defined in them, and functions of a module that is trusted by its own name.
-    What a module has only imported is never found. Nothing else is imported: to import a module is to run it.
+    What a module has only imported is never found. Nothing else is imported: to import a module is to run it. What has
+    moved within `rooms` since the file was written is found by its name.
 
     Raises:
         UserError: the path means none of these.
@@ -177,11 +194,12 @@ def find(path: Any, trusted: Sequence[str] = (), key: str = "", rooms: Sequence[
     require(isinstance(path, str), f"{key}: the file's _target_ is no text")
     module, _, name = path.rpartition(".")
     if module == _PACKAGE or _within(module, rooms):
-        found = _import(module, name, key)
-        known = any(found is function for function in _recorded_functions)
-        known = known or (inspect.isclass(found) and issubclass(found, Checked))
-        if known and _within(found.__module__, rooms):
-            return found
+        for place in _places(module, rooms):
+            found = getattr(place, name, None)
+            known = any(found is function for function in _recorded_functions)
+            known = known or (inspect.isclass(found) and issubclass(found, Checked))
+            if known and _within(found.__module__, rooms):
+                return cast(Callable[..., Any], found)
     elif _within(module, ["torch.optim"]):
         found = getattr(torch.optim, name, None)
         if inspect.isclass(found) and issubclass(found, torch.optim.Optimizer):
@@ -199,6 +217,17 @@ def find(path: Any, trusted: Sequence[str] = (), key: str = "", rooms: Sequence[
         f"{key}: the file wants to call {path}, which is not part of this package; if you trust it, add "
         f"--trust {module}, or in Python trust={module!r}"
     )
+
+
+def _places(module: str, rooms: Sequence[str]) -> Iterator[ModuleType]:
+    """Where something may be that was in a module: there, in its room, in the package, in another room."""
+    own = [room for room in rooms if _within(module, [room])]
+    for place in (module, *own, _PACKAGE, *rooms):
+        with suppress(Exception):  # the module is gone, or is no name of one
+            there = importlib.import_module(place)
+            yield there
+            parts = pkgutil.iter_modules(getattr(there, "__path__", ()), f"{place}.") if place != _PACKAGE else ()
+            yield from (importlib.import_module(part.name) for part in parts if not part.name.endswith("__main__"))
 
 
 def _within(module: str, packages: Sequence[str]) -> bool:

@@ -27,7 +27,7 @@ from fedem_lightning.models.features import WithFeatures
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.allocations import LimitedTensors
 from fedem_lightning.records.reading import regular
-from fedem_lightning.records.recipes import make, recipe, with_network, without_download
+from fedem_lightning.records.recipes import make, recipe, renewed, with_network, without_download
 from fedem_lightning.records.writing import replacing
 
 FORMAT = "fedem-lightning clients 1"
@@ -157,7 +157,7 @@ def _models(
     names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
     schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
     with LimitedTensors(tensors):
-        network = _network(without_download(made_of), trust, backbone)
+        network = _network(without_download(renewed(made_of)), trust, backbone)
     network = network.to(tensors["weights"].dtype).eval()  # first, so that no tensor loses bits
     arrange(network, torch.device("cpu"))
     network.load_state_dict(_under("network.", tensors), strict=False)
