@@ -19,8 +19,7 @@ from scipy.sparse.csgraph import connected_components
 
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.check import Checked, check_arguments
-from fedem_lightning.settings.memory import require_memory
+from fedem_lightning.settings.check import Checked, check_arguments, require_memory
 from fedem_lightning.settings.ranges import PositiveShare
 
 Graph = Literal["erdos_renyi", "ring", "torus", "complete", "star"]

@@ -69,7 +69,7 @@ def test_more_processes_than_clients_are_refused_before_they_start(asked: Any, n
 
 def test_more_processes_than_fit_into_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "cores", lambda: 1)
-    monkeypatch.setattr("fedem_lightning.settings.memory.memory", lambda: 10**8)
+    monkeypatch.setattr("fedem_lightning.settings.check.memory", lambda: 10**8)
     with pytest.raises(UserError, match=r"trainer.devices: 4 processes like this one would take .* GB, more than"):
         chosen("loop", 1, 4)
 

@@ -19,7 +19,7 @@ from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.memory import require_memory
+from fedem_lightning.settings.check import require_memory
 from fedem_lightning.settings.ranges import PositiveInt, Share
 
 

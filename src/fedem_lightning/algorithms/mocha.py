@@ -31,7 +31,7 @@ from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, fold
-from fedem_lightning.settings.memory import require_memory
+from fedem_lightning.settings.check import require_memory
 from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
 from fedem_lightning.tasks import BinaryClassification
 

@@ -15,7 +15,7 @@ from fedem_lightning.data.printing import printable
 from fedem_lightning.data.samples import Arrays, Joined, Windows
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.records.writing import replacing
-from fedem_lightning.settings.memory import require_memory
+from fedem_lightning.settings.check import require_memory
 from fedem_lightning.tasks import Regression
 
 MOST_GENERATED = 1000

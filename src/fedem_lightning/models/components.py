@@ -17,8 +17,8 @@ from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.models.frozen import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import remember_call
+from fedem_lightning.settings.check import require_memory
 from fedem_lightning.settings.expected import given
-from fedem_lightning.settings.memory import require_memory
 
 Backbone = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one; of a class, or a partial of one, a file can say how it is made again."""

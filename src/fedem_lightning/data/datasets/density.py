@@ -14,8 +14,7 @@ from fedem_lightning.data.datasets.synthetic import BYTES_OF_A_CLIENT, BYTES_OF_
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import seen_clients
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.check import check_arguments
-from fedem_lightning.settings.memory import require_memory
+from fedem_lightning.settings.check import check_arguments, require_memory
 from fedem_lightning.settings.ranges import BelowOne, Count, Names, PositiveInt, Seed
 from fedem_lightning.tasks import Density
 

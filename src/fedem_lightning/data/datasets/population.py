@@ -14,7 +14,7 @@ from fedem_lightning.data.datasets.synthetic import BYTES_OF_A_CLIENT, draw_comp
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS, seen_clients
 from fedem_lightning.randomness import Purpose, fold, hash32
-from fedem_lightning.settings.memory import require_memory
+from fedem_lightning.settings.check import require_memory
 from fedem_lightning.settings.ranges import BelowOne, Count, Names, NotNegative, Positive, PositiveInt, Seed
 from fedem_lightning.tasks import BinaryClassification
 

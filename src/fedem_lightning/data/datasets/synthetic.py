@@ -7,7 +7,7 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import seen_clients
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.memory import require_memory
+from fedem_lightning.settings.check import require_memory
 from fedem_lightning.settings.ranges import BelowOne, Count, Names, NotNegative, Positive, PositiveInt, Seed
 from fedem_lightning.tasks import BinaryClassification
 

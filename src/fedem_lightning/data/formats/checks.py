@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.settings.memory import memory
+from fedem_lightning.settings.check import memory
 
 UNREAD = ("l", "~", ".gz", ".bz2", ".xz", ".zst", ".zip", ".part", ".partial", ".incomplete", ".crdownload", ".tmp")
 """What may stand behind the ending of a file with samples."""
