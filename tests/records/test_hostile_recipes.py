@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 import fedem_lightning
 from fedem_lightning import FedEM, Linear, UserError, load
 from fedem_lightning.algorithms.checkpoints import made_from
-from fedem_lightning.records.recipes import ROOMS, find, make, recipe
+from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.remaking import ROOMS, find, make
 from fedem_lightning.serving.client_files import read_clients, write_clients
 from fedem_lightning.serving.retest import retest
 from fedem_lightning.settings.check import Checked
@@ -48,10 +49,10 @@ FOREIGN = [
     *("os.system", "os.mkdir", "builtins.eval", "builtins.exec", "subprocess.run", "pickle.loads", "functools.reduce"),
     *("torch.load", "torch.hub.load", "pandas.read_pickle", "numpy.load", "importlib.import_module", "canary.Net"),
     *("canary.make_net", "canary.mkdir", "canary", "", ".", "..", "os", "fedem_lightning", "fedem_lightning.load"),
-    *("fedem_lightning.records.recipes.make", "fedem_lightning.algorithms.checkpoints.make"),
+    *("fedem_lightning.records.remaking.make", "fedem_lightning.algorithms.checkpoints.make"),
     *("fedem_lightning.algorithms.checkpoints.torch.load", "fedem_lightning.models.client_store.torch.load"),
     *("fedem_lightning.FedAvg.load_from_checkpoint", "fedem_lightning.algorithms.fedavg.FedAvg.load_from_checkpoint"),
-    *("fedem_lightning.backbones.mlp.MLP.__init__", "fedem_lightning.run.files.write_atomically"),
+    *("fedem_lightning.backbones.mlp.MLP.__init__", "fedem_lightning.records.files.write_atomically"),
     *("fedem_lightning.deploy.commands.main", "fedem_lightning.__main__.main", "torch.optim.functools.reduce"),
     *("torch.optim.sgd.cast", "torch.optim._functional", "torch.optim.lr_scheduler.LambdaLR", "torch.nn.Linear"),
     *(3, None, ["os.system"], ("os", "system"), {"_target_": "os.system"}, True),

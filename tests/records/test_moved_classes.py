@@ -9,7 +9,8 @@ import torch
 
 from fedem_lightning import MLP, EStep, FedEM, ResNet18, Topology, UserError, load
 from fedem_lightning.models.features import WithFeatures
-from fedem_lightning.records.recipes import ROOMS, find, make, recipe, renewed
+from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.remaking import ROOMS, find, make, renewed
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, make_model, make_trainer, train
 

@@ -25,7 +25,7 @@ from fedem_lightning.deploy.node import NEWEST, Node
 from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.network.devices import DeviceNetwork
 from fedem_lightning.records.configs import read_yaml
-from fedem_lightning.records.reading import regular
+from fedem_lightning.records.files import regular
 from fedem_lightning.report.arrays import arrays
 from fedem_lightning.report.collect import Run, find_runs, read_run
 from fedem_lightning.run.config_history import continued, read_own_config

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning import UserError
 from fedem_lightning.deploy.__main__ import main as deploy
-from fedem_lightning.records.writing import replacing
+from fedem_lightning.records.files import replacing
 from fedem_lightning.report.__main__ import main as report
 from fedem_lightning.run.cli import main as run
 from fedem_lightning.run.failures import user_message

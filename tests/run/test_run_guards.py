@@ -14,12 +14,12 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.evaluation.recovery import recovery_scores
 from fedem_lightning.history import RoundMetrics
 from fedem_lightning.processes import Processes
+from fedem_lightning.records.files import write_atomically
 from fedem_lightning.report import find_runs, group_runs
 from fedem_lightning.report.cells import cell
 from fedem_lightning.report.equal_cost import budget
 from fedem_lightning.run.config_history import save_config
 from fedem_lightning.run.execute import run
-from fedem_lightning.run.files import write_atomically
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.run_folder import check_run_folder
 from helpers.commands import CONFIG_DIR

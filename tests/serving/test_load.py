@@ -23,7 +23,8 @@ from fedem_lightning import (
     load_clients,
 )
 from fedem_lightning.models.client_model import client_model
-from fedem_lightning.records.recipes import make, recipe
+from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.remaking import make
 from fedem_lightning.serving.client_files import write_clients
 from helpers.conformance import ROWS, Row, each
 from helpers.federations import make_data, make_model, make_trainer, stored, train
@@ -312,7 +313,7 @@ def test_a_file_may_not_call_what_it_likes() -> None:
     for path in ("os.system", "builtins.eval"):
         with pytest.raises(UserError, match=r"backbone: the file wants to call .*; if you trust it, add --trust"):
             make({"backbone": {"_target_": path}})
-    for path in ("fedem_lightning.run.files.write_atomically", "torch.optim._functional"):
+    for path in ("fedem_lightning.records.files.write_atomically", "torch.optim._functional"):
         with pytest.raises(UserError, match=r"backbone: the file wants to call .*, which is no part of a model"):
             make({"backbone": {"_target_": path}})
     assert make({"_target_": "collections.Counter"}, trusted=["collections"]) == {}

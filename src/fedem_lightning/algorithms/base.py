@@ -36,8 +36,7 @@ from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
 from fedem_lightning.models.personal_models import PersonalModels
 from fedem_lightning.network import Network, check_networks
 from fedem_lightning.protocol import RemoteClients
-from fedem_lightning.records.hyperparameters import constructor_arguments, is_plain, plain
-from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.records.recipes import Recorded, constructor_arguments, is_plain, plain
 from fedem_lightning.settings.check import check_arguments, require_memory
 from fedem_lightning.settings.ranges import PositiveInt, Seed, Share, ShareOrNumber
 

@@ -13,9 +13,9 @@ from pytorch_lightning.utilities import rank_zero_only
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.features import users_network
-from fedem_lightning.records.allocations import LimitedTensors
-from fedem_lightning.records.checksums import is_intact
-from fedem_lightning.records.recipes import call, find, make, recipe, without_download
+from fedem_lightning.records.files import is_intact
+from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.remaking import LimitedTensors, call, find, make, without_download
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm

@@ -11,7 +11,8 @@ import torch
 from fedem_lightning.aggregation import make_aggregation
 from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.local_solver import ClientSGD
-from fedem_lightning.records.recipes import recipe, renewed
+from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.remaking import renewed
 from fedem_lightning.settings.check import parameters
 
 if TYPE_CHECKING:

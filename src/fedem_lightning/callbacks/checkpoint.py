@@ -11,8 +11,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms.checkpoints import CheckpointReader
 from fedem_lightning.errors import NoUpdateLeft
-from fedem_lightning.records.checksums import seal
-from fedem_lightning.records.writing import replacing
+from fedem_lightning.records.files import replacing, seal
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import PositiveInt
 

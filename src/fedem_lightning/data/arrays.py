@@ -18,7 +18,7 @@ from fedem_lightning.data.names import check_names, shown, strings
 from fedem_lightning.data.partitions import Partition, PartitionName
 from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.errors import UserError, require, require_whole
-from fedem_lightning.records.hyperparameters import plain
+from fedem_lightning.records.recipes import plain
 from fedem_lightning.settings.expected import given
 from fedem_lightning.settings.ranges import Names
 from fedem_lightning.tasks import make_task

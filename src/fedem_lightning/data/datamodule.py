@@ -13,7 +13,7 @@ from fedem_lightning.data.class_weights import ClassWeights
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.partitions import Partition, PartitionName
 from fedem_lightning.data.printing import printable
-from fedem_lightning.records.hyperparameters import constructor_arguments, plain
+from fedem_lightning.records.recipes import constructor_arguments, plain
 from fedem_lightning.settings.check import Checked, check_arguments
 from fedem_lightning.settings.ranges import (
     BelowOne,

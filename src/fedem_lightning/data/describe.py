@@ -14,7 +14,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.printing import printable
 from fedem_lightning.data.samples import Arrays, Joined, Windows
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.records.writing import replacing
+from fedem_lightning.records.files import replacing
 from fedem_lightning.settings.check import require_memory
 from fedem_lightning.tasks import Regression
 

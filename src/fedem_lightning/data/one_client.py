@@ -14,7 +14,7 @@ from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
-from fedem_lightning.records.writing import replacing
+from fedem_lightning.records.files import replacing
 from fedem_lightning.tasks import TaskName
 
 OF_ONE_CLIENT = ("name", "form")

@@ -16,7 +16,8 @@ from fedem_lightning.data.features import TableFeatures
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Arrays, Samples, Windows, as_tensor
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.records.recipes import make, recipe
+from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.remaking import make
 from fedem_lightning.tasks import Task
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from fedem_lightning.records.writing import replacing
+from fedem_lightning.records.files import replacing
 
 APP = """\
 [build-system]

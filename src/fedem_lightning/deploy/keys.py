@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.records.writing import replacing
+from fedem_lightning.records.files import replacing
 
 CA, CERTIFICATE, KEY, CLIENTS = "ca.pem", "certificate.pem", "key.pem", "clients.json"
 LONGEST_NAME = 64

@@ -16,8 +16,7 @@ from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.remote_updates import check_number_in_sum
 from fedem_lightning.deploy.status import Status
 from fedem_lightning.deploy.wire import Counted, Link
-from fedem_lightning.records.chosen import data_and_network
-from fedem_lightning.records.configs import read_yaml
+from fedem_lightning.records.configs import data_and_network, read_yaml
 from fedem_lightning.run.cli import GROUPS  # with it come the resolvers of the configurations
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.usage import CONFIG_DIR

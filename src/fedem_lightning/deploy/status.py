@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.records.writing import replacing
+from fedem_lightning.records.files import replacing
 
 NAME = "status.json"
 EVERY = 5.0

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.network.base import DEVICE, Network, uniform
 from fedem_lightning.network.traffic import Traffic
-from fedem_lightning.records.reading import regular
+from fedem_lightning.records.files import regular
 from fedem_lightning.settings.ranges import Positive
 
 

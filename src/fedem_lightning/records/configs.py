@@ -1,18 +1,25 @@
-"""Configurations of runs, also of foreign ones: read without calling anything, and without the environment."""
+"""Configurations of runs, also of foreign ones: read without calling anything, and without the environment.
+
+A setting that somebody has to choose for the data, such as `learning_rates.fedem`, is looked up in three places: under
+its own key, where the user sets it; under `chosen_for.DATA/NETWORK`, where data sets and experiments bring what was
+chosen for these data with this network; else it has a default that does not depend on the data.
+"""
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from omegaconf._utils import get_yaml_loader
 
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.records.chosen import find_chosen
-from fedem_lightning.records.reading import regular
+from fedem_lightning.records.files import regular
 from fedem_lightning.records.secrets import is_secret
 
+Select = Callable[[str], Any]
+"""From a dotted key to its resolved value; None if there is none."""
 _DATA_DIR = re.compile(r"\$\{oc\.env:FEDEM_LIGHTNING_DATA,[^${}]*\}")
 """What `data_dir` is unless the user sets it."""
 _MOST_BYTES, _MOST_DEPTH = 1_000_000, 50
@@ -90,6 +97,34 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 def tenth(number: Any) -> int:
     """A tenth of a whole number, at least 1."""
     return max(1, number // 10) if isinstance(number, int) else 1
+
+
+class Found(NamedTuple):
+    """The value of a setting, and where it was found: "own", "chosen_for" or "default"."""
+
+    value: Any
+    place: str
+
+
+def data_and_network(select: Select) -> str:
+    """What settings are chosen for: the data's name, if they have one, or class, and the network's class.
+
+    For example Digits/MLP, cifar10/LeNet5, and with a class of the user's own cifar10/my_module_MyNet.
+    """
+    data = select("dataset.name") or select("dataset._target_")
+    names = (str(path).removeprefix("fedem_lightning.") for path in (data, select("backbone._target_")))
+    return "/".join(name.replace(".", "_") for name in names)  # a key of the configuration has no dots
+
+
+def find_chosen(select: Select, keys: list[str], default: Any) -> Found:
+    """The first of some settings that is set or was chosen for the data and the network; else the default."""
+    these = data_and_network(select)
+    for key in keys:
+        for place, where in (("own", key), ("chosen_for", f"chosen_for.{these}.{key}")):
+            value = select(where)
+            if value is not None:
+                return Found(value, place)
+    return Found(default, "default")
 
 
 class _Resolver:

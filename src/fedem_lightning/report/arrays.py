@@ -4,7 +4,7 @@ import zipfile
 
 import numpy as np
 
-from fedem_lightning.records.reading import regular
+from fedem_lightning.records.files import regular
 from fedem_lightning.report.collect import Run
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.records.files import regular
 from fedem_lightning.records.measures import headline
-from fedem_lightning.records.reading import regular
 from fedem_lightning.report.configs import read_config
 from fedem_lightning.report.samples import Samples, Scored, read_samples, scored_clients
 from fedem_lightning.report.text import plain

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.records.reading import regular
+from fedem_lightning.records.files import regular
 
 
 class Samples(NamedTuple):

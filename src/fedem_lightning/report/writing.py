@@ -7,13 +7,13 @@ from pathlib import Path
 import pandas as pd
 
 from fedem_lightning.errors import UserError
+from fedem_lightning.records.files import write_atomically
 from fedem_lightning.report.cells import Cell, Table
 from fedem_lightning.report.collect import Skipped
 from fedem_lightning.report.figures.base import Drawn
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.latex import latex
 from fedem_lightning.report.text import cell_text, markdown_text, plain, shorten
-from fedem_lightning.run.files import write_atomically
 
 FILES = ("report.html", "report.md", "report.csv", "report_wide.csv", "report.tex")
 """What every report has; the figures' names depend on the runs."""

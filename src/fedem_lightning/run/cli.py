@@ -23,8 +23,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
-from fedem_lightning.records.chosen import find_chosen
-from fedem_lightning.records.configs import tenth
+from fedem_lightning.records.configs import find_chosen, tenth
 from fedem_lightning.run.commands import printed, require_working_directory
 from fedem_lightning.run.failures import Unexpected, unexpected, user_message
 from fedem_lightning.run.job_folders import Refused, remove_if_empty, remove_what_is_left

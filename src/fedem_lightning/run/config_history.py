@@ -11,8 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.records.configs import flatten, read_yaml, resolved, with_data_dir
+from fedem_lightning.records.files import write_atomically
 from fedem_lightning.records.secrets import hide_in_overrides, hide_in_tree
-from fedem_lightning.run.files import write_atomically
 
 _KEPT = re.compile(r"config\.until-round-(\d+)\.yaml")
 _OF_THE_COMMAND = ("ckpt_path", "run_dir")

@@ -11,8 +11,8 @@ from hydra.errors import HydraException, InstantiationException
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from fedem_lightning.errors import UserError
+from fedem_lightning.records.files import replacing
 from fedem_lightning.records.secrets import hide_in_text
-from fedem_lightning.records.writing import replacing
 from fedem_lightning.run.plain_text import one_line
 from fedem_lightning.startup.rank import in_another_process
 

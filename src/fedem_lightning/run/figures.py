@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedem_lightning.records.files import replacing
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.records.writing import replacing
 from fedem_lightning.run.method_names import title as title_of
 from fedem_lightning.run.palette import MARKERS, PALETTE
 from fedem_lightning.run.plain_text import plain

@@ -11,8 +11,8 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from fedem_lightning.records.files import replacing
 from fedem_lightning.records.secrets import hide_in_overrides, hide_in_tree, is_secret
-from fedem_lightning.records.writing import replacing
 from fedem_lightning.run.resuming import begin_sweep, leave_sweep
 from fedem_lightning.startup.loading import raise_at_a_stop, say_at_a_stop
 

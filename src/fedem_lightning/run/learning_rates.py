@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.records.chosen import data_and_network, find_chosen
+from fedem_lightning.records.configs import data_and_network, find_chosen
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.run.job_folders import Refused
 from fedem_lightning.run.resuming import run_command

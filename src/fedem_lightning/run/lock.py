@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.records.writing import writing
+from fedem_lightning.records.files import writing
 from fedem_lightning.startup.rank import in_another_process
 
 LOCK = ".fedem_lightning.lock"

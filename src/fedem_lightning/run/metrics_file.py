@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.records.reading import regular
-from fedem_lightning.records.writing import writing
-from fedem_lightning.run.files import write_atomically
+from fedem_lightning.records.files import regular, write_atomically, writing
 
 
 class MetricsFile:

@@ -9,8 +9,7 @@ import pytorch_lightning as pl
 import torch
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.records.reading import regular
-from fedem_lightning.run.files import write_arrays
+from fedem_lightning.records.files import regular, write_arrays
 
 MOST_CLIENTS = 200
 """Of more seen clients than this, as many are in the file, at even distances."""

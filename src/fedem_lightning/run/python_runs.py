@@ -12,8 +12,8 @@ from fedem_lightning.algorithms.checks import check_capabilities
 from fedem_lightning.callbacks import MappedCheckpoints
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import require
-from fedem_lightning.records.hyperparameters import plain
-from fedem_lightning.run.files import write_atomically
+from fedem_lightning.records.files import write_atomically
+from fedem_lightning.records.recipes import plain
 from fedem_lightning.run.metrics_file import MetricsFile
 from fedem_lightning.run.results import write_run
 from fedem_lightning.run.usage import CONFIG_DIR

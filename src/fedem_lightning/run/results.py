@@ -28,9 +28,8 @@ from fedem_lightning.evaluation.privacy import spent
 from fedem_lightning.evaluation.recovery import group_scores, recovery_scores
 from fedem_lightning.evaluation.scores import REFERENCES
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
-from fedem_lightning.records.writing import replacing
+from fedem_lightning.records.files import replacing, write_arrays, write_atomically
 from fedem_lightning.run.figures import draw_figures
-from fedem_lightning.run.files import write_arrays, write_atomically
 from fedem_lightning.run.reproducibility import reproducibility
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]

@@ -18,7 +18,7 @@ from fedem_lightning.algorithms.recipe_differences import differences_line, reci
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.configs import read_yaml, resolved
-from fedem_lightning.records.reading import regular
+from fedem_lightning.records.files import regular
 from fedem_lightning.run.config_history import continued, differences, read_own_config, tree_of
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.startup.rank import in_another_process

@@ -25,10 +25,9 @@ from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import arrange, model_state
 from fedem_lightning.models.features import WithFeatures
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
-from fedem_lightning.records.allocations import LimitedTensors
-from fedem_lightning.records.reading import regular
-from fedem_lightning.records.recipes import make, recipe, renewed, with_network, without_download
-from fedem_lightning.records.writing import replacing
+from fedem_lightning.records.files import regular, replacing
+from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.remaking import LimitedTensors, make, renewed, with_network, without_download
 
 FORMAT = "fedem-lightning clients 1"
 MODEL = "model.safetensors"

@@ -10,8 +10,8 @@ import pandas as pd
 
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMetrics
+from fedem_lightning.records.files import write_atomically
 from fedem_lightning.records.measures import headline
-from fedem_lightning.run.files import write_atomically
 from fedem_lightning.run.summary import by_class_line
 from fedem_lightning.serving.client_files import clients_file
 from fedem_lightning.serving.load import load_clients

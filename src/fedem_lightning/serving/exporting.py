@@ -21,8 +21,7 @@ from rich.progress import track
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
-from fedem_lightning.records.reading import regular
-from fedem_lightning.records.writing import writing
+from fedem_lightning.records.files import regular, writing
 from fedem_lightning.serving.client_files import clients_file, read_clients, write_clients
 from fedem_lightning.serving.export_formats import BATCHES, FORMATS, RUNS, Format, Measured, Run, measured
 from fedem_lightning.serving.hub import check_hub, push

@@ -13,7 +13,7 @@ from fedem_lightning.errors import UserError
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.records.configs import flatten, read_yaml, resolved
-from fedem_lightning.records.reading import regular
+from fedem_lightning.records.files import regular
 from fedem_lightning.records.secrets import HIDDEN, hide_in_tree
 from fedem_lightning.serving.client_files import clients_file, read_clients, read_notes
 from fedem_lightning.serving.export_formats import FORMATS, output_name

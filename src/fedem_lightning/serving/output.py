@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedem_lightning.evaluation.summaries import summarize
+from fedem_lightning.records.files import write_atomically
 from fedem_lightning.records.measures import HIGHER_IS_BETTER
-from fedem_lightning.run.files import write_atomically
 
 SUMS = ("weighted", "mean", "bottom_decile", "worst")
 """The summaries that are shown, in their order."""

@@ -24,7 +24,7 @@ from fedem_lightning.data.partitions import Partition
 from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
 from fedem_lightning.data.unread import looks_like_split
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.records.hyperparameters import plain
+from fedem_lightning.records.recipes import plain
 from fedem_lightning.settings.ranges import (
     BelowOne,
     Column,

@@ -17,7 +17,7 @@ import numpy as np
 from fedem_lightning.data.formats.checks import check_file, check_size, reading
 from fedem_lightning.data.unread import check_unread
 from fedem_lightning.errors import require
-from fedem_lightning.records.writing import replacing
+from fedem_lightning.records.files import replacing
 
 ZIP_LOCAL_HEADER = 30  # bytes before the member's name; the last four give the lengths of name and extra field
 ENCRYPTED = 1  # in a member's flags

@@ -10,8 +10,7 @@ import pandas as pd
 import pytorch_lightning as pl
 
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.records.reading import regular
-from fedem_lightning.run.files import write_atomically
+from fedem_lightning.records.files import regular, write_atomically
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedem_lightning.records.reading import regular
+from fedem_lightning.records.files import regular
 
 _HEADER = 7
 """Bytes before the first record of a file, and before every piece of a record."""
