@@ -26,7 +26,7 @@ from fedem_lightning import (
     ResNet18,
     VmapEngine,
 )
-from fedem_lightning.backbones.batch_norm import BatchNorm1d
+from fedem_lightning.backbones.layers import BatchNorm1d
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.models.components import make_components

@@ -52,7 +52,7 @@ FOREIGN = [
     *("fedem_lightning.records.remaking.make", "fedem_lightning.algorithms.checkpoints.make"),
     *("fedem_lightning.algorithms.checkpoints.torch.load", "fedem_lightning.models.client_store.torch.load"),
     *("fedem_lightning.FedAvg.load_from_checkpoint", "fedem_lightning.algorithms.fedavg.FedAvg.load_from_checkpoint"),
-    *("fedem_lightning.backbones.mlp.MLP.__init__", "fedem_lightning.records.files.write_atomically"),
+    *("fedem_lightning.backbones.dense.MLP.__init__", "fedem_lightning.records.files.write_atomically"),
     *("fedem_lightning.deploy.commands.main", "fedem_lightning.__main__.main", "torch.optim.functools.reduce"),
     *("torch.optim.sgd.cast", "torch.optim._functional", "torch.optim.lr_scheduler.LambdaLR", "torch.nn.Linear"),
     *(3, None, ["os.system"], ("os", "system"), {"_target_": "os.system"}, True),
@@ -67,9 +67,9 @@ SHAPES: dict[str, Callable[[Any], Any]] = {
     "in a tuple": lambda p: ({"_target_": p, **COMMAND},),
     "in a dictionary": lambda p: {"deep": {"deeper": {"_target_": p, **COMMAND}}},
     "ordered": lambda p: collections.OrderedDict({"_target_": p, **COMMAND}),
-    "an argument": lambda p: {"_target_": "fedem_lightning.backbones.linear.Linear", "in_shape": {"_target_": p}},
+    "an argument": lambda p: {"_target_": "fedem_lightning.backbones.dense.Linear", "in_shape": {"_target_": p}},
     "an argument in a tuple": lambda p: {
-        "_target_": "fedem_lightning.backbones.linear.Linear",
+        "_target_": "fedem_lightning.backbones.dense.Linear",
         "in_shape": ({"_target_": p, **COMMAND}, {"_target_": p}),
         "n_outputs": ["mkdir ran", ({"_target_": p},)],
     },
@@ -169,7 +169,7 @@ def test_a_file_finds_nothing_but_the_closed_list() -> None:
     for path, target in found.items():
         optimizer = inspect.isclass(target) and issubclass(target, torch.optim.Optimizer)
         own = inspect.isclass(target) and issubclass(target, Checked)
-        assert optimizer or own or target.__module__ == "fedem_lightning.backbones.torchvision", path
+        assert optimizer or own or target.__module__ == "fedem_lightning.backbones.convolutional", path
         assert optimizer or target.__module__.startswith((*ROOMS, "fedem_lightning.data")), path
     assert not [path for path in found if path.startswith(("fedem_lightning.run", "fedem_lightning.deploy"))]
 

@@ -45,7 +45,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "an empty schema": {"schema": "{}"},
     "a number for the network": {"network": "5"},
     "a function for the network": {"network": '{"_target_": "os.mkdir", "path": "executed"}'},
-    "a network without its size": {"network": '{"_target_": "fedem_lightning.backbones.linear.Linear"}'},
+    "a network without its size": {"network": '{"_target_": "fedem_lightning.backbones.dense.Linear"}'},
 }
 
 

@@ -1,13 +1,9 @@
 """Backbones: the networks used as components. Any other `nn.Module` from features to outputs can be used too."""
 
-from fedem_lightning.backbones.categorical import Categorical
-from fedem_lightning.backbones.cnn import CNN, ReferenceCNN
-from fedem_lightning.backbones.dropout import Dropout
-from fedem_lightning.backbones.lenet import LeNet5
-from fedem_lightning.backbones.linear import Linear
+from fedem_lightning.backbones.convolutional import CNN, LeNet5, MobileNetV2, ReferenceCNN, ResNet18
+from fedem_lightning.backbones.dense import MLP, Categorical, Linear
+from fedem_lightning.backbones.layers import Dropout
 from fedem_lightning.backbones.lstm import LSTM, CharLSTM
-from fedem_lightning.backbones.mlp import MLP
-from fedem_lightning.backbones.torchvision import MobileNetV2, ResNet18
 
 __all__ = [
     "CNN",

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedem_lightning.backbones.redrawable import Redrawable
+from fedem_lightning.backbones.layers import Redrawable
 from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.backbones.dropout import Dropout
+from fedem_lightning.backbones.layers import Dropout
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import dropout_keys

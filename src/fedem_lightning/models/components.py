@@ -9,10 +9,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.backbones.batch_norm import GUARDED, for_clients
-from fedem_lightning.backbones.dropout import Dropout
+from fedem_lightning.backbones.layers import GUARDED, Dropout, Redrawable, for_clients
 from fedem_lightning.backbones.lstm import LSTM
-from fedem_lightning.backbones.redrawable import Redrawable
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.models.frozen import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator

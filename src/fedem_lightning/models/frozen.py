@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from fedem_lightning.backbones.batch_norm import is_frozen_norm
+from fedem_lightning.backbones.layers import is_frozen_norm
 
 
 def trained_parameters(network: nn.Module) -> dict[str, nn.Parameter]:

@@ -1,0 +1,114 @@
+"""Layers of the package's own, and the base of its networks, which can draw their initial values again.
+
+A client's last, short batch may have one value a channel, which has no variance: BatchNorm uses the running statistics
+for it, and does not change them. A BatchNorm whose parameters are all frozen always uses its running statistics, as in
+evaluation.
+"""
+
+import copy
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedem_lightning.randomness import fold, passes
+from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import BelowOne
+
+
+class Redrawable(Recorded, nn.Module):
+    """A network that knows how its constructor drew its values: from which arguments and which random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn_from = torch.get_rng_state()
+
+    def redrawn(self) -> Self:
+        """A copy with new random values; with the same values if they are no longer those of the constructor."""
+        drawn, copied = self._made(), copy.deepcopy(self)
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.drawn_from)
+            first, own = self._made(), self.state_dict()
+        if first.keys() == own.keys() and all(own[name].equal(t.to(own[name])) for name, t in first.items()):
+            copied.load_state_dict(drawn)
+        return copied
+
+    def _made(self) -> dict[str, Any]:
+        return type(self)(**self.made_with).state_dict()
+
+
+class Dropout(Checked, nn.Module):
+    """Zeroes elements with probability p and scales the others by 1 / (1 - p); in eval mode it does nothing.
+
+    The mask comes from the buffer `key` and the element's position alone. The local solver sets a new key for every
+    (seed, round, client, step), see `fedem_lightning.local_solver`. Two dropout layers of a network need different
+    `salt`s; with the same salt they would draw the same mask.
+
+    Args:
+        p: probability of a zero, in [0, 1).
+        salt: any whole number.
+
+    """
+
+    key: Tensor
+
+    def __init__(self, p: BelowOne = 0.5, salt: int = 0) -> None:
+        super().__init__()
+        self.p, self.salt = p, salt
+        self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Applies the mask to x, which may have any shape."""
+        if not self.training or self.p == 0:
+            return x
+        position = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
+        kept = passes(fold(self.key, self.salt), position, self.p)
+        return x * kept.to(x.dtype) / (1 - self.p)
+
+
+def is_frozen_norm(layer: nn.Module) -> bool:
+    """Whether the layer is BatchNorm with parameters that are all frozen."""
+    own = list(layer.parameters(recurse=False))
+    return isinstance(layer, _BatchNorm) and bool(own) and not any(p.requires_grad for p in own)
+
+
+class _ForClients(_BatchNorm):
+    still: bool  # frozen; in a step engines replace the layer's parameters, which do not show it
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As in `nn.BatchNorm1d` and the others, except for frozen layers and for one value a channel."""
+        if not self.training or (input.numel() > input.shape[1] and not self.still):
+            return super().forward(input)
+        self.training = False  # the running statistics are used, and do not change
+        try:
+            return super().forward(input)
+        finally:
+            self.training = True
+
+
+class BatchNorm1d(_ForClients, nn.BatchNorm1d):
+    """`nn.BatchNorm1d` for clients."""
+
+
+class BatchNorm2d(_ForClients, nn.BatchNorm2d):
+    """`nn.BatchNorm2d` for clients."""
+
+
+class BatchNorm3d(_ForClients, nn.BatchNorm3d):
+    """`nn.BatchNorm3d` for clients."""
+
+
+GUARDED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: BatchNorm1d,
+    nn.BatchNorm2d: BatchNorm2d,
+    nn.BatchNorm3d: BatchNorm3d,
+}
+
+
+def for_clients(layer: nn.Module) -> None:
+    """Turns a BatchNorm layer of torch into one of these classes."""
+    still = is_frozen_norm(layer)
+    layer.__class__ = GUARDED[type(layer)]
+    vars(layer)["still"] = still
