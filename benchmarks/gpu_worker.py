@@ -85,7 +85,7 @@ def measure_rounds(what: Facts, file: Path | None, device: torch.device) -> Fact
     clock = RoundClock(device, tell_round)
     trainer = make_trainer(what["rounds"] + 1, device, precision=what["precision"], callbacks=[clock])
     trainer.fit(model, work.data)
-    return {**facts, "engine": model.engine.name, "reason": model.engine.reason}
+    return {**facts, "engine": model.local.engine.name, "reason": model.local.engine.reason}
 
 
 # --- agreement ------------------------------------------------------------------------------------------------------

@@ -94,12 +94,12 @@ def make_rounds(options: argparse.Namespace) -> Rounds:
 def operations(model: FederatedAlgorithm, data: FederatedDataModule) -> float:
     """Floating-point operations of a FedAvg round in 10^9: of a local step's forward and backward pass, by sample."""
     block = data.federation.block(data.federation.clients()[:1], "train")
-    rows = torch.arange(min(model.batch_size, len(block.index)))
+    rows = torch.arange(min(model.local.batch_size, len(block.index)))
     x, y = block.batch(rows, torch.tensor(0), torch.float32)
     with FlopCounterMode(display=False) as counter:
         data.federation.task.losses(model.components[0](x), y).mean().backward()
     model.zero_grad()
-    return counter.get_total_flops() / len(rows) * n_samples(data) * model.local_epochs / 1e9
+    return counter.get_total_flops() / len(rows) * n_samples(data) * model.local.epochs / 1e9
 
 
 def traffic(model: FederatedAlgorithm, data: FederatedDataModule) -> float:
@@ -111,8 +111,8 @@ def traffic(model: FederatedAlgorithm, data: FederatedDataModule) -> float:
     """
     federation = data.federation
     row = 4 * data.in_shape[0]
-    steps = int((-(-federation.splits["train"].counts() // model.batch_size)).sum()) * model.local_epochs
-    features = row * n_samples(data) * (1 + 4 * model.local_epochs)
+    steps = int((-(-federation.splits["train"].counts() // model.local.batch_size)).sum()) * model.local.epochs
+    features = row * n_samples(data) * (1 + 4 * model.local.epochs)
     return (features + 7 * steps * len(model.components) * model.message_bytes) / 1e9
 
 
@@ -141,7 +141,7 @@ def print_profile(name: str, model: FederatedAlgorithm, data: FederatedDataModul
     total = sum(getattr(event, key) for event in events) or 1.0
     seconds = model.statistics.round_seconds[-1]
     print_header(
-        f"Operators of one round of {name}, engine {model.engine.name}: they take {total / 1e6:.3g} s of its "
+        f"Operators of one round of {name}, engine {model.local.engine.name}: they take {total / 1e6:.3g} s of its "
         f"{seconds:.3g} s under the profiler; Python has the rest",
         *("operator", "self time, % of the operators'", "calls"),
     )

@@ -147,7 +147,7 @@ def main() -> None:
     else:
         work = femnist_work(femnist(options.femnist, options.clients or 50))
     data = work.data
-    picked = work.fedem(options.components, "auto").resolve_engine(options.device).name
+    picked = work.fedem(options.components, "auto").local.resolve_engine(options.device).name
     engines = [picked, *({"loop", "vmap"} - {picked} if options.all_engines else ())]
     ways: dict[str, Way] = {"sequential PyTorch": Sequential(work, options.components, options.device)}
     ways |= {

@@ -98,7 +98,7 @@ def measure(work: Work, data: fl.FederatedDataModule, algorithm: str, precision:
             return fl.FedAvg(backbone, data.n_clients, **chosen)
         return fl.FedEM(backbone, data.n_clients, 3, **chosen)
 
-    picked = model("auto").resolve_engine(options.device).name
+    picked = model("auto").local.resolve_engine(options.device).name
     ways = {
         name: one_round(model(name), data, options.device, precision=precision) for name in {"loop", "vmap", picked}
     }

@@ -27,6 +27,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.network import Clocks, Traffic
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.results import run_results
@@ -207,7 +208,7 @@ def test_timing_leaves_training_alone_and_is_logged(tmp_path: Path) -> None:
     logger.save()
     metrics = pd.read_csv(tmp_path / "metrics.csv")
     slowest = [
-        float(times_of(FIGURE_3["wireless"], 6, r)[timed.cohort(data.federation, r)].max()) + 4 * 3 + 3
+        float(times_of(FIGURE_3["wireless"], 6, r)[draw_cohort(timed, data.federation, r)].max()) + 4 * 3 + 3
         for r in range(3)
     ]
     np.testing.assert_allclose(metrics["time_wireless"], np.cumsum(slowest), rtol=1e-6)
@@ -236,7 +237,7 @@ def test_who_misses_the_deadline_keeps_its_state(
     model = make_model(kind, data, networks=LIMITED, participation=6, **options)
     before = [own_rows(model, name) for name in private]
     train(model, data, 1)
-    drawn = model.cohort(data.federation, 0)
+    drawn = draw_cohort(model, data.federation, 0)
     on_time = drawn[times_of(LIMITED["limited"], 8, 0)[drawn] <= 2]
     assert 0 < len(on_time) < 6
     late = [t for t in range(8) if t not in on_time]

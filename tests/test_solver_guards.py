@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedem_lightning import QFFL, ClientSGD, FedAvg, FedEM, FederatedDataModule, LoopEngine
+from fedem_lightning.cohort import draw_cohort
 from helpers.by_hand import (
     ALL_TRAIN,
     assert_agree,
@@ -237,7 +238,7 @@ def test_fedem_with_minibatches_and_half_of_the_clients_agrees_with_numpy(engine
     model = make_model(FedEM, data, client_optimizer=ClientSGD(lr=0.5), **options).double()
     theta, pi, visits = [vector(c) for c in model.components], np.full((4, 2), 0.5), np.zeros(4)
     for k in range(3):
-        cohort = model.cohort(data.federation, k).tolist()
+        cohort = draw_cohort(model, data.federation, k).tolist()
         n = sum(len(samples(data, t)[1]) for t in cohort)
         new = [np.zeros(15), np.zeros(15)]
         for t in cohort:

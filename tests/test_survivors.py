@@ -125,7 +125,7 @@ def test_the_logged_rate_follows_the_schedule() -> None:
     for rounds in (1, 2, 3, 4):
         model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.4, schedule="multistep"))
         model.statistics.plan(4)
-        rates.append(model.lr_at(rounds - 1))
+        rates.append(model.local.lr_at(rounds - 1))
     assert rates == pytest.approx([0.4, 0.4, 0.04, 0.004])
 
 

@@ -32,7 +32,7 @@ class Frozen(FedAvg):
 class Twice(FedAvg):
     def server_update(self, means: Any, round_: Any) -> None:
         super().server_update(means, round_)
-        self.server_step(None)
+        self.server.step()
 
 
 class Unsaved(FedAvg):
@@ -45,7 +45,7 @@ class Unsaved(FedAvg):
         self.__dict__["own"] = ClientStore.of_components(self.n_clients, self.components).double()
 
     def client_update(self, block: Any, round_: int) -> Sent:
-        models = self.local_solver(self.broadcast(block.clients), block, round_)
+        models = self.local.solve(self.broadcast(block.clients), block, round_)
         self.own.write(block.clients, models)
         return Sent(models, block.counts())
 
@@ -57,13 +57,15 @@ class Numbered(FedAvg):
     """Weighs clients by their numbers."""
 
     def client_update(self, block: Any, round_: int) -> Sent:
-        return Sent(self.local_solver(self.broadcast(block.clients), block, round_), block.clients + 1)
+        return Sent(self.local.solve(self.broadcast(block.clients), block, round_), block.clients + 1)
 
 
 class Engined(FedAvg):
     def client_update(self, block: Any, round_: int) -> Sent:
         sent = super().client_update(block, round_)
-        return sent._replace(weights=sent.weights + (self.engine.name == "vmap") * torch.arange(len(block.clients)))
+        return sent._replace(
+            weights=sent.weights + (self.local.engine.name == "vmap") * torch.arange(len(block.clients))
+        )
 
 
 class Meddling(Local):
@@ -78,7 +80,7 @@ class Meddling(Local):
 
 class Accumulating(Local):
     def personalize_clients(self, federation: Any, clients: Any) -> None:
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             self.client_update(block, 0)
 
 
@@ -93,7 +95,7 @@ class Touching(Local):
     ("kind", "said"),
     [
         (Frozen, "Frozen: a round does not change what clients predict with"),
-        (Twice, "Twice: server_update calls server_step 2 times in a round, expected once"),
+        (Twice, "Twice: server_update calls server.step 2 times in a round, expected once"),
         (Unsaved, "Unsaved: state is lost in a checkpoint"),
         (Numbered, "Numbered: the result depends on the clients' order"),
         (Engined, "Engined: the engines loop and vmap differ"),

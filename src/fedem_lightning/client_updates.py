@@ -1,24 +1,50 @@
-"""The client updates of a round, block by block; a client that fails does not end the run."""
+"""Where the client updates of a round come from; here block by block, and a client that fails does not end the run."""
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, check_sent
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.rejections import EXCEPTION, first_line
 from fedem_lightning.uploads import compressed
 
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+class UpdateSource(Protocol):
+    """Where the client updates of a round come from."""
+
+    error: Exception | None  # the first one of a client
+
+    def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
+        """The updates of the clients, int64 [C], as they become ready: some of the clients, and what they send."""
+
+    def put_all_back(self) -> None:
+        """Gives all clients the private state from before the round; all updates were rejected."""
+
+
+class RemoteClients(Protocol):
+    """Clients that are processes of their own, elsewhere; `deploy.remote` documents the members."""
+
+    def check(self, algorithm: "FederatedAlgorithm") -> None: ...
+    def begin(self, algorithm: "FederatedAlgorithm", round_: int) -> UpdateSource: ...
+    def scores(self, algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> Any: ...
+    def answers(
+        self, algorithm: "FederatedAlgorithm", question: str, clients: Tensor, given: Models, like: Models
+    ) -> Iterator[tuple[Tensor, Models]]: ...
+
 
 def answers(
-    algorithm: Algorithm, question: str, federation: Federation, clients: Tensor, given: Models, like: Models
+    algorithm: Any, question: str, federation: Federation, clients: Tensor, given: Models, like: Models
 ) -> Iterator[tuple[Tensor, Models]]:
-    """What clients (int64 [C]) answer to a question of the server, some of them at a time: see `Contract.answer`.
+    """What clients (int64 [C]) answer to a question of the server, some of them at a time.
 
     Args:
-        algorithm: its `answer` is called where the clients are.
+        algorithm: a method with `answer(question, block, given)`, which is called where the clients are.
         question: names what is asked.
         federation: holds the clients.
         given: tensors that the server sends with the question.
@@ -29,7 +55,7 @@ def answers(
     if algorithm.remote is not None:
         yield from algorithm.remote.answers(algorithm, question, clients, given, like)
         return
-    for block in algorithm.blocks(federation, clients):
+    for block in algorithm.local.blocks(federation, clients):
         yield block.clients, algorithm.answer(question, block, given)
 
 
@@ -46,20 +72,20 @@ class ClientUpdates:
 
     """
 
-    def __init__(self, algorithm: Algorithm, round_: int) -> None:
+    def __init__(self, algorithm: "FederatedAlgorithm", round_: int) -> None:
         self.algorithm, self.round_ = algorithm, round_
         self.error: Exception | None = None  # the first exception of a client
         self._put_back: list[Callable[[], None]] | None = []  # while all updates of this process are rejected
 
     def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
         """The updates of the clients, int64 [C], as they become ready: some of the clients, and what they send."""
-        for block in self.algorithm.blocks(federation, clients) if len(clients) else ():
+        for block in self.algorithm.local.blocks(federation, clients) if len(clients) else ():
             for part, update in self.of(block):
                 yield part.clients, update
 
     def of(self, block: Block) -> Iterator[tuple[Block, Sent | None]]:
         """The updates of a block; several, of parts of it, if it is run again."""
-        metrics, put_back = self.algorithm.round_metrics.copy(), self.algorithm.remember(block.clients)
+        metrics, put_back = self.algorithm.round_metrics.copy(), self.algorithm.states.remember(block.clients)
         before = metrics.rejected
         if self._put_back is not None:
             self._put_back.append(put_back)

@@ -1,11 +1,30 @@
 """Client sampling: the clients that take part in a round."""
 
+import secrets
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, generator, secret_uniforms
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+def draw_cohort(algorithm: "FederatedAlgorithm", federation: Federation, round_: int) -> Tensor:
+    """The cohort of an algorithm's round, int64, ascending."""
+    clients, share, seed = federation.clients(), algorithm.participation, algorithm.seed
+    if algorithm.facts.samples_by_size:
+        return sample_cohort(clients, share, seed, round_, federation.splits["train"].counts(clients))
+    if not algorithm.aggregation.samples_independently:
+        return sample_cohort(clients, share, seed, round_)
+    if algorithm.remote is not None and not algorithm.cohort_secret:  # clients are sent the seed
+        algorithm.cohort_secret = secrets.token_hex(32)
+    return sample_independently(clients, share, seed, round_, algorithm.cohort_secret)
 
 
 def sample_cohort(

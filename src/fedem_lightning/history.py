@@ -50,15 +50,15 @@ class Statistics:
         """Seconds since the start of the run, without the time between a checkpoint and the resume."""
         return self.seconds_before + time.perf_counter() - self._begun
 
-    def count_on(self, saved: dict[str, Any]) -> "Statistics":
-        """The statistics of a checkpoint, with the start time of these ones."""
+    def count_on(self, saved: dict[str, Any]) -> None:
+        """Takes the statistics of a checkpoint; the time at which this process began the run stays."""
         earlier = dict(saved)
         unnamed = earlier.pop("rejected_updates", 0)  # what checkpoints of version 0.1.0 have
         rejections = Rejections(**earlier.pop("rejections", {}))
         rejections.add(0, [], unnamed)
-        statistics = Statistics(**earlier, rejections=rejections)
-        statistics.begin(self._begun)
-        return statistics
+        begun = self._begun
+        vars(self).update(vars(Statistics(**earlier, rejections=rejections)))
+        self.begin(begun)
 
     def plan(self, rounds: int) -> None:
         """Sets the number of rounds of the run, and starts the clock."""
@@ -104,13 +104,19 @@ class Round(NamedTuple):
 
 
 class RoundObserver:
-    """Observer of the progress within a round; this base class does nothing."""
+    """Tells how far a round is: to a progress bar, if one watches."""
+
+    watcher: Any = None  # with the same two methods
 
     def begin(self, stage: str, total: int) -> None:
         """Begins a stage, e.g. "clients" (client updates) or "scoring" (of samples), with `total` of them here."""
+        if self.watcher is not None:
+            self.watcher.begin(stage, total)
 
     def advance(self, amount: float) -> None:
         """Adds `amount` to the finished part of the stage; it may be a fraction of a client."""
+        if self.watcher is not None:
+            self.watcher.advance(amount)
 
 
 class RoundMetrics:

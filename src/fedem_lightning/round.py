@@ -6,14 +6,14 @@
 import time
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Collector, Means, PrivateMean
-from fedem_lightning.client_updates import ClientUpdates
-from fedem_lightning.cohort import expected_size
+from fedem_lightning.client_updates import ClientUpdates, UpdateSource
+from fedem_lightning.cohort import draw_cohort, expected_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import NoUpdateLeft, UserError
 from fedem_lightning.evaluation.privacy import choose_noise
@@ -22,12 +22,14 @@ from fedem_lightning.models.components import model_state
 from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
 from fedem_lightning.network import Clocks, Traffic, Transmission
 from fedem_lightning.processes import Processes
-from fedem_lightning.protocol import Algorithm, UpdateSource
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, TOO_LONG, Rejection, summarised
-from fedem_lightning.uploads import transmitted
+from fedem_lightning.uploads import received_models, transmitted
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
-def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
+def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
     """Runs one round of any algorithm; returns the metrics to log."""
     start = time.perf_counter()
     statistics = algorithm.statistics
@@ -37,7 +39,7 @@ def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
         federation = algorithm.faults.with_other_labels(federation, faulty)
     if round_ == 0:
         algorithm.initialize(federation)
-    drawn = algorithm.cohort(federation, round_)
+    drawn = draw_cohort(algorithm, federation, round_)
     clocks = Clocks(algorithm.networks, drawn, algorithm.local_work(federation, drawn, round_), algorithm.seed, round_)
     in_time = drawn[clocks.in_time.to(drawn.device)]
     cohort, silent = answering(algorithm, in_time, faulty)
@@ -53,7 +55,7 @@ def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
     statistics.tick()
     return {
         "round": round_ + 1,
-        "lr": algorithm.lr_at(round_),
+        "lr": algorithm.local.lr_at(round_),
         "cohort": len(cohort),
         "seconds": statistics.round_seconds[-1],
         "rejected": rejected,
@@ -63,7 +65,7 @@ def run_round(algorithm: Algorithm, federation: Federation) -> dict[str, float]:
 
 
 def train_clients(
-    algorithm: Algorithm, federation: Federation, cohort: Tensor, round_: int, faulty: Tensor
+    algorithm: "FederatedAlgorithm", federation: Federation, cohort: Tensor, round_: int, faulty: Tensor
 ) -> tuple[Means | None, list[Rejection]]:
     """Runs the cohort's client updates, shared among the Trainer's processes.
 
@@ -84,7 +86,7 @@ def train_clients(
     any_size = algorithm.aggregation.samples_independently  # the next cohort has another
     shares = processes.deal(cohort, federation.splits["train"].counts(cohort), idle=any_size)
     mine = shares[processes.rank]
-    algorithm.observer.begin("clients", len(mine))
+    algorithm.local.observer.begin("clients", len(mine))
     parameters, faults = set(trained_parameters(algorithm.components[0])), algorithm.faults
     facts = facts_of(algorithm, federation, round_)
     collector, algorithm.round_metrics = algorithm.aggregation.begin(cohort, parameters, **facts), RoundMetrics()
@@ -95,14 +97,14 @@ def train_clients(
             continue
         attacks = torch.isin(clients, faulty)  # [C]
         corrupts = faults is not None and faults.corrupts and bool(attacks.any())
-        received = algorithm.received_models(clients) if corrupts or collector.needs_received else {}
+        received = received_models(algorithm, clients) if corrupts or collector.needs_received else {}
         if faults is not None and corrupts:
             update = faults.corrupted(update, received, attacks, parameters)
         finite = collector.add(update, clients, received)
         algorithm.round_metrics.reject(clients[~finite])
     rejections = _meet(algorithm, collector, processes)
     _stop_without_updates(algorithm, source, rejections, round_, len(cohort))
-    processes.exchange_rows(algorithm.client_state(), shares)
+    processes.exchange_rows(algorithm.states.rows(), shares)
     means = collector.compute()
     if means is not None and not is_finite(rows[means.heard] for rows in means.models.values()):
         where = f"in round {round_ + 1} the mean of the updates overflows"
@@ -110,7 +112,7 @@ def train_clients(
     return means, rejections
 
 
-def facts_of(algorithm: Algorithm, federation: Federation, round_: int) -> dict[str, Any]:
+def facts_of(algorithm: "FederatedAlgorithm", federation: Federation, round_: int) -> dict[str, Any]:
     """What a rule for independent cohorts needs to know of the round; a deployment's noise has no key."""
     rule, n_clients = algorithm.aggregation, len(federation.clients())
     if not rule.samples_independently:
@@ -119,13 +121,13 @@ def facts_of(algorithm: Algorithm, federation: Federation, round_: int) -> dict[
     if isinstance(rule, PrivateMean):
         choose_noise(rule, expected / n_clients, expected, algorithm.statistics.planned_rounds)
     return {
-        "received": algorithm.received_models(federation.clients()[:1]),
+        "received": received_models(algorithm, federation.clients()[:1]),
         "expected": expected,
         "key": (algorithm.seed, round_) if algorithm.remote is None else None,
     }
 
 
-def _meet(algorithm: Algorithm, collector: Collector, processes: Processes) -> list[Rejection]:
+def _meet(algorithm: "FederatedAlgorithm", collector: Collector, processes: Processes) -> list[Rejection]:
     """Combines updates, metrics and rejections of all processes; returns the rejections of all, by client."""
     metrics = algorithm.round_metrics
     if processes.size > 1:  # a process whose clients have all failed knows neither names nor shapes
@@ -148,7 +150,7 @@ def _meet(algorithm: Algorithm, collector: Collector, processes: Processes) -> l
 
 
 def _stop_without_updates(
-    algorithm: Algorithm, updates: UpdateSource, rejections: list[Rejection], round_: int, n_clients: int
+    algorithm: "FederatedAlgorithm", updates: UpdateSource, rejections: list[Rejection], round_: int, n_clients: int
 ) -> None:
     """Raises the reason if all updates of the round were rejected; the model is then as it was before the round.
 
@@ -167,8 +169,8 @@ def _stop_without_updates(
     raise NoUpdateLeft(f"training stopped: {where} left: {summarised(rejections)}")
 
 
-def _lower(algorithm: Algorithm) -> str:
-    return f"lower algorithm.client_optimizer.lr (now {algorithm.client_optimizer.lr:g})"
+def _lower(algorithm: "FederatedAlgorithm") -> str:
+    return f"lower algorithm.client_optimizer.lr (now {algorithm.local.optimizer.lr:g})"
 
 
 def is_finite(tensors: Iterable[Tensor]) -> bool:
@@ -176,7 +178,7 @@ def is_finite(tensors: Iterable[Tensor]) -> bool:
     return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
 
 
-def check_server(algorithm: Algorithm, round_: int) -> None:
+def check_server(algorithm: "FederatedAlgorithm", round_: int) -> None:
     """Raises UserError if the server's step has left a component that is not finite."""
     if not is_finite(t for component in algorithm.components for t in model_state(component).values()):
         raise UserError(
@@ -185,13 +187,13 @@ def check_server(algorithm: Algorithm, round_: int) -> None:
         )
 
 
-def faulty_clients(algorithm: Algorithm, federation: Federation, round_: int) -> Tensor:
+def faulty_clients(algorithm: "FederatedAlgorithm", federation: Federation, round_: int) -> Tensor:
     """The clients that the configured faults make faulty in a round, int64, ascending."""
     clients = federation.clients()
     return clients[:0] if algorithm.faults is None else algorithm.faults.faulty(clients, algorithm.seed, round_)
 
 
-def answering(algorithm: Algorithm, cohort: Tensor, faulty: Tensor) -> tuple[Tensor, list[Rejection]]:
+def answering(algorithm: "FederatedAlgorithm", cohort: Tensor, faulty: Tensor) -> tuple[Tensor, list[Rejection]]:
     """The clients of the cohort that answer, and those that do not; if none would, the first one does."""
     if algorithm.faults is None or algorithm.faults.answers:
         return cohort, []
@@ -202,7 +204,11 @@ def answering(algorithm: Algorithm, cohort: Tensor, faulty: Tensor) -> tuple[Ten
 
 
 def count_rejections(
-    algorithm: Algorithm, federation: Federation, round_: int, silent: list[Rejection], updates: list[Rejection]
+    algorithm: "FederatedAlgorithm",
+    federation: Federation,
+    round_: int,
+    silent: list[Rejection],
+    updates: list[Rejection],
 ) -> int:
     """Adds a round's rejections to the statistics; returns their number.
 
@@ -225,7 +231,7 @@ def count_rejections(
     return len(rejections) + unnamed
 
 
-def count_special_round(algorithm: Algorithm, federation: Federation, down: float, up: float) -> None:
+def count_special_round(algorithm: "FederatedAlgorithm", federation: Federation, down: float, up: float) -> None:
     """Counts a special round, in which all clients that train take part, whatever the cohort and the deadline.
 
     Every client receives the same `down` models, computes the gradients of its training samples, and sends `up` models.
@@ -239,7 +245,7 @@ def count_special_round(algorithm: Algorithm, federation: Federation, down: floa
     statistics.count(traffic, clocks.times(traffic))
 
 
-def with_frozen(algorithm: Algorithm, clients: Tensor, traffic: Traffic) -> Traffic:
+def with_frozen(algorithm: "FederatedAlgorithm", clients: Tensor, traffic: Traffic) -> Traffic:
     """A round's traffic, including the frozen parameters for clients that receive a model for the first time.
 
     The server broadcasts them once for all of these clients. Without a server (graphs, Local) clients have them from

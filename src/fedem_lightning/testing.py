@@ -84,7 +84,7 @@ def check_training(case: Case) -> None:
     moved = any(not torch.equal(before[name], rows) for name, rows in after.items())
     _require(case, moved, "a round does not change what clients predict with (personal_models)")
     steps = model.trainer.global_step
-    _require(case, steps == 1, f"server_update calls server_step {steps} times in a round, expected once")
+    _require(case, steps == 1, f"server_update calls server.step {steps} times in a round, expected once")
 
 
 def check_engines(case: Case) -> None:
@@ -107,7 +107,7 @@ def check_state(case: Case) -> None:
     model, fresh = case.trained(data), case.model(data).double()
     fresh.prepare_for(data.federation)
     fresh.load_state_dict(model.state_dict())
-    unsaved = "state is lost in a checkpoint: declare it with add_client_state, add_state or a ClientStore"
+    unsaved = "state is lost in a checkpoint: declare it with states.declare, or as a ClientStore"
     _agree(case, _served(model), _served(fresh), unsaved, exact=True)
 
 
@@ -127,11 +127,11 @@ def check_sampling(case: Case) -> None:
     data = _data()
     model = case.model(data, participation=2).double()
     model.prepare_for(data.federation)
-    before = [rows.clone() for rows in model.client_state()]
+    before = [rows.clone() for rows in model.states.rows()]
     _trainer(1).fit(model, data)
     others = torch.ones(4, dtype=torch.bool)
     others[sample_cohort(data.federation.clients(), 2, model.seed, 0)] = False
-    for was, now in zip(before, model.client_state(), strict=True):
+    for was, now in zip(before, model.states.rows(), strict=True):
         kept = was.shape != now.shape or torch.equal(now[others], was[others])
         _require(case, kept, "a client outside the cohort changes its state")
 
@@ -146,7 +146,7 @@ def check_unseen(case: Case) -> None:
     first = model.clients
     _require(case, bool(first.test_loss.notna().all()), "an unseen client has no score")
     after = {name: rows[seen] for name, rows in _served(model).items()}
-    if not model.personalizes_seen:
+    if not model.facts.personalizes_seen:
         _agree(case, before, after, "unseen clients change the models of seen ones", exact=True)
     trainer.test(model, data, verbose=False)
     again = np.array_equal(first.test_loss, model.clients.test_loss)

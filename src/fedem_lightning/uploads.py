@@ -1,6 +1,6 @@
 """What clients upload in place of their updates, where the run compresses them."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,8 +10,10 @@ from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require
 from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.network import Transmission
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 class Upload(NamedTuple):
@@ -21,14 +23,23 @@ class Upload(NamedTuple):
     sent: Sent  # the updates as the server reads them
 
 
-def compressed(algorithm: Algorithm, update: Sent, block: Block, round_: int) -> Upload:
+def received_models(algorithm: "FederatedAlgorithm", clients: Tensor) -> Models:
+    """The models from which the updates of clients [C] are measured, in the form in which they send them, [C, M, ...].
+
+    Norms, clipping, compression and faults need them.
+    """
+    sent = algorithm.unmoved(clients, torch.ones_like(clients))
+    return algorithm.broadcast(clients) if sent is None else sent.models
+
+
+def compressed(algorithm: "FederatedAlgorithm", update: Sent, block: Block, round_: int) -> Upload:
     """Compresses updates d = theta_t - theta; a client keeps the error where the compression says so.
 
     Buffers, such as the statistics of BatchNorm, are sent as they are. So are a method's extras.
     """
     compression, clients = algorithm.compression, block.clients
     assert compression is not None
-    received = algorithm.received_models(clients)
+    received = received_models(algorithm, clients)
     names = compressible(algorithm, received)
     d = {name: update.models[name] - received[name] for name in names}  # [C, M, ...]
     finite = all_finite(d)  # [C]; the server rejects the others
@@ -47,7 +58,7 @@ def compressed(algorithm: Algorithm, update: Sent, block: Block, round_: int) ->
     return Upload(message | {f"whole.{name}": rows for name, rows in whole.items()}, update._replace(models=models))
 
 
-def message_like(algorithm: Algorithm, received: Models) -> Models:
+def message_like(algorithm: "FederatedAlgorithm", received: Models) -> Models:
     """The form of a client's message: names, shapes and dtypes of what `decompressed` reads; received [1, M, ...]."""
     assert algorithm.compression is not None
     names = compressible(algorithm, received)
@@ -56,7 +67,7 @@ def message_like(algorithm: Algorithm, received: Models) -> Models:
     return message | {f"whole.{name}": rows for name, rows in received.items() if name not in names}
 
 
-def decompressed(algorithm: Algorithm, message: Models, received: Models) -> Models:
+def decompressed(algorithm: "FederatedAlgorithm", message: Models, received: Models) -> Models:
     """The models [C, M, ...] of clients that received `received`, from their messages."""
     assert algorithm.compression is not None
     names = compressible(algorithm, received)
@@ -65,21 +76,21 @@ def decompressed(algorithm: Algorithm, message: Models, received: Models) -> Mod
     return whole | {name: received[name] + read[name] for name in names}
 
 
-def compressible(algorithm: Algorithm, received: Models) -> list[str]:
+def compressible(algorithm: "FederatedAlgorithm", received: Models) -> list[str]:
     """Names of the tensors that are compressed: the trained parameters among those that clients send."""
     parameters = trained_parameters(algorithm.components[0])
     names = [name for name in received if name in parameters]
     kind = type(algorithm).__name__
-    require(bool(names) and algorithm.sends_updates, f"compression: {kind} sends no parameters to a server")
+    require(bool(names) and algorithm.facts.sends_updates, f"compression: {kind} sends no parameters to a server")
     return names
 
 
-def transmitted(algorithm: Algorithm, clients: Tensor) -> Transmission:
+def transmitted(algorithm: "FederatedAlgorithm", clients: Tensor) -> Transmission:
     """The models sent in the round that is ending, where a compressed model counts by its bytes."""
     sent = algorithm.transmission(clients)
     if algorithm.compression is None or sent.up == 0:
         return sent
-    received = algorithm.received_models(clients[:1])
+    received = received_models(algorithm, clients[:1])
     like = {name: received[name] for name in compressible(algorithm, received)}  # [1, M, ...]
     plain = sum(rows.shape[1:].numel() * rows.element_size() for rows in like.values())
     saved = (plain - algorithm.compression.message_bytes(like)) / algorithm.message_bytes

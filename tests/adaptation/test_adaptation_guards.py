@@ -104,7 +104,7 @@ def test_dapper_weighs_the_drawn_samples_by_responsibilities(
 ) -> None:
     """One full batch of drawn samples: each component takes a step on q l, q of these samples and the client's pi."""
     model, data = mixed_models(kind, **options)
-    model.batch_size = 1000
+    model.local.batch_size = 1000
     start, pi = model.personal_models(EVERYBODY).models, model.personal_models(EVERYBODY).mixture.numpy()
     dapper, block = Dapper(2.0, lambdas=(0.5,), client_optimizer=ClientSGD(lr=0.2)), everybodys(data, "train")
     drawn = dapper._interpolated(model.seed, block, dapper._central_samples(model, block), 0.5)

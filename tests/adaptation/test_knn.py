@@ -204,7 +204,7 @@ def test_clients_are_personalised_and_saved(kind: Any, tmp_path: Path) -> None:
     model = trained(kind, data, adaptation=KNN(5, lambdas=(0.4,)))
     x, y = rng.normal(size=(25, 4)), np.arange(25) % 3
     client, split = np.repeat([0, 1], [20, 5]), np.zeros(25, dtype=np.int64)
-    many = model.personalize_many(model.schema.samples_of(x, y), client, split, ("a", "b"))
+    many = model.trained_model.personalize_many(model.schema.samples_of(x, y), client, split, ("a", "b"))
     queries = rng.normal(size=(9, 4))
     found = [many.model(name).predict(queries) for name in ("a", "b")]
     np.testing.assert_allclose(model.personalize(x[:20], y[:20], "a").predict(queries), found[0], rtol=1e-6)
@@ -238,7 +238,7 @@ def test_a_network_of_ones_own_is_named_when_the_file_is_read(tmp_path: Path) ->
     model = train(FedEM(network, n_clients=2, n_components=2, adaptation=KNN(3, lambdas=(0.4,))), data, 2)
     x, y, queries = rng.normal(size=(20, 4)), np.arange(20) % 3, rng.normal(size=(9, 4))
     codes = np.zeros(20, dtype=np.int64)
-    found = model.personalize_many(model.schema.samples_of(x, y), codes, codes, ("a",))
+    found = model.trained_model.personalize_many(model.schema.samples_of(x, y), codes, codes, ("a",))
     write_clients(tmp_path / "one.safetensors", found)
     with pytest.raises(UserError, match="does not say how to make"):
         load_clients(tmp_path / "one.safetensors")

@@ -52,7 +52,7 @@ def test_a_limit_that_nobody_reaches_changes_nothing(row: Row) -> None:
     torch.testing.assert_close(served(train(limited, data, 2)), expected, rtol=1e-9, atol=1e-11)
 
 
-SENDING = [row for row in ROWS if row.kind.sends_updates]
+SENDING = [row for row in ROWS if row.kind.facts.sends_updates]
 
 
 @pytest.mark.parametrize("row", SENDING, ids=lambda row: row.kind.__name__)

@@ -32,6 +32,7 @@ from fedem_lightning import (
     TableDataModule,
     UserError,
 )
+from fedem_lightning.models.client_store import Owner
 from helpers.conformance import ROWS, Row, own_rows, with_groups
 from helpers.federations import make_data, make_model, make_trainer, parameters
 
@@ -113,7 +114,7 @@ def trained(
 
 def servers_state(model: Any) -> dict[str, torch.Tensor]:
     """The method's buffers that are no client's, and those of the aggregation."""
-    own = {*model._client_states, "has_frozen"}
+    own = {*model.states.of(Owner.CLIENT, Owner.REPORTED), "has_frozen"}
     found = {name: tensor for name, tensor in model.named_buffers(recurse=False) if name not in own}
     return found | dict(model.aggregation.named_buffers(prefix="aggregation"))
 
@@ -168,7 +169,7 @@ def test_an_adaptation_tells_clients_nothing_of_others_or_is_refused(
 
 def test_every_method_and_adaptation_says_what_it_releases() -> None:
     for row in METHODS:
-        released = row.model(data_of(row, other=False)).released
+        released = row.model(data_of(row, other=False)).facts.released
         assert released is not None, row.kind
         assert bool(released) == (row in RELEASING or row.kind in (*NO_SERVER[:4], MOCHA)), row.kind
     assert all(adaptation.released is not None for adaptation in ADAPTATIONS)

@@ -123,7 +123,7 @@ def engines_and_blocks_agree(row: Row, backbone: str) -> None:
         options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.2, momentum=0.9), "local_epochs": 2}
         model = row.kind(net, n_clients=4, batch_size=4, engine=engine, **options, **row.options)
         train(model, data, 2)
-        assert model.engine.name == engine.name
+        assert model.local.engine.name == engine.name
         served.append(
             model.personal_models(torch.arange(4)).models | {"pi": model.personal_models(torch.arange(4)).mixture}
         )
@@ -169,7 +169,7 @@ def test_a_resumed_run_has_the_same_bits(row: Row, state: Any, schedule: Any, tm
     data = row.data()
     sgd = ClientSGD(lr=0.5, momentum=0.9, state=state, schedule=schedule)
     options: dict[str, Any] = {"client_optimizer": sgd, "participation": 0.5 if row.samples else 1.0}
-    if row.kind.uses_server_optimizer:
+    if row.kind.facts.uses_server_optimizer:
         options["server_optimizer"] = lambda p: torch.optim.Adam(p, lr=0.1)
     straight, second = row.model(data, **options), row.model(data, **options)
     trainer = make_trainer(4, callbacks=[RoundCheckpoint(2, keep=9, dirpath=tmp_path)], enable_checkpointing=True)

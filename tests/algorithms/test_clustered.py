@@ -111,7 +111,7 @@ def test_without_a_split_it_is_fedavg_and_each_cluster_trains_like_fedavg_alone(
     model = make_model(Clustered, data, client_optimizer=sgd, max_depth=1, **SPLITTING)
     train(model, data, 5)
     before = model.personal_models(torch.tensor([0])).models
-    trained = model.local_solver(
+    trained = model.local.solve(
         model.personal_models(torch.tensor([0, 2, 4])).models,
         data.federation.block(torch.tensor([0, 2, 4]), "train"),
         5,

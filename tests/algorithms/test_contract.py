@@ -4,13 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
 import torch
 
-from fedem_lightning import ClientSGD, FedAvg, FedEM, HypCluster, UserError
+from fedem_lightning import ClientSGD, FedAvg, FedEM, FederatedAlgorithm, HypCluster, UserError
 from fedem_lightning.aggregation import Sent
-from fedem_lightning.algorithms.checks import RENAMED
-from fedem_lightning.algorithms.contract import Contract
+from fedem_lightning.algorithms.facts import RENAMED
 from fedem_lightning.data import Block
+from fedem_lightning.models.client_store import Owner
+from fedem_lightning.run.results import _n_served_models
 from helpers.federations import make_data, make_model, make_trainer, train
 
 
@@ -19,11 +21,11 @@ class Keeps(FedAvg):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.add_client_state("visits", torch.zeros(self.n_clients), columns="visits")
-        self.add_client_state("pairs", torch.zeros(self.n_clients, 2), columns=("first", "second"))
-        self.add_client_state("shares", torch.ones(self.n_clients, 3), columns="share_{m}")
-        self.add_client_state("team", torch.arange(self.n_clients) % 2, groups=True)
-        self.add_state("total", torch.zeros(0))
+        self.states.declare("visits", torch.zeros(self.n_clients), Owner.CLIENT, columns="visits")
+        self.states.declare("pairs", torch.zeros(self.n_clients, 2), Owner.CLIENT, columns=("first", "second"))
+        self.states.declare("shares", torch.ones(self.n_clients, 3), Owner.CLIENT, columns="share_{m}")
+        self.states.declare("team", torch.arange(self.n_clients) % 2, Owner.CLIENT, groups=True)
+        self.states.declare("total", torch.zeros(0), Owner.SERVER)
 
     def client_update(self, block: Any, round_: int) -> Any:
         self.visits[block.clients] += 1
@@ -31,9 +33,10 @@ class Keeps(FedAvg):
         return super().client_update(block, round_)
 
 
-def test_the_contract_stays_on_a_page() -> None:
-    hooks = [name for name in vars(Contract) if not name.startswith("_")]
-    assert len(hooks) == 20
+def test_the_base_class_has_few_members() -> None:
+    ours = [name for name in vars(FederatedAlgorithm) if not name.startswith("_")]
+    members = [name for name in ours if not hasattr(pl.LightningModule, name)]
+    assert len(members) <= 26
 
 
 def test_client_state_follows_from_its_declaration() -> None:
@@ -50,7 +53,7 @@ def test_client_state_follows_from_its_declaration() -> None:
         "share_1",
         "share_2",
     ]
-    assert model.groups_of(torch.tensor([1, 2, 3])).tolist() == [1, 0, 1]
+    assert model.states.groups_of(torch.tensor([1, 2, 3])).tolist() == [1, 0, 1]
     assert {name for name in ("visits", "pairs", "shares", "team", "total") if name in model.state_dict()} == {
         "visits",
         "pairs",
@@ -58,8 +61,8 @@ def test_client_state_follows_from_its_declaration() -> None:
         "team",
         "total",
     }
-    states = list(model.client_state())
-    assert [state is model.get_buffer(name) for state, name in zip(states, ("visits", "pairs"), strict=False)] == [
+    states = list(model.states.rows())
+    assert [state is model.get_buffer(name) for state, name in zip(states[1:], ("visits", "pairs"), strict=False)] == [
         True
     ] * 2
     assert not any(state is model.total for state in states)  # the server's
@@ -83,14 +86,14 @@ def test_a_hook_of_an_older_version_is_refused(name: str) -> None:
 
 def test_how_many_models_serve_all_clients() -> None:
     data = make_data()
-    assert make_model(FedAvg, data).n_served_models == 1
-    assert make_model(HypCluster, data, n_components=2).n_served_models == 2
-    assert make_model(FedEM, data).n_served_models is None
+    assert _n_served_models(make_model(FedAvg, data)) == 1
+    assert _n_served_models(make_model(HypCluster, data, n_components=2)) == 2
+    assert _n_served_models(make_model(FedEM, data)) is None
 
 
 def test_mixture_weights_are_columns() -> None:
     data = make_data()
-    columns = make_model(FedEM, data, n_components=2).client_columns()
+    columns = make_model(FedEM, data, n_components=2).states.columns()
     assert list(columns) == ["pi_0", "pi_1"]
     assert np.all(columns["pi_0"] == 0.5)
 

@@ -12,6 +12,7 @@ from fedem_lightning import (
     DFedEM,
     FedAvg,
     FedEM,
+    FederatedAlgorithm,
     FederatedDataModule,
     Finetune,
     MixtureSurrogate,
@@ -22,9 +23,9 @@ from fedem_lightning import (
     Topology,
 )
 from fedem_lightning.algorithms.surrogate import Majorizer
+from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.federation import Block
 from fedem_lightning.models.client_store import ClientStore
-from fedem_lightning.protocol import Algorithm
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 from helpers.reference import e_step, gradient, pi_update, probabilities
 
@@ -110,7 +111,7 @@ def test_isolated_clients_keep_their_models_and_messages_follow_the_graph() -> N
     data = make_data(sizes=(9,) * 6)
     model = make_model(DFedEM, data, topology=Topology(graph="ring"), participation=3)
     train(model, data, 1)
-    cohort = model.cohort(data.federation, 0).tolist()
+    cohort = draw_cohort(model, data.federation, 0).tolist()
     edges = sum((a + 1) % 6 in cohort for a in cohort)
     assert model.statistics.up_bytes == model.statistics.down_bytes == 2 * edges * 3 * model.message_bytes
     rows = model.personal_models(torch.arange(6)).models["linear.bias"]
@@ -230,7 +231,9 @@ def test_a_users_own_surrogate_runs_with_and_without_a_server() -> None:
     class Proximal(Surrogate):
         """F_t(u) + (mu / 2) |u - u^{k-1}|^2 lies above F_t and touches it: FedProx."""
 
-        def majorize(self, algorithm: Algorithm, block: Block, u: Any, v: torch.Tensor, round_: int) -> Majorizer:
+        def majorize(
+            self, algorithm: FederatedAlgorithm, block: Block, u: Any, v: torch.Tensor, round_: int
+        ) -> Majorizer:
             return Majorizer(v, anchor=algorithm.params_of(u), pull=0.7)
 
     from fedem_lightning import FedProx

@@ -125,7 +125,7 @@ def test_adaptations_weigh_samples_as_the_next_round_would(options: dict[str, An
     data, sgd = make_data(fractions=by_hand.ALL_TRAIN), ClientSGD(lr=0.7)
     model = train(make_model(FedEM, data, client_optimizer=ClientSGD(lr=1.0), **options), data, 2)
     block = data.federation.block(torch.arange(4), "train")
-    model.batch_size = 1000
+    model.local.batch_size = 1000
     tuned = Finetune(1, sgd).adapt(model, block)
     torch.testing.assert_close(tuned.mixture, model.pi)
     thetas = [by_hand.vector(component) for component in model.components]
@@ -197,7 +197,7 @@ def test_normalized_weights_have_mean_one() -> None:
         seen.append(weights)
         return models
 
-    model.local_solver = solver
+    model.local.solve = solver
     block = data.federation.block(data.federation.clients(), "train")
     model.client_update(block, 0)
     for t in range(len(block.clients)):

@@ -212,7 +212,7 @@ def test_clients_are_personalised_saved_and_exported(covariance: Any, format_: s
     model = train(make_model(FedGMM, data, covariance=covariance, n_gaussians=2), data, 2)
     x, y, queries = rng.normal(size=(20, 4)), np.arange(20) % 3, rng.normal(size=(9, 4))
     new = model.personalize(x, y, "new")
-    seen = model.clients_models()
+    seen = model.trained_model.clients_models()
     write_clients(tmp_path / "all.safetensors", seen)
     again = load_clients(tmp_path / "all.safetensors")
     for name in seen.names:

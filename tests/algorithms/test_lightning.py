@@ -279,7 +279,7 @@ def test_the_tuner_is_refused_and_the_batch_size_stays() -> None:
     for search in ("scale_batch_size", "lr_find"):
         with pytest.raises(UserError, match=r"^(BatchSizeFinder|LearningRateFinder): "):
             getattr(Tuner(make_trainer(2)), search)(model, data)
-    assert model.batch_size == 4
+    assert model.local.batch_size == 4
 
 
 def test_a_schedule_needs_the_number_of_rounds() -> None:
@@ -454,7 +454,7 @@ def test_checkpoints_stay_plain_and_load_with_and_without_hyper_parameters(tmp_p
     assert checkpoint["hyper_parameters"] == {"n_clients": 4, "mu": 0.7, "batch_size": 3}
     backbone = Linear(data.in_shape, data.n_outputs)
     again: Any = FedProx.load_from_checkpoint(path, weights_only=True, backbone=backbone)
-    assert (again.mu, again.batch_size) == (0.7, 3)
+    assert (again.mu, again.local.batch_size) == (0.7, 3)
     assert torch.equal(again.components[0].linear.weight, model.components[0].linear.weight)
     for name in ("datamodule_hyper_parameters", "hyper_parameters"):  # older checkpoints have no data's
         del checkpoint[name]

@@ -29,6 +29,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.aggregation import Models
 from fedem_lightning.algorithms.afl import project_on_simplex
+from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.federation import Block
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.local_solver import shuffled_batches
@@ -393,8 +394,8 @@ def test_the_figures_of_q_fedavg(q: float, expected: list[float]) -> None:
             "linear.bias": w["linear.bias"] - by[:, 1].view(-1, 1, 1),
         }
 
-    model.mean_losses = lambda block: torch.tensor([[1.0], [4.0]]).double()[block.clients]
-    model.local_solver = local_solver
+    model.losses = lambda block: torch.tensor([[1.0], [4.0]]).double()[block.clients[block.owner]]
+    model.local.solve = local_solver
     train(model, data, 1)
     np.testing.assert_allclose(start - vector(model.components[0]), expected, atol=1e-8)
 
@@ -403,7 +404,7 @@ def test_qffl_draws_large_clients_more_often() -> None:
     data = make_data(sizes=(5, 5, 90))
     drawn = {
         sampling: [
-            int(make_model(QFFL, data, sampling=sampling, participation=0.3).cohort(data.federation, k)[0])
+            int(draw_cohort(make_model(QFFL, data, sampling=sampling, participation=0.3), data.federation, k)[0])
             for k in range(60)
         ]
         for sampling in ("by_size", "uniform")
@@ -525,7 +526,7 @@ def test_a_part_of_the_samples_limits_tuning_too() -> None:
 def test_clients_never_sampled_serve_the_newest_global_model(kind: type[FederatedAlgorithm]) -> None:
     data = make_data(sizes=(9,) * 5)
     model = train(make_model(kind, data, participation=0.2, client_optimizer=ClientSGD(lr=0.3)), data, 2)
-    sampled = {int(model.cohort(data.federation, k)) for k in range(2)}
+    sampled = {int(draw_cohort(model, data.federation, k)) for k in range(2)}
     never = torch.tensor([t for t in range(5) if t not in sampled])
     for name, rows in model.broadcast(never).items():
         torch.testing.assert_close(model.personal_models(never).models[name], rows)

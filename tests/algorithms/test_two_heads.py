@@ -268,7 +268,7 @@ def test_other_labels_and_tuning_train_alike_in_both_engines(kind: Any, task: st
         model, trainer = kind(net, made.n_clients, engine=engine, **options), make_trainer(3)
         trainer.fit(model, made)
         trainer.test(model, made, verbose=False)
-        assert model.engine.name == engine.name
+        assert model.local.engine.name == engine.name
         tables.append(model.clients[["train_loss", "test_loss", "test_accuracy"]].to_numpy())
     np.testing.assert_allclose(tables[0], tables[1], rtol=1e-7)
 
@@ -293,7 +293,7 @@ def test_models_come_back_from_files(kind: Any, data: FederatedDataModule, tmp_p
     again: Any = load(tmp_path / "round-000002.ckpt", backbone=Own())
     new = [one.personalize(x, y).predict(x) for one in (model, again)]
     np.testing.assert_array_equal(new[0], new[1])
-    write_clients(tmp_path / "all.safetensors", model.clients_models())
+    write_clients(tmp_path / "all.safetensors", model.trained_model.clients_models())
     with pytest.raises(UserError, match=r"does not say how to make .*Own again, .*load\(..., backbone="):
         load_clients(tmp_path / "all.safetensors")
     models = load_clients(tmp_path / "all.safetensors", backbone=Own())

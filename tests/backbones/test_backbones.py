@@ -105,7 +105,7 @@ def test_every_engine_gives_the_same_numbers(name: str) -> None:
         optimizer = ClientSGD(lr=0.001, momentum=0.9)
         model = FedEM(make(), 3, 1 if large else 2, batch_size=4, client_optimizer=optimizer, engine=engine)
         train(model, data, 1 if large else 2)
-        return parameters(model), model.engine.name
+        return parameters(model), model.local.engine.name
 
     expected, _ = trained(LoopEngine())
     found, ran = trained(VmapEngine())

@@ -23,6 +23,7 @@ from fedem_lightning import (
     TopK,
     UserError,
 )
+from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.deploy.joining import RemoteDataModule
 from helpers.conformance import EVERY, Noisy, Row
 from helpers.federations import make_data, make_model, parameters, stored, train
@@ -84,7 +85,7 @@ def test_error_feedback_over_rounds_with_cohorts() -> None:
     n = data.federation.splits["train"].counts().numpy()
     train(model, data, 4)
     for round_ in range(4):
-        cohort = plain.cohort(data.federation, round_).tolist()
+        cohort = draw_cohort(plain, data.federation, round_).tolist()
         total = np.zeros(15)
         for t in cohort:
             d = client_model(plain, data, theta, t, round_) - theta
@@ -109,7 +110,7 @@ def client_model(plain: Any, data: Any, theta: np.ndarray, t: int, round_: int) 
 @EVERY
 def test_all_entries_are_no_compression(row: Row) -> None:
     data = row.data()
-    if not row.kind.sends_updates or row.kind in REFUSED:
+    if not row.kind.facts.sends_updates or row.kind in REFUSED:
         with pytest.raises(UserError, match=r"^compression: \w+ (sends no|compares the .* whole)"):
             trained(row, data, TopK(1.0))
         return
@@ -120,7 +121,7 @@ def test_all_entries_are_no_compression(row: Row) -> None:
 @EVERY
 def test_each_method_trains_with_few_entries_or_few_bits(row: Row) -> None:
     data = row.data()
-    if not row.kind.sends_updates or row.kind in REFUSED:
+    if not row.kind.facts.sends_updates or row.kind in REFUSED:
         return
     whole = trained(row, data)
     for compression in (top(row, 0.1), EightBit()):

@@ -70,7 +70,7 @@ def saved(trainer: Any, path: Path) -> Path:
 def of_simulation(model: Any, data: FederatedDataModule, t: int) -> np.ndarray:
     """What client t of the simulation predicts for its training samples."""
     with torch.no_grad():
-        block = next(model.blocks(data.federation, torch.tensor([t])))
+        block = next(model.local.blocks(data.federation, torch.tensor([t])))
         answer: np.ndarray = data.federation.task.answer(model.scored_models(block).predict(block)).numpy()
     return answer
 
@@ -92,7 +92,7 @@ def outcome(of: Callable[[], Any]) -> Any:
 def test_a_client_has_the_model_of_the_simulation_and_the_server_refuses_what_it_has_not(
     row: Row, tmp_path: Path
 ) -> None:
-    if row.kind.needs_one_machine:
+    if row.kind.facts.needs_one_machine:
         pytest.skip("cannot be deployed")
     data = row.data()
     link = ByteLink(nodes_of(data, tmp_path))
@@ -114,9 +114,9 @@ def test_a_client_has_the_model_of_the_simulation_and_the_server_refuses_what_it
         for model in (there, server):
             if row.kind in SERVED:
                 assert np.array_equal(model.client(name).predict(x), mine.predict(x))
-                assert np.array_equal(model.clients_models().model(name).predict(x), mine.predict(x))
+                assert np.array_equal(model.trained_model.clients_models().model(name).predict(x), mine.predict(x))
                 continue
-            for refusing in (lambda: model.client(name), lambda: model.clients_models()):  # noqa: B023 - called at once
+            for refusing in (lambda: model.client(name), lambda: model.trained_model.clients_models()):  # noqa: B023 - called at once
                 with pytest.raises(UserError, match="clients of a deployed run keep their own models"):
                     refusing()
     x, y = samples(data, 3), np.zeros(len(samples(data, 3)), dtype=np.int64)

@@ -78,4 +78,6 @@ def test_every_method_is_refused_at_once_or_can_be_deployed(algorithm: str, tmp_
     line = demonstrate(tmp_path / "a", f"algorithm={algorithm}", "backbone=mlp")
     kind: Any = get_class(target)
     start = "starts at models of single clients" in str(line)  # with its default options
-    assert (line is not None) == bool(kind.needs_one_machine or start), line  # agnostic and others ask for other data
+    assert (line is not None) == bool(kind.facts.needs_one_machine or start), (
+        line
+    )  # agnostic and others ask for other data

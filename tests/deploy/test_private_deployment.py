@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedem_lightning import FedAvg, PrivateMean
+from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.node import Node
 from helpers.federations import make_data, make_model, make_trainer
@@ -39,7 +40,7 @@ def test_a_client_cannot_tell_the_cohorts_from_what_it_is_sent(tmp_path: Path, m
             like = copy.deepcopy(algorithm)
             like.participation = 0.5
             everyone: Any = type("Everyone", (), {"clients": lambda self: torch.arange(4)})()
-            guesses.append(like.cohort(everyone, request.facts["round"]).tolist())
+            guesses.append(draw_cohort(like, everyone, request.facts["round"]).tolist())
         return algorithm
 
     monkeypatch.setattr(Node, "_algorithm", guessing)
@@ -65,7 +66,7 @@ def test_the_cohorts_go_on_after_a_restart_of_the_server(tmp_path: Path) -> None
     trainer.fit_loop.max_epochs = 2
     trainer.fit(model, data)
     trainer.save_checkpoint(tmp_path / "last.ckpt")
-    planned = [model.cohort(data.federation, round_).tolist() for round_ in range(2, ROUNDS)]
+    planned = [draw_cohort(model, data.federation, round_).tolist() for round_ in range(2, ROUNDS)]
     again, data = server(link)
     make_trainer(ROUNDS).fit(again, data, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
     assert cohorts(link)[2:] == planned

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import ClientSGD, FederatedDataModule, UserError
 from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.run.usage import CONFIG_DIR
 from helpers.conformance import EVERY, Row
 from helpers.remote import ByteLink, nodes_of, train_and_test
@@ -28,7 +29,7 @@ def trained(row: Row, data: FederatedDataModule, rounds: int = 5, **options: Any
 
 def servers_models(model: Any) -> dict[str, torch.Tensor]:
     """The components, and the models that the server keeps for each client."""
-    kept = [name for name, store in model.client_stores().items() if store.holds == "served"]
+    kept = [name for name, store in model.states.stores().items() if store.owner is Owner.SERVER]
     return {n: t for n, t in model.state_dict().items() if n.startswith(("components.", *(f"{k}.rows" for k in kept)))}
 
 
@@ -41,7 +42,7 @@ def remote(data: FederatedDataModule, folder: Path) -> tuple[RemoteDataModule, B
 def test_clients_of_their_own_train_the_models_of_the_simulation(row: Row, tmp_path: Path) -> None:
     data = row.data()
     apart, _ = remote(data, tmp_path)
-    if row.kind.needs_one_machine:
+    if row.kind.facts.needs_one_machine:
         with pytest.raises(UserError, match="cannot be deployed"):
             trained(row, apart)
         return
@@ -50,7 +51,7 @@ def test_clients_of_their_own_train_the_models_of_the_simulation(row: Row, tmp_p
     for (name, a), b in zip(servers_models(here).items(), servers_models(there).values(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12, msg=name)
         moved += float((a - start[name]).abs().sum())
-    assert moved > 0.01 or not row.kind.sends_updates
+    assert moved > 0.01 or not row.kind.facts.sends_updates
     for split in ("train", "val", "test"):
         column = f"{split}_loss"
         assert there.clients[column].to_numpy() == pytest.approx(here.clients[column].to_numpy(), nan_ok=True), column
@@ -67,5 +68,5 @@ def test_the_page_names_the_methods_that_cannot_be_deployed() -> None:
     refused: dict[str, str] = {}
     for path in (CONFIG_DIR / "algorithm").glob("*.yaml"):
         kind: Any = get_class(OmegaConf.load(path)._target_)
-        refused |= {path.stem: kind.needs_one_machine} if kind.needs_one_machine else {}
+        refused |= {path.stem: kind.facts.needs_one_machine} if kind.facts.needs_one_machine else {}
     assert documented == refused

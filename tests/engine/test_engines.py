@@ -166,7 +166,7 @@ def test_what_cannot_be_stacked_falls_back_to_loop_and_says_so_once() -> None:
     with pytest.warns(UserWarning, match="vmap cannot stack this backbone, loop takes over") as said:
         found = trained("vmap")
     assert sum("loop takes over" in str(warning.message) for warning in said) == 1
-    assert found.engine.name == "loop"
+    assert found.local.engine.name == "loop"
     assert torch.equal(parameters(found), parameters(trained("loop")))
 
 

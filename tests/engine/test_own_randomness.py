@@ -68,7 +68,7 @@ def test_vmap_says_that_it_cannot_stack_such_a_network() -> None:
     model = FedAvg(network("little noise"), 4, engine="vmap")
     with pytest.warns(UserWarning, match=r"loop takes over \(it draws random numbers of its own"):
         trained(model, 1, seed=0)
-    assert model.engine.name == "loop"
+    assert model.local.engine.name == "loop"
 
 
 def test_a_resumed_run_without_a_round_left_knows_which_engine_ran(tmp_path: Path) -> None:
@@ -78,4 +78,4 @@ def test_a_resumed_run_without_a_round_left_knows_which_engine_ran(tmp_path: Pat
         trained(FedAvg(network("dropout"), 4, engine="vmap"), 2, seed=0, **saving)
     resumed = FedAvg(network("dropout"), 4, engine="vmap")
     make_trainer(2).fit(resumed, make_data(), ckpt_path=tmp_path / "round-000002.ckpt", weights_only=True)
-    assert (resumed.engine.name, resumed.engine.reason) == ("loop", "vmap cannot stack this backbone")
+    assert (resumed.local.engine.name, resumed.local.engine.reason) == ("loop", "vmap cannot stack this backbone")

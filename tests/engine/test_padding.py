@@ -54,7 +54,7 @@ def test_padding_counts_for_nothing(
     block = data.federation.block(torch.arange(len(SIZES)), "train")
     weights = torch.rand(sum(SIZES), 2, dtype=torch.float64) if weighted else None
     with torch.no_grad():  # as in a round
-        found = model.local_solver(model.broadcast(block.clients), block, 0, weights)
+        found = model.local.solve(model.broadcast(block.clients), block, 0, weights)
     assert (computed > 1.3 * real) if padded else (computed == real)
 
     x, y = block.x(torch.float64), block.y()

@@ -17,7 +17,7 @@ from fedem_lightning import (
     Local,
     LoopEngine,
 )
-from fedem_lightning.algorithms.deployment import ClientPredictions
+from fedem_lightning.algorithms.scoring import ClientPredictions
 from fedem_lightning.evaluation import samples
 from helpers.federations import make_data, make_model, make_trainer
 

@@ -30,8 +30,10 @@ from fedem_lightning import (
 )
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.faults import Faults
 from fedem_lightning.run.summary import _rejected_lines, print_summary
+from fedem_lightning.uploads import received_models
 from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
 from helpers.runs import leave_undrawn, run_small
 from helpers.schema import problems_of_run
@@ -120,7 +122,7 @@ def test_updates_are_turned_about_what_the_client_received() -> None:
     assert 0 < distance[0] < 3 * distance[1]
     model = make_model(HypCluster, data, initialization="random").double()
     model.cluster[:] = torch.arange(10) % 2
-    received = model.received_models(torch.tensor([2, 5]))
+    received = received_models(model, torch.tensor([2, 5]))
     for name, parameter in model.components[1].named_parameters():
         assert torch.equal(received[name][1, 0], parameter)
     for name, parameter in model.components[0].named_parameters():
@@ -158,7 +160,7 @@ def test_clients_that_do_not_answer_count_as_such() -> None:
     train(plain, data, 4)
     silent = 0
     for round_ in range(4):
-        cohort = plain.cohort(data.federation, round_)
+        cohort = draw_cohort(plain, data.federation, round_)
         silent += int(torch.isin(cohort, faults.faulty(torch.arange(10), 0, round_)).sum())
     assert model.statistics.rejections.by_reason == {"no answer": silent}
     assert model.statistics.stragglers == 0

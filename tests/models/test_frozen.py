@@ -29,6 +29,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.network import ShiftedExponentialNetwork
 from helpers.conformance import ROWS, Row, each, own_rows, with_groups
 from helpers.federations import make_data, make_trainer, train
@@ -138,7 +139,7 @@ def test_a_layer_may_be_frozen_in_part(frozen_part: str) -> None:
         before = copy.deepcopy(network.state_dict())
         model = FedEM(network, n_clients=4, n_components=2, client_optimizer=SGD, batch_size=4, engine=engine)
         train(model, data, 2)
-        assert model.engine.name == engine
+        assert model.local.engine.name == engine
         found[engine] = model.components.state_dict()
         for name, tensor in before.items():
             stays = name.endswith(frozen_part)
@@ -169,7 +170,7 @@ def test_frozen_parameters_are_sent_once() -> None:
     head_bytes, body_bytes = (5 * 3 + 3) * 8, (4 * 5 + 5) * 8
     model = FedEM(with_head(False), n_clients=4, n_components=2, participation=2, client_optimizer=SGD, batch_size=4)
     train(model, data, 3)
-    cohorts = [set(model.cohort(data.federation, r).tolist()) for r in range(3)]
+    cohorts = [set(draw_cohort(model, data.federation, r).tolist()) for r in range(3)]
     reached = set.union(*cohorts)
     first_rounds = sum(not cohorts[r] <= set.union(set(), *cohorts[:r]) for r in range(3))
     assert model.message_bytes == head_bytes

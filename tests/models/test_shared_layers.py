@@ -115,7 +115,7 @@ def test_fedavg_agrees_with_plain_torch(kind: type[nn.Module], engine: Engine) -
     optimizer = ClientSGD(lr=0.3, momentum=0.9)
     model = FedAvg(network(kind), data.n_clients, batch_size=4, engine=engine, client_optimizer=optimizer)
     expected, found = by_hand(network(kind), data, 3), train(model, data, 3).components[0].state_dict()
-    assert model.engine.name == engine.name
+    assert model.local.engine.name == engine.name
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-12, msg=name)
 
@@ -183,7 +183,7 @@ def test_files(kind: type[nn.Module], method: Any, tmp_path: Path) -> None:
     loaded = method.load_from_checkpoint(tmp_path / "whole.ckpt", backbone=kind)
     assert torch.equal(parameters(loaded), parameters(whole))
 
-    clients, x = loaded.clients_models(), torch.randn(6, 4, dtype=torch.float64)
+    clients, x = loaded.trained_model.clients_models(), torch.randn(6, 4, dtype=torch.float64)
     write_clients(tmp_path / "all.safetensors", clients)
     read = load_clients(tmp_path / "all.safetensors", backbone=kind())
     for name in clients.names:

@@ -129,7 +129,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     """A checkpoint's content, and the tensors and metadata of a file of clients' models."""
     data, folder = make_data(), tmp_path_factory.mktemp("files")
     train(make_model(FedEM, data, n_components=2), data, 1).trainer.save_checkpoint(folder / "a.ckpt")
-    write_clients(folder / "a.safetensors", load(folder / "a.ckpt").clients_models())
+    write_clients(folder / "a.safetensors", load(folder / "a.ckpt").trained_model.clients_models())
     with safe_open(folder / "a.safetensors", framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return torch.load(folder / "a.ckpt", weights_only=True), tensors, file.metadata()

@@ -20,8 +20,7 @@ from pytorch_lightning.loggers import CSVLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import fedem_lightning
-from fedem_lightning import FedAvg, FedEM, UserError
-from fedem_lightning.algorithms.lightning_hooks import LightningHooks
+from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm, UserError
 from fedem_lightning.run import loggers, trackers
 from fedem_lightning.run.misspelt import meant
 from fedem_lightning.run.trackers.naming import LONGEST_NAME, LONGEST_TAG, flat_config
@@ -59,7 +58,7 @@ def leave_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fail_once_in(monkeypatch: pytest.MonkeyPatch, kind: type, round_: int) -> None:
     """Lets the training fail in this round, but not a second time."""
-    step: Any = vars(LightningHooks)["training_step"]
+    step: Any = vars(FederatedAlgorithm)["training_step"]
     failed: list[bool] = []
 
     def failing(model: Any, *arguments: Any) -> None:

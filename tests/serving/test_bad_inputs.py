@@ -31,7 +31,7 @@ def parts(place: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
     from safetensors import safe_open
 
     path = tmp_path_factory.mktemp("clients") / "a.safetensors"
-    write_clients(path, load(place / "fedem").clients_models())
+    write_clients(path, load(place / "fedem").trained_model.clients_models())
     with safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
 
@@ -128,7 +128,7 @@ def test_predictions_do_not_replace_a_file_of_the_run(out: str, tmp_path: Path) 
 
 
 def test_clients_models_on_a_full_disk_are_one_line(place: Path, tmp_path: Path) -> None:
-    models = load(place / "fedem").clients_models()
+    models = load(place / "fedem").trained_model.clients_models()
     before, limit = resource.getrlimit(resource.RLIMIT_FSIZE), 100  # bytes of a file
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:

@@ -152,7 +152,7 @@ def test_a_regression_has_its_errors(n_targets: int, tmp_path: Path) -> None:
     y = x[:, :n_targets] * 2 + 0.1 * rng.normal(size=(60, n_targets))
     y = y[:, 0] if n_targets == 1 else y
     data = FederatedDataModule.from_arrays(x, y, client, task="regression")
-    models = train(make_model(FedEM, data), data, 5).clients_models()
+    models = train(make_model(FedEM, data), data, 5).trained_model.clients_models()
     write_clients(tmp_path / "c.safetensors", models)
     np.savez(tmp_path / "d.npz", x=x, y=y, client=client)
     found = evaluation(tmp_path / "out", tmp_path / "c.safetensors", tmp_path / "d.npz")

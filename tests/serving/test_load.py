@@ -92,7 +92,7 @@ def test_an_unseen_client_gets_the_model_of_the_test(row: Row, tmp_path: Path) -
     assert again.schema is not None
     before = {name: tensor.clone() for name, tensor in again.state_dict().items()}
     samples, name = again.schema.samples_of(x, y), federation.names[unseen]
-    ours = again.personalize_many(samples, np.zeros(len(x), dtype=np.int64), split, (name,)).model(name)
+    ours = again.trained_model.personalize_many(samples, np.zeros(len(x), dtype=np.int64), split, (name,)).model(name)
     for key, tensor in again.state_dict().items():
         torch.testing.assert_close(tensor, before[key], rtol=0, atol=0, equal_nan=True)
     model.trainer.test(model, data, verbose=False)
@@ -110,7 +110,7 @@ def test_new_clients_do_not_affect_one_another(row: Row, tmp_path: Path) -> None
     alone, everything = again.personalize(x, y), stored(data.federation).x
     both = again.schema.samples_of(np.concatenate([x, u]), np.concatenate([y, v]))
     owner = np.repeat([0, 1], [len(x), len(u)])
-    pair = again.personalize_many(both, owner, np.zeros(len(owner), dtype=np.int64), ("new", "other"))
+    pair = again.trained_model.personalize_many(both, owner, np.zeros(len(owner), dtype=np.int64), ("new", "other"))
     assert pair.names == ("new", "other")
     torch.testing.assert_close(pair.model("new")(everything), alone(everything), rtol=0, atol=1e-15)
     again.personalize(u, v)  # the room of a single new client is used again
@@ -290,7 +290,7 @@ def test_a_network_of_ones_own_is_given_again(tmp_path: Path) -> None:
     again = load(tmp_path / "a.ckpt", backbone=Own())
     x = stored(data.federation).x[:3]
     assert torch.equal(again.client("0")(x), model.client("0")(x))
-    write_clients(tmp_path / "c.safetensors", again.clients_models())
+    write_clients(tmp_path / "c.safetensors", again.trained_model.clients_models())
     with pytest.raises(UserError, match=r"load\(..., backbone="):
         load_clients(tmp_path / "c.safetensors")
     torch.testing.assert_close(
@@ -304,7 +304,7 @@ def test_a_network_of_ones_own_inside_a_method_s_is_given_again(tmp_path: Path) 
     train(model, data, 1).trainer.save_checkpoint(tmp_path / "a.ckpt")
     own = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
     again, x = load(tmp_path / "a.ckpt", backbone=own), stored(data.federation).x[:3]
-    write_clients(tmp_path / "c.safetensors", again.clients_models())
+    write_clients(tmp_path / "c.safetensors", again.trained_model.clients_models())
     served = load_clients(tmp_path / "c.safetensors", backbone=own).model("0")
     torch.testing.assert_close(served(x), again.client("0")(x))
 
@@ -329,7 +329,7 @@ def test_recipes_make_equal_objects() -> None:
 def test_load_from_checkpoint_needs_no_arguments(fedem: tuple[Any, Path]) -> None:
     again = FedEM.load_from_checkpoint(fedem[1])
     assert again.components[0].linear.weight.shape == (3, 4)
-    assert again.batch_size == 4
+    assert again.local.batch_size == 4
     assert FedEM.load_from_checkpoint(fedem[1], batch_size=7).batch_size == 7
 
 

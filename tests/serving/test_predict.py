@@ -56,7 +56,7 @@ def test_every_client_predicts_as_its_own_model(kind: Any, task: str, tmp_path: 
     y = np.arange(30) % 2 if task != "regression" else x[:, 0] * 3
     client = np.arange(30) % 3
     data = FederatedDataModule.from_arrays(x, y, client, **options)
-    models = train(make_model(kind, data), data, 3).clients_models()
+    models = train(make_model(kind, data), data, 3).trained_model.clients_models()
     np.savez(tmp_path / "d.npz", x=x, client=client)
     table = predictions(models, read_rows(tmp_path / "d.npz", models.schema))
     for t in range(3):
@@ -89,7 +89,7 @@ def test_classes_have_their_names(tmp_path: Path) -> None:
     words = np.where(x[:, 0] > 0, "well", "ill")
     data = FederatedDataModule.from_arrays(x, words, np.repeat(["north", "south"], 20))
     model = train(make_model(FedEM, data), data, 30)
-    write_clients(tmp_path / "c.safetensors", model.clients_models())
+    write_clients(tmp_path / "c.safetensors", model.trained_model.clients_models())
     pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "client": "south"}).to_csv(tmp_path / "t.csv", index=False)
     main([str(tmp_path / "c.safetensors"), str(tmp_path / "t.csv"), "--out", str(tmp_path / "p.csv")])
     table = pd.read_csv(tmp_path / "p.csv")

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -9,9 +10,11 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local_solver import ClientOptimizer, LocalStep
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Count
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 class Adaptation(Recorded, ABC):
@@ -31,7 +34,7 @@ class Adaptation(Recorded, ABC):
         self.epochs, self.client_optimizer = epochs, client_optimizer
 
     @abstractmethod
-    def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
+    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
         """The adapted models, with which the block's clients are scored; `algorithm` must not change."""
 
     def prepare(self, federation: Federation) -> None:
@@ -47,7 +50,7 @@ class Adaptation(Recorded, ABC):
 
     def tune(
         self,
-        algorithm: Algorithm,
+        algorithm: "FederatedAlgorithm",
         models: Models,
         block: Block,
         weights: Tensor | None = None,
@@ -65,8 +68,8 @@ class Adaptation(Recorded, ABC):
             only: names of the parameters that train; None: all.
 
         """
-        optimizer, rounds = self.client_optimizer or algorithm.client_optimizer, algorithm.statistics.rounds
+        optimizer, rounds = self.client_optimizer or algorithm.local.optimizer, algorithm.statistics.rounds
         step = kind(algorithm.components[0], kind.loss_of(block.federation.task), optimizer, optimizer.lr)
-        return algorithm.local_solver(
-            models, block, rounds, weights, step=step, epochs=self.epochs, only=only, keep_momentum=False, quiet=True
+        return algorithm.local.solve(
+            models, block, rounds, weights, step=step, epochs=self.epochs, only=only, momentum=None, quiet=True
         )

@@ -5,7 +5,7 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -19,10 +19,12 @@ from fedem_lightning.data.samples import Arrays, Joined
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import ClientOptimizer
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Count, Positive
 from fedem_lightning.tasks import Classification
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 class Dapper(Adaptation):
@@ -80,7 +82,7 @@ class Dapper(Adaptation):
             alike = one_label and bool((x == x[:1]).all())
             require(alike, "adaptation.source: model draws labels alone, so all samples must have the same x")
 
-    def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
+    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
         """h_lambda for each lambda, then the best of them."""
         best, central = Best(), algorithm.personal_models(block.clients)
         h_c, samples = central.models, self._central_samples(algorithm, block)
@@ -103,7 +105,7 @@ class Dapper(Adaptation):
         chosen = block.index[first + fold(keys, 1, rank) % counts[central.owner]]
         return Block(central.federation, block.clients, torch.where(own, chosen, central.index), central.owner)
 
-    def _central_samples(self, algorithm: Algorithm, block: Block) -> Block:
+    def _central_samples(self, algorithm: "FederatedAlgorithm", block: Block) -> Block:
         """The samples C': round(r n_k) for each client k, r n in all."""
         sizes = (self.ratio * block.counts()).round().long()  # [C]
         owner = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes)
@@ -118,12 +120,12 @@ class Dapper(Adaptation):
         return _drawn_from_model(algorithm, block, owner, draws)
 
 
-def _pooled(algorithm: Algorithm, block: Block, owner: Tensor, draws: Tensor) -> Tensor:
+def _pooled(algorithm: "FederatedAlgorithm", block: Block, owner: Tensor, draws: Tensor) -> Tensor:
     """Positions of training samples of the clients that train, in the owner's group: int64 [r n]."""
     federation, found = block.federation, torch.zeros_like(owner)
-    trained, groups = federation.clients(), algorithm.groups_of(block.clients)
+    trained, groups = federation.clients(), algorithm.states.groups_of(block.clients)
     for group in groups.unique():
-        members = trained[algorithm.groups_of(trained) == group]
+        members = trained[algorithm.states.groups_of(trained) == group]
         mine = groups[owner] == group
         found[mine] = _nth_samples(federation.splits["train"], members if len(members) else trained, draws[mine])
     return found
@@ -148,7 +150,7 @@ def _beside(block: Block, more: Arrays, chosen: Tensor, owner: Tensor) -> Block:
     return Block(both, block.clients, len(old.samples.y) + chosen, owner)
 
 
-def _drawn_from_model(algorithm: Algorithm, block: Block, owner: Tensor, draws: Tensor) -> Block:
+def _drawn_from_model(algorithm: "FederatedAlgorithm", block: Block, owner: Tensor, draws: Tensor) -> Block:
     """Labels drawn from the clients' personal models; x is the value that all samples share."""
     x, task = block.x(algorithm.parameter_dtype), block.federation.task
     personal = algorithm.personal_models(block.clients)

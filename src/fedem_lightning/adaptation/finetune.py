@@ -1,7 +1,7 @@
 """Local tuning after training: FedAvg+ (Jiang et al. 2019, as in FedEM, Sec. 4) and Finetune (Mansour et al. 2020)."""
 
 from collections.abc import Collection
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
@@ -10,8 +10,10 @@ from fedem_lightning.data.federation import Block
 from fedem_lightning.local_solver import ClientOptimizer
 from fedem_lightning.models.body_head import split_body_head
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.settings.ranges import Count
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 class Finetune(Adaptation):
@@ -50,7 +52,7 @@ class Finetune(Adaptation):
             None if self.part == "all" else getattr(split_body_head(network, self.head, "adaptation.head"), self.part)
         )
 
-    def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
+    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
         """theta_t <- local_sgd(theta_t)."""
         own = algorithm.personal_models(block.clients)
         only = self._tuned(algorithm.components[0])

@@ -4,7 +4,7 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 2002.10619. Section 6, Figure 4; equation numbers are the paper's.
 """
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +15,10 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.local_solver import ClientOptimizer, LocalStep
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.settings.ranges import Count
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 class MixtureStep(LocalStep):
@@ -83,13 +85,13 @@ class Interpolate(Adaptation):
         self.objective, self.selection = objective, selection
         self.lambdas = tuple(sorted(float(value) for value in lambdas))
 
-    def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
+    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
         """Mixes the best h_l with the personal models from before, at the best lambda."""
         central = algorithm.personal_models(block.clients)
         local, share = self.fit(algorithm, central, block)
         return mixed(algorithm, local, share, central)._replace(columns={"lambda": share})
 
-    def fit(self, algorithm: Algorithm, central: PersonalModels, block: Block) -> Interpolated:
+    def fit(self, algorithm: "FederatedAlgorithm", central: PersonalModels, block: Block) -> Interpolated:
         """The best h_l and lambda of the grid for each client."""
         best, start = Best(), strongest(central)
         fixed = sample_losses(central, block)  # -log of h_c's probabilities  [n]
@@ -111,7 +113,7 @@ def strongest(personal: PersonalModels) -> Models:
     return {name: rows[clients, first].unsqueeze(1) for name, rows in personal.models.items()}
 
 
-def mixed(algorithm: Algorithm, local: Models, share: Tensor, central: PersonalModels) -> OwnModels:
+def mixed(algorithm: "FederatedAlgorithm", local: Models, share: Tensor, central: PersonalModels) -> OwnModels:
     """lambda h_l + (1 - lambda) h_c: local [C, 1, ...] and central [C, M, ...] -> [C, 1 + M, ...]."""
     served = central.models
     models = {name: torch.cat([rows, served[name]], dim=1) for name, rows in local.items()}

@@ -4,7 +4,7 @@ Marfoq, Neglia, Kameni, Vidal: "Personalized Federated Learning through Local Me
 2111.09360. Section 3.
 """
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,12 @@ from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, client_means
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
 from fedem_lightning.tasks import BinaryClassification, Classification
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 class KNN(Adaptation):
@@ -80,7 +82,7 @@ class KNN(Adaptation):
         head_layer(network, self.head, "adaptation.head")
 
     @torch.no_grad()
-    def adapt(self, algorithm: Algorithm, block: Block) -> OwnModels:
+    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
         """Stores each client's features and labels, and chooses its lambda."""
         layer = head_layer(algorithm.components[0], self.head, "adaptation.head")
         personal = algorithm.personal_models(block.clients)

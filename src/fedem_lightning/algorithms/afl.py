@@ -12,10 +12,12 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_trains
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.history import Round
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone, model_state
-from fedem_lightning.models.personal_models import SharedModels
+from fedem_lightning.models.personal_models import SharedModels, client_means
 from fedem_lightning.settings.ranges import NotNegative
 
 
@@ -31,21 +33,16 @@ class AFL(FederatedAlgorithm):
 
     """
 
-    released = ("every client's loss, which moves its weight",)
+    facts = Facts(released=("every client's loss, which moves its weight",), predicts_with_own_state=False)
     weights: Tensor  # lambda [T]; the entries of the seen clients are on the simplex
     losses_of_clients: Tensor  # F_t [T], nats
 
     def __init__(self, backbone: Backbone, n_clients: int, weights_lr: NotNegative = 0.001, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.weights_lr = weights_lr
-        self.add_state("weights", torch.zeros(n_clients), columns="lambda")
-        self.add_client_state("losses_of_clients", torch.zeros(n_clients), reported=True)
+        self.states.declare("weights", torch.zeros(n_clients), Owner.SERVER, columns="lambda")
+        self.states.declare("losses_of_clients", torch.zeros(n_clients), Owner.REPORTED)
         self.averaged = copy.deepcopy(self.components)  # w_bar
-
-    @property
-    def predicts_with_own_state(self) -> bool:
-        """No: all predict with w_bar; what they keep is their loss."""
-        return False
 
     def prepare(self, federation: Federation) -> None:
         """Checks that every client takes part in every round: the loss of each client moves lambda."""
@@ -59,9 +56,9 @@ class AFL(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """The client's loss F_t(w) and the update w - gamma_w grad F_t(w), both at the received w."""
         t = block.clients
-        loss = self.mean_losses(block)[:, 0]
+        loss = client_means(self.losses(block).to(self.parameter_dtype), block)[:, 0]
         self.losses_of_clients[t] = torch.where(loss.isfinite(), loss, self.losses_of_clients[t])
-        models = self.local_solver(self.broadcast(t), block, round_)
+        models = self.local.solve(self.broadcast(t), block, round_)
         return Sent(models, self.weights[t])
 
     def server_update(self, means: Means | None, round_: Round) -> None:

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.cohort import share_of
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.settings.ranges import NotNegative, PositiveInt
 
@@ -36,8 +38,10 @@ class Agnostic(FederatedAlgorithm):
 
     """
 
-    released = ("losses and numbers of samples by domain",)
-    needs_one_machine = "weighs domains that several clients share"
+    facts = Facts(
+        released=("losses and numbers of samples by domain",),
+        needs_one_machine="weighs domains that several clients share",
+    )
     weights: Tensor  # lambda [p], on the simplex; [0] before the first round
     mean_counts: Tensor  # a cohort's number of samples of each domain, a mean over the window [p]
     recent_counts: Tensor  # the numbers of the last rounds [window, p]
@@ -54,7 +58,7 @@ class Agnostic(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.domain_lr, self.window, self.initial_weights = domain_lr, window, initial_weights
         for name in ("weights", "mean_counts", "recent_counts"):
-            self.add_state(name, torch.zeros(0))
+            self.states.declare(name, torch.zeros(0), Owner.SERVER)
 
     def prepare(self, federation: Federation) -> None:
         """Checks that the domain of every sample is known."""
@@ -78,7 +82,7 @@ class Agnostic(FederatedAlgorithm):
         loss_sums, counts = self._by_domain(block, losses), self._by_domain(block)  # L_i^k, N_i^k  [C, p]
         b = (a * counts).sum(dim=1)  # [C]
         weights = a[block.domain()] * (block.counts() / b)[block.owner]  # [n]
-        models = self.local_solver(self.broadcast(block.clients), block, round_, weights.unsqueeze(1))
+        models = self.local.solve(self.broadcast(block.clients), block, round_, weights.unsqueeze(1))
         # the server's average has weights b_k: multiplied by sum_k b_k it gives the sums over the cohort
         extras = {name: total / b.unsqueeze(1) for name, total in (("losses", loss_sums), ("counts", counts))}  # [C, p]
         return Sent(models, b, extras=extras)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep, along
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.settings.ranges import Share
@@ -66,7 +67,7 @@ class APFL(FederatedAlgorithm):
 
     """
 
-    released = ()
+    facts = Facts(released=())
     alpha: Tensor  # [T]
 
     def __init__(
@@ -74,9 +75,9 @@ class APFL(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.initial_alpha, self.adaptive = alpha, adaptive
-        self.add_client_state("alpha", torch.full((n_clients,), float(alpha)), columns="alpha")
+        self.states.declare("alpha", torch.full((n_clients,), float(alpha)), Owner.CLIENT, columns="alpha")
         self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
-        self.own_momentum = self.momentum_store()  # of v_t
+        self.own_momentum = self.local.momentum_store()  # of v_t
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """The client takes local steps of w and v together; it keeps v and alpha, and sends w."""
@@ -89,8 +90,8 @@ class APFL(FederatedAlgorithm):
             "own_momentum": self._momentum_of(t, own),
             "mixing": {"alpha": alpha, "steps": torch.zeros_like(alpha)},
         }
-        step = self.local_step(block, round_, InterpolatedStep, adaptive=self.adaptive)
-        trained = self.solve(w, block, round_, step=step, extra=extra)
+        step = self.local.step(block, round_, InterpolatedStep, adaptive=self.adaptive)
+        trained = self.local.train(w, block, round_, step=step, extra=extra)
         new_alpha, new_v = trained["mixing"]["alpha"], trained["own"] | trained["own_buffers"]
         finite = all_finite({**new_v, "alpha": new_alpha})  # [C]
         if self.own_momentum is not None:
@@ -102,7 +103,7 @@ class APFL(FederatedAlgorithm):
     def _momentum_of(self, clients: Tensor, own: Models) -> Models:
         if self.own_momentum is not None:
             return self.own_momentum.read(clients)
-        return {name: torch.zeros_like(v) for name, v in own.items() if self.client_optimizer.momentum}
+        return {name: torch.zeros_like(v) for name, v in own.items() if self.local.optimizer.momentum}
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """Two gradients for each visit of a sample: at w and at v_bar."""
@@ -117,5 +118,5 @@ class APFL(FederatedAlgorithm):
         """An unseen client takes one local round."""
         self.own.write(clients, self.broadcast(clients))
         self.alpha[clients] = self.initial_alpha
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             self.client_update(block, self.statistics.rounds)

@@ -1,44 +1,49 @@
-"""The base class of all federated algorithms, with its options."""
+"""The base class of all federated algorithms: the hooks of a method, and its rounds and scores as Lightning's steps."""
 
 import functools
+import inspect
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NoReturn, Self
 
+import numpy as np
 import pandas as pd
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
-from fedem_lightning.aggregation import Aggregation, make_aggregation
-from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
-from fedem_lightning.algorithms.checks import check_class
-from fedem_lightning.algorithms.client_states import ClientStates, size_as_saved
-from fedem_lightning.algorithms.contract import Contract
-from fedem_lightning.algorithms.deployment import Deployment
-from fedem_lightning.algorithms.lightning_hooks import LightningHooks
+from fedem_lightning.aggregation import Aggregation, Means, Models, Sent, make_aggregation
+from fedem_lightning.algorithms import checkpoints, fitting, scoring
+from fedem_lightning.algorithms.checks import check_is_federation
+from fedem_lightning.algorithms.facts import Facts, check_class
 from fedem_lightning.algorithms.local_training import LocalTraining
-from fedem_lightning.algorithms.prediction import Prediction
-from fedem_lightning.algorithms.server_step import ServerStep, make_server_optimizer
+from fedem_lightning.algorithms.server import Server
+from fedem_lightning.algorithms.trained import TrainedModel
+from fedem_lightning.client_updates import RemoteClients
 from fedem_lightning.compression import Compression
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.samples import SampleScores
 from fedem_lightning.faults import Faults
-from fedem_lightning.history import RoundMetrics, RoundObserver, Statistics
+from fedem_lightning.history import Round, RoundMetrics, Statistics
 from fedem_lightning.local_solver import ClientOptimizer, ClientSGD
-from fedem_lightning.models.client_store import ClientStore
-from fedem_lightning.models.components import Backbone, make_components, model_state
-from fedem_lightning.models.features import users_network
+from fedem_lightning.models.client_model import ClientModel
+from fedem_lightning.models.client_store import Owner
+from fedem_lightning.models.components import Backbone, arrange, make_components, start_equal
+from fedem_lightning.models.features import model_bytes, users_network
 from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
-from fedem_lightning.models.personal_models import PersonalModels
-from fedem_lightning.network import Network, check_networks
-from fedem_lightning.protocol import RemoteClients
-from fedem_lightning.records.recipes import Recorded, constructor_arguments, is_plain, plain
-from fedem_lightning.settings.check import check_arguments, require_memory
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
+from fedem_lightning.network import Network, Transmission, check_networks
+from fedem_lightning.randomness import keyed_streams
+from fedem_lightning.records.recipes import Recorded, plain
+from fedem_lightning.round import run_round
+from fedem_lightning.settings.check import check_arguments, parameters, require_memory
 from fedem_lightning.settings.ranges import PositiveInt, Seed, Share, ShareOrNumber
+from fedem_lightning.states import States
 
 ServerOptimizer = Annotated[
     Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
@@ -46,25 +51,16 @@ ServerOptimizer = Annotated[
 ]
 """Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
 
-LIGHTNINGS_OPTIONS = ("map_location", "hparams_file", "strict", "weights_only")
+_WHO_PREDICTS = "every client has its own model; use model.client(NAME).predict(x), or model.personalize(x, y)"
 
 
-class FederatedAlgorithm(
-    Recorded,
-    Contract,
-    Prediction,
-    LocalTraining,
-    ServerStep,
-    LightningHooks,
-    Deployment,
-    ClientStates,
-    pl.LightningModule,
-):
+class FederatedAlgorithm(Recorded, pl.LightningModule):
     """Base of all algorithms: a LightningModule whose epoch is a communication round, with M shared components.
 
-    `Contract` lists the hooks that an algorithm may define, on one page. `Prediction`, `LocalTraining`, `ServerStep`
-    and `ClientStates` hold its parts; `LightningHooks` has the hooks that Lightning calls; `Deployment` makes models of
-    single clients.
+    A method defines hooks, which the first part of this class lists, and `facts`. It uses the parts `local` (training
+    on clients' samples), `server` (averages and the server optimiser) and `states` (what clients and server keep).
+
+    Shapes: T clients, C clients of a block or cohort, M components, n samples; `Models` are {name: [C, M, ...]}.
 
     Args:
         backbone: a function that makes a new network, called for each component; or a network, of which all components
@@ -98,6 +94,110 @@ class FederatedAlgorithm(
     components: nn.ModuleList
     has_frozen: Tensor  # bool [T], the clients that have received the frozen parameters
 
+    # --- hooks: what a paper's algorithm box says -------------------------------------------------------------------
+
+    facts = Facts()
+
+    @abstractmethod
+    def client_update(self, block: Block, round_: int) -> Sent | None:
+        """The client update of the block's clients in a round: the clients' part of the paper's algorithm.
+
+        Args:
+            block: C clients and their n training samples.
+            round_: number of the round, from 0.
+
+        Returns:
+            The models [C, M, ...] that the clients send, and each client's weight [C] in the average. None: nothing.
+
+        """
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """The server's part of a round, after the averages. It calls `server.step` once, which counts the round.
+
+        Default: theta <- server optimiser(theta, theta - mean); buffers become their mean (FedAvg, Reddi et al. 2021).
+
+        Args:
+            means: averages of the models sent, [G M, ...] for G averages; None: no client sent a model.
+            round_: number, federation and cohort.
+
+        """
+        if means is None:
+            self.server.step()
+        else:
+            self.server.take_means(means)
+
+    def personal_models(self, clients: Tensor) -> PersonalModels:
+        """The models with which each of the clients [C] predicts, and their mixture weights (FedEM, Eq. 5).
+
+        Default: the newest components, with equal weights [C, M]. `own_models` makes models that clients do not share.
+        """
+        n_models = len(self.components)
+        equal = torch.full((len(clients), n_models), 1 / n_models, dtype=self.parameter_dtype, device=clients.device)
+        return SharedModels(self.components, equal)
+
+    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+        """Gives clients (int64 [C]) their private state from their training samples. Default: they have none.
+
+        It is called for the unseen clients before each test, and for the seen ones before every scoring if
+        `facts.personalizes_seen`. A second call starts anew.
+        """
+
+    def initialize(self, federation: Federation) -> None:
+        """Sets up state from the data before the first round; a resumed run skips it.
+
+        Default: refuses several components that are all equal.
+        """
+        require(
+            not start_equal(self.components),
+            f"backbone: all components start as copies of one network, and {type(self).__name__} would keep them "
+            "equal; give a function in place of the network, which draws new values in every call",
+        )
+
+    def prepare(self, federation: Federation) -> None:
+        """Reads what the algorithm needs to know from the federation, before any round or score (Oracle: true groups).
+
+        It may be called several times. UserError: the algorithm is not defined for this federation.
+        """
+
+    def transmission(self, clients: Tensor) -> Transmission:
+        """Numbers of models sent in the round that is ending; `clients` [C] were drawn. Default: each M down, M up."""
+        return Transmission(down=len(self.components), up=len(self.components))
+
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """Number of single-sample gradients that each of the clients [C] computes in a round, without forward passes.
+
+        Default: one for each visit of a sample and each model trained, int64 [C].
+        """
+        counts = federation.splits["train"].counts(clients)
+        steps, batch = self.local.steps, self.local.batch_size
+        visits = self.local.epochs * counts if steps is None else steps * counts.clamp(max=batch)
+        return visits * self.local.n_models
+
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent | None:
+        """What clients [C] would send if they had not trained: the models that they have received, [C, M, ...].
+
+        Updates are measured from it, after `client_update` and before `server_update`; what differs from its form is no
+        reply of a client (`deploy`). The weights are the largest, and the extras the smallest that they may be.
+        Default: the components, with the numbers of training samples, `n_train` [C], as weights.
+        """
+        return Sent(self.broadcast(clients), n_train.clamp(min=1))
+
+    def scored_models(self, block: Block) -> PersonalModels:
+        """The models with which the block's clients are scored: their personal models after the adaptation."""
+        if self.adaptation is None:
+            return self.personal_models(block.clients)
+        return self.adaptation.adapt(self, block)
+
+    def evaluation_components(self, federation: Federation) -> Models:
+        """The evaluation components: the M models that diagnostics look at, [M, ...]. Default: the components."""
+        return {name: rows[0] for name, rows in broadcast(self.components, 1).items()}
+
+    def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
+        """Arrays of a finished run that are saved as NAME.npz: by file, then by name (UserCentric: its matrix W)."""
+        return {}
+
+    # --- the model --------------------------------------------------------------------------------------------------
+
     def __init__(
         self,
         backbone: Backbone,
@@ -124,39 +224,29 @@ class FederatedAlgorithm(
         check_arguments(type(self).__name__, FederatedAlgorithm, locals())  # a subclass may pass on any value
         super().__init__()
         require_memory("n_clients", 4 * n_clients * n_components, f"{n_clients} rows of {n_components} weights")
-        self._client_states, self._server_columns = {}, {}
-        self.group_state, self.sized_by_data, self.reported = None, set(), set()
-        self.client_axes, self.unsent = {}, set()
         check_class(type(self))
         self.automatic_optimization = False
         self.n_clients, self.seed = n_clients, seed
         self.participation, self.scored_clients = participation, scored_clients
-        self.local_epochs, self.local_steps, self.batch_size = local_epochs, local_steps, batch_size
         self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
         self.networks = check_networks(networks)
         self.aggregation, self.compression, self.faults = make_aggregation(aggregation), compression, faults
-        self.client_optimizer = client_optimizer or ClientSGD()
-        self.server_optimizer = server_optimizer or functools.partial(torch.optim.SGD, lr=1.0)
         parts = [pretrained] if isinstance(pretrained, str) else list(pretrained)
         self.components = make_components(backbone, n_components, seed, parts)
-        make_server_optimizer(self.server_optimizer, self.components)  # says early what is wrong with it
-        none = torch.zeros(n_clients, dtype=torch.bool)
-        self.register_buffer("has_frozen", none, persistent=frozen_bytes(self.components[0]) > 0)
-        self._engine_choice = make_engine(engine)
-        arguments, own = constructor_arguments(self)
-        self._saved_arguments = {name: value for name, value in own.items() if is_plain(value)}
-        made = {"backbone": users_network(self.components[0]), "client_optimizer": self.client_optimizer}
-        made |= {"server_optimizer": self.server_optimizer, "engine": self._engine_choice}
-        self.save_hyperparameters(plain({"algorithm": type(self), **arguments, **made}))
-        self._engine: Engine | None = None
-        self.engine_gave_up = False  # in the process that wrote the checkpoint from which this one goes on
-        self.statistics = Statistics()
-        self.round_metrics = RoundMetrics()
-        self.federation_digest: str | None = None  # digest of the training data
-        self._prepared: Federation | None = None
+        self.states, self.statistics, self.round_metrics = States(self), Statistics(), RoundMetrics()
+        plain_average = functools.partial(torch.optim.SGD, lr=1.0)
+        self.server = Server(self.components, server_optimizer or plain_average, self.optimizers)
+        n_models = 1 if self.facts.chooses_one else n_components
+        sgd, how = client_optimizer or ClientSGD(), (local_epochs, local_steps, batch_size, seed, make_engine(engine))
+        self.local = LocalTraining(self.components[0], n_clients, n_models, sgd, *how, self.statistics)
+        self.kept_momentum = self.local.momentum
+        keeps = compression is not None and compression.keeps_error
+        self.compression_error = self.local.zeros() if keeps else None  # what clients have not sent yet
+        none, kept = torch.zeros(n_clients, dtype=torch.bool), frozen_bytes(self.components[0]) > 0
+        self.states.declare("has_frozen", none, Owner.SERVER_ONLY, client_axis=0, persistent=kept)
+        self._record_arguments()
         self.schema: Schema | None = None  # what the model knows of its federation
-        self._guest = None
-        self.observer = RoundObserver()  # a progress bar replaces it
+        self.federation_digest: str | None = None  # digest of the training data
         self.remote: RemoteClients | None = None  # where clients are not simulated here
         self.deployed_before = False  # whether they were not in the process that wrote the checkpoint
         self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
@@ -165,10 +255,15 @@ class FederatedAlgorithm(
         self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
         self.class_scores: dict[str, Any] | None = None  # scores of their classes, also by Trainer.test
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
-        self.kept_momentum = self.momentum_store()  # of local training
-        keeps = compression is not None and compression.keeps_error
-        self.compression_error = self._zeros_of_clients() if keeps else None  # what clients have not sent yet
-        self.register_load_state_dict_pre_hook(size_as_saved)  # type: ignore[no-untyped-call]
+        self._prepared: Federation | None = None
+
+    def _record_arguments(self) -> None:
+        """Tells Lightning's loggers the arguments, as plain values: `made_with`, and the defaults of the others."""
+        known = parameters(type(self)).known  # type: ignore[arg-type]
+        defaults = {name: s.default for name, s in known.items() if s.default is not inspect.Parameter.empty}
+        chosen = {"client_optimizer": self.local.optimizer, "server_optimizer": self.server.make_optimizer}
+        made = {"backbone": users_network(self.components[0]), "engine": self.local.engine_choice, **chosen}
+        self.save_hyperparameters(plain({"algorithm": type(self), **defaults, **self.made_with, **made}))
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -188,40 +283,13 @@ class FederatedAlgorithm(
 
         """
         check_arguments("", cls.load_from_checkpoint, {"checkpoint_path": checkpoint_path, "trust": trust})
-        given = {name: value for name, value in arguments.items() if name not in LIGHTNINGS_OPTIONS}
-        return model_of(read_checkpoint(Path(checkpoint_path)), cls, trust, given)
-
-    def momentum_store(self) -> ClientStore | None:
-        """Room for the momentum that stays with clients, zeros at first; None if it restarts in every round.
-
-        A method whose clients train second models of their own keeps the momentum of those in a store of their own.
-        """
-        keeps = self.client_optimizer.momentum > 0 and self.client_optimizer.state == "keep"
-        return self._zeros_of_clients() if keeps else None
-
-    def _zeros_of_clients(self) -> ClientStore:
-        """A row for each client with a zero for every parameter that it trains, [M, ...]."""
-        params = trained_parameters(self.components[0])
-        zeros = {name: p.new_zeros(self.n_trained_models, *p.shape) for name, p in params.items()}
-        return ClientStore(self.n_clients, zeros, momentum=True)
-
-    # --- facts ------------------------------------------------------------------------------------------------------
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that runs the local steps; `auto` is resolved at first use, when the device is known."""
-        return self._engine or self.resolve_engine(self.device)
-
-    def resolve_engine(self, device: torch.device) -> Engine:
-        """The engine that will run on `device`."""
-        self._engine = self._engine_choice.resolve(self.components[0], device)
-        return self._engine
+        given = {name: value for name, value in arguments.items() if name not in checkpoints.LIGHTNINGS_OPTIONS}
+        return checkpoints.model_of(checkpoints.read_checkpoint(Path(checkpoint_path)), cls, trust, given)
 
     @property
     def message_bytes(self) -> int:
         """Bytes of one model, the user's network without its frozen parameters: the unit of `transmission`."""
-        model = model_state(users_network(self.components[0]))
-        return sum(tensor.numel() * tensor.element_size() for tensor in model.values())
+        return model_bytes(self.components[0])
 
     @property
     def parameter_dtype(self) -> torch.dtype:
@@ -229,22 +297,132 @@ class FederatedAlgorithm(
         return next(self.components.parameters()).dtype
 
     @property
+    def is_deployed(self) -> bool:
+        """Whether the clients are processes of their own, or were when the checkpoint was written."""
+        return self.remote is not None or self.deployed_before
+
+    @property
     def known_pi(self) -> Tensor | None:
         """The mixture weights [T, M] of a method that has `pi`; None also where they are with clients elsewhere."""
         return None if self.is_deployed else getattr(self, "pi", None)
 
-    @property
-    def is_adapted(self) -> bool:
-        """Whether clients adapt their models before they are scored."""
-        return self.adaptation is not None
+    def broadcast(self, clients: Tensor) -> Models:
+        """The shared components as each of the clients [C] receives them: views [C, M, ...]."""
+        return broadcast(self.components, len(clients))
+
+    def params_of(self, models: Models) -> Models:
+        """The parameters of `models` that train, without buffers."""
+        return {name: models[name] for name in trained_parameters(self.components[0])}
+
+    def own_models(self, models: Models, mixture: Tensor | None = None) -> OwnModels:
+        """Personal models that C clients do not share: models [C, M, ...], mixture [C, M] (None: equal weights)."""
+        if mixture is None:
+            some = next(iter(models.values()))
+            mixture = some.new_full(some.shape[:2], 1 / some.shape[1], dtype=self.parameter_dtype)
+        return OwnModels(self.components[0], models, mixture)
+
+    def losses(self, block: Block) -> Tensor:
+        """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]."""
+        return component_losses(self.components, block)
+
+    # --- the trained model ------------------------------------------------------------------------------------------
 
     @property
-    def scored_columns(self) -> tuple[str, ...]:
-        """Names of the columns that scored models bring to the clients' table. Default: those of the adaptation."""
-        return () if self.adaptation is None else self.adaptation.columns
+    def trained_model(self) -> TrainedModel:
+        """The models of known and of new clients, by name.
 
-    def scored_models(self, block: Block) -> PersonalModels:
-        """The models with which the block's clients are scored: their personal models after the adaptation."""
-        if self.adaptation is None:
-            return self.personal_models(block.clients)
-        return self.adaptation.adapt(self, block)
+        Raises:
+            UserError: the model has not been trained.
+
+        """
+        return TrainedModel.of(self)
+
+    def client(self, name: str) -> ClientModel:
+        """The model of a client that trained, a copy; see `TrainedModel.client`."""
+        return self.trained_model.client(name)
+
+    def personalize(self, x: Any, y: Any, name: str | int = "new client") -> ClientModel:
+        """The model that a new client gets from its samples; see `TrainedModel.personalize`."""
+        return self.trained_model.personalize(x, y, name)
+
+    def predict(self, block: Block) -> Tensor:
+        """The clients' personal predictions (FedEM, Eq. 5), as `Task.predict` gives them, [n, ...]."""
+        require(isinstance(block, Block), f"predict: expected a block of samples of clients; {_WHO_PREDICTS}")
+        return self.personal_models(block.clients).predict(block)
+
+    def forward(self, *_: object, **__: object) -> NoReturn:
+        """Refuses `model(x)`, for which model predicts depends on the client; UserError says which model to call."""
+        raise UserError(f"model(x): {_WHO_PREDICTS}")
+
+    def to_onnx(self, *_: object, **__: object) -> NoReturn:
+        """Refuses Lightning's exports, which would call `forward`; UserError says what exports a client's model."""
+        raise UserError(f"to_onnx, to_torchscript: {_WHO_PREDICTS}; fedem_lightning.export writes files of it")
+
+    to_torchscript = to_tensorrt = to_onnx
+
+    # --- Lightning's hooks: an epoch is a round ---------------------------------------------------------------------
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Makes the server optimiser."""
+        return self.server.new_optimizer()
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        """Adds none. Lightning calls this hook before all others, so what the Trainer was given is checked here."""
+        fitting.check_start(self)
+        return []
+
+    def setup(self, stage: str) -> None:
+        """Arranges the weights for the Trainer's device, and keeps DDP from copying all buffers before every round.
+
+        The round itself exchanges the rows that changed.
+        """
+        arrange(self.components, self.trainer.strategy.root_device)
+        self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
+
+    def on_fit_start(self) -> None:
+        """Plans the rounds, and says so where nobody has chosen the learning rate."""
+        fitting.plan(self)
+
+    def on_train_start(self) -> None:
+        """Adds the rounds before this fit to the plan: a model that is fitted again goes on."""
+        self.statistics.planned_rounds += self.statistics.rounds - self.trainer.current_epoch
+
+    @torch.no_grad()
+    def training_step(self, batch: Federation, batch_idx: int) -> None:
+        """One communication round; it steps the server optimiser once."""
+        fitting.begin(self, batch)
+        with keyed_streams(self.device, self.seed, self.statistics.rounds):
+            metrics = run_round(self, batch)
+        fitting.log(self, metrics)
+
+    def on_train_end(self) -> None:
+        """Adds the last seconds to the training time."""
+        self.statistics.tick()
+
+    def prepare_for(self, federation: Federation) -> None:
+        """Prepares the algorithm for rounds and scores on this federation; UserError: they do not fit together."""
+        fitting.prepare(self, federation)
+
+    def validation_step(self, batch: Federation, batch_idx: int) -> None:
+        """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
+        scoring.validate(self, batch)
+
+    def test_step(self, batch: Federation, batch_idx: int) -> None:
+        """Personalises the unseen clients, scores all clients on every split; fills `clients` and the rest."""
+        scoring.test(self, batch)
+
+    def on_predict_batch_start(self, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Refuses batches of a loader; the other steps do so as they prepare for the federation."""
+        check_is_federation(batch)
+
+    def predict_step(self, batch: Federation, batch_idx: int) -> scoring.ClientPredictions:
+        """Predictions for the test samples of the scored clients, of this process's share if there are several."""
+        return scoring.predict(self, batch)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the statistics and the diagnostics."""
+        checkpoints.save(self, checkpoint)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restores statistics and diagnostics; the run continues to count from there."""
+        checkpoints.restore(self, checkpoint)

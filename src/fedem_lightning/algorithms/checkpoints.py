@@ -10,15 +10,54 @@ import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 
+from fedem_lightning.algorithms.recipe_differences import warn_of_other_settings
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.features import users_network
 from fedem_lightning.records.files import is_intact
-from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.recipes import is_plain, recipe
 from fedem_lightning.records.remaking import LimitedTensors, call, find, make, without_download
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+LIGHTNINGS_OPTIONS = ("map_location", "hparams_file", "strict", "weights_only")
+"""Options of `load_from_checkpoint` that are Lightning's own."""
+
+
+def save(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
+    """Adds what a checkpoint has beside tensors: statistics, diagnostics, federation and recipe."""
+    statistics, schema = algorithm.statistics, algorithm.schema
+    statistics.tick()
+    checkpoint["statistics"], checkpoint["diagnostics"] = statistics.state_dict(), algorithm.diagnostics
+    checkpoint["federation"], checkpoint["cohort_secret"] = algorithm.federation_digest, algorithm.cohort_secret
+    checkpoint["schema"] = None if schema is None else schema.state()
+    checkpoint["engine_gave_up"], checkpoint["deployed"] = algorithm.local.engine.gives_up, algorithm.is_deployed
+    checkpoint["recipe"] = recipe_of(algorithm)
+    arguments = {name: value for name, value in algorithm.made_with.items() if is_plain(value)}
+    checkpoint[algorithm.CHECKPOINT_HYPER_PARAMS_KEY] = arguments  # for load_from_checkpoint
+
+
+def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
+    """Takes statistics and diagnostics from a checkpoint; the run continues to count from there.
+
+    Raises:
+        UserError: see `check_tensors`.
+
+    """
+    check_tensors(checkpoint, algorithm)
+    warn_of_other_settings(dict(checkpoint.get("recipe") or {}), recipe_of(algorithm), algorithm._trainer)
+    algorithm.statistics.count_on(checkpoint["statistics"])
+    algorithm.federation_digest = checkpoint["federation"]
+    algorithm.schema = Schema.from_state(checkpoint["schema"]) if checkpoint.get("schema") else None  # older: none
+    vars(algorithm).pop("_trained", None)
+    algorithm.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
+    algorithm.cohort_secret = checkpoint.get("cohort_secret", "")
+    algorithm.local.engine_gave_up = checkpoint.get("engine_gave_up", False)
+    algorithm.deployed_before = checkpoint.get("deployed", False)
+    # Lightning loads the tensors before `trainer.precision=64-true` makes the model double, and would lose bits
+    take_dtypes(algorithm, checkpoint["state_dict"])
 
 
 def recipe_of(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
@@ -139,14 +178,9 @@ def check_tensors(checkpoint: dict[str, Any], model: "FederatedAlgorithm", file:
     """
     written_by = str((checkpoint.get("recipe") or {}).get("_target_", "")).rpartition(".")[2]  # older ones do not say
     saved, mine, kind = checkpoint["state_dict"], model.state_dict(), type(model).__name__
-    for name in sorted((saved.keys() | mine.keys()) - model.sized_by_data):
+    for name in sorted((saved.keys() | mine.keys()) - model.states.sized_by_data):
         before, now = (tuple(t[name].shape) if name in t else None for t in (saved, mine))
         said = f"has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must agree"
         if written_by not in ("", kind):
             said = f"was written by {written_by}, and {kind} cannot go on from it; resume with {written_by}"
         require(before == now, f"ckpt_path: {file} {said}")
-
-
-def schema_of(checkpoint: dict[str, Any]) -> Schema | None:
-    """What the checkpoint says of the federation; None in those of older versions."""
-    return Schema.from_state(checkpoint["schema"]) if checkpoint.get("schema") else None

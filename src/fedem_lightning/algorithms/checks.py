@@ -1,7 +1,7 @@
 """Checks before the first round: options must be in range, and the method must be defined for the federation."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -9,43 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedem_lightning.algorithms.server_step import takes_plain_averages
+from fedem_lightning.algorithms.server import takes_plain_averages
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.protocol import Algorithm, Releases
 from fedem_lightning.settings.expected import given
 from fedem_lightning.tasks import BinaryClassification, Classification, Task
 
-RENAMED = {
-    "personalize": "personalize_clients",
-    "serving": "personal_models",
-    "mixture": "personal_models",
-    "served_components": "personal_models",
-    "shares_models": "personal_models",
-    "sample_weights": "personal_models",
-    "messages": "transmission",
-    "uploads": "transmission",
-    "streams": "transmission",
-    "stream_of": "transmission",
-    "check_federation": "prepare",
-    "samples_clients": "prepare",
-    "serves_unseen": "prepare",
-    "client_columns": "add_client_state",
-    "sized_by_data": "add_state",
-}
-"""Hooks of version 0.1.0 and their replacements."""
-
-
-def check_class(kind: type) -> None:
-    """Raises UserError if a class lacks a hook or defines an old one, never called; a LightningModule is no ABC."""
-    for name in (name for base in kind.__mro__ if not base.__module__.startswith("fedem_") for name in vars(base)):
-        require(
-            name not in RENAMED, f"{kind.__name__} defines {name}, which is now {RENAMED.get(name)}: see CHANGELOG.md"
-        )
-    for name in dir(kind):
-        abstract = getattr(getattr(kind, name), "__isabstractmethod__", False)
-        require(not abstract, f"{kind.__name__} does not define {name}, see docs/adding_an_algorithm.md")
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 def check_is_federation(batch: object) -> None:
@@ -70,7 +42,7 @@ def _no_federation(got: str) -> str:
     return f"the Trainer's data: expected a FederatedDataModule, got {got}; {instead}"
 
 
-def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
+def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if the model was made for another federation, or the method is not defined for this one."""
     check_is_federation(federation)
     name = type(algorithm).__name__
@@ -80,29 +52,29 @@ def check_capabilities(algorithm: Algorithm, federation: Federation) -> None:
     )
     check_robustness(algorithm, federation)
     compresses = algorithm.compression is not None
-    require(algorithm.sends_updates or not compresses, f"compression: {name} sends no parameters to a server")
+    require(algorithm.facts.sends_updates or not compresses, f"compression: {name} sends no parameters to a server")
     if algorithm.remote is not None:
         check_deployable(algorithm)
         algorithm.remote.check(algorithm)
     require(
-        algorithm.uses_server_optimizer or takes_plain_averages(algorithm.configure_optimizers()),
+        algorithm.facts.uses_server_optimizer or takes_plain_averages(algorithm.configure_optimizers()),
         f"algorithm.server_optimizer: {name} takes plain averages or none, expected SGD with lr 1 and no momentum "
         "(momentum that reaches every method is algorithm.client_optimizer.momentum)",
     )
 
 
-def check_deployable(algorithm: Algorithm) -> None:
+def check_deployable(algorithm: "FederatedAlgorithm") -> None:
     """Raises UserError if clients cannot be processes of their own."""
-    together = algorithm.needs_one_machine
+    together = algorithm.facts.needs_one_machine
     require(not together, f"algorithm: {type(algorithm).__name__} {together}, so it cannot be deployed")
 
 
-def check_robustness(algorithm: Algorithm, federation: Federation) -> None:
+def check_robustness(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if the aggregation or the faults are not defined for the method, the data or the cohort."""
     name, faults = type(algorithm).__name__, algorithm.faults
     if federation.keys is None:  # a client of its own does not aggregate
         algorithm.aggregation.check(cohort_size(algorithm.participation, len(federation.clients())))
-    sends = algorithm.sends_updates
+    sends = algorithm.facts.sends_updates
     kind = type(algorithm.aggregation).__name__
     require(
         sends or algorithm.aggregation.is_plain,
@@ -120,23 +92,24 @@ def check_robustness(algorithm: Algorithm, federation: Federation) -> None:
         faults.check(federation)
 
 
-def check_released(algorithm: Algorithm, federation: Federation) -> None:
+def check_released(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if more leaves clients than the mean of updates, to which alone a private mean adds noise."""
     kind = type(algorithm.aggregation).__name__
-    parts: list[Releases | None] = [algorithm, algorithm.adaptation, *algorithm.networks.values(), federation]
-    for part in parts:
-        name, released = type(part).__name__, () if part is None else part.released
+    parts = [algorithm.adaptation, *algorithm.networks.values(), federation]
+    said = [(type(algorithm).__name__, algorithm.facts.released)]
+    said += [(type(part).__name__, part.released) for part in parts if part is not None]
+    for name, released in said:
         require(
             released is not None,
             f"aggregation: {name} does not say what it releases beside the mean of updates, to which alone {kind} adds "
-            "noise: set `released` (docs/adding_an_algorithm.md)",
+            "noise: set `released` in its facts (docs/adding_an_algorithm.md)",
         )
         more = ", ".join(released or ())
         alone = f"aggregation: {kind} adds noise to the mean of updates alone"
         require(not more, f"{alone}, but {name} also releases {more}")
 
 
-def check_everybody_trains(algorithm: Algorithm, federation: Federation) -> None:
+def check_everybody_trains(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if a client that trains may be left out of a round."""
     name, n_seen = type(algorithm).__name__, len(federation.clients())
     require(
@@ -150,7 +123,7 @@ def check_everybody_trains(algorithm: Algorithm, federation: Federation) -> None
     require(algorithm.faults is None or algorithm.faults.answers, answer)
 
 
-def check_everybody_is_seen(algorithm: Algorithm, federation: Federation) -> None:
+def check_everybody_is_seen(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if there are unseen clients."""
     require(
         len(federation.clients()) == federation.n_clients,
@@ -158,7 +131,7 @@ def check_everybody_is_seen(algorithm: Algorithm, federation: Federation) -> Non
     )
 
 
-def check_classes(algorithm: Algorithm, federation: Federation) -> None:
+def check_classes(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if labels are no classes."""
     name, kind = type(algorithm).__name__, type(federation.task).__name__
     classes = "accuracy" in federation.task.measures
@@ -215,12 +188,12 @@ def check_logits(outputs: Tensor, task: Task) -> None:
     require(logits, message.format("softmax"))
 
 
-def check_finite_models(algorithm: Algorithm) -> None:
+def check_finite_models(algorithm: "FederatedAlgorithm") -> None:
     """Raises UserError if a component holds NaN or infinity: nobody should read scores of such a model."""
     for m, component in enumerate(algorithm.components):
         for name, tensor in component.state_dict().items():
             require(
                 bool(tensor.isfinite().all()),
                 f"training diverged: after round {algorithm.statistics.rounds}, {name} of component {m} is not finite; "
-                f"lower algorithm.client_optimizer.lr (now {algorithm.client_optimizer.lr:g})",
+                f"lower algorithm.client_optimizer.lr (now {algorithm.local.optimizer.lr:g})",
             )

@@ -7,6 +7,7 @@ the paper's.
 import re
 import warnings
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,9 +19,11 @@ from fedem_lightning.data.names import shown
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.rejections import NO_ANSWER, NOT_FINITE, Rejection
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 GRADIENT, CLASS_SUM = "gradient", "class_sum"
 """Questions of a special round: a client's gradient and its variance; the summed gradient of the samples of a class."""
@@ -58,17 +61,17 @@ class GradientStep(LocalStep):
             total.add_(g)
 
 
-def summed_gradients(algorithm: Algorithm, block: Block, compared: Collection[str]) -> Models:
+def summed_gradients(algorithm: "FederatedAlgorithm", block: Block, compared: Collection[str]) -> Models:
     """The sum of grad l over D_i at component 0, [C, 1, ...], in training mode, computed by the algorithm's engine."""
     theta = {name: rows[:, :1] for name, rows in algorithm.broadcast(block.clients).items()}  # [C, 1, ...]
     zeros = {name: torch.zeros_like(rows) for name, rows in algorithm.params_of(theta).items()}
-    step = algorithm.local_step(block, 0, GradientStep)
-    trained = algorithm.solve(theta, block, 0, step=step, extra={"total": zeros}, epochs=1, keep_momentum=False)
+    step = algorithm.local.step(block, 0, GradientStep)
+    trained = algorithm.local.train(theta, block, 0, step=step, extra={"total": zeros}, epochs=1, momentum=None)
     return {name: rows for name, rows in trained["total"].items() if name in compared}
 
 
 def gradients(
-    algorithm: Algorithm,
+    algorithm: "FederatedAlgorithm",
     block: Block,
     n_parts: int,
     compared: Collection[str],
@@ -107,7 +110,7 @@ def gradients(
 
 
 def class_gradients(
-    algorithm: Algorithm, federation: Federation, clients: Tensor, compared: Collection[str], n_classes: int
+    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, compared: Collection[str], n_classes: int
 ) -> Models:
     """The mean gradient of each class's samples at component 0, over all clients; with `n_classes=1` of all samples.
 
@@ -137,7 +140,7 @@ def class_gradients(
     return {name: _over(rows, counts) for name, rows in total.items()}
 
 
-def class_sum(algorithm: Algorithm, block: Block, compared: Collection[str], class_: Tensor) -> Models:
+def class_sum(algorithm: "FederatedAlgorithm", block: Block, compared: Collection[str], class_: Tensor) -> Models:
     """Clients' answers to `CLASS_SUM`: the summed gradient of their samples of a class [C, 1, ...], and their number.
 
     Args:
@@ -150,7 +153,9 @@ def class_sum(algorithm: Algorithm, block: Block, compared: Collection[str], cla
     return summed_gradients(algorithm, part, compared) | {COUNTS: part.counts()}
 
 
-def heard_clients(algorithm: Algorithm, gradients: ClientStore, federation: Federation, answered: Tensor) -> Tensor:
+def heard_clients(
+    algorithm: "FederatedAlgorithm", gradients: ClientStore, federation: Federation, answered: Tensor
+) -> Tensor:
     """Whether the gradient of each client that trains is known; the others are counted, and named in a warning.
 
     Args:

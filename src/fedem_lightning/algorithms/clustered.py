@@ -16,10 +16,11 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_trains
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
@@ -51,9 +52,11 @@ class Clustered(FederatedAlgorithm):
 
     """
 
-    released = ("every client's update, by which clusters are split",)
-    needs_one_machine = "compares the clients' updates one by one"
-    uses_server_optimizer = False
+    facts = Facts(
+        released=("every client's update, by which clusters are split",),
+        needs_one_machine="compares the clients' updates one by one",
+        uses_server_optimizer=False,
+    )
     cluster: Tensor  # int64 [T], the leaf of each client
     split: Tensor  # bool [nodes]
     update_norms: Tensor  # |Delta_t| of the last round, [T]
@@ -76,16 +79,20 @@ class Clustered(FederatedAlgorithm):
         self.eps1, self.eps2, self.gamma_max = eps1, eps2, gamma_max
         self.min_rounds, self.linkage, self.unseen, self.max_depth = min_rounds, linkage, unseen, max_depth
         n_nodes = 2 ** (max_depth + 1) - 1
-        self.add_client_state("cluster", torch.zeros(n_clients, dtype=torch.int64), columns="cluster", groups=True)
-        self.add_state("split", torch.zeros(n_nodes, dtype=torch.bool))
-        self.add_client_state("update_norms", torch.zeros(n_clients))
-        self.add_state("longest_mean", torch.zeros(n_nodes))
-        self.nodes = ClientStore.of_components(n_nodes, self.components, holds="nodes")
+        self.states.declare(
+            "cluster", torch.zeros(n_clients, dtype=torch.int64), Owner.CLIENT, columns="cluster", groups=True
+        )
+        self.states.declare("split", torch.zeros(n_nodes, dtype=torch.bool), Owner.SERVER)
+        self.states.declare("update_norms", torch.zeros(n_clients), Owner.CLIENT)
+        self.states.declare("longest_mean", torch.zeros(n_nodes), Owner.SERVER)
+        self.nodes = ClientStore.of_components(n_nodes, self.components, Owner.SERVER_ONLY, of_clients=False)
         row = self.params_of(self.nodes.read(torch.tensor(0)))
         self.updates = ClientStore(n_clients, row)  # Delta_t of the last round
         if unseen == "tree":
             # the updates at the split of each level, client after client
-            self.split_updates = ClientStore(max_depth * n_clients, row, holds="levels of the tree", levels=max_depth)
+            self.split_updates = ClientStore(
+                max_depth * n_clients, row, Owner.SERVER_ONLY, of_clients=False, levels=max_depth
+            )
 
     def prepare(self, federation: Federation) -> None:
         """Checks that every client takes part in every round: all client updates are compared."""
@@ -109,16 +116,16 @@ class Clustered(FederatedAlgorithm):
         """Delta_t = local_sgd(theta_c) - theta_c, which the client also keeps for the comparison."""
         t = block.clients
         theta = self.nodes.read(self.cluster[t])  # [C, 1, ...]
-        trained = self.local_solver(theta, block, round_)
+        trained = self.local.solve(theta, block, round_)
         delta = {name: trained[name] - theta[name] for name in self.params_of(theta)}
         self.updates.write(t, {name: d.nan_to_num(0.0, 0.0, 0.0) for name, d in delta.items()})
         self.update_norms[t] = sum(d.flatten(1).square().sum(dim=1) for d in delta.values()).sqrt()  # type: ignore[union-attr]
         group = torch.searchsorted(self.leaves(block.federation), self.cluster[t])
         return Sent(trained, block.counts(), group, self.n_groups)
 
-    def received_models(self, clients: Tensor) -> Models:
-        """The model of each client's cluster, [C, 1, ...]."""
-        return self.nodes.read(self.cluster[clients])
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
+        """The model of each client's cluster."""
+        return Sent(self.nodes.read(self.cluster[clients]), n_train)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_c <- theta_c + sum_t (n_t / n_c) Delta_t, the mean of the members' models; then splits clusters."""
@@ -134,7 +141,7 @@ class Clustered(FederatedAlgorithm):
             else:
                 self._split(leaf, members, side, theta, round_.federation)
         self.round_metrics.add("clusters", torch.tensor([float(self.n_groups)]))
-        self.server_step(None)
+        self.server.step()
 
     def _serve(self, node: Tensor, theta: Models) -> None:
         self.nodes.write(node.view(1), {name: tensor[None, None] for name, tensor in theta.items()})
@@ -225,7 +232,7 @@ class Clustered(FederatedAlgorithm):
         """The child of the client's node whose clients include the one with the most similar update at the split."""
         node = self.cluster[block.clients]  # [1]
         theta, trained_on = self.nodes.read(node), block.federation.clients()
-        trained = self.local_solver(theta, block, self.statistics.rounds, keep_momentum=False)
+        trained = self.local.solve(theta, block, self.statistics.rounds, momentum=None)
         own = {name: trained[name] - theta[name] for name in self.params_of(theta)}
         level = depth(node)
         best = []

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.surrogate import Surrogate, descend_surrogate, majorized
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
@@ -38,10 +39,12 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
 
     """
 
-    released = ("every client's models, to its neighbours",)
-    needs_one_machine = "has no server"
-    uses_server_optimizer = False
-    sends_updates = False
+    facts = Facts(
+        released=("every client's models, to its neighbours",),
+        needs_one_machine="has no server",
+        uses_server_optimizer=False,
+        sends_updates=False,
+    )
     private: Tensor  # v [T, ...]
 
     def __init__(
@@ -55,7 +58,9 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
         self.surrogate, self.topology = surrogate, topology or Topology()
-        self.add_client_state("private", surrogate.private(n_clients, n_components), columns=surrogate.columns)
+        self.states.declare(
+            "private", surrogate.private(n_clients, n_components), Owner.CLIENT, columns=surrogate.columns
+        )
         self.models = ClientStore.of_components(n_clients, self.components)  # u_t, rows [M, ...]
         self._neighbours = 0.0  # a client's mean number of neighbours
         self._gap: tuple[np.ndarray, float] | None = None  # the last W, and its spectral gap
@@ -82,7 +87,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
             self._gap = (w, spectral_gap(w[np.ix_(active, active)]))  # of the clients in the cohort
         for name, value in (("consensus_error", spread), ("spectral_gap", self._gap[1])):
             self.round_metrics.add(name, torch.tensor([value], dtype=torch.float64))
-        self.server_step(None)
+        self.server.step()
 
     def losses(self, block: Block) -> Tensor:
         """The losses of each client's own models, [n, M]."""
@@ -107,7 +112,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         """An unseen client takes the mean of all u_t, and minimises the surrogate once, from the initial v."""
         mean = self.models.mean(federation.clients())
         self.private[clients] = self.surrogate.private(len(clients), len(self.components)).to(self.private)
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             t = block.clients
             self.models.write(t, {name: row.expand(len(t), *row.shape) for name, row in mean.items()})
             self.private[t] = majorized(self, block).private

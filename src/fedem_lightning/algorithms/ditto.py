@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.fedprox import ProximalStep
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.models.client_store import ClientStore
@@ -30,7 +31,7 @@ class Ditto(FederatedAlgorithm):
 
     """
 
-    released = ()
+    facts = Facts(released=())
 
     def __init__(
         self,
@@ -43,19 +44,19 @@ class Ditto(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.penalty, self.own_epochs = penalty, own_epochs
         self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
-        self.own_momentum = self.momentum_store()  # of v_t
+        self.own_momentum = self.local.momentum_store()  # of v_t
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """v_t <- v_t - eta (grad F_t(v_t) + lambda (v_t - w)), s times; then local steps of w, which is sent."""
         self.train_own(block, round_)
-        return Sent(self.local_solver(self.broadcast(block.clients), block, round_), block.counts())
+        return Sent(self.local.solve(self.broadcast(block.clients), block, round_), block.counts())
 
     def train_own(self, block: Block, round_: int) -> None:
         """The steps of v_t, held near the w that the client received this round."""
         t, w = block.clients, self.broadcast(block.clients)  # [C, 1, ...]
-        step, anchor = self.local_step(block, round_, ProximalStep, mu=self.penalty), {"anchor": self.params_of(w)}
+        step, anchor = self.local.step(block, round_, ProximalStep, mu=self.penalty), {"anchor": self.params_of(w)}
         options: dict[str, Any] = {"epochs": self.own_epochs, "momentum": self.own_momentum, "quiet": True}
-        v = self.local_solver(self.own.read(t), block, round_, step=step, extra=anchor, **options)
+        v = self.local.solve(self.own.read(t), block, round_, step=step, extra=anchor, **options)
         self.own.write_finite(t, v)
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
@@ -72,5 +73,5 @@ class Ditto(FederatedAlgorithm):
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """From v = w, one round of v's steps."""
         self.own.write(clients, self.broadcast(clients))
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             self.train_own(block, self.statistics.rounds)

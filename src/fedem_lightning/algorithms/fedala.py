@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.body_head import split_body_head
@@ -56,7 +57,7 @@ class FedALA(FederatedAlgorithm):
 
     """
 
-    released = ()
+    facts = Facts(released=())
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class FedALA(FederatedAlgorithm):
         """Adaptive local aggregation, then FedAvg's local training."""
         if round_ > 0:
             self.learn_weights(block, round_)
-        theta = self.local_solver(self.aggregated(block.clients), block, round_)
+        theta = self.local.solve(self.aggregated(block.clients), block, round_)
         self.own.write_finite(block.clients, theta)
         return Sent(theta, block.counts())
 
@@ -114,9 +115,9 @@ class FedALA(FederatedAlgorithm):
             "own": {name: own[name] for name in self.upper},
             "away": {name: w[name] - own[name] for name in self.upper},
         }
-        step = self.local_step(part, round_, WeightStep, weights_lr=self.weights_lr)
-        options: dict[str, Any] = {"only": self.upper, "epochs": 1, "keep_momentum": False, "quiet": True}
-        learned = self.solve(self.aggregated(t), part, round_, step=step, extra=extra, **options)
+        step = self.local.step(part, round_, WeightStep, weights_lr=self.weights_lr)
+        options: dict[str, Any] = {"only": self.upper, "epochs": 1, "momentum": None, "quiet": True}
+        learned = self.local.train(self.aggregated(t), part, round_, step=step, extra=extra, **options)
         self.weights.write_finite(t, learned["weights"])
 
     def _part(self, block: Block, round_: int) -> Block:

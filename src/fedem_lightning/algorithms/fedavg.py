@@ -8,6 +8,7 @@ from typing import Any
 
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.settings.ranges import PositiveInt
@@ -21,14 +22,14 @@ class FedAvg(FederatedAlgorithm):
 
     """
 
-    released = ()
+    facts = Facts(released=())
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_t = local_sgd(theta), with weight n_t in the average."""
-        return Sent(self.local_solver(self.broadcast(block.clients), block, round_), block.counts())
+        return Sent(self.local.solve(self.broadcast(block.clients), block, round_), block.counts())
 
 
 class FedAvgEnsemble(FederatedAlgorithm):
@@ -43,7 +44,7 @@ class FedAvgEnsemble(FederatedAlgorithm):
 
     """
 
-    released = ()
+    facts = Facts(released=())
 
     def __init__(self, backbone: Backbone, n_clients: int, n_components: PositiveInt = 3, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
@@ -51,4 +52,4 @@ class FedAvgEnsemble(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_{t, m} = local_sgd(theta_m) for every m, with weight n_t in the average."""
         received = self.broadcast(block.clients)  # [C, M, ...]
-        return Sent(self.local_solver(received, block, round_), weights=block.counts())
+        return Sent(self.local.solve(received, block, round_), weights=block.counts())

@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from fedem_lightning.adaptation import Adaptation, Finetune
-from fedem_lightning.aggregation import Models, Sent
+from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block
 from fedem_lightning.models.body_head import share_of_bytes, split_body_head
 from fedem_lightning.models.components import Backbone
@@ -27,7 +28,7 @@ class FedBABU(FederatedAlgorithm):
 
     """
 
-    released = ()
+    facts = Facts(released=())
 
     def __init__(
         self,
@@ -44,13 +45,13 @@ class FedBABU(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Local steps of phi; h is fixed."""
-        models = self.local_solver(self.broadcast(block.clients), block, round_, only=self.body)
+        models = self.local.solve(self.broadcast(block.clients), block, round_, only=self.body)
         return Sent({name: models[name] for name in self.body}, block.counts())
 
-    def received_models(self, clients: Tensor) -> Models:
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
         """The body."""
         models = self.broadcast(clients)
-        return {name: models[name] for name in self.body}
+        return Sent({name: models[name] for name in self.body}, n_train.clamp(min=1))
 
     def transmission(self, clients: Tensor) -> Transmission:
         """The body each way; everybody has the head from the start."""

@@ -4,6 +4,7 @@ Marfoq, Neglia, Bellet, Kameni, Vidal: "Federated Multi-Task Learning under a Mi
 arXiv 2108.10252. Algorithms 1 and 2; equation numbers are the paper's.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,16 +12,17 @@ import torch
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.deployment import ClientPredictions
 from fedem_lightning.algorithms.e_step import EStep
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.initialization import farthest_models, load_models, perturb, start_at_clients
 from fedem_lightning.algorithms.partial_upload import chosen, upload_some
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone, start_equal
 from fedem_lightning.models.personal_models import SharedModels, broadcast, component_losses
 from fedem_lightning.network import Transmission
@@ -66,6 +68,7 @@ class FedEM(FederatedAlgorithm):
 
     """
 
+    facts = Facts(released=(), keeps_state_when_scored=True)
     pi: Tensor  # mixture weights [T, M]; rows sum to 1
 
     def __init__(
@@ -91,8 +94,10 @@ class FedEM(FederatedAlgorithm):
         )
         self.initialization, self.personalize_steps = initialization, personalize_steps
         if initialization == "farthest":
-            self.needs_one_machine = start_at_clients(initialization)
-        self.personalize_tolerance, self.personalizes_seen = personalize_tolerance or 0.0, personalize_seen
+            more = ("models of single clients, at which components start",)
+            self.facts = replace(self.facts, released=more, needs_one_machine=start_at_clients(initialization))
+        self.facts = replace(self.facts, personalizes_seen=personalize_seen)
+        self.personalize_tolerance = personalize_tolerance or 0.0
         self.warmup_rounds, self.perturbation = warmup_rounds, perturbation
         self.e_step, self.normalize_weights = e_step or EStep(), normalize_weights
         self.upload_threshold = upload_threshold
@@ -100,12 +105,9 @@ class FedEM(FederatedAlgorithm):
         require(one, "upload_threshold: it leaves components out, compression shortens all; use one of both")
         small = upload_threshold is None or not normalize_weights
         require(small, "upload_threshold: normalize_weights makes rare updates long, and they count often")
-        self.add_client_state("pi", torch.full((n_clients, n_components), 1.0 / n_components), columns="pi_{m}")
-
-    @property
-    def released(self) -> tuple[str, ...]:
-        """Starting points from clients' data, where there are such."""
-        return ("models of single clients, at which components start",) * (self.initialization == "farthest")
+        self.states.declare(
+            "pi", torch.full((n_clients, n_components), 1.0 / n_components), Owner.CLIENT, columns="pi_{m}"
+        )
 
     def initialize(self, federation: Federation) -> None:
         """The components' starting points, and those of pi."""
@@ -142,7 +144,7 @@ class FedEM(FederatedAlgorithm):
         pi = self.pi[t] if len(received) > 1 else torch.ones_like(self.pi[t, :1])
         self.round_metrics.add("objective", mixture_losses(pi, losses, owner))  # Eq. 6, before the round
         q, self.pi[t] = self.m_step_weights(self.pi[t], losses, owner, round_)  # Eq. 8, 9  [n, M]
-        models = self.local_solver(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
+        models = self.local.solve(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
         sent = Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
         if self.upload_threshold is None or round_ < self.warmup_rounds:
             return sent
@@ -182,9 +184,10 @@ class FedEM(FederatedAlgorithm):
         n = self._n_sent(self.statistics.rounds)
         return Transmission(down=n, up=self.round_metrics.means().get(UPLOADED, n))
 
-    def received_models(self, clients: Tensor) -> Models:
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
         """The components that are sent."""
-        return broadcast(self.components[: self._n_sent(self.statistics.rounds)], len(clients))
+        sent = self.components[: self._n_sent(self.statistics.rounds)]
+        return Sent(broadcast(sent, len(clients)), n_train.clamp(min=1))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """One gradient for each model that is sent; the E-step has forward passes only."""
@@ -212,22 +215,3 @@ class FedEM(FederatedAlgorithm):
             pi = torch.where(moving.unsqueeze(1), new, pi)  # each client stops on its own
             moving &= change >= self.personalize_tolerance
         self.pi[clients] = pi
-
-    def test_step(self, batch: Federation, batch_idx: int) -> None:
-        """Scores all clients; afterwards seen clients have the pi that they trained with."""
-        kept, seen = self.pi.clone(), batch.clients()
-        super().test_step(batch, batch_idx)
-        self.pi[seen] = kept[seen]
-
-    def predict_step(self, batch: Federation, batch_idx: int) -> ClientPredictions:
-        """Predicts for all clients; afterwards seen clients have the pi that they trained with."""
-        kept, seen = self.pi.clone(), batch.clients()
-        predictions = super().predict_step(batch, batch_idx)
-        self.pi[seen] = kept[seen]
-        return predictions
-
-    def validation_step(self, batch: Federation, batch_idx: int) -> None:
-        """Scores the seen clients; a pi computed for scoring is discarded afterwards, and training keeps its own."""
-        kept = self.pi.clone()
-        super().validation_step(batch, batch_idx)
-        self.pi.copy_(kept)

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.network import Transmission
@@ -40,10 +41,12 @@ class FedFOMO(FederatedAlgorithm):
 
     """
 
-    released = ("single clients' models",)
-    needs_one_machine = "sends clients the models of other clients"
-    uses_server_optimizer = False
-    sends_updates = False
+    facts = Facts(
+        released=("single clients' models",),
+        needs_one_machine="sends clients the models of other clients",
+        uses_server_optimizer=False,
+        sends_updates=False,
+    )
     affinity: Tensor  # P, the sum of the weights so far [T, T]
 
     def __init__(
@@ -58,7 +61,7 @@ class FedFOMO(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.n_downloads, self.exploration, self.exploration_decay = n_downloads, exploration, exploration_decay
         require_memory("n_clients", 4 * n_clients**2, f"a number for each pair of {n_clients} clients")
-        self.add_state("affinity", torch.zeros(n_clients, n_clients))
+        self.states.declare("affinity", torch.zeros(n_clients, n_clients), Owner.SERVER)
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
         self.trained = ClientStore.of_components(n_clients, self.components)  # the model that each client sent last
         self._downloads, self._distinct = float(n_downloads or 0), 0  # last round: per client, distinct models
@@ -67,7 +70,7 @@ class FedFOMO(FederatedAlgorithm):
         """theta_i^t = local_sgd(theta_i^{t-1}); an update that is not finite is rejected."""
         t = block.clients
         self.trained.written[t] = False
-        trained = self.local_solver(self.models.read(t), block, round_)
+        trained = self.local.solve(self.models.read(t), block, round_)
         self.round_metrics.reject(t[~all_finite(trained)])
         self.trained.write_finite(t, trained)
 
@@ -82,7 +85,7 @@ class FedFOMO(FederatedAlgorithm):
         self._distinct = int(downloaded.any(dim=0).sum())
         w = self.step(round_.federation, cohort, offered, used)
         self.affinity[cohort.unsqueeze(1), offered] += w.to(self.affinity)
-        self.server_step(None)
+        self.server.step()
 
     def _choose(self, client: int, offered: Tensor, epsilon: float, round_: int) -> Tensor:
         """The offered models that a client downloads, bool [N]: by affinity; at random with probability `epsilon`."""
@@ -165,7 +168,7 @@ class FedFOMO(FederatedAlgorithm):
         """From the mean model, an unseen client takes one local round, and one step with the clients' last models."""
         known, mean = federation.clients(), self.models.mean(federation.clients())
         offered = known[self.trained.written[known]]
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             t = block.clients
             self.models.write(t, {name: rows.expand(len(t), *rows.shape) for name, rows in mean.items()})
             self.client_update(block, self.statistics.rounds)

@@ -6,17 +6,18 @@ arXiv 2305.01068.
 
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.history import Round
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.gaussian_fit import fitted, moments_about, start
 from fedem_lightning.models.gaussians import GatedMixture, embedded, log_densities, regularized, whitening
@@ -45,8 +46,10 @@ class FedGMM(FederatedAlgorithm):
 
     """
 
-    released = ("training samples, at which its Gaussians start, and moments of inputs",)
-    needs_one_machine = "starts its Gaussians at training samples"
+    facts = Facts(
+        released=("training samples, at which its Gaussians start, and moments of inputs",),
+        needs_one_machine="starts its Gaussians at training samples",
+    )
     joint: Tensor  # pi_t(m1, m2), [T, M1 M2]; rows sum to 1
     means: Tensor  # mu, [M1, d]
     covariances: Tensor  # Sigma, [M1, d] or [M1, d, d]
@@ -72,9 +75,10 @@ class FedGMM(FederatedAlgorithm):
         self.personalize_steps = personalize_steps
         self.task: Task | None = None
         n_pairs = n_gaussians * n_components
-        self.add_client_state("joint", torch.full((n_clients, n_pairs), 1 / n_pairs))
+        joint = torch.full((n_clients, n_pairs), 1 / n_pairs)
+        self.states.declare("joint", joint, Owner.CLIENT, columns=self._columns)
         for name, axes in (("means", 2), ("covariances", 3 if self.full else 2), ("center", 1), ("projection", 2)):
-            self.add_state(name, torch.zeros([0] * axes))
+            self.states.declare(name, torch.zeros([0] * axes), Owner.SERVER)
 
     @property
     def pi(self) -> Tensor:
@@ -114,7 +118,7 @@ class FedGMM(FederatedAlgorithm):
         q = responsibilities(self.joint[t], pairs, owner)
         self.joint[t] = mixture_weights(q, owner, self.joint[t])
         q = q.view(-1, self.n_gaussians, len(self.components))
-        models = self.local_solver(self.broadcast(t), block, round_, weights=q.sum(dim=1))
+        models = self.local.solve(self.broadcast(t), block, round_, weights=q.sum(dim=1))
         return Sent(models, block.counts(), extras=moments_about(self.means, z, q.sum(dim=2), block, self.full))
 
     def _pairs(self, block: Block) -> tuple[Tensor, Tensor]:
@@ -177,9 +181,8 @@ class FedGMM(FederatedAlgorithm):
                 column = torch.where(block.counts().unsqueeze(1) > 0, found, column)
             self.clients[f"{split}_log_density"] = column[:, 0].cpu().numpy()
 
-    def client_columns(self) -> dict[str, np.ndarray]:
+    def _columns(self, joint: Tensor) -> dict[str, Tensor]:
         """The weights of the components, as FedEM has them, and of the Gaussians."""
-        rows = self.joint.view(-1, self.n_gaussians, len(self.components)).cpu().numpy()
-        components = {f"pi_{m}": column for m, column in enumerate(rows.sum(axis=1).T)}
-        gaussians = {f"gaussian_{m}": column for m, column in enumerate(rows.sum(axis=2).T)}
-        return super().client_columns() | components | gaussians
+        rows = joint.view(-1, self.n_gaussians, len(self.components))
+        components = {f"pi_{m}": column for m, column in enumerate(rows.sum(dim=1).T)}
+        return components | {f"gaussian_{m}": column for m, column in enumerate(rows.sum(dim=2).T)}

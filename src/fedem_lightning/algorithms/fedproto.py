@@ -14,9 +14,10 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_classes
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.features import with_features
 from fedem_lightning.models.personal_models import OwnModels
@@ -42,9 +43,11 @@ class FedProto(FederatedAlgorithm):
 
     """
 
-    released = ("sums of features and numbers of samples by class",)
-    uses_server_optimizer = False
-    sends_updates = False
+    facts = Facts(
+        released=("sums of features and numbers of samples by class",),
+        uses_server_optimizer=False,
+        sends_updates=False,
+    )
     prototypes: Tensor  # [Y, d]; empty before the first round
     known: Tensor  # bool [Y], the classes that have a prototype
 
@@ -61,8 +64,8 @@ class FedProto(FederatedAlgorithm):
         super().__init__(network, n_clients, n_components=1, **options)
         self.penalty, self.prediction = penalty, prediction
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_t, rows [1, ...]
-        self.add_state("prototypes", torch.zeros(0, 0))
-        self.add_state("known", torch.zeros(0, dtype=torch.bool))
+        self.states.declare("prototypes", torch.zeros(0, 0), Owner.SERVER)
+        self.states.declare("known", torch.zeros(0, dtype=torch.bool), Owner.SERVER)
         self._shape: tuple[int, ...] = ()  # Y and d
         self.has_frozen.fill_(True)  # clients have all of the first model from the start
 
@@ -77,7 +80,7 @@ class FedProto(FederatedAlgorithm):
             outputs, z = network.outputs_and_features(x.new_zeros(1, *x.shape[1:]))
             self._shape = task.n_classes, z.flatten(outputs.ndim - 1).shape[-1]
 
-    def expected_update(self, clients: Tensor, n_train: Tensor) -> Sent:
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
         """Sums of features by class, and numbers of samples."""
         sums = torch.zeros(len(clients), 1, *self._shape, dtype=self.parameter_dtype)
         return Sent({"sums": sums, "counts": sums[..., 0]}, torch.ones_like(clients))
@@ -91,11 +94,11 @@ class FedProto(FederatedAlgorithm):
 
     def train_models(self, block: Block, round_: int) -> Models:
         """Local SGD on the pulled loss, or on the task's before there are prototypes; a finite model is kept."""
-        models, step = self.models.read(block.clients), self.local_step(block, round_)
+        models, step = self.models.read(block.clients), self.local.step(block, round_)
         if len(self.known):
             step = replace(step, task=PulledLoss(step.task, self.prototypes, self.known, self.penalty))
             models |= apart(block)
-        trained = self.local_solver(models, block, round_, step=step)
+        trained = self.local.solve(models, block, round_, step=step)
         self.models.write_finite(block.clients, trained)
         return trained
 
@@ -107,7 +110,7 @@ class FedProto(FederatedAlgorithm):
                 self.prototypes, self.known = torch.zeros_like(sums), counts > 0
             self.prototypes = torch.where(counts[:, None] > 0, sums / counts[:, None], self.prototypes)
             self.known = self.known | (counts > 0)
-        self.server_step(None)
+        self.server.step()
 
     def transmission(self, clients: Tensor) -> Transmission:
         """Prototypes and counts, no models; in the first round the server has none to send."""
@@ -131,5 +134,5 @@ class FedProto(FederatedAlgorithm):
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """One round of local training from the initial model."""
         self.models.write(clients, self.broadcast(clients))
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             self.train_models(block, self.statistics.rounds)

@@ -11,6 +11,7 @@ import torch
 
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.components import Backbone
@@ -39,7 +40,7 @@ class FedProx(FederatedAlgorithm):
 
     """
 
-    released = ()
+    facts = Facts(released=())
 
     def __init__(self, backbone: Backbone, n_clients: int, mu: NotNegative = 0.1, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
@@ -48,6 +49,6 @@ class FedProx(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_t ~ argmin F_t(theta) + (mu / 2) |theta - theta^{k-1}|^2, by local SGD."""
         theta = self.broadcast(block.clients)
-        step = self.local_step(block, round_, ProximalStep, mu=self.mu)
-        models = self.local_solver(theta, block, round_, step=step, extra={"anchor": self.params_of(theta)})
+        step = self.local.step(block, round_, ProximalStep, mu=self.mu)
+        models = self.local.solve(theta, block, round_, step=step, extra={"anchor": self.params_of(theta)})
         return Sent(models, block.counts())

@@ -38,8 +38,8 @@ class FedRep(PartialAveraging):
     def client_update(self, block: Block, round_: int) -> Sent:
         """Alg. 1: first the head, then the body."""
         models = self.models_of(block.clients)  # [C, 1, ...]
-        models = self.local_solver(models, block, round_, only=self.private, epochs=self.head_epochs, quiet=True)
-        return self.kept_and_sent(block, self.local_solver(models, block, round_, only=self.shared))
+        models = self.local.solve(models, block, round_, only=self.private, epochs=self.head_epochs, quiet=True)
+        return self.kept_and_sent(block, self.local.solve(models, block, round_, only=self.shared))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """Gradients of the body's steps and of tau_h epochs of the head's."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.checks import check_classes
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.partial_averaging import PartialAveraging
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.models.components import Backbone, model_state
@@ -41,6 +42,8 @@ class FedRoD(PartialAveraging):
 
     """
 
+    facts = Facts(released=(), score_columns=("test_generic_accuracy",))
+
     def __init__(
         self,
         backbone: Backbone,
@@ -61,21 +64,16 @@ class FedRoD(PartialAveraging):
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Local steps of both losses at once; the client keeps h_t and sends the rest."""
-        step = self.local_step(block, round_)
+        step = self.local.step(block, round_)
         models = self.models_of(block.clients) | {"log_counts": self.log_counts(block)}
         step = replace(step, task=BothLosses(step.task))
-        return self.kept_and_sent(block, self.local_solver(models, block, round_, step=step))
+        return self.kept_and_sent(block, self.local.solve(models, block, round_, step=step))
 
     def log_counts(self, block: Block) -> Tensor:
         """log n_{t,y} of each client, [C, 1, Y]; log n_{t,1} - log n_{t,0} where there is one logit, [C, 1, 1]."""
         task: Any = block.federation.task
         logs = class_counts(block, task.n_classes).to(self.parameter_dtype).log().clamp(min=LOG_ZERO)  # [C, Y]
         return (logs if task.n_outputs > 1 else logs[:, 1:] - logs[:, :1]).unsqueeze(1)
-
-    @property
-    def scored_columns(self) -> tuple[str, ...]:
-        """The generic model's test accuracy, and the columns of the adaptation."""
-        return ("test_generic_accuracy", *super().scored_columns)
 
     def scored_models(self, block: Block) -> PersonalModels:
         """The personal models, with the column `test_generic_accuracy`."""

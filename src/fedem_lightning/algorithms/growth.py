@@ -26,9 +26,10 @@ def grown(algorithm: "FederatedAlgorithm", n_more: int) -> "FederatedAlgorithm":
     n_clients, source = algorithm.n_clients + n_more, users_network(algorithm.components[0])
     arguments = {**algorithm.made_with, "n_clients": n_clients, "backbone": lambda: copy.deepcopy(source)}
     other = type(algorithm)(**arguments).to(algorithm.device, algorithm.parameter_dtype)
-    other.statistics, other.federation_digest = copy.deepcopy(algorithm.statistics), algorithm.federation_digest
+    vars(other.statistics).update(copy.deepcopy(vars(algorithm.statistics)))
+    other.federation_digest = algorithm.federation_digest
     other.schema = algorithm.schema
-    stacked = {f"{name}.": store.levels for name, store in algorithm.client_stores().items() if store.levels > 1}
+    stacked = {f"{name}.": store.levels for name, store in algorithm.states.stores().items() if store.levels > 1}
     old, new = algorithm.state_dict(), other.state_dict()
     for name, tensor in old.items():
         levels = next((n for prefix, n in stacked.items() if name.startswith(prefix) and "initial" not in name), 1)

@@ -4,6 +4,7 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 2002.10619. Section 4, Figure 1. With random hypotheses at the start it is IFCA (Ghosh et al. 2020, arXiv 2006.04088).
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.initialization import (
     farthest_models,
     greedy_models,
@@ -20,6 +22,7 @@ from fedem_lightning.algorithms.initialization import (
 )
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.network import Transmission
@@ -46,9 +49,7 @@ class HypCluster(FederatedAlgorithm):
 
     """
 
-    released = ("which hypothesis each client has chosen",)
-    personalizes_seen = True
-    n_trained_models = 1  # of M
+    facts = Facts(released=("which hypothesis each client has chosen",), personalizes_seen=True, chooses_one=True)
     cluster: Tensor  # f(k), int64 [T]
 
     def __init__(
@@ -65,9 +66,9 @@ class HypCluster(FederatedAlgorithm):
         require(whole, "compression.error_feedback: HypCluster's clients change models; expected false")
         self.initialization, self.initial_epochs = initialization, initial_epochs
         if self._starts_at_clients:
-            self.needs_one_machine = start_at_clients(initialization)
+            self.facts = replace(self.facts, needs_one_machine=start_at_clients(initialization))
         none = torch.zeros(n_clients, dtype=torch.int64)
-        self.add_client_state("cluster", none, columns="cluster", groups=True, reported=True)
+        self.states.declare("cluster", none, Owner.REPORTED, columns="cluster", groups=True)
 
     @property
     def _starts_at_clients(self) -> bool:
@@ -88,7 +89,7 @@ class HypCluster(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """The client chooses a hypothesis, trains it, and sends it with its index."""
         self.personalize_block(block)
-        models = self.local_solver(self._chosen(block.clients), block, round_)  # h_{k, f(k)}  [C, 1, ...]
+        models = self.local.solve(self._chosen(block.clients), block, round_)  # h_{k, f(k)}  [C, 1, ...]
         return Sent(models, block.counts(), group=self.cluster[block.clients], n_groups=len(self.components))
 
     def personalize_block(self, block: Block) -> None:
@@ -101,13 +102,13 @@ class HypCluster(FederatedAlgorithm):
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """Each client chooses its hypothesis (Eq. 4)."""
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             self.personalize_block(block)
 
-    def expected_update(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """One of the hypotheses."""
-        one = Sent(self.received_models(clients), n_train.clamp(min=1))
-        return one._replace(group=torch.zeros_like(clients), n_groups=len(self.components))
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
+        """The hypothesis that each client has chosen."""
+        group = torch.zeros_like(clients)
+        return Sent(self._chosen(clients), n_train.clamp(min=1), group, n_groups=len(self.components))
 
     def transmission(self, clients: Tensor) -> Transmission:
         """All q hypotheses down, one model up from each client."""
@@ -116,15 +117,6 @@ class HypCluster(FederatedAlgorithm):
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Each client predicts with its hypothesis."""
         return self.own_models(self._chosen(clients))
-
-    def received_models(self, clients: Tensor) -> Models:
-        """The hypothesis that each client has chosen, [C, 1, ...]."""
-        return self._chosen(clients)
-
-    @property
-    def n_served_models(self) -> int | None:
-        """The number q of hypotheses."""
-        return None if self.is_adapted else len(self.components)
 
     def _chosen(self, clients: Tensor) -> Models:
         """The hypothesis of each client, [C, 1, ...]."""

@@ -1,5 +1,7 @@
 """Starting points of components, trained on the data of single clients."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -9,19 +11,21 @@ from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.models.frozen import trained_parameters
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, generator
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 def start_at_clients(initialization: str) -> str:
-    """Why a method with this start cannot be deployed, see `FederatedAlgorithm.needs_one_machine`."""
+    """Why a method with this start cannot be deployed, see `Facts.needs_one_machine`."""
     return (
         f"starts at models of single clients, as algorithm.initialization={initialization} says "
         "(algorithm.initialization=random does not)"
     )
 
 
-def sampled_models(algorithm: Algorithm, federation: Federation, epochs: int) -> Models:
+def sampled_models(algorithm: "FederatedAlgorithm", federation: Federation, epochs: int) -> Models:
     """M models, each trained from component 0 on a random client (HypCluster, Mansour et al. 2020, Fig. 1).
 
     Args:
@@ -42,7 +46,7 @@ def sampled_models(algorithm: Algorithm, federation: Federation, epochs: int) ->
     return {name: rows[which % len(candidates), 0] for name, rows in trained.items()}
 
 
-def farthest_models(algorithm: Algorithm, federation: Federation, n_candidates: int, epochs: int) -> Models:
+def farthest_models(algorithm: "FederatedAlgorithm", federation: Federation, n_candidates: int, epochs: int) -> Models:
     """M models trained on single clients, each on the client with the highest loss under the models before it.
 
     It is farthest-first traversal (Gonzalez 1985); a client's distance is its lowest loss among the chosen models. The
@@ -70,7 +74,7 @@ def farthest_models(algorithm: Algorithm, federation: Federation, n_candidates: 
     return {name: tensor[chosen, 0] for name, tensor in trained.items()}
 
 
-def greedy_models(algorithm: Algorithm, federation: Federation, n_candidates: int, epochs: int) -> Models:
+def greedy_models(algorithm: "FederatedAlgorithm", federation: Federation, n_candidates: int, epochs: int) -> Models:
     """M models trained on single clients; each is the one that reduces the sum of clients' lowest losses most.
 
     It is the greedy rule of facility location (Nemhauser, Wolsey, Fisher 1978), over clients drawn at random.
@@ -113,13 +117,15 @@ def perturb(components: nn.ModuleList, scale: float, rng: np.random.Generator) -
             parameter.add_(noise, alpha=scale * float(parameter.std(unbiased=False)))
 
 
-def _trained(algorithm: Algorithm, federation: Federation, candidates: Tensor, epochs: int) -> tuple[Tensor, Models]:
+def _trained(
+    algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int
+) -> tuple[Tensor, Models]:
     """The candidates [P] whose training did not diverge, and component 0 after training on each, [P, 1, ...]."""
     parts = []
-    algorithm.observer.begin("starting points", len(candidates))
-    for block in algorithm.blocks(federation, candidates):
+    algorithm.local.observer.begin("starting points", len(candidates))
+    for block in algorithm.local.blocks(federation, candidates):
         start = {name: tensor[:, :1] for name, tensor in algorithm.broadcast(block.clients).items()}  # [C, 1, ...]
-        parts.append(algorithm.local_solver(start, block, 0, epochs=epochs, keep_momentum=False))
+        parts.append(algorithm.local.solve(start, block, 0, epochs=epochs, momentum=None))
     models = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     finite = all_finite(models)
     require(bool(finite.any()), "training diverged: no starting point is finite; lower algorithm.client_optimizer.lr")
@@ -127,7 +133,7 @@ def _trained(algorithm: Algorithm, federation: Federation, candidates: Tensor, e
 
 
 def _mean_losses(
-    algorithm: Algorithm, federation: Federation, candidates: Tensor, trained: Models, which: int
+    algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, trained: Models, which: int
 ) -> Tensor:
     """Every candidate's mean training loss under the model of candidate `which`, [P]."""
     sums = torch.zeros(len(candidates), dtype=algorithm.parameter_dtype, device=candidates.device)

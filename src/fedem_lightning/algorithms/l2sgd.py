@@ -8,6 +8,7 @@ xi = 1 all models move towards their mean. A round here is all gradient steps be
 with J = 0 the mean is still that of the round before (or of the common start), and every client has it.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
@@ -40,8 +43,7 @@ class L2SGD(FederatedAlgorithm):
 
     """
 
-    needs_one_machine = "changes the clients' models on the server"
-    uses_server_optimizer = False
+    facts = Facts(needs_one_machine="changes the clients' models on the server", uses_server_optimizer=False)
 
     def __init__(
         self,
@@ -52,20 +54,17 @@ class L2SGD(FederatedAlgorithm):
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        require(self.local_steps is None, "local_steps: L2SGD draws them; set probability instead")
+        require(self.local.steps is None, "local_steps: L2SGD draws them; set probability instead")
         self.pull, self.probability = pull, probability
         self.models = ClientStore.of_components(n_clients, self.components)  # x_t, rows [1, ...]
         self._exchanged = True  # whether models were sent in the last round
-
-    @property
-    def released(self) -> tuple[str, ...]:
-        """The numbers of samples, where p follows from them."""
-        return ("clients' numbers of samples, from which algorithm.probability follows",) * (self.probability is None)
+        sizes = ("clients' numbers of samples, from which algorithm.probability follows",)
+        self.facts = replace(self.facts, released=sizes if probability is None else ())
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """The J local steps (xi = 0)."""
         steps = self.local_steps_of(block.federation, round_)
-        x = self.local_solver(self.models.read(block.clients), block, round_, steps=steps)
+        x = self.local.solve(self.models.read(block.clients), block, round_, steps=steps)
         self.models.write_finite(block.clients, x)
         return Sent(x, torch.ones_like(block.counts()))  # x_bar is a plain mean
 
@@ -82,11 +81,11 @@ class L2SGD(FederatedAlgorithm):
         # over another cohort, or with noise, the mean is another one, which has to be sent even if J = 0
         always = (
             self.aggregation.samples_independently
-            or len(self.cohort(round_.federation, round_.number)) < len(round_.federation.clients())
+            or len(draw_cohort(self, round_.federation, round_.number)) < len(round_.federation.clients())
             or any(network.deadline is not None for network in self.networks.values())
         )
         self._exchanged = always or self.local_steps_of(round_.federation, round_.number) > 0
-        self.server_step(None)
+        self.server.step()
 
     def transmission(self, clients: Tensor) -> Transmission:
         """One model each way; none in a round without a local step."""
@@ -95,14 +94,14 @@ class L2SGD(FederatedAlgorithm):
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """The gradients of J batches."""
         counts = federation.splits["train"].counts(clients)
-        return self.local_steps_of(federation, round_) * counts.clamp(max=self.batch_size)
+        return self.local_steps_of(federation, round_) * counts.clamp(max=self.local.batch_size)
 
     def local_steps_of(self, federation: Federation, round_: int) -> int:
         """J, the number of xi = 0 before the next xi = 1; the same for all clients."""
         p = self.probability
         if p is None:
             counts = federation.splits["train"].counts(federation.clients())
-            p = 1 / (1 + self.local_epochs * float((-(-counts // self.batch_size)).double().mean()))
+            p = 1 / (1 + self.local.epochs * float((-(-counts // self.local.batch_size)).double().mean()))
         return int(generator(self.seed, Purpose.LOCAL_STEPS, round_).geometric(p)) - 1
 
     def personal_models(self, clients: Tensor) -> OwnModels:

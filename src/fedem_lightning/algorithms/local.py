@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.cohort import share_of
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.models.client_store import ClientStore
@@ -24,9 +25,7 @@ class Local(FederatedAlgorithm):
 
     """
 
-    released = ()
-    uses_server_optimizer = False
-    sends_updates = False
+    facts = Facts(released=(), uses_server_optimizer=False, sends_updates=False)
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
@@ -38,11 +37,11 @@ class Local(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> None:
         """theta_t = local_sgd(theta_t); an update that is not finite is rejected."""
-        trained = self.local_solver(self.models.read(block.clients), block, round_)
+        trained = self.local.solve(self.models.read(block.clients), block, round_)
         self.round_metrics.reject(block.clients[~all_finite(trained)])
         self.models.write_finite(block.clients, trained)
 
-    def expected_update(self, clients: Tensor, n_train: Tensor) -> None:
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> None:
         """Nothing."""
 
     def personal_models(self, clients: Tensor) -> OwnModels:
@@ -54,7 +53,7 @@ class Local(FederatedAlgorithm):
         done = self.statistics.rounds
         taken = self.rounds_of_a_client(federation)
         self.models.write(clients, self.broadcast(clients))
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             for i in range(taken):
                 self.client_update(block, i * done // taken)
 

@@ -1,36 +1,110 @@
-"""Part of every algorithm: the clients' local training."""
+"""The clients' local training: weighted SGD over each client's training samples (FedEM, Alg. 2, LocalSolver)."""
 
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.local_solver import Learner, LocalStep, shuffled_batches
+from fedem_lightning.engine import AutoEngine, Engine
+from fedem_lightning.history import RoundObserver, Statistics
+from fedem_lightning.local_solver import ClientSGD, Learner, LocalStep, shuffled_batches
 from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.features import model_bytes
 from fedem_lightning.models.frozen import trained_parameters
-from fedem_lightning.protocol import Algorithm
+
+OF_THE_SENT = "of the models that clients send"
+"""The momentum that `LocalTraining` keeps itself."""
 
 
 class LocalTraining:
-    """Weighted SGD over each client's training samples (FedEM, Alg. 2, LocalSolver)."""
+    """Trains models on clients' samples.
 
-    def local_solver(
-        self: Algorithm,
-        models: Models,
-        block: Block,
-        round_: int,
-        weights: Tensor | None = None,
-        **options: Any,
-    ) -> Models:
-        """Weighted SGD over each client's training samples (Alg. 2, LocalSolver): `solve`, params and buffers only."""
-        trained = self.solve(models, block, round_, weights, **options)
+    Args:
+        network: a component; learners are copies of it.
+        n_clients: T.
+        n_models: models that a client trains in a round.
+        optimizer: of the clients.
+        epochs: passes over a client's training samples in a round.
+        steps: J, the number of local steps of every client; None: `epochs` passes.
+        batch_size: B.
+        seed: of shuffling and dropout.
+        engine: runs the local steps, or chooses the engine that does.
+        statistics: of the run; the learning rate follows its rounds.
+
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        n_clients: int,
+        n_models: int,
+        optimizer: ClientSGD,
+        epochs: int,
+        steps: int | None,
+        batch_size: int,
+        seed: int,
+        engine: Engine | AutoEngine,
+        statistics: Statistics,
+    ) -> None:
+        self.network, self.n_clients, self.n_models, self.seed = network, n_clients, n_models, seed
+        self.optimizer, self.epochs, self.steps, self.batch_size = optimizer, epochs, steps, batch_size
+        self.engine_choice, self.statistics = engine, statistics
+        self._engine: Engine | None = None
+        self.engine_gave_up = False  # in the process that wrote the checkpoint from which this one goes on
+        self.momentum = self.momentum_store()
+        self.observer = RoundObserver()
+
+    # --- what training takes ----------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that runs the local steps; `auto` is resolved at first use, when the device is known."""
+        return self._engine or self.resolve_engine(next(self.network.parameters()).device)
+
+    def resolve_engine(self, device: torch.device) -> Engine:
+        """The engine that will run on `device`."""
+        self._engine = self.engine_choice.resolve(self.network, device)
+        return self._engine
+
+    def lr_at(self, round_: int) -> float:
+        """The clients' learning rate in round `round_` (from 0)."""
+        return self.optimizer.lr_at(round_, self.statistics.planned_rounds)
+
+    def step(self, block: Block, round_: int, kind: type[LocalStep] = LocalStep, **options: Any) -> LocalStep:
+        """A local step of class `kind`, at the round's learning rate."""
+        return kind(self.network, kind.loss_of(block.federation.task), self.optimizer, self.lr_at(round_), **options)
+
+    def blocks(self, federation: Federation, clients: Tensor) -> Iterator[Block]:
+        """Cuts `clients` into blocks of training samples that fit the engine's memory."""
+        learner_bytes = self.n_models * model_bytes(self.network)
+        return self.engine.blocks(federation, clients, learner_bytes, self.batch_size)
+
+    def zeros(self, momentum: bool = False) -> ClientStore:
+        """A row for each client with a zero for every parameter that it trains, [M, ...]."""
+        params = trained_parameters(self.network)
+        rows = {name: p.new_zeros(self.n_models, *p.shape) for name, p in params.items()}
+        return ClientStore(self.n_clients, rows, momentum=momentum)
+
+    def momentum_store(self) -> ClientStore | None:
+        """Room for the momentum that stays with clients, zeros at first; None if it restarts in every round.
+
+        A method whose clients train second models of their own keeps the momentum of those in a store of their own.
+        """
+        keeps = self.optimizer.momentum > 0 and self.optimizer.state == "keep"
+        return self.zeros(momentum=True) if keeps else None
+
+    # --- training ---------------------------------------------------------------------------------------------------
+
+    def solve(self, models: Models, block: Block, round_: int, weights: Tensor | None = None, **options: Any) -> Models:
+        """LocalSolver of Alg. 2: the models [C, M, ...] after `train`, parameters and buffers."""
+        trained = self.train(models, block, round_, weights, **options)
         return trained["params"] | trained["buffers"]
 
-    def solve(
-        self: Algorithm,
+    def train(
+        self,
         models: Models,
         block: Block,
         round_: int,
@@ -41,32 +115,31 @@ class LocalTraining:
         epochs: int | None = None,
         steps: int | None = None,
         only: Collection[str] | None = None,
-        keep_momentum: bool = True,
-        momentum: ClientStore | None = None,
+        momentum: ClientStore | str | None = OF_THE_SENT,
         quiet: bool = False,
     ) -> Learner:
-        """The local solver: `epochs` passes, or `steps` steps, over each client's training samples.
+        """`epochs` passes, or `steps` steps, over each client's training samples.
 
         Args:
             models: where each client starts, [C, M, ...].
             block: the clients and their samples.
             round_: number of the round, from 0; it sets shuffling and learning rate.
             weights: of the samples in each model's loss, [n, M]; None: 1.
-            step: the local step; None: that of `local_step`.
+            step: the local step; None: that of `step`.
             extra: tensors that the step needs beside "params", "buffers" and "momentum", each [C, M, ...].
-            epochs, steps: passes, or steps; None: the algorithm's.
+            epochs, steps: passes, or steps; None: those of every round.
             only: names of the parameters that train; the others stay as they are. None: all.
-            keep_momentum: whether kept momentum (`client_optimizer.state`) is used and updated.
-            momentum: where these models' momentum is kept, from `momentum_store`; None: with that of the models sent.
+            momentum: where the momentum of these models is kept, from `momentum_store`; None: it starts at zero.
             quiet: whether this training is left out of the progress bar.
 
         Returns:
             The learners after the local steps, each tensor [C, M, ...]; "buffers" has the parameters that do not train.
 
         """
-        step = step or self.local_step(block, round_)
-        params = [name for name in trained_parameters(self.components[0]) if only is None or name in only]
-        kept = (momentum or self.kept_momentum) if keep_momentum else None
+        step = step or self.step(block, round_)
+        params = [name for name in trained_parameters(self.network) if only is None or name in only]
+        kept = self.momentum if momentum is OF_THE_SENT else momentum
+        assert not isinstance(kept, str)
         restart = {name: torch.zeros_like(models[name]) for name in params if step.optimizer.momentum}
         learners = {
             "params": {name: models[name] for name in params},
@@ -74,37 +147,22 @@ class LocalTraining:
             "momentum": restart if kept is None else _first(kept.read(block.clients), models, params),
             **(extra or {}),
         }
-        steps = self.local_steps if epochs is None and steps is None else steps
-        epochs = self.local_epochs if epochs is None else epochs
+        steps = self.steps if epochs is None and steps is None else steps
+        epochs = self.epochs if epochs is None else epochs
         batches = shuffled_batches(block, self.batch_size, epochs, self.seed, round_, steps)
-        self.components[0].train()
+        self.network.train()
         progress = (lambda clients: None) if quiet else self.observer.advance
         trained = self.engine.run(step, learners, block, batches, weights, progress)
         if kept is not None:
-            finite = all_finite(trained["momentum"]).nonzero().squeeze(1)  # the others keep their earlier momentum
-            rows = {
-                name: t.index_select(0, finite).expand(-1, self.n_trained_models, *t.shape[2:])
-                for name, t in trained["momentum"].items()
-            }
-            t = block.clients[finite]
-            kept.write(t, rows if only is None else kept.read(t) | rows)
+            self._keep(kept, trained["momentum"], block.clients, whole=only is None)
         return trained
 
-    def local_step(
-        self: Algorithm, block: Block, round_: int, kind: type[LocalStep] = LocalStep, **options: Any
-    ) -> LocalStep:
-        """A local step of class `kind`, at the round's learning rate."""
-        backbone, loss = self.components[0], kind.loss_of(block.federation.task)
-        return kind(backbone, loss, self.client_optimizer, self.lr_at(round_), **options)
-
-    def blocks(self: Algorithm, federation: Federation, clients: Tensor) -> Iterator[Block]:
-        """Cuts `clients` into blocks of training samples that fit the engine's memory."""
-        learner_bytes = self.n_trained_models * self.message_bytes
-        return self.engine.blocks(federation, clients, learner_bytes, self.batch_size)
-
-    def lr_at(self: Algorithm, round_: int) -> float:
-        """The clients' learning rate in round `round_` (from 0)."""
-        return self.client_optimizer.lr_at(round_, self.statistics.planned_rounds)
+    def _keep(self, kept: ClientStore, momentum: Models, clients: Tensor, whole: bool) -> None:
+        """Writes the momentum of clients; where it is not finite, the earlier one stays."""
+        finite = all_finite(momentum).nonzero().squeeze(1)
+        rows = {name: t.index_select(0, finite).expand(-1, self.n_models, *t.shape[2:]) for name, t in momentum.items()}
+        t = clients[finite]
+        kept.write(t, rows if whole else kept.read(t) | rows)
 
 
 def _first(kept: Models, models: Models, params: list[str]) -> Models:

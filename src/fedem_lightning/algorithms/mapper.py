@@ -12,6 +12,7 @@ from fedem_lightning.adaptation import Adaptation, Interpolate
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import Backbone
@@ -30,7 +31,7 @@ class Mapper(FederatedAlgorithm):
 
     """
 
-    released = ()
+    facts = Facts(released=())
 
     def __init__(
         self, backbone: Backbone, n_clients: int, adaptation: Adaptation | None = None, **options: Any
@@ -47,8 +48,8 @@ class Mapper(FederatedAlgorithm):
         h_l, share = self.adaptation.fit(self, self.own_models(h_c), block)  # Eq. 10, 11
         fixed = self.own_models(h_l).losses(block)  # [n, 1]
         weights = log_odds(1 - share[block.owner].unsqueeze(1).to(fixed), fixed)
-        step = self.local_step(block, round_, MixtureStep)
-        models = self.local_solver(h_c, block, round_, weights, step=step)  # Eq. 12
+        step = self.local.step(block, round_, MixtureStep)
+        models = self.local.solve(h_c, block, round_, weights, step=step)  # Eq. 12
         return Sent(models, block.counts())
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:

@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from fedem_lightning.aggregation import Means, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_is_seen
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.history import Round
 from fedem_lightning.local_solver import shuffled_batches
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.models.personal_models import OwnModels
@@ -76,11 +78,13 @@ class MOCHA(FederatedAlgorithm):
 
     """
 
-    released = ("every client's model, and its relation to the others'",)
-    needs_one_machine = "relates the clients' tasks on the server"
-    uses_server_optimizer = False
-    uses_client_optimizer = False
-    sends_updates = False
+    facts = Facts(
+        released=("every client's model, and its relation to the others'",),
+        needs_one_machine="relates the clients' tasks on the server",
+        uses_server_optimizer=False,
+        uses_client_optimizer=False,
+        sends_updates=False,
+    )
 
     alpha: Tensor  # dual variables [T, max_t n_t], padded with zeros; [T, 0] before the first round
     b: Tensor  # (1/n_t) X_t^T alpha_t  [T, d]
@@ -103,11 +107,11 @@ class MOCHA(FederatedAlgorithm):
         self.work, self.stragglers = work, stragglers
         layer = linear_layer(self.components[0])
         self.n_features, d = layer.in_features, layer.in_features + (layer.bias is not None)
-        self.add_client_state("alpha", torch.zeros(n_clients, 0))
-        self.add_client_state("b", torch.zeros(n_clients, d))
-        self.add_state("w", torch.zeros(n_clients, d))
+        self.states.declare("alpha", torch.zeros(n_clients, 0), Owner.CLIENT)
+        self.states.declare("b", torch.zeros(n_clients, d), Owner.CLIENT)
+        self.states.declare("w", torch.zeros(n_clients, d), Owner.SERVER)
         require_memory("n_clients", 4 * n_clients**2, f"a number for each pair of {n_clients} clients")
-        self.add_state("sigma", torch.eye(n_clients) / n_clients)
+        self.states.declare("sigma", torch.eye(n_clients) / n_clients, Owner.SERVER)
 
     def client_update(self, block: Block, round_: int) -> None:
         """Each client takes H_t coordinate steps of b_t and alpha_t. An update that is not finite is rejected."""
@@ -138,7 +142,7 @@ class MOCHA(FederatedAlgorithm):
         kept = finite[owner]
         self.b[t[finite]] += delta_b[finite]
         self.alpha[t[owner[kept]], turn[kept]] = (y * a)[kept]
-        self.observer.advance(len(t))
+        self.local.observer.advance(len(t))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """W <- (1/lambda) B Sigma; after `inner_rounds` rounds Sigma <- (W^T W)^1/2 / tr, and W is computed again."""
@@ -146,7 +150,7 @@ class MOCHA(FederatedAlgorithm):
         if (round_.number + 1) % self.inner_rounds == 0:
             self.sigma = relations(self.w)
             self.w = self.primal_models()  # the old W would no longer belong to alpha, and the gap would never close
-        self.server_step(None)
+        self.server.step()
 
     def primal_models(self) -> Tensor:
         """The primal models W(alpha) = (1/lambda) B Sigma: [T, d]."""

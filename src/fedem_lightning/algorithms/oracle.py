@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
@@ -28,15 +29,17 @@ class Oracle(FederatedAlgorithm):
 
     """
 
-    released = ("the true groups of clients",)
-    needs_one_machine = "needs the true groups of all clients"
-    uses_server_optimizer = False
+    facts = Facts(
+        released=("the true groups of clients",),
+        needs_one_machine="needs the true groups of all clients",
+        uses_server_optimizer=False,
+    )
     group: Tensor  # the true group of each client, int64 [T]; [0] before the first round
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.add_state("group", torch.zeros(0, dtype=torch.int64))
-        self.models = ClientStore.of_components(n_clients, self.components, holds="groups")
+        self.states.declare("group", torch.zeros(0, dtype=torch.int64), Owner.SERVER)
+        self.models = ClientStore.of_components(n_clients, self.components, Owner.SERVER_ONLY, of_clients=False)
 
     def prepare(self, federation: Federation) -> None:
         """Reads the true groups."""
@@ -46,19 +49,19 @@ class Oracle(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_t = local_sgd(theta_g)."""
-        models = self.local_solver(self.models.read(self.group[block.clients]), block, round_)
+        models = self.local.solve(self.models.read(self.group[block.clients]), block, round_)
         return Sent(models, block.counts(), self.group[block.clients], self.n_groups)
 
-    def received_models(self, clients: Tensor) -> Models:
-        """The model of each client's group, [C, 1, ...]."""
-        return self.models.read(self.group[clients])
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
+        """The model of each client's group."""
+        return Sent(self.models.read(self.group[clients]), n_train, self.group[clients], self.n_groups)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Each group's model becomes the mean of its clients' updates; a group without updates keeps its model."""
         if means is not None:
             heard = torch.nonzero(means.heard).squeeze(1)
             self.models.write(heard, {name: rows[heard, None] for name, rows in means.models.items()})
-        self.server_step(None)
+        self.server.step()
 
     @property
     def n_groups(self) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.models.body_head import share_of_bytes, split_body_head
 from fedem_lightning.models.client_store import ClientStore
@@ -34,7 +35,7 @@ class PartialAveraging(FederatedAlgorithm):
     An unseen client trains the initial v with the newest u, which stays fixed.
     """
 
-    released = ()
+    facts = Facts(released=())
     private: tuple[str, ...]  # names of the tensors in v
     shared: tuple[str, ...]  # and in u
 
@@ -49,7 +50,7 @@ class PartialAveraging(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """The client trains u and v_t together; it keeps v_t and sends u."""
-        return self.kept_and_sent(block, self.local_solver(self.models_of(block.clients), block, round_))
+        return self.kept_and_sent(block, self.local.solve(self.models_of(block.clients), block, round_))
 
     def models_of(self, clients: Tensor) -> Models:
         """(u, v_t) with the newest u, [C, 1, ...]."""
@@ -61,10 +62,10 @@ class PartialAveraging(FederatedAlgorithm):
         self.own.write(block.clients[finite], {name: trained[name][finite] for name in self.private})
         return Sent({name: trained[name] for name in self.shared}, block.counts())
 
-    def received_models(self, clients: Tensor) -> Models:
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
         """The shared part."""
         models = self.broadcast(clients)
-        return {name: models[name] for name in self.shared}
+        return Sent({name: models[name] for name in self.shared}, n_train.clamp(min=1))
 
     def transmission(self, clients: Tensor) -> Transmission:
         """The shared part each way."""
@@ -77,13 +78,13 @@ class PartialAveraging(FederatedAlgorithm):
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client trains v from its initial values; u is fixed."""
         self.own.write(clients, {name: self.broadcast(clients)[name] for name in self.private})
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             self.train_private(self.models_of(block.clients), block)
 
     def train_private(self, models: Models, block: Block) -> None:
         """v_t <- local SGD on v alone, from `models` [C, 1, ...]."""
         options: dict[str, Any] = {"only": self.private, "epochs": self.personalize_epochs}
-        self.kept_and_sent(block, self.local_solver(models, block, self.statistics.rounds, **options))
+        self.kept_and_sent(block, self.local.solve(models, block, self.statistics.rounds, **options))
 
 
 class FedPer(PartialAveraging):
@@ -153,6 +154,6 @@ class FedBN(PartialAveraging):
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client estimates the statistics on its samples, then trains the normalisation's parameters."""
-        for block in self.blocks(federation, clients) if self.private else ():
+        for block in self.local.blocks(federation, clients) if self.private else ():
             models = self.broadcast(block.clients)
-            self.train_private(with_own_statistics(self.components[0], models, block, self.batch_size), block)
+            self.train_private(with_own_statistics(self.components[0], models, block, self.local.batch_size), block)

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.client_gradients import GradientStep
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep, along
 from fedem_lightning.models.client_store import ClientStore
@@ -64,8 +65,7 @@ class PerFedAvg(FederatedAlgorithm):
 
     """
 
-    released = ()
-    personalizes_seen = True
+    facts = Facts(released=(), personalizes_seen=True)
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class PerFedAvg(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Local steps of the meta-gradient."""
-        step = self.local_step(block, round_, MetaStep, inner_lr=self.inner_lr, delta=self.delta)
-        models = self.local_solver(self.broadcast(block.clients), block, round_, step=step)
+        step = self.local.step(block, round_, MetaStep, inner_lr=self.inner_lr, delta=self.delta)
+        models = self.local.solve(self.broadcast(block.clients), block, round_, step=step)
         return Sent(models, (block.counts() > 0).long())
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
@@ -95,7 +95,7 @@ class PerFedAvg(FederatedAlgorithm):
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """theta_t <- w - alpha grad F_t(w)."""
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             theta = self.broadcast(block.clients)
             for _ in range(self.personalize_steps):
                 theta = theta | self._stepped(theta, block)
@@ -103,9 +103,11 @@ class PerFedAvg(FederatedAlgorithm):
 
     def _stepped(self, theta: Models, block: Block) -> Models:
         zeros = {name: torch.zeros_like(rows) for name, rows in self.params_of(theta).items()}
-        options: dict[str, Any] = {"epochs": 1, "keep_momentum": False, "quiet": True}
-        step = self.local_step(block, self.statistics.rounds, GradientStep)
-        sums = self.solve(theta, block, self.statistics.rounds, step=step, extra={"total": zeros}, **options)["total"]
+        options: dict[str, Any] = {"epochs": 1, "momentum": None, "quiet": True}
+        step = self.local.step(block, self.statistics.rounds, GradientStep)
+        sums = self.local.train(theta, block, self.statistics.rounds, step=step, extra={"total": zeros}, **options)[
+            "total"
+        ]
         scale = self.inner_lr / block.counts().clamp(min=1).to(self.parameter_dtype).unsqueeze(1)  # [C, 1]
         return {name: theta[name] - along(scale, total) * total for name, total in sums.items()}
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
@@ -57,7 +58,7 @@ class PFedMe(FederatedAlgorithm):
 
     """
 
-    released = ()
+    facts = Facts(released=())
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class PFedMe(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """The client takes R steps of `MoreauStep` from theta = w = w^{k-1}; it keeps theta and sends w."""
         w = self.broadcast(block.clients)
-        step = self.local_step(
+        step = self.local.step(
             block,
             round_,
             MoreauStep,
@@ -89,7 +90,7 @@ class PFedMe(FederatedAlgorithm):
             outer_lr=self.outer_lr,
             inner_steps=self.inner_steps,
         )
-        trained = self.solve(w, block, round_, step=step, extra={"anchor": self.params_of(w)})
+        trained = self.local.train(w, block, round_, step=step, extra={"anchor": self.params_of(w)})
         self.models.write_finite(block.clients, trained["params"] | trained["buffers"])
         return Sent(trained["anchor"] | trained["buffers"], block.counts())
 
@@ -104,5 +105,5 @@ class PFedMe(FederatedAlgorithm):
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client makes one local update from the global model (FedEM, J.3)."""
         self.models.write(clients, self.broadcast(clients))
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             self.client_update(block, self.statistics.rounds)

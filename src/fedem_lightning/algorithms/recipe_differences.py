@@ -4,19 +4,16 @@ import functools
 import inspect
 import pkgutil
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytorch_lightning as pl
 import torch
 
 from fedem_lightning.aggregation import make_aggregation
-from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import renewed
 from fedem_lightning.settings.check import parameters
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 NOT_TRAINED = ("engine", "adaptation", "algorithm.scored_clients", "algorithm.personalize_fraction")
 """Keys on which training does not depend, up to the last bits: a run may go on from a checkpoint with others."""
@@ -53,12 +50,17 @@ def differences_line(found: dict[str, tuple[Any, Any]]) -> str:
     return "; ".join(named) + (f"; and {len(found) - _MOST} more" if len(found) > _MOST else "")
 
 
-def warn_of_other_settings(checkpoint: dict[str, Any], algorithm: "FederatedAlgorithm") -> None:
-    """Warns where a fit goes on from a checkpoint of other settings; in Python a lower rate, say, may be meant."""
-    trainer = algorithm._trainer  # None: the model is loaded outside of a fit
+def warn_of_other_settings(before: dict[str, Any], now: dict[str, Any], trainer: pl.Trainer | None) -> None:
+    """Warns where a fit goes on from a checkpoint of other settings; in Python a lower rate, say, may be meant.
+
+    Args:
+        before, now: see `recipe_differences`.
+        trainer: of the fit; None: the model is loaded outside of one.
+
+    """
     if trainer is None or trainer.state.fn != "fit" or not trainer.is_global_zero:
         return
-    found = recipe_differences(dict(checkpoint.get("recipe") or {}), recipe_of(algorithm))
+    found = recipe_differences(before, now)
     if found:
         warnings.warn(f"ckpt_path: the fit goes on with other settings: {differences_line(found)}", stacklevel=2)
 

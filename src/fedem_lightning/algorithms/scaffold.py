@@ -11,10 +11,11 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block
 from fedem_lightning.history import Round
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep, along
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.network import Transmission
 
@@ -42,19 +43,14 @@ class Scaffold(FederatedAlgorithm):
 
     """
 
-    released = ("the changes of control variates",)
+    facts = Facts(released=("the changes of control variates",), predicts_with_own_state=False)
     control: Tensor  # c, [D]
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         zeros = {name: torch.zeros_like(p) for name, p in self.params_of(self.broadcast(torch.zeros(1))).items()}
         self.controls = ClientStore(n_clients, {name: p[0] for name, p in zeros.items()})  # c_t, rows [1, ...]
-        self.add_state("control", flat(zeros)[0])
-
-    @property
-    def predicts_with_own_state(self) -> bool:
-        """No: all predict with w; clients train with what they keep, c_t."""
-        return False
+        self.states.declare("control", flat(zeros)[0], Owner.SERVER)
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Lines 7-13: the client keeps c_t, and sends y and the change of c_t."""
@@ -65,7 +61,7 @@ class Scaffold(FederatedAlgorithm):
             "total": {name: torch.zeros_like(rows) for name, rows in old.items()},
             "steps": {"steps": self.control.new_zeros(len(t), 1)},
         }
-        y = self.solve(w, block, round_, step=self.local_step(block, round_, ControlledStep), extra=extra)
+        y = self.local.train(w, block, round_, step=self.local.step(block, round_, ControlledStep), extra=extra)
         steps = y["steps"]["steps"].clamp(min=1)  # J, [C, 1]
         new = {name: total / along(steps, total) for name, total in y["total"].items()}  # line 12
         models = y["params"] | y["buffers"]
@@ -74,10 +70,10 @@ class Scaffold(FederatedAlgorithm):
         change = flat({name: rows - old[name] for name, rows in new.items()})  # [C, D]
         return Sent(models, (block.counts() > 0).long(), extras={"control": change})
 
-    def expected_update(self, clients: Tensor, n_train: Tensor) -> Sent:
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
         """The change of c_t may be anything."""
         change = self.control.new_full((len(clients), self.control.numel()), -torch.inf)
-        return Sent(self.received_models(clients), torch.ones_like(clients), extras={"control": change})
+        return Sent(self.broadcast(clients), torch.ones_like(clients), extras={"control": change})
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Lines 16-17: w takes the mean of y; c <- c + |S| / T times the mean change of c_t."""

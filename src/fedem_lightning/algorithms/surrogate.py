@@ -8,21 +8,25 @@ clients, v_t private. Either algorithm runs any `Surrogate`.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep, along
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SampleWeights, SharedModels
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 class Majorizer(NamedTuple):
@@ -51,7 +55,7 @@ class Surrogate(Recorded, ABC):
         return torch.zeros(n_clients, 0)
 
     @abstractmethod
-    def majorize(self, algorithm: Algorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
+    def majorize(self, algorithm: "FederatedAlgorithm", block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """The surrogates g_t of the block's clients, and the v that minimises them.
 
         Args:
@@ -68,13 +72,6 @@ class Surrogate(Recorded, ABC):
         return v.new_full((len(v), n_components), 1 / n_components)
 
 
-class OptimizesSurrogate(Algorithm, Protocol):
-    """Members that Algorithms 3 and 5 have in common."""
-
-    surrogate: Surrogate
-    private: Tensor  # v [T, ...]
-
-
 class MixtureSurrogate(Surrogate):
     """FedEM's surrogate (App. G, Eq. 182): u = Theta, v_t = pi_t; the weights are the responsibilities."""
 
@@ -85,7 +82,7 @@ class MixtureSurrogate(Surrogate):
         """The uniform pi, [T, M]."""
         return torch.full((n_clients, n_components), 1.0 / n_components)
 
-    def majorize(self, algorithm: Algorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
+    def majorize(self, algorithm: "FederatedAlgorithm", block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """The E-step (Eq. 8) and the mixture weights (Eq. 9)."""
         losses = algorithm.losses(block)  # [n, M]
         algorithm.round_metrics.add("objective", mixture_losses(v, losses, block.owner))
@@ -112,14 +109,14 @@ class MoreauSurrogate(Surrogate):
     def __init__(self, penalty: Positive = 15.0, inner_steps: PositiveInt = 5, inner_lr: Positive = 0.01) -> None:
         self.penalty, self.inner_steps, self.inner_lr = penalty, inner_steps, inner_lr
 
-    def majorize(self, algorithm: Algorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
+    def majorize(self, algorithm: "FederatedAlgorithm", block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """theta = prox(u), by gradient steps on the client's batches."""
         backbone, params = algorithm.components[0], algorithm.params_of(u)
         step = PulledStep(
             backbone, PulledStep.loss_of(block.federation.task), ClientSGD(lr=self.inner_lr), self.inner_lr
         )
         extra = pulled(params, torch.full(v.shape[:1], self.penalty, device=v.device), len(algorithm.components))
-        theta = algorithm.solve(u, block, round_, step=step, extra=extra, steps=self.inner_steps, keep_momentum=False)
+        theta = algorithm.local.train(u, block, round_, step=step, extra=extra, steps=self.inner_steps, momentum=None)
         none = torch.zeros(len(block.index), len(algorithm.components), dtype=algorithm.parameter_dtype)
         return Majorizer(v, none.to(v.device), theta["params"], self.penalty)
 
@@ -143,7 +140,7 @@ def pulled(anchor: Models, pull: Tensor, n_components: int) -> Learner:
 
 
 def descend_surrogate(
-    algorithm: Algorithm, g: Majorizer, u: Models, block: Block, round_: int, scale: Tensor | None = None
+    algorithm: "FederatedAlgorithm", g: Majorizer, u: Models, block: Block, round_: int, scale: Tensor | None = None
 ) -> Models:
     """LocalSolver on g_t: u <- u - eta scale_t grad g_t(u, v_t; xi), [C, M, ...].
 
@@ -161,11 +158,11 @@ def descend_surrogate(
     if g.anchor is not None:
         pull = torch.full((len(block.clients),), g.pull, device=block.clients.device)
         extra = pulled(g.anchor, pull if scale is None else pull * scale, n_components)
-        options = {"step": algorithm.local_step(block, round_, PulledStep), "extra": extra}
-    return algorithm.local_solver(u, block, round_, weights, **options)
+        options = {"step": algorithm.local.step(block, round_, PulledStep), "extra": extra}
+    return algorithm.local.solve(u, block, round_, weights, **options)
 
 
-def majorized(algorithm: OptimizesSurrogate, block: Block) -> Majorizer:
+def majorized(algorithm: Any, block: Block) -> Majorizer:
     """The clients' surrogates at their newest u and v."""
     u, v = algorithm.personal_models(block.clients).models, algorithm.private[block.clients]
     return algorithm.surrogate.majorize(algorithm, block, u, v, algorithm.statistics.rounds)
@@ -180,7 +177,7 @@ class SurrogateOptimization(FederatedAlgorithm):
 
     """
 
-    released = ()
+    facts = Facts(released=())
     private: Tensor  # v [T, ...]
 
     def __init__(
@@ -188,7 +185,9 @@ class SurrogateOptimization(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
         self.surrogate = surrogate
-        self.add_client_state("private", surrogate.private(n_clients, n_components), columns=surrogate.columns)
+        self.states.declare(
+            "private", surrogate.private(n_clients, n_components), Owner.CLIENT, columns=surrogate.columns
+        )
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Alg. 3: clients compute surrogate and private variable, then run the local solver; u_t has weight n_t."""

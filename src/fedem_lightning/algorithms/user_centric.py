@@ -23,6 +23,7 @@ from fedem_lightning.algorithms.client_gradients import (
     gradients,
     heard_clients,
 )
+from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.streams import (
     MATRIX_LIMIT,
     Similarity,
@@ -41,7 +42,7 @@ from fedem_lightning.client_updates import answers
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
@@ -82,8 +83,7 @@ class UserCentric(FederatedAlgorithm):
 
     """
 
-    released = ("every client's gradient, by which models are mixed",)
-    uses_server_optimizer = False
+    facts = Facts(released=("every client's gradient, by which models are mixed",), uses_server_optimizer=False)
     stream: Tensor  # of each client, int64 [T]
     weights: Tensor  # of the clients in each stream's average, any scale [k, T]
     noise: Tensor  # sigma^2 [T]
@@ -110,15 +110,15 @@ class UserCentric(FederatedAlgorithm):
         self.similarity, self.label_adjusted, self.members_only = similarity, label_adjusted, members_only
         self.warmup_rounds, self.refresh_every = warmup_rounds, refresh_every
         self._n_classes = 1  # gradients that a client sends in a special round
-        self.add_state("stream", torch.zeros(n_clients, dtype=torch.int64), columns="stream")
-        self.add_state("weights", torch.zeros(0, n_clients), client_axis=1)
-        self.add_state("noise", torch.zeros(n_clients), client_axis=0)
-        self.add_state("w", torch.zeros(0, 0), sent=False)
+        self.states.declare("stream", torch.zeros(n_clients, dtype=torch.int64), Owner.SERVER, columns="stream")
+        self.states.declare("weights", torch.zeros(0, n_clients), Owner.SERVER, client_axis=1)
+        self.states.declare("noise", torch.zeros(n_clients), Owner.SERVER, client_axis=0)
+        self.states.declare("w", torch.zeros(0, 0), Owner.SERVER_ONLY)
         plane = torch.full((n_clients, 2), torch.nan)
-        self.add_state("embedding", plane, columns=("embedding_0", "embedding_1"))
-        self.models = ClientStore.of_components(n_clients, self.components, holds="served")  # theta_i, rows [1, ...]
+        self.states.declare("embedding", plane, Owner.SERVER, columns=("embedding_0", "embedding_1"))
+        self.models = ClientStore.of_components(n_clients, self.components, Owner.SERVER)  # theta_i, rows [1, ...]
         params = self.params_of(self.models.read(torch.tensor(0)))
-        self.gradients = ClientStore(n_clients, compared_parameters(params, compared), holds="server")  # g_i
+        self.gradients = ClientStore(n_clients, compared_parameters(params, compared), Owner.SERVER_ONLY)  # g_i
         self._share = self.gradients.n_bytes / self.models.n_bytes  # size of a gradient, in models
 
     def prepare(self, federation: Federation) -> None:
@@ -142,16 +142,12 @@ class UserCentric(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_j = local_sgd(theta_j), which enters the average of every stream."""
-        trained = self.local_solver(self.models.read(block.clients), block, round_)
+        trained = self.local.solve(self.models.read(block.clients), block, round_)
         return Sent(trained, self.weights[:, block.clients].T)
 
-    def expected_update(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """The server has chosen the weights."""
-        return Sent(self.received_models(clients), self.weights[:, clients].T)
-
-    def received_models(self, clients: Tensor) -> Models:
-        """Each client's own model, [C, 1, ...]."""
-        return self.models.read(clients)
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
+        """Each client's own model, with the weights that the server has chosen."""
+        return Sent(self.models.read(clients), self.weights[:, clients].T)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Every client of the cohort takes its stream's average (Eq. 5); a special round follows if one is due."""
@@ -163,7 +159,7 @@ class UserCentric(FederatedAlgorithm):
         again = self.refresh_every is not None and trained > 0 and trained % self.refresh_every == 0
         if trained == 0 or again:
             self._refresh(round_.federation)
-        self.server_step(None)
+        self.server.step()
 
     def special_round(self, federation: Federation) -> None:
         """Computes W and the streams from gradients at component 0; clients receive one model and send gradients."""

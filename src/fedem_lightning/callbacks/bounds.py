@@ -20,6 +20,7 @@ from fedem_lightning.evaluation.bounds import (
 )
 from fedem_lightning.evaluation.scores import scored_clients
 from fedem_lightning.models.frozen import trained_parameters
+from fedem_lightning.models.personal_models import client_means
 from fedem_lightning.processes import Processes
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import Positive
@@ -81,13 +82,15 @@ class BoundsDiagnostics(Checked, pl.Callback):
         block = federation.block(clients[processes.rank :: processes.size], "train")
         losses = torch.zeros(len(clients), len(algorithm.components), dtype=torch.float64, device=clients.device)
         if len(block.clients):
-            losses[processes.rank :: processes.size] = algorithm.mean_losses(block).double()
+            losses[processes.rank :: processes.size] = client_means(
+                algorithm.losses(block).to(algorithm.parameter_dtype), block
+            ).double()
         processes.sum([losses])
         self._losses.append(losses.T.cpu() / federation.task.n_targets)
 
     def _report(self, algorithm: Any, federation: Federation) -> None:
         trained, clients = federation.clients(), scored_clients(algorithm, federation)
-        counts, groups = federation.splits["train"].counts, algorithm.groups_of(trained)
+        counts, groups = federation.splits["train"].counts, algorithm.states.groups_of(trained)
         sizes, all_sizes = counts(clients).cpu().numpy(), counts(trained).cpu().numpy()
         n, n_clusters = int(all_sizes.sum()), len(groups.unique())
         models = torch.cat(self._losses).numpy()  # [H, C]
@@ -97,11 +100,11 @@ class BoundsDiagnostics(Checked, pl.Callback):
         interpolation, share = interpolation_term(sizes, n, d, discrepancy)
         terms = {"local": local_term(sizes, d), "global": global_term(n, d, discrepancy), "interpolate": interpolation}
         if n_clusters > 1:
-            apart = discrepancies(models, sizes, algorithm.groups_of(clients).cpu().numpy())
+            apart = discrepancies(models, sizes, algorithm.states.groups_of(clients).cpu().numpy())
             terms["cluster"] = cluster_term(n, len(trained), n_clusters, d, apart)
         suggestion = suggest(terms, share)
         _add_columns(algorithm, discrepancy, suggestion)
-        weights = algorithm.client_columns().get("lambda")
+        weights = algorithm.states.columns().get("lambda")
         algorithm.diagnostics["bounds"] = {
             "skewness": skewness(all_sizes, None if weights is None else weights[trained.cpu().numpy()]),
             "dimension": d,

@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ProgressBar
@@ -21,9 +21,10 @@ from rich.progress import (
 from rich.text import Text
 
 from fedem_lightning.engine import LoopEngine, cores
-from fedem_lightning.history import RoundObserver
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.records.measures import headline
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 LONG_STAGE_SECONDS = 2.0
 """Seconds after which a stage gets a bar of its own."""
@@ -52,7 +53,7 @@ class _Done(MofNCompleteColumn):
         return super().render(task) if task.fields["counted"] else self._share.render(task)
 
 
-class RoundProgress(ProgressBar, RoundObserver):
+class RoundProgress(ProgressBar):
     """One bar over rounds with rate, time left and current scores; a second bar over a long stage.
 
     Stages are client updates, personalisation and scoring. Where the output is no terminal, a plain line is printed at
@@ -149,7 +150,7 @@ class RoundProgress(ProgressBar, RoundObserver):
         self._stop()
 
     def _show(self, trainer: pl.Trainer, module: pl.LightningModule, rounds: bool = False) -> None:
-        vars(module)["observer"] = self
+        module.local.observer.watcher = self  # type: ignore[union-attr]
         self._model, self._of = module, trainer
         if self._progress or not (self._enabled and self._console.is_terminal):
             return
@@ -186,10 +187,10 @@ class RoundProgress(ProgressBar, RoundObserver):
             self._progress = None
 
 
-def faster_with(model: Algorithm, n_processes: int, n_cores: int) -> int:
+def faster_with(model: "FederatedAlgorithm", n_processes: int, n_cores: int) -> int:
     """The value of trainer.devices that would use the idle cores; 0 if no value would help."""
     idle = model.device.type == "cpu" and n_processes == 1 < n_cores
-    return n_cores if idle and isinstance(model.engine, LoopEngine) else 0
+    return n_cores if idle and isinstance(model.local.engine, LoopEngine) else 0
 
 
 def duration(seconds: float) -> str:

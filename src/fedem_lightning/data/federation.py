@@ -160,7 +160,7 @@ class Federation:
 
     @property
     def released(self) -> tuple[str, ...]:
-        """What x or the task tells of all clients' data, because it was computed from them: see `Contract.released`."""
+        """What x or the task tells of all clients' data, because it was computed from them: see `Facts.released`."""
         columns = (COLUMNS_RELEASED,) * (self.features is not None)
         counted = isinstance(self.notes.get("class_weights"), str)  # else they were given as numbers
         return columns + (WEIGHTS_RELEASED,) * counted

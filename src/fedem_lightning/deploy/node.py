@@ -18,14 +18,15 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy.state import with_equal_ties
 from fedem_lightning.deploy.wire import Parcel, packed, with_prefix
 from fedem_lightning.errors import UserError, require, require_whole
-from fedem_lightning.evaluation.scores import models_scored, scores_of
+from fedem_lightning.evaluation.scores import models_scored, scored_columns, scores_of
 from fedem_lightning.models.client_model import ClientModels
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.records.files import replacing
 from fedem_lightning.rejections import NOT_FINITE, first_line
 from fedem_lightning.serving.client_files import MODEL, STATE, write_clients
-from fedem_lightning.uploads import compressed
+from fedem_lightning.uploads import compressed, received_models
 
 NEWEST, BEFORE = STATE, "before.safetensors"
 RUN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -136,7 +137,7 @@ class Node:
             message = {f"message.{name}": rows for name, rows in upload.message.items()}
             sent = sent._replace(models={})
         self._keep(algorithm, facts["run"], facts["round"])
-        reported = {f"reported.{name}": algorithm.get_buffer(name) for name in sorted(algorithm.reported)}
+        reported = {f"reported.{name}": rows for name, rows in sorted(algorithm.states.of(Owner.REPORTED).items())}
         metrics = {name: list(pair) for name, pair in algorithm.round_metrics.sums().items()}
         rejected = [list(rejection[1:]) for rejection in algorithm.round_metrics.rejections]
         n_groups = 1 if sent is None else sent.n_groups
@@ -149,7 +150,11 @@ class Node:
         if algorithm is None:
             return Parcel({"needs_start": True}, {})
         given, block = with_prefix(request.tensors, "given."), self.federation.block(zero, "train")
-        found = algorithm.answer(request.facts["question"], block, given)
+        answer: Any = getattr(algorithm, "answer", None)
+        require(
+            answer is not None, f"{type(algorithm).__name__} has no answer to {str(request.facts['question'])[:40]!r}"
+        )
+        found = answer(request.facts["question"], block, given)
         return Parcel({}, {f"answer.{name}": rows for name, rows in found.items()})
 
     def _score(self, request: Parcel) -> Parcel:
@@ -157,13 +162,13 @@ class Node:
         algorithm, zero = self._algorithm(request), torch.zeros(1, dtype=torch.int64)
         if algorithm is None:
             return Parcel({"needs_start": True}, {})
-        if algorithm.personalizes_seen:
+        if algorithm.facts.personalizes_seen:
             algorithm.personalize_clients(self.federation, zero)
         _, personal = next(models_scored(algorithm, self.federation, zero, zero))
         measures = scores_of(personal, self.federation)
         sizes = {split: int(self.federation.splits[split].counts().sum()) for split in SPLITS}
         found = personal.columns if isinstance(personal, OwnModels) else {}
-        columns = {name: float(found[name][0]) for name in algorithm.scored_columns}
+        columns = {name: float(found[name][0]) for name in scored_columns(algorithm)}
         assert algorithm.schema is not None  # `_algorithm` has prepared it
         models = ClientModels((algorithm.schema.name(0),), personal, algorithm.schema)
         reported = {"round": request.facts["round"], "measures": measures}
@@ -253,7 +258,7 @@ def _summable(algorithm: FederatedAlgorithm, sent: Sent | None) -> Sent:
     assert sent is not None
     whole = not sent.weights.is_floating_point() and sent.included is None
     require(whole, f"secure: {kind} has weights that are not whole numbers, or sends some of its components")
-    received = algorithm.received_models(torch.zeros(1, dtype=torch.int64))
+    received = received_models(algorithm, torch.zeros(1, dtype=torch.int64))
     more = sorted(set(sent.models) - set(trained_parameters(algorithm.components[0])))
     require(not more, f"secure: clients also send {', '.join(more[:3])} (statistics of BatchNorm)")
     return sent._replace(models={name: rows - received[name] for name, rows in sent.models.items()})

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,20 +20,26 @@ from fedem_lightning.deploy.remote_updates import RemoteUpdates, check_number_in
 from fedem_lightning.deploy.state import sent_for_scoring, sent_for_training, sent_with_question, state_of_client
 from fedem_lightning.deploy.wire import Link, Parcel, SummingLink
 from fedem_lightning.errors import NoUpdateLeft, require
-from fedem_lightning.evaluation.scores import Scores
-from fedem_lightning.protocol import Algorithm
+from fedem_lightning.evaluation.scores import Scores, scored_columns
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 NOTHING = Parcel({}, {})
 SENT = {"train": sent_for_training, "score": sent_for_scoring, "answer": sent_with_question}
 """What a client receives with each kind of request."""
 
 
-def check_sum_suffices(algorithm: Algorithm) -> None:
+def check_sum_suffices(algorithm: "FederatedAlgorithm") -> None:
     """Raises UserError if the method, or its options, need more of clients than the sum of their updates."""
     plain = algorithm.aggregation.is_plain and algorithm.compression is None and algorithm.faults is None
     needs = "the mean of uncompressed updates and nothing else of clients"
-    require(plain and not algorithm.reported, f"secure: expected {type(algorithm).__name__} to need {needs}")
+    require(
+        plain and not algorithm.states.of(Owner.REPORTED),
+        f"secure: expected {type(algorithm).__name__} to need {needs}",
+    )
     check_number_in_sum(cohort_size(algorithm.participation, algorithm.n_clients))
 
 
@@ -55,7 +61,7 @@ class RemoteClients:
         self.strangers: set[int] = set()  # nodes of no client of this run
         self.said: set[Any] = set()  # whose refusals were said, and of what kind
 
-    def check(self, algorithm: Algorithm) -> None:
+    def check(self, algorithm: "FederatedAlgorithm") -> None:
         """Raises UserError if the link is for sums, and the method, or its options, need more than a sum."""
         if isinstance(self.link, SummingLink):
             check_sum_suffices(algorithm)
@@ -180,7 +186,7 @@ class RemoteClients:
 
     def scores(self, algorithm: FederatedAlgorithm, federation: Federation, clients: Tensor) -> Scores:
         """The scores that clients compute of themselves; NaN for one that gives none, which a warning names."""
-        n, measures, columns = len(clients), federation.task.measures, algorithm.scored_columns
+        n, measures, columns = len(clients), federation.task.measures, scored_columns(algorithm)
         missing = dict.fromkeys(clients.tolist(), NO_ANSWER)
         places = {t: i for i, t in enumerate(missing)}
         found = Scores(

@@ -14,7 +14,9 @@ from fedem_lightning.deploy import replies
 from fedem_lightning.deploy.forms import Refused
 from fedem_lightning.deploy.wire import FEWEST, MOST, Parcel, SummingLink
 from fedem_lightning.errors import NoUpdateLeft, require
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.rejections import EXCEPTION
+from fedem_lightning.uploads import received_models
 
 if TYPE_CHECKING:
     from fedem_lightning.deploy.remote import RemoteClients
@@ -76,7 +78,7 @@ class RemoteUpdates:
         if not found.facts:
             return
         one = torch.tensor([next(t for node, t in places.items() if node in found.facts)])
-        received = algorithm.received_models(one)
+        received = received_models(algorithm, one)
         means = zip(sorted(received), found.mean, strict=True)
         models = {name: received[name] + torch.from_numpy(mean).to(received[name]) for name, mean in means}
         yield one, Sent(models, torch.tensor([found.weight]))
@@ -106,11 +108,11 @@ class RemoteUpdates:
         algorithm, n_train = self.algorithm, self.clients.known[int(client)]["n_train"]
         facts = replies.facts_of(reply, replies.update_form(n_train))
         assert reply is not None
-        before = {name: algorithm.get_buffer(name)[client].clone() for name in algorithm.reported}
+        before = {name: rows[client].clone() for name, rows in algorithm.states.of(Owner.REPORTED).items()}
         try:
             for name, rows in replies.reported_of(reply, algorithm, client).items():
                 algorithm.get_buffer(name)[client] = rows  # which models it received may follow from them
-            expected = algorithm.expected_update(client, torch.tensor([n_train]))
+            expected = algorithm.unmoved(client, torch.tensor([n_train]))
             sent = replies.update_of(reply, algorithm, expected)
         except Refused:
             for name, rows in before.items():

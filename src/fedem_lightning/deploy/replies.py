@@ -30,6 +30,7 @@ from fedem_lightning.deploy.forms import (
     read,
 )
 from fedem_lightning.deploy.wire import Parcel, unpacked, with_prefix
+from fedem_lightning.models.client_store import Owner
 from fedem_lightning.records.measures import RANGES
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, first_line
 from fedem_lightning.tasks import BinaryClassification, Classification, Density, Regression
@@ -93,7 +94,7 @@ def update_tensors(expected: Sent, message: Models | None, included: Tensor | No
     """An update: weights that fit what the client has declared, and models in the form in which it received them.
 
     Args:
-        expected: see `Contract.expected_update`.
+        expected: see `FederatedAlgorithm.unmoved`.
         message: the form of what a client sends in place of its models; None: it sends them.
         included: the models that it sends, bool [1, M]; None: all.
 
@@ -165,7 +166,7 @@ def answer_of(reply: Parcel | None, like: Models, n_train: int) -> Models:
 def reported_of(reply: Parcel, algorithm: FederatedAlgorithm, client: Tensor) -> Models:
     """The rows of client state that the method reports; whole numbers are components."""
     last = len(algorithm.components) - 1
-    rows = {name: algorithm.get_buffer(name)[client] for name in algorithm.reported}
+    rows = {name: rows[client] for name, rows in algorithm.states.of(Owner.REPORTED).items()}
     forms = {n: Rows(r) if r.is_floating_point() else Rows(r, low=0, high=last) for n, r in rows.items()}
     found: Models = read(forms, with_prefix(reply.tensors, "reported."), "reported")
     return found

@@ -1,4 +1,4 @@
-"""An algorithm's tensors, by whose they are: the server's, which it sends to clients, and each client's own."""
+"""What of an algorithm's tensors a client receives, by their owners (`states.py`)."""
 
 import math
 
@@ -6,23 +6,14 @@ import torch
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-
-CLIENTS, SERVED = "clients", "served"
+from fedem_lightning.models.client_store import Owner
+from fedem_lightning.uploads import received_models
 
 
 def clients_tensors(algorithm: FederatedAlgorithm) -> set[str]:
-    """Names, in the `state_dict`, of the tensors [T, ...] whose rows belong to clients."""
-    return _rows(algorithm, CLIENTS) | set(algorithm._client_states) | {"has_frozen"}
-
-
-def _rows(algorithm: FederatedAlgorithm, *owners: str) -> set[str]:
-    """Names of the rows [T, ...] in the stores of these owners."""
-    return {
-        f"{name}.{part}"
-        for name, store in algorithm.client_stores().items()
-        if store.holds in owners
-        for part in ("written", *(f"rows_{i}" for i in range(len(store.names))))
-    }
+    """Names, in the `state_dict`, of the tensors [T, ...] that are not the server's to send as a whole."""
+    alone = {name for name, state in algorithm.states.all().items() if state.is_clients and state.client_axis == 0}
+    return alone | {"has_frozen"}
 
 
 def state_of_client(algorithm: FederatedAlgorithm, client: int) -> Models:
@@ -30,17 +21,16 @@ def state_of_client(algorithm: FederatedAlgorithm, client: int) -> Models:
 
     Of what the server keeps to itself it has the form only.
     """
-    axes = dict.fromkeys(clients_tensors(algorithm) | _rows(algorithm, SERVED), 0) | algorithm.client_axes
-    stores = {name for name, store in algorithm.client_stores().items() if store.holds not in (CLIENTS, SERVED)}
-    found = {}
+    states, found = algorithm.states.all(), {}
     for name, tensor in algorithm.state_dict().items():
-        if name in algorithm.unsent:
-            tensor = tensor[:0]
-        elif name in axes:
-            tensor = tensor.narrow(axes[name], client, 1)
-        elif name.rpartition(".")[0] in stores and ".initial_" not in name:
-            tensor = torch.zeros_like(tensor[:1])
-        found[name] = tensor
+        state = states.get(name)
+        if state is None:
+            found[name] = tensor
+        elif state.owner is Owner.SERVER_ONLY:
+            found[name] = tensor[:0] if state.client_axis is None and name in algorithm.states.declared else tensor[:1]
+            found[name] = torch.zeros_like(found[name])
+        else:
+            found[name] = tensor if state.client_axis is None else tensor.narrow(state.client_axis, client, 1)
     return found
 
 
@@ -56,9 +46,12 @@ def sent_for_training(algorithm: FederatedAlgorithm, client: int) -> Models:
     """What a client receives in each round: the models that the method sends, and the server's declared states."""
     one = torch.tensor([client], device=algorithm.device)
     n_models = min(len(algorithm.components), math.ceil(algorithm.transmission(one).down))
-    models = _rows(algorithm, SERVED)
-    models = models or {f"components.{m}.{name}" for m in range(n_models) for name in algorithm.received_models(one)}
-    return {name: t for name, t in _servers_tensors(algorithm, client).items() if name in models or "." not in name}
+    servers = {name for name, state in algorithm.states.all().items() if state.owner is Owner.SERVER}
+    declared = servers & algorithm.states.declared.keys()
+    models = (servers - declared) or {
+        f"components.{m}.{name}" for m in range(n_models) for name in received_models(algorithm, one)
+    }
+    return {name: t for name, t in _servers_tensors(algorithm, client).items() if name in models | declared}
 
 
 def sent_with_question(algorithm: FederatedAlgorithm, client: int) -> Models:
@@ -73,16 +66,16 @@ def sent_for_scoring(algorithm: FederatedAlgorithm, client: int) -> Models:
         f"components.{m}.{name}"
         for m, component in enumerate(algorithm.components)
         for name in component.state_dict()
-        if name not in algorithm.received_models(torch.tensor([client], device=algorithm.device))
+        if name not in received_models(algorithm, torch.tensor([client], device=algorithm.device))
     }
     return {name: t for name, t in _servers_tensors(algorithm, client).items() if name not in kept}
 
 
 def _servers_tensors(algorithm: FederatedAlgorithm, client: int) -> Models:
-    own = clients_tensors(algorithm) | algorithm.unsent
-    others = {name for name, store in algorithm.client_stores().items() if store.holds not in (CLIENTS, SERVED)}
+    """What the server has and may send; clients keep the initial rows of stores from their start on."""
+    states = algorithm.states.all()
     return {
         name: tensor
         for name, tensor in state_of_client(algorithm, client).items()
-        if name not in own and ".initial_" not in name and name.rpartition(".")[0] not in others
+        if ".initial_" not in name and (name not in states or states[name].owner is Owner.SERVER)
     }

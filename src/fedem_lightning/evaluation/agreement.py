@@ -1,20 +1,26 @@
 """How often two components predict the same class."""
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.evaluation.scores import scored_clients
 from fedem_lightning.models.call import call_with
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import keyed_streams
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 MOST_SAMPLES = 10_000
 """Of more test samples than this, as many are looked at, at even distances."""
 
 
 @torch.no_grad()
-def agreement(algorithm: Algorithm, federation: Federation, components: Models) -> dict[str, list[list[float]]]:
+def agreement(
+    algorithm: "FederatedAlgorithm", federation: Federation, components: Models
+) -> dict[str, list[list[float]]]:
     """The share of the test samples of the scored seen clients for which two components predict the same class.
 
     Args:

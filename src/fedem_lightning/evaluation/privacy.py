@@ -1,13 +1,15 @@
 """What a run with `aggregation=private` has spent: epsilon at a given delta."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.cohort import expected_size
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.accountant import epsilon_of, noise_for
-from fedem_lightning.protocol import Algorithm
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 SIMULATED = (
     "nobody else knows the seed, from which cohorts and noise are drawn, by a generator that is not cryptographic"
@@ -70,7 +72,7 @@ def choose_noise(rule: PrivateMean, q: float, size: float, rounds: int) -> None:
     rule.noise_of_updates(rule.cohort or size)
 
 
-def plan_privacy(algorithm: Algorithm, n_clients: int, rounds: int) -> dict[str, Any] | None:
+def plan_privacy(algorithm: "FederatedAlgorithm", n_clients: int, rounds: int) -> dict[str, Any] | None:
     """What the planned rounds will have spent, before the first one; see `spent`. None: no rule adds noise.
 
     It chooses the noise where that follows from an epsilon, and finds what `choose_noise` refuses.

@@ -1,7 +1,7 @@
 """Scores of every client's personal model on its own samples, and their summaries over clients (FedEM, Sec. 4)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,14 @@ from fedem_lightning.evaluation.class_scores import Predictions, class_scores, m
 from fedem_lightning.evaluation.class_scores import columns as class_columns
 from fedem_lightning.evaluation.samples import SampleScores, sample_scores
 from fedem_lightning.evaluation.summaries import summarize, summarize_table
-from fedem_lightning.models.personal_models import OwnModels, PersonalModels
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
 from fedem_lightning.processes import Processes
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.measures import HIGHER_IS_BETTER
 from fedem_lightning.tasks import Task
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 REFERENCES = {"bayes_accuracy": True, "minimum_loss": False}
 """Best possible test scores in the ground truth of generated data; whether higher is better."""
@@ -67,7 +69,7 @@ class Scores(NamedTuple):
 
 
 def score(
-    algorithm: Algorithm,
+    algorithm: "FederatedAlgorithm",
     federation: Federation,
     clients: Tensor,
     own_data: Federation | None = None,
@@ -89,7 +91,7 @@ def score(
 
 
 def _score(
-    algorithm: Algorithm,
+    algorithm: "FederatedAlgorithm",
     federation: Federation,
     clients: Tensor,
     own_data: Federation,
@@ -99,9 +101,11 @@ def _score(
     processes = Processes.of(algorithm.trainer)
     metrics = {split: ClientMetrics(len(clients), federation.task).to(clients.device) for split in SPLITS}
     zeros = torch.zeros(len(clients), dtype=torch.float64, device=clients.device)
-    columns = {name: zeros.clone() for name in algorithm.scored_columns}
+    columns = {name: zeros.clone() for name in scored_columns(algorithm)}
     mine = torch.arange(len(clients), device=clients.device)[processes.rank :: processes.size]
-    algorithm.observer.begin("scoring", sum(int(federation.splits[s].counts(clients[mine]).sum()) for s in SPLITS))
+    algorithm.local.observer.begin(
+        "scoring", sum(int(federation.splits[s].counts(clients[mine]).sum()) for s in SPLITS)
+    )
     for rows, personal in models_scored(algorithm, own_data, clients, mine):
         for name, column in columns.items():
             assert isinstance(personal, OwnModels)  # an adaptation's
@@ -117,7 +121,7 @@ def _score(
                     kept.add(rows[piece.owner], scores)
                 if predictions is not None and split == "test":
                     predictions.put(rows[piece.owner], federation.task.answer(prediction))
-                algorithm.observer.advance(len(piece.index))
+                algorithm.local.observer.advance(len(piece.index))
     for metric in metrics.values():
         metric._update_count = max(1, metric._update_count)  # otherwise torchmetrics warns of compute before update
     measures = {
@@ -132,17 +136,28 @@ def _score(
     return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()}, sizes, samples)
 
 
+def shares_models(algorithm: "FederatedAlgorithm") -> bool:
+    """Whether clients predict with shared components, each with its own mixture of them."""
+    first = torch.zeros(1, dtype=torch.int64, device=algorithm.device)
+    return isinstance(algorithm.personal_models(first), SharedModels)
+
+
+def scored_columns(algorithm: "FederatedAlgorithm") -> tuple[str, ...]:
+    """Names of the columns that scored models bring to the clients' table: the method's, then the adaptation's."""
+    return algorithm.facts.score_columns + (() if algorithm.adaptation is None else algorithm.adaptation.columns)
+
+
 def models_scored(
-    algorithm: Algorithm, federation: Federation, clients: Tensor, mine: Tensor
+    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, mine: Tensor
 ) -> Iterator[tuple[Tensor, PersonalModels]]:
     """Indices in `clients`, and the models of these clients: all at once, or in blocks if clients have own models."""
     if not len(mine):
         return
-    if not algorithm.is_adapted and algorithm.shares_models():
+    if algorithm.adaptation is None and shares_models(algorithm):
         yield mine, algorithm.personal_models(clients[mine])
         return
     start = 0
-    for block in algorithm.blocks(federation, clients[mine]):
+    for block in algorithm.local.blocks(federation, clients[mine]):
         rows = mine[start : start + len(block.clients)]
         yield rows, algorithm.scored_models(block)
         start += len(block.clients)
@@ -160,19 +175,21 @@ def scores_of(personal: PersonalModels, federation: Federation) -> dict[str, dic
     return found
 
 
-def scored_clients(algorithm: Algorithm, federation: Federation, seen: bool = True) -> Tensor:
+def scored_clients(algorithm: "FederatedAlgorithm", federation: Federation, seen: bool = True) -> Tensor:
     """The clients that are scored, ascending; they are the same at every evaluation of a run."""
     clients = federation.clients(seen)
     number = share_of(algorithm.scored_clients, len(clients))
     return draw_clients(clients, number, generator(algorithm.seed, Purpose.SCORED, int(seen)))
 
 
-def all_scored_clients(algorithm: Algorithm, federation: Federation) -> Tensor:
+def all_scored_clients(algorithm: "FederatedAlgorithm", federation: Federation) -> Tensor:
     """The scored clients, seen and unseen, ascending."""
     return torch.cat([scored_clients(algorithm, federation, seen) for seen in (True, False)]).sort().values
 
 
-def curve_metrics(algorithm: Algorithm, federation: Federation, splits: Sequence[str] = SPLITS) -> dict[str, float]:
+def curve_metrics(
+    algorithm: "FederatedAlgorithm", federation: Federation, splits: Sequence[str] = SPLITS
+) -> dict[str, float]:
     """Metrics logged during training: scores of the seen clients on every split, weighted by training samples."""
     found = score(algorithm, federation, scored_clients(algorithm, federation))
     n_train = found.sizes["train"]
@@ -195,7 +212,9 @@ class ClientTable(NamedTuple):
     classes: dict[str, Any] | None  # see `class_scores`
 
 
-def client_table(algorithm: Algorithm, federation: Federation, own_data: Federation | None = None) -> ClientTable:
+def client_table(
+    algorithm: "FederatedAlgorithm", federation: Federation, own_data: Federation | None = None
+) -> ClientTable:
     """Scores all clients that are to be scored; see `score`.
 
     Returns:
@@ -225,7 +244,7 @@ def client_table(algorithm: Algorithm, federation: Federation, own_data: Federat
             table[f"{split}_{measure}"] = scores
     for name, column in class_columns(base, predictions).items():
         table[name] = column
-    own = algorithm.client_columns()
+    own = algorithm.states.columns(with_clients=not algorithm.is_deployed)
     for name, column in columns.items():
         table[f"adaptation_{name}" if name in own else name] = column
     for name, values in {**own, **_truth_columns(federation)}.items():

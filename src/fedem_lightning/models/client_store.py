@@ -1,5 +1,6 @@
-"""Storage of models that stay with their clients."""
+"""Storage of models that stay with their clients, and whose tensors are whose."""
 
+import enum
 import math
 import shutil
 import tempfile
@@ -21,6 +22,15 @@ CHUNK = 2**14
 """Number of columns that are mixed at a time."""
 
 
+class Owner(enum.Enum):
+    """Whose a tensor is. With an axis of clients, each client has its own part of it."""
+
+    CLIENT = "the client's own: it computes its part, and keeps it to itself"
+    REPORTED = "the client's own, and it sends its part to the server in each round"
+    SERVER = "the server's, which sends it to the clients: all of it, or each one's part"
+    SERVER_ONLY = "the server's, which sends it to nobody"
+
+
 class ClientStore(nn.Module):
     """One row per client for every tensor of a model, in buffers, which move, save and load with their module.
 
@@ -30,8 +40,8 @@ class ClientStore(nn.Module):
     Args:
         n_clients: T.
         like: a client's row of each tensor, [...]; all rows start as copies of it.
-        holds: owners of the rows: "clients"; "served": the server, which sends each client its row; "server": the
-            server, which sends none. Rows with any other name are not about clients, and not exchanged.
+        owner: of the rows.
+        of_clients: whether each row is about a client; else T is another number, and a client receives none.
         momentum: whether the rows are momentum, with which no client starts a test.
         levels: number of times that all clients have a row, one level after another.
 
@@ -43,10 +53,17 @@ class ClientStore(nn.Module):
     written: Tensor  # bool [T]
 
     def __init__(
-        self, n_clients: int, like: Models, holds: str = "clients", momentum: bool = False, levels: int = 1
+        self,
+        n_clients: int,
+        like: Models,
+        owner: Owner = Owner.CLIENT,
+        of_clients: bool = True,
+        momentum: bool = False,
+        levels: int = 1,
     ) -> None:
         super().__init__()
-        self.names, self.holds, self.momentum, self.levels = list(like), holds, momentum, levels
+        self.names, self.owner, self.of_clients = list(like), owner, of_clients
+        self.momentum, self.levels = momentum, levels
         self.n_bytes = n_clients * sum(tensor.numel() * tensor.element_size() for tensor in like.values())
         self.on_disk = self.n_bytes > MEMORY_LIMIT
         if self.on_disk:
@@ -58,10 +75,13 @@ class ClientStore(nn.Module):
             self.register_buffer(f"rows_{i}", make((n_clients, *tensor.shape), dtype=tensor.dtype))
 
     @classmethod
-    def of_components(cls, n_clients: int, components: nn.ModuleList, holds: str = "clients") -> "ClientStore":
+    def of_components(
+        cls, n_clients: int, components: nn.ModuleList, owner: Owner = Owner.CLIENT, of_clients: bool = True
+    ) -> "ClientStore":
         """A copy of the M components for each client: rows [M, ...]."""
         states = [model_state(component) for component in components]
-        return cls(n_clients, {name: torch.stack([state[name] for state in states]) for name in states[0]}, holds)
+        like = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        return cls(n_clients, like, owner, of_clients)
 
     def __str__(self) -> str:
         where = f"in a temporary file of {tempfile.gettempdir()} (TMPDIR)" if self.on_disk else "in memory"

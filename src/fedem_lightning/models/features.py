@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require
 from fedem_lightning.models.body_head import split_body_head
-from fedem_lightning.models.components import Backbone, copied
+from fedem_lightning.models.components import Backbone, copied, model_state
 from fedem_lightning.records.recipes import Recorded
 
 
@@ -59,6 +59,11 @@ def with_features(backbone: Backbone, wrap: Callable[[nn.Module], WithFeatures])
 def users_network(component: nn.Module) -> nn.Module:
     """The network that the user gave: `component`, or the one inside."""
     return component.network if isinstance(component, WithFeatures) else component
+
+
+def model_bytes(component: nn.Module) -> int:
+    """Bytes of one model, the user's network without its frozen parameters: the unit of `transmission`."""
+    return sum(t.numel() * t.element_size() for t in model_state(users_network(component)).values())
 
 
 def find_head(network: nn.Module, pattern: str | None = None) -> tuple[str, nn.Module]:

@@ -14,9 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedem_lightning.cohort import share_of
 from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
 from fedem_lightning.errors import require
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.settings.check import require_memory
 from fedem_lightning.startup.rank import in_another_process
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -27,7 +29,7 @@ LONG_RUN_FLOPS = 3e12
 """A CPU run with more floating-point operations than this uses several processes; a core does some 4e10 a second."""
 
 
-def pick_devices(config: "DictConfig", model: Algorithm, data: "FederatedDataModule") -> Any:
+def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> Any:
     """The Trainer's devices; on a CPU "auto" means processes, by `engine.processes_on_cpu` (Lightning would take 1).
 
     None, the default: as "auto" for a long run on a CPU, else 1; also 1 where clients keep models or momentum of their
@@ -40,7 +42,7 @@ def pick_devices(config: "DictConfig", model: Algorithm, data: "FederatedDataMod
     long = arithmetic(model, data) * int(config.trainer.max_epochs) > LONG_RUN_FLOPS
     _print_precision_line(str(config.trainer.precision), long and isinstance(engine_on_cpu(model), LoopEngine))
     n_nodes = config.trainer.get("num_nodes", 1)
-    if devices is None and (not long or n_nodes > 1 or model.client_stores() or _in_a_launchers_worker()):
+    if devices is None and (not long or n_nodes > 1 or model.states.stores() or _in_a_launchers_worker()):
         return 1
     n_clients = share_of(model.participation, len(data.federation.clients()))
     if devices not in (None, "auto"):
@@ -109,12 +111,12 @@ def _own_bytes() -> int:
     return sum(1024 * int(line.split()[1]) for line in said.splitlines() if line.startswith("RssAnon:"))
 
 
-def engine_on_cpu(model: Algorithm) -> Any:
+def engine_on_cpu(model: "FederatedAlgorithm") -> Any:
     """The engine that would run there."""
-    return model.resolve_engine(torch.device("cpu"))
+    return model.local.resolve_engine(torch.device("cpu"))
 
 
-def arithmetic(model: Algorithm, data: "FederatedDataModule") -> float:
+def arithmetic(model: "FederatedAlgorithm", data: "FederatedDataModule") -> float:
     """Floating-point operations of a round's gradients: those of a sample, forward three times, for each visit.
 
     A count, not a measurement: the number of processes, and with it the last bits of the results, must not depend on

@@ -164,7 +164,7 @@ def _begin_files(
 def _announce(
     config: DictConfig, folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer
 ) -> None:
-    engine = model.resolve_engine(trainer.strategy.root_device)
+    engine = model.local.resolve_engine(trainer.strategy.root_device)
     several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
     if pick_accelerator(config) != config.trainer.get("accelerator", "auto"):
         print("trainer.accelerator: cpu, because a Mac's GPU (mps) has no float64, which scores need", flush=True)
@@ -172,8 +172,8 @@ def _announce(
     n_clients, notes = data.federation.n_clients, data.federation.notes
     if left_out := notes.get("left_out_clients", 0):
         print(f"{n_clients:,} of the data's {n_clients + left_out:,} clients: {notes['why']}", flush=True)
-    for name, store in model.client_stores().items():
-        without = "; local_training.state=restart keeps none" if store is model.kept_momentum else ""
+    for name, store in model.states.stores().items():
+        without = "; local_training.state=restart keeps none" if store is model.local.momentum else ""
         print(f"kept, {name}: {store}{without}", flush=True)
 
 

@@ -41,9 +41,9 @@ def learning_rates(
     found = []
     for part in ("algorithm", "adaptation"):
         name, lr = choices.get(part, "none"), OmegaConf.select(config, f"{part}.client_optimizer.lr")
-        if part == "algorithm" and lr is None and model.uses_client_optimizer:
-            found.append(Rate(name, model.client_optimizer.lr, None))  # the class's own
-        elif lr is not None and (part == "adaptation" or model.uses_client_optimizer):
+        if part == "algorithm" and lr is None and model.facts.uses_client_optimizer:
+            found.append(Rate(name, model.local.optimizer.lr, None))  # the class's own
+        elif lr is not None and (part == "adaptation" or model.facts.uses_client_optimizer):
             found.append(Rate(name, float(lr), _chosen_by(config, part, name, overrides)))
     return found
 

@@ -62,10 +62,10 @@ def _names(model: FederatedAlgorithm, data: FederatedDataModule) -> dict[str, An
     """What results.json says of the run's parts."""
     parts = {"algorithm": model, "adaptation": model.adaptation, "dataset": data, "backbone": model.components[0]}
     names: dict[str, Any] = {group: _shipped(group, part) for group, part in parts.items()}
-    lr, chosen = model.client_optimizer.lr, model.made_with.get("client_optimizer") is not None
+    lr, chosen = model.local.optimizer.lr, model.made_with.get("client_optimizer") is not None
     rate = {"of": names["algorithm"], "rate": lr, "chosen_by": "python" if chosen else None}
     names |= {"experiment": None, "seed": model.seed, "fidelity": None, "command": None, "continued": []}
-    return names | {"learning_rates": [rate] if model.uses_client_optimizer else []}
+    return names | {"learning_rates": [rate] if model.facts.uses_client_optimizer else []}
 
 
 def _shipped(group: str, part: Any) -> str:

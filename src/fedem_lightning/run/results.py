@@ -26,14 +26,14 @@ from fedem_lightning.evaluation.agreement import agreement
 from fedem_lightning.evaluation.components import component_health
 from fedem_lightning.evaluation.privacy import spent
 from fedem_lightning.evaluation.recovery import group_scores, recovery_scores
-from fedem_lightning.evaluation.scores import REFERENCES
+from fedem_lightning.evaluation.scores import REFERENCES, shares_models
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
 from fedem_lightning.run.figures import draw_figures
 from fedem_lightning.run.reproducibility import reproducibility
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
-"""Arrays by file and name, see `Contract.artifacts`."""
+"""Arrays by file and name, see `FederatedAlgorithm.artifacts`."""
 
 SCHEMA_VERSION = 2
 """Of results.json, as results.schema.json describes it; docs/results.md says when it goes up."""
@@ -50,7 +50,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "n_unseen_clients": len(federation.clients(seen=False)),
         "n_scored_clients": int(seen.n_train.count()),
         "n_scored_unseen_clients": int(unseen.n_train.count()),
-        "n_served_models": algorithm.n_served_models,
+        "n_served_models": _n_served_models(algorithm),
         "n_train_samples": int(federation.splits["train"].counts(federation.clients()).sum()),
         **{split: summarize_table(seen, split) for split in SPLITS},
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
@@ -76,15 +76,22 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "data": federation.notes,
         "federation_digest": federation.digest(),
         "engine": {
-            "name": algorithm.engine.name,
-            "block_size": algorithm.engine.block_size,
-            "reason": algorithm.engine.reason,
+            "name": algorithm.local.engine.name,
+            "block_size": algorithm.local.engine.block_size,
+            "reason": algorithm.local.engine.reason,
             "processes": algorithm.trainer.world_size,
         },
         "peak_memory_bytes": _peak_memory(algorithm.device),
         "environment": environment(algorithm.device),
         "reproducibility": reproducibility(algorithm.device),
     }
+
+
+def _n_served_models(algorithm: FederatedAlgorithm) -> int | None:
+    """Number of models of which each client predicts with one; None: clients mix models, or have their own."""
+    m = len(algorithm.components)
+    one_of_them = algorithm.facts.chooses_one or (m == 1 and shares_models(algorithm))
+    return m if algorithm.adaptation is None and one_of_them else None
 
 
 def _reference(seen: pd.DataFrame) -> dict[str, float]:
@@ -131,8 +138,8 @@ def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
     """Compares groups of clients, which receive the same stream or choose the same model, with the true groups."""
     clients = federation.clients()
     groups = algorithm.transmission(clients).stream_of
-    if groups is None and algorithm.group_state is not None and len(algorithm.components) > 1:
-        groups = algorithm.groups_of(clients)
+    if groups is None and algorithm.states.groups is not None and len(algorithm.components) > 1:
+        groups = algorithm.states.groups_of(clients)
     if groups is None or "group" not in federation.truth:
         return {}
     return group_scores(groups.cpu().numpy(), federation.truth["group"][clients.cpu().numpy()])

@@ -55,7 +55,7 @@ def load_clients(path: str | Path, trust: Sequence[str] | str = (), **arguments:
     check_arguments("", load_clients, {"path": path, "trust": trust})
     if (file := clients_file(Path(path).expanduser())) is not None:
         return read_clients(file, [trust] if isinstance(trust, str) else trust, **arguments)
-    return load(path, trust, **arguments).clients_models()
+    return load(path, trust, **arguments).trained_model.clients_models()
 
 
 def checkpoint_of(path: Path) -> Path:

@@ -77,7 +77,7 @@ def origin_of(path: Path, trust: Sequence[str]) -> Origin:
     if (file := clients_file(path)) is not None:
         return _of_file(path.name, file, trust)
     algorithm = load(path, trust)
-    algorithm.check_models_are_here()
+    algorithm.trained_model.check_models_are_here()
     if algorithm.adaptation is not None:
         raise UserError(
             f"{path}: its clients tune their models on their own samples "
@@ -88,7 +88,14 @@ def origin_of(path: Path, trust: Sequence[str]) -> Origin:
     settings, results = (_settings(path), _results(path, rounds)) if path.is_dir() else (None, None)
     if settings is None:
         settings = _shown({"algorithm": recipe_of(algorithm)})
-    return Origin(path.resolve().name, algorithm.clients_models(), type(algorithm).__name__, rounds, settings, results)
+    return Origin(
+        path.resolve().name,
+        algorithm.trained_model.clients_models(),
+        type(algorithm).__name__,
+        rounds,
+        settings,
+        results,
+    )
 
 
 def _of_file(name: str, file: Path, trust: Sequence[str]) -> Origin:

@@ -49,7 +49,7 @@ def personalized(model: FederatedAlgorithm, rows: Rows, codes: np.ndarray) -> Cl
             mine = (rows.client >= chunk.start) & (rows.client < chunk.stop)
             client, split = np.where(mine, rows.client - chunk.start, 0), np.where(mine, codes, -1)
             names = rows.names[chunk.start : chunk.stop]
-            parts.append(model.personalize_many(rows.samples, client, split.astype(np.int64), names))
+            parts.append(model.trained_model.personalize_many(rows.samples, client, split.astype(np.int64), names))
             advance(len(chunk))
     return parts[0] if len(parts) == 1 else _joined(parts, rows.names)
 

@@ -11,6 +11,7 @@ import torch
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
+from fedem_lightning.algorithms.scoring import own_data
 from fedem_lightning.callbacks import RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
@@ -150,9 +151,9 @@ def _quality(model: FederatedAlgorithm, federation: Federation, split: str) -> Q
     assert model.schema is not None
     quality = Quality(model.schema)
     federation = federation.to(model.device)
-    own_data, clients = model.own_data(federation), all_scored_clients(model, federation)
+    own, clients = own_data(model, federation), all_scored_clients(model, federation)
     with progress("predictions of clients", len(clients)) as advance:
-        for block in model.blocks(own_data, clients):
+        for block in model.local.blocks(own, clients):
             personal, scored = model.scored_models(block), federation.block(block.clients, split)
             for piece in scored.pieces() if len(scored.index) else ():
                 quality.add(personal.predict(piece), piece.y())

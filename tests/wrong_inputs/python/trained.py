@@ -62,7 +62,7 @@ def calls() -> Iterator[Call]:
 
 def _clients() -> Calls:
     found: Calls = {f"client/{n}": (functools.partial(_client, value), "client") for n, value in NAMES.items()}
-    models: Callable[[], Any] = lambda: trained().clients_models()  # noqa: E731
+    models: Callable[[], Any] = lambda: trained().trained_model.clients_models()  # noqa: E731
     found |= {f"clients/{n}": (lambda _, v=v: models().model(v), "client") for n, v in NAMES.items()}
     x, y = rows()
     return found | {
@@ -70,7 +70,10 @@ def _clients() -> Calls:
         "client/numpy": (lambda _: trained().client(np.int64(0)), None),
         "clients/0": (lambda _: models().model(0), None),
         "client/of a new model": (lambda _: FedAvg(network(), T).client("0"), "has not been trained"),
-        "clients/of a new model": (lambda _: FedAvg(network(), T).clients_models(), "has not been trained"),
+        "clients/of a new model": (
+            lambda _: FedAvg(network(), T).trained_model.clients_models(),
+            "has not been trained",
+        ),
         "client/tuned": (lambda _: fit(FedAvg(network(), T, adaptation=Finetune())).client("0"), "personalize"),
         "client/called": (lambda _: trained().client("0")(torch.zeros(2, 4)), None),
         "client/trained on": (lambda _: make_trainer(1).fit(trained().client("0"), data()), ""),

@@ -1,6 +1,6 @@
-"""Part of every algorithm: a trained model's use outside of training, by clients' names."""
+"""A trained model: clients by name, and new clients that get a model from their samples."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,29 +10,42 @@ from fedem_lightning.algorithms.growth import federation_of, grown
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.evaluation.scores import all_scored_clients
+from fedem_lightning.evaluation.scores import shares_models
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, joined
-from fedem_lightning.processes import Processes
 from fedem_lightning.settings.check import check_arguments
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
-class ClientPredictions(NamedTuple):
-    """Predictions for the test samples of some clients, sample after sample."""
+class TrainedModel:
+    """The models of an algorithm's clients, outside of training.
 
-    client: np.ndarray  # names, str [n]
-    y: np.ndarray  # labels, as the federation has them
-    prediction: np.ndarray  # probabilities [n, Y], or means [n, k]
+    Args:
+        algorithm: it has been trained, or loaded.
+        schema: what it knows of its federation.
 
+    """
 
-class Deployment:
-    """Models of known and of new clients. `schema` says what the model knows of its federation."""
+    def __init__(self, algorithm: "FederatedAlgorithm", schema: Schema) -> None:
+        self.algorithm, self.schema = algorithm, schema
+        self._guest: FederatedAlgorithm | None = None  # a copy with room for one more client
 
-    schema: Schema | None
-    _guest: Any  # a copy with room for one more client
+    @classmethod
+    def of(cls, algorithm: "FederatedAlgorithm") -> "TrainedModel":
+        """The trained model of an algorithm, the same one until the next round.
+
+        Raises:
+            UserError: the algorithm has not been trained.
+
+        """
+        if algorithm.schema is None:
+            raise UserError("the model has not been trained: it knows no clients; fit or load it first")
+        made: TrainedModel | None = vars(algorithm).get("_trained")
+        if made is None or made.schema is not algorithm.schema or made.algorithm is not algorithm:
+            made = vars(algorithm)["_trained"] = cls(algorithm, algorithm.schema)
+        return made
 
     def client(self, name: str) -> ClientModel:
         """The model of a client that trained, a copy.
@@ -42,7 +55,7 @@ class Deployment:
                 or clients of a deployed run keep their models.
 
         """
-        algorithm, schema = self._trained()
+        algorithm, schema = self.algorithm, self.schema
         t = torch.tensor([schema.trained(name)], device=algorithm.device)
         self.check_models_are_here()
         require(
@@ -55,7 +68,7 @@ class Deployment:
 
     def clients_models(self) -> ClientModels:
         """The models of all clients that trained; UserError as for `client`."""
-        algorithm, schema = self._trained()
+        algorithm, schema = self.algorithm, self.schema
         self.check_models_are_here()
         t = torch.nonzero(schema.seen).squeeze(1)
         require(algorithm.adaptation is None, "clients: they tune their models on their own samples; personalize them")
@@ -65,10 +78,11 @@ class Deployment:
 
     def check_models_are_here(self) -> None:
         """Raises UserError if clients of a deployed run predict with something that stays with them."""
-        algorithm = cast("FederatedAlgorithm", self)
-        theirs = algorithm.adaptation is not None or algorithm.predicts_with_own_state
+        algorithm = self.algorithm
+        facts, kept = algorithm.facts, algorithm.states.stay_with_clients
+        theirs = facts.predicts_with_own_state and (kept or facts.personalizes_seen)
         require(
-            not (algorithm.is_deployed and theirs),
+            not (algorithm.is_deployed and (theirs or algorithm.adaptation is not None)),
             "clients of a deployed run keep their own models: run python -m fedem_lightning.export FOLDER (or predict, "
             "evaluate; in Python load_clients) where the client is, on the folder of its --state",
         )
@@ -87,8 +101,8 @@ class Deployment:
             UserError: the samples have another form, or the method has no model for new clients.
 
         """
-        check_arguments("", Deployment.personalize, {"name": name})
-        _, schema = self._trained()
+        check_arguments("", TrainedModel.personalize, {"name": name})
+        schema = self.schema
         x, labels = schema.x_of(x), schema.labels(y)
         require(len(x) == len(labels), f"y: expected {len(x)} labels, one for each sample, got {len(labels)}")
         everything = np.zeros(len(x), dtype=np.int64)
@@ -108,7 +122,7 @@ class Deployment:
             names: of the clients, [K].
 
         """
-        algorithm, schema = self._trained()
+        algorithm, schema = self.algorithm, self.schema
         clients: list[int] = []
         new: list[str] = []
         for name in names:
@@ -128,39 +142,12 @@ class Deployment:
 
     def _with_room(self, n_more: int) -> "FederatedAlgorithm":
         """A copy with room for new clients. The copy for one client is kept: making it takes longer than using it."""
-        algorithm = cast("FederatedAlgorithm", self)
+        algorithm = self.algorithm
         if n_more != 1:
             return grown(algorithm, n_more)
         if self._guest is None:
-            self.__dict__["_guest"] = grown(algorithm, 1)  # no submodule: it is not part of the state
-        return cast("FederatedAlgorithm", self._guest)
-
-    def _trained(self) -> tuple["FederatedAlgorithm", Schema]:
-        if self.schema is None:
-            raise UserError("the model has not been trained: it knows no clients; fit or load it first")
-        return cast("FederatedAlgorithm", self), self.schema
-
-    def predict_step(self, batch: Federation, batch_idx: int) -> ClientPredictions:
-        """Predictions for the test samples of the scored clients, of this process's share if there are several."""
-        algorithm = cast("FederatedAlgorithm", self)
-        algorithm.prepare_for(batch)
-        own_data = algorithm.own_data(batch)
-        algorithm.personalize_before_scores(batch, own_data)
-        processes = Processes.of(algorithm.trainer)
-        mine = all_scored_clients(algorithm, batch)[processes.rank :: processes.size]
-        names, labels, predictions = [], [], []
-        with torch.inference_mode(False), torch.no_grad():
-            for block in algorithm.blocks(own_data, mine):
-                personal, test = algorithm.scored_models(block), batch.block(block.clients, "test")
-                for piece in test.pieces() if len(test.index) else ():
-                    names += [batch.names[t] for t in block.clients[piece.owner].tolist()]
-                    labels.append(piece.y())
-                    predictions.append(batch.task.answer(personal.predict(piece)))
-        return ClientPredictions(np.array(names), _joined(labels), _joined(predictions))
-
-
-def _joined(parts: list[Tensor]) -> np.ndarray:
-    return torch.cat(parts).cpu().numpy() if parts else np.zeros(0)
+            self._guest = grown(algorithm, 1)
+        return self._guest
 
 
 @torch.no_grad()
@@ -170,15 +157,13 @@ def _personalized(algorithm: "FederatedAlgorithm", federation: Federation, clien
     if algorithm.adaptation is not None:
         algorithm.adaptation.prepare(federation)
     unseen = clients[~federation.seen[clients]]
-    for store in algorithm.client_stores().values():
-        if store.momentum:
-            store.written[unseen] = False  # momentum of the client before
+    algorithm.states.forget_momentum(unseen)
     if len(unseen):
         algorithm.personalize_clients(federation, unseen)
-    if not algorithm.is_adapted and algorithm.shares_models():
+    if algorithm.adaptation is None and shares_models(algorithm):
         return algorithm.personal_models(clients)
     parts: list[OwnModels] = []
-    for block in algorithm.blocks(federation, clients):
+    for block in algorithm.local.blocks(federation, clients):
         models = algorithm.scored_models(block)
         assert not isinstance(models, SharedModels)
         parts.append(models)

@@ -1,6 +1,6 @@
-"""Part of every algorithm: the server's step."""
+"""The server's step: averages, pseudo-gradients and the server optimiser (Reddi et al. 2021)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -10,26 +10,46 @@ from torch import nn
 from fedem_lightning.aggregation import Means, Models
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.frozen import trained_parameters
-from fedem_lightning.protocol import Algorithm
 from fedem_lightning.settings.expected import given
 
 
-class ServerStep:
-    """Averages, pseudo-gradients and the server optimiser (Reddi et al. 2021)."""
+class Server:
+    """The server of a run, which holds the components.
 
-    def take_means(self: Algorithm, means: Means) -> None:
+    Args:
+        components: the shared models.
+        make_optimizer: makes the server optimiser from their parameters.
+        optimizer: gives the optimiser that steps; Lightning counts rounds by its steps.
+
+    Raises:
+        UserError: see `make_server_optimizer`.
+
+    """
+
+    def __init__(
+        self,
+        components: nn.ModuleList,
+        make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+        optimizer: Callable[[], Any],
+    ) -> None:
+        self.components, self.make_optimizer, self.optimizer = components, make_optimizer, optimizer
+        self.new_optimizer()  # says early what is wrong with it
+
+    def new_optimizer(self) -> torch.optim.Optimizer:
+        """The server optimiser of the components, without a state."""
+        return make_server_optimizer(self.make_optimizer, self.components)
+
+    def take_means(self, means: Means) -> None:
         """theta <- server optimiser(theta, theta - mean); with SGD of rate 1 it is the mean, without rounding."""
-        optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)  # configure_optimizers returns one
-        if not takes_plain_averages(optimizer.optimizer):
+        if not takes_plain_averages(self.optimizer().optimizer):
             self.take_buffers(means)
-            return self.server_step(self.pseudo_gradient(means))
+            return self.step(self.pseudo_gradient(means))
         for m, component in enumerate(self.components):
             if means.heard[m]:
                 component.load_state_dict({name: rows[m] for name, rows in means.models.items()}, strict=False)
-        return self.server_step(None)
+        return self.step(None)
 
-    def pseudo_gradient(self: Algorithm, means: Means) -> list[Models | None]:
+    def pseudo_gradient(self, means: Means) -> list[Models | None]:
         """theta - mean for each component, of the parameters that clients send; None: no client sent the component."""
         return [
             {
@@ -42,14 +62,14 @@ class ServerStep:
             for m, component in enumerate(self.components)
         ]
 
-    def take_buffers(self: Algorithm, means: Means) -> None:
+    def take_buffers(self, means: Means) -> None:
         """The components' buffers (BatchNorm's statistics) become their mean."""
         for m, component in enumerate(self.components):
             for name, buffer in component.named_buffers() if means.heard[m] else ():
                 if name in means.models:
                     buffer.copy_(means.models[name][m])
 
-    def server_step(self: Algorithm, gradients: list[Models | None] | None) -> None:
+    def step(self, gradients: list[Models | None] | None = None) -> None:
         """One step of the server optimiser; None leaves a component (or all) as it is.
 
         Every round calls it once: Lightning counts rounds by it (`global_step`).
@@ -58,13 +78,11 @@ class ServerStep:
             gradient = None if gradients is None else gradients[m]
             for name, parameter in trained_parameters(component).items():
                 parameter.grad = None if gradient is None else gradient.get(name)
-        optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)  # configure_optimizers returns one
-        optimizer.step()
+        self.optimizer().step()
 
 
 def make_server_optimizer(
-    maker: Callable[[list[nn.Parameter]], torch.optim.Optimizer], components: nn.ModuleList
+    maker: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer], components: nn.ModuleList
 ) -> torch.optim.Optimizer:
     """The server optimiser of the components.
 

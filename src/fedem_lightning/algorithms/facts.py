@@ -1,0 +1,95 @@
+"""What a method says of itself beside its hooks, and what a class must not lack."""
+
+from dataclasses import dataclass
+
+from fedem_lightning.errors import require
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts of a method, in its class attribute `facts`; a constructor may replace those that depend on options.
+
+    A subclass inherits its parent's, and has to state anew what it changes.
+    """
+
+    released: tuple[str, ...] | None = None
+    """What of clients' data leaves them beside the mean of their updates, in words; None: the method does not say.
+
+    `aggregation=private` adds noise to that mean alone, so it takes methods with () only: what one client's data change
+    in the components, in the server's states and for other clients must come from the mean. Not so is, for example,
+    what `initialize`, `prepare` or `server_update` compute from the federation's samples, or from clients' numbers of
+    samples; nor are cohorts of a method's own. A private state that stays with its client is not released."""
+
+    needs_one_machine: str = ""
+    """Why clients cannot be processes of their own (`deploy`), as the rest of a sentence; empty: they can."""
+
+    uses_server_optimizer: bool = True
+    """Whether a server optimiser other than the plain average (SGD with rate 1, no momentum) is allowed."""
+
+    uses_client_optimizer: bool = True
+    """Whether clients train with `client_optimizer`; False: the method has no learning rate."""
+
+    sends_updates: bool = True
+    """Whether clients send models; False: only the mean is allowed, of whatever else `client_update` may return."""
+
+    samples_by_size: bool = False
+    """Whether clients with more training samples are drawn more often; False: uniformly."""
+
+    personalizes_seen: bool = False
+    """Whether seen clients are personalised again with the newest models before every scoring (HypCluster, Eq. 4)."""
+
+    keeps_state_when_scored: bool = False
+    """Whether seen clients have their state from training again once they were personalised and scored (FedEM's pi)."""
+
+    predicts_with_own_state: bool = True
+    """Whether clients predict with what they keep; False: they only train with it (SCAFFOLD)."""
+
+    chooses_one: bool = False
+    """Whether each client trains, sends and predicts with one of the M components (HypCluster)."""
+
+    score_columns: tuple[str, ...] = ()
+    """Names of the columns of the clients' table that `scored_models` brings."""
+
+
+RENAMED = {
+    "personalize": "personalize_clients",
+    "serving": "personal_models",
+    "mixture": "personal_models",
+    "served_components": "personal_models",
+    "shares_models": "personal_models",
+    "sample_weights": "personal_models",
+    "messages": "transmission",
+    "uploads": "transmission",
+    "streams": "transmission",
+    "stream_of": "transmission",
+    "check_federation": "prepare",
+    "samples_clients": "prepare",
+    "serves_unseen": "prepare",
+    "client_columns": "states.declare",
+    "sized_by_data": "states.declare",
+    "expected_update": "unmoved",
+    "received_models": "unmoved",
+    "cohort": "facts.samples_by_size",
+    "scored_columns": "facts.score_columns",
+    "n_trained_models": "facts.chooses_one",
+    "n_served_models": "facts.chooses_one",
+    **{
+        name: f"facts.{name}"
+        for name in (
+            *("released", "needs_one_machine", "uses_server_optimizer", "uses_client_optimizer", "sends_updates"),
+            *("personalizes_seen", "predicts_with_own_state"),
+        )
+    },
+}
+"""Hooks of earlier versions and their replacements."""
+
+
+def check_class(kind: type) -> None:
+    """Raises UserError if a class lacks a hook or defines an old one, never called; a LightningModule is no ABC."""
+    for name in (name for base in kind.__mro__ if not base.__module__.startswith("fedem_") for name in vars(base)):
+        require(
+            name not in RENAMED, f"{kind.__name__} defines {name}, which is now {RENAMED.get(name)}: see CHANGELOG.md"
+        )
+    for name in dir(kind):
+        abstract = getattr(getattr(kind, name), "__isabstractmethod__", False)
+        require(not abstract, f"{kind.__name__} does not define {name}, see docs/adding_an_algorithm.md")

@@ -1,0 +1,113 @@
+"""What a fit checks, plans and logs around its rounds."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pytorch_lightning.plugins.io import TorchCheckpointIO
+from pytorch_lightning.utilities import rank_zero_only
+
+from fedem_lightning.algorithms.checkpoints import CheckpointReader
+from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits, check_trains
+from fedem_lightning.algorithms.server import check_optimizers
+from fedem_lightning.algorithms.trainer_options import check_trainer
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.errors import require
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+def check_start(algorithm: "FederatedAlgorithm") -> None:
+    """Refuses a Trainer, or its data, whose options have no meaning here; its checkpoints are read without pickle."""
+    trainer, private = algorithm.trainer, algorithm.aggregation.samples_independently
+    check_trainer(trainer, algorithm.local.optimizer.schedule, private)
+    vars(rank_zero_only)["rank"] = trainer.global_rank  # Lightning's guess, RANK, may be another launch's
+    check_data(trainer)
+    compiled = getattr(algorithm, "_compiler_ctx", None) is not None
+    require(not compiled, "torch.compile: a step of the model is a whole round; compile the backbone instead")
+    if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # nobody chose another
+        trainer.strategy.checkpoint_io = CheckpointReader()
+
+
+def plan(algorithm: "FederatedAlgorithm") -> None:
+    """Plans the rounds of a fit, and says so where nobody has chosen the learning rate."""
+    local, statistics = algorithm.local, algorithm.statistics
+    check_optimizers(algorithm.trainer, algorithm.components)
+    algorithm.train()  # as Lightning expects; an earlier round or evaluation may have left them in eval mode
+    engine = local.resolve_engine(algorithm.device)  # copies the networks, before a profiler adds hooks to them
+    if local.engine_gave_up:
+        engine.give_up()
+    statistics.plan(algorithm.trainer.max_epochs or 0)
+    chosen = algorithm.made_with.get("client_optimizer") is not None
+    if algorithm.facts.uses_client_optimizer and not chosen and not statistics.rounds:
+        rank_zero_only(print)(
+            f"learning rate {local.optimizer.lr:g}, the default, nobody chose it for these data; "
+            "client_optimizer=ClientSGD(lr=...) sets another"
+        )
+
+
+def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+    """Prepares the algorithm for rounds and scores on this federation.
+
+    Raises:
+        UserError: the model was made for another federation, or the algorithm is not defined for this one.
+
+    """
+    check_capabilities(algorithm, federation)
+    algorithm.prepare(federation)
+    if algorithm.adaptation is not None:
+        algorithm.adaptation.prepare(federation)
+        algorithm.adaptation.check_network(algorithm.components[0])
+    if algorithm.remote is None:  # else every client checks it
+        check_fit(algorithm.components[0], federation)
+    if algorithm.schema is None:
+        algorithm.schema = Schema.of(federation)
+
+
+def begin(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+    """Prepares for the federation before its first round here; UserError if the model was trained on another one."""
+    vars(algorithm).pop("_trained", None)  # it has the state of an earlier round
+    if federation is algorithm._prepared:
+        return
+    prepare(algorithm, federation)
+    require(
+        algorithm.federation_digest is None or federation.has_digest(algorithm.federation_digest),
+        "model: it was trained on another federation (other x or labels, partition, split or seed)",
+    )
+    if algorithm.remote is None and not algorithm.statistics.rounds:  # a model that has been trained may go on
+        outputs = check_fit(algorithm.components[0], federation)
+        check_trains(outputs)
+        check_logits(outputs, federation.task)
+    algorithm.federation_digest, algorithm._prepared = federation.digest(), federation
+    algorithm.schema = Schema.of(federation)
+
+
+def mixture_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
+    """Mixture weights of the clients that train, for methods that have `pi`, T x M; else none.
+
+    Returns:
+        pi/mean_0, pi/mean_1, ...: the mean weight of each component; pi/entropy: the mean of -sum pi ln pi, in nats.
+
+    """
+    pi = algorithm.known_pi
+    if pi is None:
+        return {}
+    weights = pi[federation.clients()].double()  # [C, M]
+    means = {f"pi/mean_{m}": float(mean) for m, mean in enumerate(weights.mean(dim=0))}
+    return means | {"pi/entropy": float(torch.special.entr(weights).sum(dim=1).mean())}
+
+
+def log(algorithm: "FederatedAlgorithm", metrics: dict[str, float]) -> None:
+    """Logs metrics by the number of rounds."""
+    trainer = algorithm.trainer
+    if trainer.state.fn == "fit":  # loggers use the metric called "step" as x-axis: rounds
+        if not trainer.sanity_checking:
+            algorithm.curves.setdefault(algorithm.statistics.rounds, {}).update(metrics)
+        metrics = metrics | {"step": float(algorithm.statistics.rounds)}
+    options: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1}
+    options["sync_dist"] = trainer.world_size > 1
+    algorithm.log_dict(metrics, **options)
+    if trainer.state.fn == "fit":  # names that callbacks may monitor and put into file names
+        scores = {name.replace("/", "_"): value for name, value in metrics.items() if "/" in name}
+        algorithm.log_dict(scores, logger=False, **options)

@@ -1,0 +1,123 @@
+"""Scores and predictions in Lightning's steps: clients are personalised, scored, and left as they were."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedem_lightning.algorithms.checks import check_finite_models
+from fedem_lightning.algorithms.fitting import log, mixture_metrics, prepare
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.evaluation.scores import (
+    all_scored_clients,
+    client_table,
+    curve_metrics,
+    final_metrics,
+    scored_clients,
+)
+from fedem_lightning.processes import Processes
+from fedem_lightning.randomness import keyed_streams
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+class ClientPredictions(NamedTuple):
+    """Predictions for the test samples of some clients, sample after sample."""
+
+    client: np.ndarray  # names, str [n]
+    y: np.ndarray  # labels, as the federation has them
+    prediction: np.ndarray  # probabilities [n, Y], or means [n, k]
+
+
+def validate(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+    """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
+    prepare(algorithm, federation)
+    check_finite_models(algorithm)
+    training = algorithm.trainer.state.fn == "fit"
+    with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds), _left(algorithm, federation):
+        if algorithm.facts.personalizes_seen:
+            _personalize(algorithm, federation, scored_clients(algorithm, federation))
+        metrics = curve_metrics(algorithm, federation, SPLITS if training else ("train", "val"))
+        shown = metrics | mixture_metrics(algorithm, federation) if training else metrics
+    log(algorithm, shown)
+
+
+def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+    """Personalises the unseen clients, scores all clients on every split; fills the clients' table and the rest."""
+    prepare(algorithm, federation)
+    check_finite_models(algorithm)
+    with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds), _left(algorithm, federation):
+        found = client_table(algorithm, federation, personalized(algorithm, federation))
+    algorithm.clients, algorithm.test_samples, algorithm.class_scores = found
+    log(algorithm, final_metrics(algorithm.clients))
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def predict(algorithm: "FederatedAlgorithm", federation: Federation) -> ClientPredictions:
+    """Predictions for the test samples of the scored clients, of this process's share if there are several."""
+    prepare(algorithm, federation)
+    processes, task = Processes.of(algorithm.trainer), federation.task
+    names, labels, predictions = [], [], []
+    with _left(algorithm, federation):
+        own = personalized(algorithm, federation)
+        mine = all_scored_clients(algorithm, federation)[processes.rank :: processes.size]
+        for block in algorithm.local.blocks(own, mine):
+            personal, test = algorithm.scored_models(block), federation.block(block.clients, "test")
+            for piece in test.pieces() if len(test.index) else ():
+                names += [federation.names[t] for t in block.clients[piece.owner].tolist()]
+                labels.append(piece.y())
+                predictions.append(task.answer(personal.predict(piece)))
+    return ClientPredictions(np.array(names), _joined(labels), _joined(predictions))
+
+
+def _joined(parts: list[Tensor]) -> np.ndarray:
+    return torch.cat(parts).cpu().numpy() if parts else np.zeros(0)
+
+
+def own_data(algorithm: "FederatedAlgorithm", federation: Federation) -> Federation:
+    """The federation in which unseen clients have the share of their training samples that they may use."""
+    part = algorithm.personalize_fraction
+    return federation if part == 1 else federation.with_part(federation.clients(seen=False), part, algorithm.seed)
+
+
+def personalized(algorithm: "FederatedAlgorithm", federation: Federation) -> Federation:
+    """Personalises unseen clients on their `own_data`, which it returns, and seen ones where the method does so."""
+    unseen, own = scored_clients(algorithm, federation, seen=False), own_data(algorithm, federation)
+    if algorithm.facts.personalizes_seen:  # an adaptation may need the groups of all clients
+        everyone = algorithm.adaptation is not None
+        _personalize(algorithm, federation, federation.clients() if everyone else scored_clients(algorithm, federation))
+    algorithm.states.forget_momentum(unseen)
+    _personalize(algorithm, own, unseen)
+    return own
+
+
+def _personalize(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> None:
+    """Each process personalises its share of the clients; then all processes exchange the client state."""
+    if not len(clients) or algorithm.remote is not None:  # remote clients personalise themselves
+        return
+    processes = Processes.of(algorithm.trainer)
+    shares = [clients[rank :: processes.size] for rank in range(processes.size)]
+    with torch.inference_mode(False), torch.no_grad():
+        if len(mine := shares[processes.rank]):
+            algorithm.local.observer.begin("personalizing", len(mine))
+            algorithm.personalize_clients(federation, mine)
+        processes.exchange_rows(algorithm.states.rows(), shares)
+
+
+@contextmanager
+def _left(algorithm: "FederatedAlgorithm", federation: Federation) -> Iterator[None]:
+    """Seen clients have afterwards the state with which they train, where a method says so."""
+    facts = algorithm.facts
+    if not (facts.personalizes_seen and facts.keeps_state_when_scored):
+        yield
+        return
+    with torch.inference_mode(False):
+        put_back = algorithm.states.remember(federation.clients(), stores=False)
+    yield
+    put_back()

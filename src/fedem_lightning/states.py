@@ -1,0 +1,167 @@
+"""The state of clients and server: each tensor is declared once, with its owner, its axis of clients and its columns.
+
+Checkpoints, the exchange between processes, clients that are processes of their own, models with room for new clients
+and the clients' table follow from the declaration.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.models.client_store import ClientStore, Owner
+
+Columns = str | tuple[str, ...] | Callable[[Tensor], Mapping[str, Tensor]] | None
+"""Columns of the clients' table: "alpha" for rows [T]; "pi_{m}" or a tuple of names for rows [T, M]; or a function that
+makes columns, each [T], of the rows."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of a tensor."""
+
+    owner: Owner
+    client_axis: int | None  # along which clients lie; None: it is not about single clients
+    columns: Columns = None
+
+    @property
+    def is_clients(self) -> bool:
+        """Whether clients compute it."""
+        return self.owner in (Owner.CLIENT, Owner.REPORTED)
+
+
+class States:
+    """The declared buffers of a module, and its client stores, which declare themselves.
+
+    Args:
+        module: its buffers hold the tensors, under the names in its `state_dict`.
+
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.declared: dict[str, State] = {}
+        self.groups: str | None = None  # name of the tensor that holds each client's group
+        self.sized_by_data: set[str] = set()  # tensors whose shapes are known from the first round on only
+        module.register_load_state_dict_pre_hook(_size_as_saved)
+
+    def declare(
+        self,
+        name: str,
+        tensor: Tensor,
+        owner: Owner,
+        columns: Columns = None,
+        client_axis: int | None = None,
+        groups: bool = False,
+        persistent: bool = True,
+    ) -> None:
+        """Makes a buffer of the module.
+
+        Args:
+            name: of the buffer.
+            tensor: initial values; an empty tensor takes its size from the data, or from a checkpoint.
+            owner: whose it is.
+            columns: of the clients' table; the tensor is [T, ...] then.
+            client_axis: the axis along which clients lie, T long; it is 0 for what clients own, and for columns. None:
+                the tensor is not about single clients.
+            groups: whether it is each client's group, int64 [T].
+            persistent: whether checkpoints hold it.
+
+        """
+        self.module.register_buffer(name, tensor, persistent)
+        state = State(owner, client_axis, columns)
+        if client_axis is None and (state.is_clients or columns is not None):
+            state = State(owner, 0, columns)
+        self.declared[name] = state
+        if not tensor.numel():
+            self.sized_by_data.add(name)
+        if groups:
+            self.groups = name
+
+    def stores(self) -> dict[str, ClientStore]:
+        """The stores of whole models, by name."""
+        return {name: module for name, module in self.module.named_modules() if isinstance(module, ClientStore)}
+
+    def all(self) -> dict[str, State]:
+        """Every declared tensor and those of the stores, by their names in the `state_dict`."""
+        found = dict(self.declared)
+        for name, store in self.stores().items():
+            row = State(store.owner, 0 if store.of_clients else None)
+            parts = ["written", *(f"rows_{i}" for i in range(len(store.names)))]
+            found |= {f"{name}.{part}": row for part in parts}
+        return found
+
+    def of(self, *owners: Owner) -> dict[str, Tensor]:
+        """The declared tensors of these owners, without stores."""
+        return {name: self.module.get_buffer(name) for name, s in self.declared.items() if s.owner in owners}
+
+    def rows(self, stores: bool = True) -> Iterator[Tensor]:
+        """All tensors [T, ...] with a row for each client, which the process of that client computes."""
+        for name, state in self.declared.items():
+            if state.client_axis == 0:
+                yield self.module.get_buffer(name)
+        for store in self.stores().values() if stores else ():
+            if store.of_clients:
+                yield from store.tensors()
+
+    @property
+    def stay_with_clients(self) -> bool:
+        """Whether clients keep anything but momentum to themselves."""
+        stores = [s for s in self.stores().values() if s.owner is Owner.CLIENT and s.of_clients and s.names]
+        return any(s.is_clients for s in self.declared.values()) or not all(store.momentum for store in stores)
+
+    def remember(self, clients: Tensor, stores: bool = True) -> Callable[[], None]:
+        """Copies the clients' rows (int64 [C]), of stores too or not; the function returned puts them back."""
+        buffers = {name: self.module.get_buffer(name) for name, s in self.declared.items() if s.is_clients}
+        before = [(tensor, clients.to(tensor.device)) for tensor in self.rows(stores)]
+        kept = [tensor.index_select(0, where) for tensor, where in before]
+
+        @torch.no_grad()
+        def put_back() -> None:
+            for name, tensor in buffers.items():
+                if self.module.get_buffer(name).shape != tensor.shape:  # it has taken its size from the data since
+                    setattr(self.module, name, tensor)
+            for tensor, (_, where), rows in zip(self.rows(stores), before, kept, strict=True):
+                tensor[where] = rows
+
+        return put_back
+
+    def forget_momentum(self, clients: Tensor) -> None:
+        """The clients (int64 [C]) start without momentum: that of an earlier client, or of an earlier test."""
+        for store in self.stores().values():
+            if store.momentum:
+                store.written[clients] = False
+
+    def columns(self, with_clients: bool = True) -> dict[str, np.ndarray]:
+        """The declared columns of the clients' table, each [T]; of what clients own only `with_clients`."""
+        columns: dict[str, Tensor] = {}
+        for name, state in sorted(self.declared.items(), key=lambda item: not item[1].is_clients):
+            rows = self.module.get_buffer(name)
+            match state.columns:
+                case None:
+                    continue
+                case _ if state.is_clients and not with_clients:
+                    continue
+                case tuple() as names:
+                    columns |= dict(zip(names, rows.T, strict=True))
+                case str(text) if rows.ndim == 2:
+                    columns |= {text.format(m=m): column for m, column in enumerate(rows.T)}
+                case str(text):
+                    columns[text] = rows
+                case make:
+                    columns |= make(rows)
+        return {name: column.cpu().numpy() for name, column in columns.items()}
+
+    def groups_of(self, clients: Tensor) -> Tensor:
+        """The group of each of the clients [C], int64 [C]; all zeros if there are no groups."""
+        return torch.zeros_like(clients) if self.groups is None else self.module.get_buffer(self.groups)[clients]
+
+
+def _size_as_saved(module: nn.Module, saved: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """A pre-hook of `load_state_dict`: buffers sized by data take the shapes of a checkpoint."""
+    states = getattr(module, "states", None)
+    for name in states.sized_by_data if isinstance(states, States) else ():
+        if prefix + name in saved:
+            setattr(module, name, getattr(module, name).new_zeros(saved[prefix + name].shape))
