@@ -28,7 +28,7 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
-from fedem_lightning.adaptation.selection import selection_losses
+from fedem_lightning.adaptation.base import selection_losses
 from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.algorithms.client_gradients import gradients
 from fedem_lightning.data.splits import SPLITS, split_samples

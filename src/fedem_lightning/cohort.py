@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedem_lightning.aggregation import Sampling
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, generator, secret_uniforms
@@ -25,6 +26,12 @@ def draw_cohort(algorithm: "FederatedAlgorithm", federation: Federation, round_:
     if algorithm.remote is not None and not algorithm.cohort_secret:  # clients are sent the seed
         algorithm.cohort_secret = secrets.token_hex(32)
     return sample_independently(clients, share, seed, round_, algorithm.cohort_secret)
+
+
+def sampling_of(algorithm: "FederatedAlgorithm", n_clients: int, rounds: int) -> Sampling:
+    """How n_clients clients take part in a number of rounds."""
+    size = expected_size(algorithm.participation, n_clients)
+    return Sampling(size / n_clients, size, rounds, algorithm.remote is not None)
 
 
 def sample_cohort(

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
-from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import dropout_keys
+from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive

@@ -3,23 +3,23 @@
 `FederatedAlgorithm.training_step` runs it once an epoch: an epoch is a round.
 """
 
+import functools
 import time
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Collector, Means, PrivateMean
+from fedem_lightning.aggregation import Collector, Means, RoundContext
 from fedem_lightning.client_updates import ClientUpdates, UpdateSource
-from fedem_lightning.cohort import draw_cohort, expected_size
+from fedem_lightning.cohort import draw_cohort, sampling_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import NoUpdateLeft, UserError
-from fedem_lightning.evaluation.privacy import choose_noise
 from fedem_lightning.history import Round, RoundMetrics
 from fedem_lightning.models.components import model_state
-from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
+from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.network import Clocks, Traffic, Transmission
 from fedem_lightning.processes import Processes
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, TOO_LONG, Rejection, summarised
@@ -88,8 +88,12 @@ def train_clients(
     mine = shares[processes.rank]
     algorithm.local.observer.begin("clients", len(mine))
     parameters, faults = set(trained_parameters(algorithm.components[0])), algorithm.faults
-    facts = facts_of(algorithm, federation, round_)
-    collector, algorithm.round_metrics = algorithm.aggregation.begin(cohort, parameters, **facts), RoundMetrics()
+    sampling = sampling_of(algorithm, len(federation.clients()), algorithm.statistics.planned_rounds)
+    algorithm.aggregation.plan(sampling)
+    received_by_all = functools.partial(received_models, algorithm, federation.clients()[:1])
+    key = (algorithm.seed, round_) if algorithm.remote is None else None  # a deployment's noise has none
+    context = RoundContext(cohort, parameters, received_by_all, sampling, key)
+    collector, algorithm.round_metrics = algorithm.aggregation.begin(context), RoundMetrics()
     remote = algorithm.remote
     source = ClientUpdates(algorithm, round_) if remote is None else remote.begin(algorithm, round_)
     for clients, update in source.updates(federation, mine):
@@ -110,21 +114,6 @@ def train_clients(
         where = f"in round {round_ + 1} the mean of the updates overflows"
         raise UserError(f"training diverged: {where}; {_lower(algorithm)}")
     return means, rejections
-
-
-def facts_of(algorithm: "FederatedAlgorithm", federation: Federation, round_: int) -> dict[str, Any]:
-    """What a rule for independent cohorts needs to know of the round; a deployment's noise has no key."""
-    rule, n_clients = algorithm.aggregation, len(federation.clients())
-    if not rule.samples_independently:
-        return {}
-    expected = expected_size(algorithm.participation, n_clients)
-    if isinstance(rule, PrivateMean):
-        choose_noise(rule, expected / n_clients, expected, algorithm.statistics.planned_rounds)
-    return {
-        "received": received_models(algorithm, federation.clients()[:1]),
-        "expected": expected,
-        "key": (algorithm.seed, round_) if algorithm.remote is None else None,
-    }
 
 
 def _meet(algorithm: "FederatedAlgorithm", collector: Collector, processes: Processes) -> list[Rejection]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require
-from fedem_lightning.models.frozen import trained_parameters
+from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, fold
 

@@ -43,7 +43,7 @@ def served(model: FederatedAlgorithm) -> torch.Tensor:
 def test_a_limit_that_nobody_reaches_changes_nothing(row: Row) -> None:
     data = row.data(sizes=SIZES)
     limited = row.model(data, aggregation=Mean(1e9))
-    if not limited.sends_updates:
+    if not limited.facts.sends_updates:
         message = f"aggregation: {row.kind.__name__} has no server that averages clients' models"
         with pytest.raises(UserError, match=message):
             train(limited, data, 1)

@@ -19,31 +19,45 @@ from fedem_lightning import (
     ClientSGD,
     FedAvg,
     FedEM,
+    FederatedAlgorithm,
     FederatedDataModule,
     NoAnswer,
     PrivateMean,
     ShiftedExponentialNetwork,
     UserError,
 )
-from fedem_lightning.aggregation import Sent
+from fedem_lightning.aggregation import RoundContext, Sampling, Sent, accountant
+from fedem_lightning.aggregation.accountant import MOST_NOISE, epsilon_of, noise_for
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.cohort import sample_independently
-from fedem_lightning.evaluation import accountant
-from fedem_lightning.evaluation.accountant import MOST_NOISE, epsilon_of, noise_for
-from fedem_lightning.evaluation.privacy import choose_noise, plan_privacy, spent
+from fedem_lightning.cohort import sample_independently, sampling_of
 from fedem_lightning.randomness import SystemNoise, secret_uniforms
 from fedem_lightning.run.summary import _privacy_lines
 from helpers.conformance import Noisy
 from helpers.federations import make_data, make_model, make_trainer, parameters
 
 RNG = np.random.default_rng(0)
+
+
+def spent(rule: PrivateMean, *sampling: Any) -> dict[str, Any]:
+    found: dict[str, Any] = rule.report(Sampling(*sampling))["privacy"]
+    return found
+
+
+def planned(model: FederatedAlgorithm, rounds: int) -> dict[str, Any]:
+    sampling = sampling_of(model, model.n_clients, rounds)
+    model.aggregation.plan(sampling)
+    return model.aggregation.report(sampling)
+
+
 THETA = {"a": RNG.normal(size=(2, 3)), "b": RNG.normal(size=(2, 2, 2))}  # M = 2 components
 SENT = {name: theta + 0.3 * RNG.normal(size=(5, *theta.shape)) for name, theta in THETA.items()}  # 5 clients
 
 
 def collected(rule: PrivateMean, expected: float = 4.0, key: Any = (0, 0), parts: int = 1) -> Any:
     received = {name: torch.tensor(theta).unsqueeze(0) for name, theta in THETA.items()}
-    collector = rule.begin(torch.arange(5), list(THETA), received=received, expected=expected, key=key)
+    collector = rule.begin(
+        RoundContext(torch.arange(5), list(THETA), lambda: received, Sampling(1.0, expected, 3), key)
+    )
     for rows in torch.arange(5).chunk(parts):
         models = {name: torch.tensor(sent)[rows] for name, sent in SENT.items()}
         start = {name: t.expand(len(rows), *t.shape[1:]) for name, t in received.items()}
@@ -114,7 +128,9 @@ def test_the_clip_follows_a_quantile() -> None:
 def released(rule: PrivateMean, left_out: int | None, expected: float) -> tuple[np.ndarray, float]:
     """What a round tells: the sum of clipped updates over S, and the number of short ones, read from the next S."""
     received = {name: torch.tensor(theta).unsqueeze(0) for name, theta in THETA.items()}
-    collector = rule.begin(torch.arange(5), list(THETA), received=received, expected=expected, key=(0, 0))
+    collector = rule.begin(
+        RoundContext(torch.arange(5), list(THETA), lambda: received, Sampling(1.0, expected, 3), (0, 0))
+    )
     clip, rows = float(rule.length), torch.tensor([t for t in range(5) if t != left_out])
     start = {name: t.expand(len(rows), *t.shape[1:]) for name, t in received.items()}
     models = {name: torch.tensor(sent)[rows] for name, sent in SENT.items()}
@@ -167,7 +183,7 @@ def test_epsilon_of_one_subsampled_mechanism_is_that_of_the_integral(z: float, q
 def test_an_update_that_is_not_finite_counts_as_none() -> None:
     rule = PrivateMean(noise_multiplier=0.0, clip=1e6)
     received = {"a": torch.zeros(1, 1, 2)}
-    collector = rule.begin(torch.arange(2), ["a"], received=received, expected=2.0, key=None)
+    collector = rule.begin(RoundContext(torch.arange(2), ["a"], lambda: received, Sampling(1.0, 2.0, 3)))
     models = {"a": torch.tensor([[[1.0, 1.0]], [[torch.nan, 0.0]]])}
     finite = collector.add(Sent(models, torch.ones(2)), torch.arange(2), {"a": torch.zeros(2, 1, 2)})
     assert finite.tolist() == [True, False]
@@ -202,19 +218,19 @@ def test_epsilon_of_one_gaussian_mechanism_is_the_analytic_one() -> None:
 
 def test_what_a_run_has_spent_is_for_the_federation_that_the_noise_is_for() -> None:
     rule = PrivateMean(noise_multiplier=1.0, cohort=1000.0)
-    found = spent(rule, 0.1, 200, rounds=10)
+    found = spent(rule, 0.1, 20.0, 10)
     assert (found["n_clients"], found["sampling"]) == (10_000, 0.1)
     assert found["epsilon"] == pytest.approx(epsilon_of(1.0, 0.1, 10, 1e-6).value)
-    assert spent(PrivateMean(noise_multiplier=0.0), 1.0, 4, rounds=3)["epsilon"] is None
+    assert spent(PrivateMean(noise_multiplier=0.0), 1.0, 4.0, 3)["epsilon"] is None
 
 
 def test_the_number_stands_with_its_assumptions() -> None:
-    here, there = (spent(PrivateMean(), 0.5, 4, 3, deployed)["assumptions"] for deployed in (False, True))
+    here, there = (spent(PrivateMean(), 0.5, 2.0, 3, deployed)["assumptions"] for deployed in (False, True))
     assert "the seed" in here[0]
     assert "not cryptographic" in here[0]
     assert "secret" in there[0]
     assert here[1:] == there[1:]
-    results = {"privacy": spent(PrivateMean(), 0.5, 4, 3), "n_clients": 4}
+    results = {"privacy": spent(PrivateMean(), 0.5, 2.0, 3), "n_clients": 4}
     (line,) = _privacy_lines(results)
     assert re.fullmatch(r"privacy of a client: epsilon [\d.]+ at delta 1e-06, if nobody.*", line)
 
@@ -247,7 +263,9 @@ def test_without_noise_and_clipping_it_is_the_plain_mean_of_equal_clients(kind: 
 
 @pytest.mark.parametrize("kind", [FedEM, L2SGD])
 def test_a_round_without_a_client_adds_noise_alone(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kind, "cohort", lambda self, federation, round_: federation.clients()[: 4 * (round_ == 1)])
+    monkeypatch.setattr(
+        "fedem_lightning.round.draw_cohort", lambda self, federation, round_: federation.clients()[: 4 * (round_ == 1)]
+    )
     options = {"probability": 0.2} if kind is L2SGD else {}
     data, rule = make_data(), PrivateMean(noise_multiplier=1.0, clip=0.3, quantile=0.5)
     networks = {"uplink": ShiftedExponentialNetwork(rho=2.0, t_min=0.0, mu=1.0)}
@@ -311,12 +329,12 @@ def test_the_noise_is_chosen_so_that_the_planned_rounds_spend_epsilon(quantile: 
     data = make_data(sizes=(10,) * 20)
     rule = PrivateMean(epsilon=3.0, delta=1e-4, quantile=quantile)
     model = trained(FedAvg, rule, data, participation=0.5)
-    found = spent(rule, 0.5, 20, rounds=3)
+    found = spent(rule, 0.5, 10.0, 3)
     assert found["epsilon"] == pytest.approx(3.0, rel=0.01)
     assert found["noise_multiplier"] == pytest.approx(float(model.state_dict()["aggregation.z"]))
     again = PrivateMean(epsilon=3.0, delta=1e-4)
     again.z.fill_(0.7)  # as a checkpoint has it
-    choose_noise(again, 0.5, 10.0, 100)
+    again.plan(Sampling(0.5, 10.0, 100))
     assert float(again.z) == 0.7
 
 
@@ -402,14 +420,13 @@ def test_the_exact_epsilon_is_that_of_all_rounds_together() -> None:
 
 def test_the_planned_rounds_are_accounted_for_before_training() -> None:
     model = make_model(FedAvg, make_data(), aggregation=PrivateMean(epsilon=3.0), participation=0.5)
-    found = plan_privacy(model, 4, 7)
-    assert found is not None
+    found = planned(model, 7)["privacy"]
     assert found["epsilon"] == pytest.approx(3.0, rel=1e-3)
     assert found["noise_multiplier"] == float(model.aggregation.z)
-    assert plan_privacy(make_model(FedAvg, make_data()), 4, 7) is None
+    assert planned(make_model(FedAvg, make_data()), 7) == {}
     rule = PrivateMean(epsilon=0.1, quantile=0.5, count_noise=0.01)
     with pytest.raises(UserError, match=r"^aggregation.count_noise: "):
-        plan_privacy(make_model(FedAvg, make_data(), aggregation=rule), 4, 7)
+        planned(make_model(FedAvg, make_data(), aggregation=rule), 7)
 
 
 @pytest.mark.parametrize("q", [0.1, 1.0])
@@ -436,7 +453,7 @@ def test_an_accountant_that_fails_costs_no_results(monkeypatch: pytest.MonkeyPat
 
     accountant.epsilon_of.cache_clear()
     monkeypatch.setattr(accountant, "_accountant", broken)
-    found = spent(PrivateMean(), 0.5, 4, 3)
+    found = spent(PrivateMean(), 0.5, 2.0, 3)
     accountant.epsilon_of.cache_clear()
     assert (found["epsilon"], found["accountant"]) == (epsilon_of(1.0, 1.0, 3, 1e-6).value, "Gaussian")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedem_lightning import Aggregation, Mean, Median, MultiKrum, NormClipping, TrimmedMean, UserError
-from fedem_lightning.aggregation import Means, Sent, WeightedMean, make_aggregation
+from fedem_lightning.aggregation import Means, RoundContext, Sent, WeightedMean, make_aggregation
 from fedem_lightning.processes import Processes
 
 N, M = 7, 2
@@ -25,7 +25,7 @@ def updates(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def combined(rule: Aggregation, models: np.ndarray, received: np.ndarray, blocks: int = 3, **more: Any) -> Means:
     """What the rule makes of the models, which arrive in blocks."""
     cohort = torch.arange(len(models)) * 2 + 1
-    collector = rule.begin(cohort, ["weight"])
+    collector = rule.begin(RoundContext(cohort, ["weight"]))
     given = {"weights": torch.from_numpy(COUNTS[: len(models)]), **more}
     for part in torch.arange(len(models)).tensor_split(blocks):
         of_block: dict[str, Any] = {k: v[part] if isinstance(v, torch.Tensor) else v for k, v in given.items()}
@@ -175,7 +175,7 @@ def test_extras_are_combined_too_and_counters_take_the_largest() -> None:
     found = combined(Median(), models, received, extras={"losses": torch.from_numpy(losses)})
     np.testing.assert_allclose(found.extras["losses"][0], np.median(losses, axis=0))
     for rule in (Median(), NormClipping()):
-        collector = rule.begin(torch.arange(3), ["weight"])
+        collector = rule.begin(RoundContext(torch.arange(3), ["weight"]))
         counter = torch.tensor([[4], [9], [6]])
         stack = torch.zeros(3, 1, 2)
         collector.add(Sent({"weight": stack, "n": counter}, torch.ones(3)), torch.arange(3), {"weight": stack})
@@ -204,7 +204,7 @@ def test_updates_that_are_not_finite_are_left_out(rule: Aggregation) -> None:
 def test_an_update_that_is_far_too_long_is_left_out_and_named() -> None:
     models, received = updates()
     models[4] = received[4] + 1e4 * (models[4] - received[4])
-    collector = Mean(max_norm_ratio=100.0).begin(torch.arange(N), ["weight"])
+    collector = Mean(max_norm_ratio=100.0).begin(RoundContext(torch.arange(N), ["weight"]))
     sent = Sent({"weight": torch.from_numpy(models)}, torch.from_numpy(COUNTS))
     collector.add(sent, torch.arange(N), {"weight": torch.from_numpy(received)})
     assert collector.reduce(Processes()).tolist() == [4]
@@ -223,7 +223,7 @@ def test_the_order_of_clients_and_the_blocks_do_not_matter() -> None:
 
 
 def test_a_cohort_without_updates_has_no_average() -> None:
-    collector = Median().begin(torch.arange(2), ["weight"])
+    collector = Median().begin(RoundContext(torch.arange(2), ["weight"]))
     assert collector.reduce(Processes()).tolist() == []
     assert collector.compute() is None
     stack = torch.full((2, 1, 3), torch.nan)
@@ -234,7 +234,7 @@ def test_a_cohort_without_updates_has_no_average() -> None:
 
 
 def test_the_plain_mean_keeps_no_updates() -> None:
-    assert type(Mean().begin(torch.arange(3), ["weight"])) is WeightedMean
+    assert type(Mean().begin(RoundContext(torch.arange(3), ["weight"]))) is WeightedMean
     assert Mean().is_plain
     assert not Mean(2.0).is_plain
     assert not Median().is_plain

@@ -26,9 +26,8 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.algorithms.partial_averaging import PartialAveraging
-from fedem_lightning.models.body_head import split_body_head
 from fedem_lightning.models.components import model_state
-from fedem_lightning.models.normalization import normalization_tensors
+from fedem_lightning.models.parts import normalization_tensors, split_body_head
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 SGD: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3, momentum=0.9), "participation": 0.5}

@@ -23,7 +23,7 @@ from fedem_lightning.data.one_client import load_client
 from fedem_lightning.data.sources import read
 from fedem_lightning.deploy.node import NEWEST, Node
 from fedem_lightning.deploy.wire import Parcel
-from fedem_lightning.network.devices import DeviceNetwork
+from fedem_lightning.network.networks import DeviceNetwork
 from fedem_lightning.records.configs import read_yaml
 from fedem_lightning.records.files import regular
 from fedem_lightning.report.arrays import arrays

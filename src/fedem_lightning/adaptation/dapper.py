@@ -4,19 +4,20 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 2002.10619. Section 5, Figure 3; sources of global data: Appendix D.3.
 """
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.adaptation.base import Adaptation
-from fedem_lightning.adaptation.proxy import read_proxy
-from fedem_lightning.adaptation.selection import GRID, Best, Grid, SelectionSamples, selection_losses
+from fedem_lightning.adaptation.base import GRID, Adaptation, Best, Grid, SelectionSamples, selection_losses
+from fedem_lightning.data.arrays import check_features, check_labels
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.positions import Positions
-from fedem_lightning.data.samples import Arrays, Joined
-from fedem_lightning.errors import require
+from fedem_lightning.data.samples import Arrays, Joined, as_tensor
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.local_solver import ClientOptimizer
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.randomness import Purpose, fold
@@ -165,3 +166,27 @@ def _drawn_from_model(algorithm: "FederatedAlgorithm", block: Block, owner: Tens
         y = torch.searchsorted(ladder, row + (draws.cpu() + 0.5) / 2**32) - row * task.n_outputs
         y = y.clamp(0, task.n_outputs - 1).to(owner.device)
     return _beside(block, Arrays(x[:1].expand(len(y), *x.shape[1:]), y), torch.arange(len(y), device=y.device), owner)
+
+
+def read_proxy(path: str | Path, federation: Federation) -> Arrays:
+    """The file's x and y, prepared like the federation's own samples.
+
+    Raises:
+        UserError: the file, x or y is missing, or samples have another shape or other labels than the federation's.
+
+    """
+    file = Path(path).expanduser()
+    try:
+        arrays = read_npz(file, ("x", "y"))
+    except UserError as error:
+        raise UserError(re.sub("^path:", "adaptation.proxy:", str(error))) from error
+    require("x" in arrays and "y" in arrays, f"adaptation.proxy: {path} lacks x or y")
+    own = federation.samples
+    n_classes = getattr(federation.task, "n_classes", None)
+    require(n_classes is not None and isinstance(own, Arrays), "adaptation.proxy: expected a federation with labels")
+    assert isinstance(own, Arrays)
+    y, _ = check_labels(arrays["y"], n_classes, len(arrays["x"]))
+    public = Arrays(as_tensor(check_features(arrays["x"])), as_tensor(y), own.mean, own.std, own.invert)
+    fits = public.in_shape == own.in_shape
+    require(fits, f"adaptation.proxy: expected samples of shape {own.in_shape}, got {public.in_shape}")
+    return public

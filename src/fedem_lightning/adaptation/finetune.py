@@ -8,7 +8,7 @@ from torch import nn
 from fedem_lightning.adaptation.base import Adaptation
 from fedem_lightning.data.federation import Block
 from fedem_lightning.local_solver import ClientOptimizer
-from fedem_lightning.models.body_head import split_body_head
+from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.settings.ranges import Count
 

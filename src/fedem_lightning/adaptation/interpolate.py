@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedem_lightning.adaptation.base import Adaptation
-from fedem_lightning.adaptation.selection import GRID, Best, Grid, SelectionSamples, sample_losses, selection_losses
+from fedem_lightning.adaptation.base import (
+    GRID,
+    Adaptation,
+    Best,
+    Grid,
+    SelectionSamples,
+    sample_losses,
+    selection_losses,
+)
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.local_solver import ClientOptimizer, LocalStep

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.adaptation.base import Adaptation
-from fedem_lightning.adaptation.selection import GRID, Grid, SelectionSamples
+from fedem_lightning.adaptation.base import GRID, Adaptation, Grid, SelectionSamples
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.errors import require
-from fedem_lightning.models.body_head import head_layer
-from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
+from fedem_lightning.models.parts import head_layer
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, client_means
+from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
 from fedem_lightning.tasks import BinaryClassification, Classification

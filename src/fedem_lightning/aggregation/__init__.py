@@ -1,6 +1,16 @@
 """Aggregation: the updates that clients send, and the rules by which the server combines them."""
 
-from fedem_lightning.aggregation.base import Aggregation, Collector
+from fedem_lightning.aggregation.base import (
+    Aggregation,
+    Collector,
+    Means,
+    Models,
+    RoundContext,
+    Sampling,
+    Sent,
+    all_finite,
+    check_sent,
+)
 from fedem_lightning.aggregation.private import PrivateMean
 from fedem_lightning.aggregation.rules import (
     Mean,
@@ -11,7 +21,6 @@ from fedem_lightning.aggregation.rules import (
     TrimmedMean,
     make_aggregation,
 )
-from fedem_lightning.aggregation.sent import Means, Models, Sent, all_finite, check_sent
 from fedem_lightning.aggregation.weighted_mean import WeightedMean
 
 __all__ = [
@@ -25,6 +34,8 @@ __all__ = [
     "NormClipping",
     "PrivateMean",
     "Robust",
+    "RoundContext",
+    "Sampling",
     "Sent",
     "TrimmedMean",
     "WeightedMean",

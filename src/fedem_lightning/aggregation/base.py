@@ -1,16 +1,89 @@
-"""What an aggregation must define: how the server combines the updates of a cohort."""
+"""What clients send, and what an aggregation must define: how the server combines the updates of a cohort."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation.sent import Means, Models, Sent
+from fedem_lightning.errors import require
 from fedem_lightning.processes import Processes
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import AboveOne
+
+Models = dict[str, Tensor]
+"""Stacked models: parameter or buffer name -> tensor with leading axes, [C, M, ...] for a block of learners."""
+
+
+class Sent(NamedTuple):
+    """The updates that the C clients of a block send to the server."""
+
+    models: Models  # [C, M, ...]
+    weights: Tensor  # [C], a client's weight in its average, usually its number of samples; or [C, G], in each average
+    group: Tensor | None = None  # int64 [C]: the average that a client enters; None: there is one, or it enters all
+    n_groups: int = 1  # G, the number of averages where `group` is given
+    extras: Models = {}  # further tensors that it sends, by name, each [C, K]: averaged with the same weights
+    included: Tensor | None = None  # bool [C, M]: the models that a client sends; the others are those it received
+
+    def of(self, clients: Tensor) -> "Sent":
+        """The updates of some of the clients, bool [C]; without a copy if these are all."""
+        if bool(clients.all()):
+            return self
+        models, extras = ({name: rows[clients] for name, rows in part.items()} for part in (self.models, self.extras))
+        group = None if self.group is None else self.group[clients]
+        included = None if self.included is None else self.included[clients]
+        return Sent(models, self.weights[clients], group, self.n_groups, extras, included)
+
+
+def check_sent(sender: object, sent: Any) -> None:
+    """Raises UserError unless `sent`, returned by the `client_update` of `sender`, is Sent or None."""
+    kind = type(sender).__name__
+    fits = sent is None or isinstance(sent, Sent)
+    require(fits, f"{kind}.client_update returned {type(sent).__name__}, expected Sent(models, weights) or None")
+
+
+class Means(NamedTuple):
+    """The averages of G groups."""
+
+    models: Models  # [G M, ...]: group after group, its M models
+    heard: Tensor  # bool [G M]: whether any client was in this average; if none was, the model is zero
+    weight: Tensor  # float64 [G], the sum of the weights
+    extras: Models = {}  # the averages of the clients' extras, [G, ...]
+
+
+def all_finite(models: Models) -> Tensor:
+    """Whether each of the C stacked models is free of NaN and infinity: bool [C].
+
+    Example:
+        >>> all_finite({"weight": torch.tensor([[[2.0]], [[float("inf")]]])})
+        tensor([ True, False])
+
+    """
+    sums = [stack.flatten(1).sum(dim=1) for stack in models.values() if stack.dtype.is_floating_point]
+    return torch.stack(sums).isfinite().all(dim=0)  # a sum is finite only if every term is
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How clients take part in the rounds of a run, planned or finished."""
+
+    q: float  # probability that a client is in a cohort
+    size: float  # q T, the expected number of clients in a cohort
+    rounds: int
+    deployed: bool = False  # whether clients are processes of their own
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    """What an aggregation may know of a round before the first update."""
+
+    cohort: Tensor  # clients that may send, int64, ascending
+    parameters: Collection[str]  # names of the trained parameters, over which an update's length is measured
+    received: Callable[[], Models] = dict  # the models that every client receives, [1, M, ...]
+    sampling: Sampling = Sampling(1.0, 1.0, 0)
+    key: tuple[int, int] | None = None  # of the noise: seed and round; None: noise from the system's entropy
 
 
 class Collector(ABC):
@@ -82,15 +155,15 @@ class Aggregation(Recorded, ABC):
         return False
 
     @abstractmethod
-    def begin(self, cohort: Tensor, parameters: Collection[str], **more: Any) -> Collector:
-        """A collector of a round's updates.
+    def begin(self, context: RoundContext) -> Collector:
+        """A collector of a round's updates."""
 
-        Args:
-            cohort: clients that may send, int64, ascending.
-            parameters: names of the trained parameters, over which an update's length is measured.
-            more: facts of the round for a rule that samples independently, see `ClippedSum`.
+    def plan(self, sampling: Sampling) -> None:
+        """Chooses what depends on the whole run, before each round; `rounds` are those planned. Default: nothing."""
 
-        """
+    def report(self, sampling: Sampling) -> dict[str, Any]:
+        """Entries of results.json after these rounds. Default: none."""
+        return {}
 
     def check(self, n_clients: int) -> None:
         """Raises UserError if the rule is not defined for cohorts of this size. Default: it always is."""

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation.base import Aggregation, Collector
-from fedem_lightning.aggregation.sent import Means, Models, Sent, all_finite
+from fedem_lightning.aggregation.base import Aggregation, Collector, Means, Models, Sent, all_finite
 from fedem_lightning.aggregation.weighted_mean import form_of, n_averages
 from fedem_lightning.processes import Processes
 

@@ -6,16 +6,24 @@ Adaptive Clipping", NeurIPS 2021, arXiv 1905.03871, Algorithm 1.
 """
 
 import importlib.util
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation.base import Aggregation, Collector
+from fedem_lightning.aggregation.accountant import assumptions, guarantee, noise_for
+from fedem_lightning.aggregation.base import (
+    Aggregation,
+    Collector,
+    Means,
+    Models,
+    RoundContext,
+    Sampling,
+    Sent,
+    all_finite,
+)
 from fedem_lightning.aggregation.gathered import update_norms
-from fedem_lightning.aggregation.sent import Means, Models, Sent, all_finite
 from fedem_lightning.aggregation.weighted_mean import form_of
 from fedem_lightning.errors import require
 from fedem_lightning.processes import Processes
@@ -85,9 +93,35 @@ class PrivateMean(Aggregation, nn.Module):
         """Whether updates get noise."""
         return self.epsilon is not None or float(self.z) > 0
 
-    def begin(self, cohort: Tensor, parameters: Collection[str], **more: Any) -> Collector:
+    def plan(self, sampling: Sampling) -> None:
+        """Sets z so that the planned rounds spend epsilon, once.
+
+        Raises:
+            UserError: the number of rounds is not known, no noise is enough for so small an epsilon, or the count of
+                short updates has too little noise for z.
+
+        """
+        if self.epsilon is None or float(self.z) > 0:
+            return
+        known = sampling.rounds > 0
+        require(known, "aggregation.epsilon: the number of rounds must be known before; set trainer.max_epochs")
+        self.z.fill_(noise_for(self.epsilon, sampling.q, sampling.rounds, self.delta))
+        self.noise_of_updates(self.cohort or sampling.size)
+
+    def report(self, sampling: Sampling) -> dict[str, Any]:
+        """The guarantee for a client, whose data are all added or removed: "privacy", see `accountant.guarantee`.
+
+        `clip` is S of the last round, `n_clients` the size of the federation that the guarantee is for, more than T
+        with `cohort`.
+        """
+        found = guarantee(float(self.z), sampling.q, sampling.rounds, self.delta)
+        n_clients = round((self.cohort or sampling.size) / sampling.q)
+        more = {"clip": float(self.length), "sampling": sampling.q, "n_clients": n_clients}
+        return {"privacy": found | more | {"assumptions": assumptions(sampling.deployed)}}
+
+    def begin(self, context: RoundContext) -> Collector:
         """A running sum of clipped updates."""
-        return ClippedSum(self, parameters, **more)
+        return ClippedSum(self, context)
 
     def noise_of_updates(self, size: float) -> float:
         """z_Delta, of which the updates' noise is S times: z for updates and count together (Andrew et al., Sec. 3.1).
@@ -118,26 +152,16 @@ class ClippedSum(Collector):
 
     Args:
         rule: S, z and the like.
-        parameters: names of the trained parameters.
-        received: theta, the models that every client has received, [1, M, ...].
-        expected: q T.
-        key: of the noise: seed and round; None: noise from the system's entropy.
+        context: of the round; theta is what every client receives.
 
     """
 
     needs_received = True
 
-    def __init__(
-        self,
-        rule: PrivateMean,
-        parameters: Collection[str],
-        received: Models,
-        expected: float,
-        key: tuple[int, int] | None,
-    ) -> None:
-        self.rule, self.parameters, self.theta, self.expected, self.key = rule, set(parameters), received, expected, key
-        self.rejected = 0
-        self._sums = {name: torch.zeros_like(rows[0]) for name, rows in received.items()}  # [M, ...]
+    def __init__(self, rule: PrivateMean, context: RoundContext) -> None:
+        self.rule, self.parameters, self.theta = rule, set(context.parameters), context.received()
+        self.expected, self.key, self.rejected = context.sampling.size, context.key, 0
+        self._sums = {name: torch.zeros_like(rows[0]) for name, rows in self.theta.items()}  # [M, ...]
         self._short = torch.zeros((), dtype=torch.float64)  # sum of 1/2 for short updates, -1/2 for long ones
 
     def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:

@@ -1,12 +1,9 @@
 """The aggregations: the weighted mean, and rules that a minority of faulty clients cannot move far."""
 
-from collections.abc import Collection
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation.base import Aggregation, Collector
+from fedem_lightning.aggregation.base import Aggregation, Collector, RoundContext
 from fedem_lightning.aggregation.coordinates import trimmed_mean, weighted_median
 from fedem_lightning.aggregation.gathered import Gathered, middle
 from fedem_lightning.aggregation.private import PrivateMean
@@ -31,17 +28,17 @@ class Mean(Aggregation):
         """Whether updates are added block by block."""
         return self.max_norm_ratio is None
 
-    def begin(self, cohort: Tensor, parameters: Collection[str], **more: Any) -> Collector:
+    def begin(self, context: RoundContext) -> Collector:
         """A running sum; with a limit on lengths, rows."""
-        return WeightedMean() if self.is_plain else Gathered(self, cohort, parameters)
+        return WeightedMean() if self.is_plain else Gathered(self, context.cohort, context.parameters)
 
 
 class Robust(Aggregation):
     """An aggregation that needs all updates of the cohort at once, as rows."""
 
-    def begin(self, cohort: Tensor, parameters: Collection[str], **more: Any) -> Collector:
+    def begin(self, context: RoundContext) -> Collector:
         """Collects the updates as rows."""
-        return Gathered(self, cohort, parameters)
+        return Gathered(self, context.cohort, context.parameters)
 
 
 class NormClipping(Robust):

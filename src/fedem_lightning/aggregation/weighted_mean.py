@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation.base import Collector
-from fedem_lightning.aggregation.sent import Means, Models, Sent, all_finite
+from fedem_lightning.aggregation.base import Collector, Means, Models, Sent, all_finite
 from fedem_lightning.processes import Processes
 
 

@@ -5,8 +5,7 @@ from fedem_lightning.algorithms.agnostic import Agnostic
 from fedem_lightning.algorithms.apfl import APFL
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.clustered import Clustered
-from fedem_lightning.algorithms.d_fedem import DFedEM
-from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization
+from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization, DFedEM
 from fedem_lightning.algorithms.ditto import Ditto
 from fedem_lightning.algorithms.fedala import FedALA
 from fedem_lightning.algorithms.fedavg import FedAvg, FedAvgEnsemble

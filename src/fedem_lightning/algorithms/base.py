@@ -35,8 +35,8 @@ from fedem_lightning.models.client_model import ClientModel
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone, arrange, make_components, start_equal
 from fedem_lightning.models.features import model_bytes, users_network
-from fedem_lightning.models.frozen import frozen_bytes, trained_parameters
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
+from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.network import Network, Transmission, check_networks
 from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.records.recipes import Recorded, plain

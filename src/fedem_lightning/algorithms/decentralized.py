@@ -12,7 +12,7 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.surrogate import Surrogate, descend_surrogate, majorized
+from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, descend_surrogate, majorized
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore, Owner
@@ -116,3 +116,32 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
             t = block.clients
             self.models.write(t, {name: row.expand(len(t), *row.shape) for name, row in mean.items()})
             self.private[t] = majorized(self, block).private
+
+
+class DFedEM(DecentralizedSurrogateOptimization):
+    """Client t has its own components theta_{m,t} and weights pi_t, and averages the components with its neighbours.
+
+    A round is the E-step (Eq. 8) and pi (Eq. 9) with its own components, local steps scaled by T n_t / n, and then
+    theta_{m,t} <- sum_s w_st theta_{m,s}. With M = 1 it is decentralised FedAvg (D-SGD with local steps).
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`.
+        n_components: M.
+        topology: graph and mixing weights; the paper: Erdos-Renyi with p = 0.5 and the fastest-mixing weights.
+
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        n_components: int = 3,
+        topology: Topology | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, MixtureSurrogate(), n_components, topology, **options)
+
+    @property
+    def pi(self) -> Tensor:
+        """The mixture weights, [T, M]."""
+        return self.private

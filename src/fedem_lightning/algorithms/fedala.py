@@ -15,9 +15,9 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
-from fedem_lightning.models.body_head import split_body_head
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare

@@ -19,8 +19,16 @@ from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone, model_state
-from fedem_lightning.models.gaussian_fit import fitted, moments_about, start
-from fedem_lightning.models.gaussians import GatedMixture, embedded, log_densities, regularized, whitening
+from fedem_lightning.models.gaussians import (
+    GatedMixture,
+    embedded,
+    fitted,
+    log_densities,
+    moments_about,
+    regularized,
+    start,
+    whitening,
+)
 from fedem_lightning.models.personal_models import OwnModels, client_means, component_losses
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import Positive, PositiveInt

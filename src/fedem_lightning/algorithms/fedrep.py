@@ -11,8 +11,8 @@ from torch import Tensor
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.partial_averaging import PartialAveraging
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.models.body_head import split_body_head
 from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.settings.ranges import Count
 
 

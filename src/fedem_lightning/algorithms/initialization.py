@@ -10,7 +10,7 @@ from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
-from fedem_lightning.models.frozen import trained_parameters
+from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 
 if TYPE_CHECKING:

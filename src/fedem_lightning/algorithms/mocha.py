@@ -29,8 +29,8 @@ from fedem_lightning.history import Round
 from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
-from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.check import require_memory

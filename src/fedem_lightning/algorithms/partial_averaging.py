@@ -20,10 +20,9 @@ from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.models.body_head import share_of_bytes, split_body_head
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone, model_state
-from fedem_lightning.models.normalization import normalization_tensors, with_own_statistics
+from fedem_lightning.models.parts import normalization_tensors, share_of_bytes, split_body_head, with_own_statistics
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import PositiveInt

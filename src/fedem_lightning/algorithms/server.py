@@ -9,7 +9,7 @@ from torch import nn
 
 from fedem_lightning.aggregation import Means, Models
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.models.frozen import trained_parameters
+from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.settings.expected import given
 
 

@@ -19,8 +19,8 @@ from fedem_lightning.evaluation.bounds import (
     suggest,
 )
 from fedem_lightning.evaluation.scores import scored_clients
-from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.models.personal_models import client_means
+from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.processes import Processes
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import Positive

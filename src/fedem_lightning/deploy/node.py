@@ -21,8 +21,8 @@ from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.evaluation.scores import models_scored, scored_columns, scores_of
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.client_store import Owner
-from fedem_lightning.models.frozen import trained_parameters
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.records.files import replacing
 from fedem_lightning.rejections import NOT_FINITE, first_line
 from fedem_lightning.serving.client_files import MODEL, STATE, write_clients

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.layers import Dropout
 from fedem_lightning.local_solver import LocalStep
-from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import dropout_keys
+from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import fold, passes
 
 

@@ -17,7 +17,7 @@ from fedem_lightning.engine.base import Batch, Engine, take_step
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
-from fedem_lightning.models.call import call_with
+from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import draws_globally, fold
 
 PADDING = 0.1

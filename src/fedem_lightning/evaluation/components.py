@@ -1,8 +1,21 @@
-"""Component diagnostics: components that no client uses, and components that are equal."""
+"""Diagnostics of components: dead ones, twins, agreement, and recovery of the ground truth."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.evaluation.scores import scored_clients
+from fedem_lightning.models.tensors import call_with
+from fedem_lightning.randomness import keyed_streams
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
 
 DEAD = 0.05
 """A component with less than this fraction of the mean weight 1 / M is dead, in runs and reports."""
@@ -40,3 +53,106 @@ def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, list[A
         "dead": dead_components(pi),
         "twins": twins,
     }
+
+
+MOST_SAMPLES = 10_000
+"""Of more test samples than this, as many are looked at, at even distances."""
+
+
+@torch.no_grad()
+def agreement(
+    algorithm: "FederatedAlgorithm", federation: Federation, components: Models
+) -> dict[str, list[list[float]]]:
+    """The share of the test samples of the scored seen clients for which two components predict the same class.
+
+    Args:
+        algorithm: whose backbone the components are models of.
+        federation: the data, on any device.
+        components: parameters and buffers of the M components, [M, ...].
+
+    Returns:
+        agreement: the shares, [M, M], of a sequence those of its targets. Empty for a task without classes, and without
+        test samples.
+
+    """
+    task = federation.task
+    if "accuracy" not in task.measures:
+        return {}
+    federation = federation.to(algorithm.device)
+    block = federation.block(scored_clients(algorithm, federation), "test")
+    if not len(block.index):
+        return {}
+    n = len(block.index)
+    part = torch.linspace(0, n - 1, min(n, MOST_SAMPLES), dtype=torch.float64).round().long().to(block.index.device)
+    block = Block(federation, block.clients, block.index[part], block.owner[part])
+    backbone = algorithm.components[0].eval()
+    n_models = len(next(iter(components.values())))
+    models = [{name: rows[m].to(algorithm.device) for name, rows in components.items()} for m in range(n_models)]
+    same, n_targets = torch.zeros(n_models, n_models, dtype=torch.int64), 0
+    with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
+        for piece in block.pieces():
+            x = piece.x(algorithm.parameter_dtype)
+            outputs = [call_with(backbone, model, x) for model in models]
+            classes = torch.stack([task.predict(output).argmax(dim=-1).flatten() for output in outputs])  # [M, targets]
+            same += (classes.unsqueeze(1) == classes).sum(dim=2).cpu()
+            n_targets += classes.shape[1]
+    return {"agreement": (same.double() / n_targets).tolist()}
+
+
+def cosine_distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Cosine distance 1 - <a, b>_F / (|a| |b|) of arrays of equal shape."""
+    return float(1.0 - (a * b).sum() / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def recovery_scores(
+    pi: np.ndarray, theta: np.ndarray | None, truth: dict[str, Any], seen: np.ndarray
+) -> dict[str, float | list[int]]:
+    """Matches components to the true ones (Hungarian method on the seen clients), then measures their distances.
+
+    Args:
+        pi: learned mixture weights [T, M]; theta: learned linear models [M, d], or None.
+        truth: may hold "pi" [T, M], "theta" [M, d], "group" int [T].
+        seen: bool [T].
+
+    Returns:
+        If the ground truth is known and sizes agree: pi_cosine_distance, theta_cosine_distance, group_accuracy (the
+        share of clients whose largest weight is on their group's component), and match: component m matches the true
+        component match[m].
+
+    """
+    n_components = pi.shape[1]
+    if "pi" in truth:
+        true_pi = truth["pi"]
+    elif "group" in truth:
+        true_pi = np.eye(int(truth["group"].max()) + 1)[truth["group"]]
+    else:
+        return {}
+    if true_pi.shape[1] != n_components:
+        return {}
+    _, match = linear_sum_assignment(-(pi[seen].T @ true_pi[seen]))
+    scores: dict[str, float | list[int]] = {"match": match.tolist()}
+    if "pi" in truth:
+        scores["pi_cosine_distance"] = cosine_distance(pi[seen], true_pi[seen][:, match])
+    if theta is not None and "theta" in truth:
+        scores["theta_cosine_distance"] = cosine_distance(theta, truth["theta"][match])
+    if "group" in truth:
+        found = match[pi[seen].argmax(axis=1)]
+        scores["group_accuracy"] = float((found == truth["group"][seen]).mean())
+    return scores
+
+
+def group_scores(found: np.ndarray, true: np.ndarray) -> dict[str, float | int]:
+    """Agreement of the groups that an algorithm found with the true groups.
+
+    Args:
+        found, true: the found and the true group of each client, int [T].
+
+    Returns:
+        adjusted_rand_index: 1 for the same groups in any numbering, about 0 for random groups or a single group;
+        groups_found: number of groups. Empty if every client is a group of its own.
+
+    """
+    n_found = len(np.unique(found))
+    if n_found == len(found):
+        return {}
+    return {"adjusted_rand_index": float(adjusted_rand_score(true, found)), "groups_found": n_found}

@@ -12,7 +12,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.layers import GUARDED, Dropout, Redrawable, for_clients
 from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.errors import UserError, require, require_whole
-from fedem_lightning.models.frozen import frozen_buffers, share_frozen, trained_parameters
+from fedem_lightning.models.tensors import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import remember_call
 from fedem_lightning.settings.check import require_memory

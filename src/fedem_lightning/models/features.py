@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require
-from fedem_lightning.models.body_head import split_body_head
 from fedem_lightning.models.components import Backbone, copied, model_state
+from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.records.recipes import Recorded
 
 

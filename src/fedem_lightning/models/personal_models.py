@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
-from fedem_lightning.models.call import call_with
 from fedem_lightning.models.components import arranged, model_state
+from fedem_lightning.models.tensors import call_with
 
 SampleWeights = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Function (mixture [C, M], losses [n, M], owner [n]) -> weights of the samples in each model's loss, [n, M]."""

@@ -3,11 +3,8 @@
 docs/communication.md lists what each method sends.
 """
 
-from fedem_lightning.network.base import Network
-from fedem_lightning.network.clocks import Clocks, check_networks
-from fedem_lightning.network.devices import DeviceNetwork
-from fedem_lightning.network.shifted_exponential import ShiftedExponentialNetwork
-from fedem_lightning.network.traffic import Traffic, Transmission
+from fedem_lightning.network.networks import DeviceNetwork, Network, ShiftedExponentialNetwork
+from fedem_lightning.network.traffic import Clocks, Traffic, Transmission, check_networks
 
 __all__ = [
     "Clocks",

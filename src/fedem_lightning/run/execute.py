@@ -19,9 +19,9 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
+from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, UserError
-from fedem_lightning.evaluation.privacy import plan_privacy
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, own_backbone
@@ -100,7 +100,12 @@ def run(
         trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))
         require_group(trainer, size)
         clients = data.federation.clients()
-        private = plan_privacy(model, len(clients), config.trainer.max_epochs) if checkpoint is None else None
+        planned = sampling_of(model, len(clients), config.trainer.max_epochs)
+        if checkpoint is None:
+            model.aggregation.plan(planned)
+        private = (
+            model.aggregation.report(planned).get("privacy") if checkpoint is None and planned.rounds > 0 else None
+        )
         stop.listen_for(trainer)
         loggers = trainer.loggers[1:]  # beside metrics.csv
         names = _names(config, choices) | {"command": run_command(overrides, flags, module)}

@@ -17,15 +17,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.backbones import Linear
+from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.evaluation.agreement import agreement
-from fedem_lightning.evaluation.components import component_health
-from fedem_lightning.evaluation.privacy import spent
-from fedem_lightning.evaluation.recovery import group_scores, recovery_scores
+from fedem_lightning.evaluation.components import agreement, component_health, group_scores, recovery_scores
 from fedem_lightning.evaluation.scores import REFERENCES, shares_models
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
@@ -72,7 +69,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "stragglers": statistics.stragglers,
         "rejected_updates": statistics.rejected_updates,
         **_faults(algorithm, federation),
-        **_privacy(algorithm, federation),
+        **algorithm.aggregation.report(sampling_of(algorithm, len(federation.clients()), statistics.rounds)),
         "data": federation.notes,
         "federation_digest": federation.digest(),
         "engine": {
@@ -123,15 +120,6 @@ def _faults(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
         honest = table[(table.population == "seen") & ~table.faulty]
         found["honest"] = {"n_clients": len(honest), **{split: summarize_table(honest, split) for split in SPLITS}}
     return found
-
-
-def _privacy(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
-    """What a run with noise has spent."""
-    rule, n_clients = algorithm.aggregation, len(federation.clients())
-    if not isinstance(rule, PrivateMean):
-        return {}
-    deployed = algorithm.remote is not None
-    return {"privacy": spent(rule, algorithm.participation, n_clients, algorithm.statistics.rounds, deployed)}
 
 
 def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:

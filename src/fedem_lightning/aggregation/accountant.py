@@ -31,11 +31,44 @@ TOLERANCE = 1e-4
 """Of the chosen noise multiplier, relative."""
 
 
+SIMULATED = (
+    "nobody else knows the seed, from which cohorts and noise are drawn, by a generator that is not cryptographic"
+)
+DEPLOYED = "nobody but the server knows who is in a cohort; cohorts are drawn from its secret, noise from the system"
+OF_ALL = (
+    "only models are published, not scores, metrics, or the states that clients keep",
+    "nothing was chosen by looking at these clients' data: their number, the form of samples, the settings",
+)
+
+
+def assumptions(deployed: bool) -> list[str]:
+    """What the guarantee of a run assumes, whose clients are processes of their own or not; docs/privacy.md."""
+    return [DEPLOYED if deployed else SIMULATED, *OF_ALL]
+
+
 class Epsilon(NamedTuple):
     """An upper bound on epsilon, which may be infinite, and how it was found."""
 
     value: float
     accountant: str
+
+
+def guarantee(z: float, q: float, rounds: int, delta: float) -> dict[str, Any]:
+    """What `rounds` noisy means have spent.
+
+    Returns:
+        epsilon (None: infinite), an upper bound; accountant: how it was found (None: there is none); delta;
+        noise_multiplier.
+
+    """
+    found = epsilon_of(z, q, rounds, delta) if z > 0 else None
+    finite = found is not None and math.isfinite(found.value)
+    return {
+        "epsilon": found.value if found and finite else None,
+        "accountant": found.accountant if found and finite else None,
+        "delta": delta,
+        "noise_multiplier": z,
+    }
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,0 +1,82 @@
+"""Tensors of a network: calls with other ones, frozen ones, those sized by data."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.backbones.layers import is_frozen_norm
+
+
+def call_with(network: nn.Module, tensors: Models, x: Tensor) -> Tensor:
+    """The outputs for x; afterwards the network has its own tensors again.
+
+    `torch.func.functional_call` alone exchanges the tensors of a layer that the network holds under two names twice,
+    and afterwards puts the given ones back as the network's own.
+
+    Args:
+        network: whose tensors are replaced while it runs.
+        tensors: parameters and buffers by name. A tensor that has several names is given under its first one. The
+            network keeps its own where none is given; names that it does not have are left out.
+        x: samples [B, ...].
+
+    """
+    given, tied = {}, dict[int, Tensor]()  # tied: what stands for each tensor that is replaced
+    for prefix, layer in network.named_modules():  # each layer once, by its first name
+        for own_name, own in [*layer._parameters.items(), *layer._buffers.items()]:
+            name = f"{prefix}.{own_name}" if prefix else own_name
+            tensor = tensors.get(name, tied.get(id(own)))
+            if tensor is None:
+                continue
+            given[name] = tensor
+            if own is not None:
+                tied.setdefault(id(own), tensor)
+    return functional_call(network, given, (x,), tie_weights=False)
+
+
+def trained_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are not frozen, by name; tied parameters have their first name."""
+    return {name: p for name, p in network.named_parameters() if p.requires_grad}
+
+
+def frozen_buffers(network: nn.Module) -> set[str]:
+    """Names of the statistics of frozen BatchNorm layers."""
+    found = [(prefix, layer) for prefix, layer in network.named_modules() if is_frozen_norm(layer)]
+    return {f"{prefix}.{name}" if prefix else name for prefix, layer in found for name, _ in layer.named_buffers()}
+
+
+def frozen_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Frozen parameters under all of their names, and the statistics of frozen BatchNorm layers."""
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            yield name, parameter
+    for name in sorted(frozen_buffers(network)):
+        yield name, network.get_buffer(name)
+
+
+def share_frozen(network: nn.Module, owner: nn.Module) -> None:
+    """Replaces the frozen tensors of `network` by those of `owner`, a network with the same layers."""
+    for name, tensor in frozen_tensors(owner):
+        path, _, own_name = name.rpartition(".")
+        setattr(network.get_submodule(path), own_name, tensor)
+
+
+def frozen_bytes(network: nn.Module) -> int:
+    """Bytes of all frozen tensors; tied parameters count once."""
+    tensors = {id(tensor): tensor for _, tensor in frozen_tensors(network)}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+class SizedByState(nn.Module):
+    """A module whose tensors `sized` take their shapes from the state that it loads."""
+
+    sized: tuple[str, ...] = ()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        for name in self.sized:
+            tensor = getattr(self, name)
+            if prefix + name in state_dict:
+                tensor.data = tensor.new_zeros(state_dict[prefix + name].shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)
