@@ -3,8 +3,8 @@
 docs/communication.md lists what each method sends.
 """
 
-from fedem_lightning.network.networks import DeviceNetwork, Network, ShiftedExponentialNetwork
-from fedem_lightning.network.traffic import Clocks, Traffic, Transmission, check_networks
+from fedem_lightning.network.networks import DeviceNetwork, ShiftedExponentialNetwork
+from fedem_lightning.network.traffic import Clocks, Network, Traffic, Transmission, check_networks
 
 __all__ = [
     "Clocks",
