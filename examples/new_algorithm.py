@@ -33,15 +33,15 @@ class MyDitto(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.strength = strength
         self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
-        self.own_momentum = self.momentum_store()  # of v_t, where clients keep their momentum
+        self.own_momentum = self.local.momentum_store()  # of v_t, where clients keep their momentum
 
     def client_update(self, block, round_):
         t, w = block.clients, self.broadcast(block.clients)  # [C, 1, ...]
-        step, extra = self.local_step(block, round_, HeldStep, strength=self.strength), {"anchor": self.params_of(w)}
+        step, extra = self.local.step(block, round_, HeldStep, strength=self.strength), {"anchor": self.params_of(w)}
         own = {"momentum": self.own_momentum, "quiet": True}  # the progress bar counts the training of w
-        v = self.local_solver(self.own.read(t), block, round_, step=step, extra=extra, **own)
+        v = self.local.solve(self.own.read(t), block, round_, step=step, extra=extra, **own)
         self.own.write_finite(t, v)
-        return Sent(self.local_solver(w, block, round_), block.counts())
+        return Sent(self.local.solve(w, block, round_), block.counts())
 
     def local_work(self, federation, clients, round_):
         return 2 * super().local_work(federation, clients, round_)  # gradients at v and at w
@@ -51,7 +51,7 @@ class MyDitto(FederatedAlgorithm):
 
     def personalize_clients(self, federation, clients):
         self.own.write(clients, self.broadcast(clients))
-        for block in self.blocks(federation, clients):
+        for block in self.local.blocks(federation, clients):
             self.client_update(block, self.statistics.rounds)
 
 
