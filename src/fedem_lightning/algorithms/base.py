@@ -1,11 +1,10 @@
 """The base class of all federated algorithms: the hooks of a method, and its rounds and scores as Lightning's steps."""
 
 import functools
-import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from fedem_lightning.algorithms import checkpoints, fitting, scoring
 from fedem_lightning.algorithms.checks import check_is_federation
 from fedem_lightning.algorithms.facts import Facts, check_class
 from fedem_lightning.algorithms.local_training import LocalTraining
-from fedem_lightning.algorithms.server import Server
+from fedem_lightning.algorithms.server import Server, ServerOptimizer
 from fedem_lightning.algorithms.trained import TrainedModel
 from fedem_lightning.client_updates import RemoteClients
 from fedem_lightning.compression import Compression
@@ -34,22 +33,16 @@ from fedem_lightning.local_solver import ClientOptimizer, ClientSGD
 from fedem_lightning.models.client_model import ClientModel
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone, arrange, make_components, start_equal
-from fedem_lightning.models.features import model_bytes, users_network
+from fedem_lightning.models.features import model_bytes
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
 from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.network import Network, Transmission, check_networks
 from fedem_lightning.randomness import keyed_streams
-from fedem_lightning.records.recipes import Recorded, plain
+from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.round import run_round
-from fedem_lightning.settings.check import check_arguments, parameters, require_memory
+from fedem_lightning.settings.check import check_arguments, require_memory
 from fedem_lightning.settings.ranges import PositiveInt, Seed, Share, ShareOrNumber
 from fedem_lightning.states import States
-
-ServerOptimizer = Annotated[
-    Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
-    "a function that makes an optimiser, such as functools.partial(SGD, lr=1.0)",
-]
-"""Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
 
 _WHO_PREDICTS = "every client has its own model; use model.client(NAME).predict(x), or model.personalize(x, y)"
 
@@ -244,7 +237,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.compression_error = self.local.zeros() if keeps else None  # what clients have not sent yet
         none, kept = torch.zeros(n_clients, dtype=torch.bool), frozen_bytes(self.components[0]) > 0
         self.states.declare("has_frozen", none, Owner.SERVER_ONLY, client_axis=0, persistent=kept)
-        self._record_arguments()
+        self.save_hyperparameters(checkpoints.logged_arguments(self))
         self.schema: Schema | None = None  # what the model knows of its federation
         self.federation_digest: str | None = None  # digest of the training data
         self.remote: RemoteClients | None = None  # where clients are not simulated here
@@ -256,14 +249,6 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.class_scores: dict[str, Any] | None = None  # scores of their classes, also by Trainer.test
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
         self._prepared: Federation | None = None
-
-    def _record_arguments(self) -> None:
-        """Tells Lightning's loggers the arguments, as plain values: `made_with`, and the defaults of the others."""
-        known = parameters(type(self)).known  # type: ignore[arg-type]
-        defaults = {name: s.default for name, s in known.items() if s.default is not inspect.Parameter.empty}
-        chosen = {"client_optimizer": self.local.optimizer, "server_optimizer": self.server.make_optimizer}
-        made = {"backbone": users_network(self.components[0]), "engine": self.local.engine_choice, **chosen}
-        self.save_hyperparameters(plain({"algorithm": type(self), **defaults, **self.made_with, **made}))
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]

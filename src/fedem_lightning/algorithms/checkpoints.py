@@ -15,8 +15,9 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.features import users_network
 from fedem_lightning.records.files import is_intact
-from fedem_lightning.records.recipes import is_plain, recipe
+from fedem_lightning.records.recipes import is_plain, plain, recipe
 from fedem_lightning.records.remaking import LimitedTensors, call, find, make, without_download
+from fedem_lightning.settings.check import parameters
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -65,6 +66,16 @@ def recipe_of(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
     made = recipe({name: value for name, value in algorithm.made_with.items() if name != "backbone"})
     kind, backbone = type(algorithm), recipe(users_network(algorithm.components[0]))
     return {"_target_": f"{kind.__module__}.{kind.__qualname__}", "backbone": backbone, **made}
+
+
+def logged_arguments(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
+    """The arguments of an algorithm for Lightning's loggers, as plain values: those given, and the others' defaults."""
+    known = parameters(type(algorithm)).known  # type: ignore[arg-type]
+    defaults = {name: s.default for name, s in known.items() if s.default is not inspect.Parameter.empty}
+    made = {"backbone": users_network(algorithm.components[0]), "engine": algorithm.local.engine_choice}
+    chosen = {"client_optimizer": algorithm.local.optimizer, "server_optimizer": algorithm.server.make_optimizer}
+    found: dict[str, Any] = plain({"algorithm": type(algorithm), **defaults, **algorithm.made_with, **made, **chosen})
+    return found
 
 
 def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:

@@ -12,13 +12,8 @@ from fedem_lightning.algorithms.checks import check_finite_models
 from fedem_lightning.algorithms.fitting import log, mixture_metrics, prepare
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.evaluation.scores import (
-    all_scored_clients,
-    client_table,
-    curve_metrics,
-    final_metrics,
-    scored_clients,
-)
+from fedem_lightning.evaluation.client_table import client_table, final_metrics
+from fedem_lightning.evaluation.scores import all_scored_clients, curve_metrics, scored_clients
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import keyed_streams
 

@@ -1,7 +1,7 @@
 """The server's step: averages, pseudo-gradients and the server optimiser (Reddi et al. 2021)."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import pytorch_lightning as pl
 import torch
@@ -11,6 +11,12 @@ from fedem_lightning.aggregation import Means, Models
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.settings.expected import given
+
+ServerOptimizer = Annotated[
+    Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    "a function that makes an optimiser, such as functools.partial(SGD, lr=1.0)",
+]
+"""Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
 
 
 class Server:
@@ -29,7 +35,7 @@ class Server:
     def __init__(
         self,
         components: nn.ModuleList,
-        make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+        make_optimizer: ServerOptimizer,
         optimizer: Callable[[], Any],
     ) -> None:
         self.components, self.make_optimizer, self.optimizer = components, make_optimizer, optimizer

@@ -124,7 +124,7 @@ def _mean(values: np.ndarray) -> np.ndarray:
         return np.where(has, values, 0.0).sum(axis=1) / has.sum(axis=1)
 
 
-def columns(base: Majority | None, found: Predictions | None) -> dict[str, np.ndarray]:
+def class_columns(base: Majority | None, found: Predictions | None) -> dict[str, np.ndarray]:
     """Columns of the clients' table, float64 [C] each."""
     if base is None:
         return {}

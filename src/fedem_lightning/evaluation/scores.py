@@ -1,10 +1,9 @@
 """Scores of every client's personal model on its own samples, and their summaries over clients (FedEM, Sec. 4)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -12,10 +11,9 @@ from torchmetrics import Metric
 from fedem_lightning.cohort import draw_clients, share_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.evaluation.class_scores import Predictions, class_scores, majority
-from fedem_lightning.evaluation.class_scores import columns as class_columns
+from fedem_lightning.evaluation.class_scores import Predictions
 from fedem_lightning.evaluation.samples import SampleScores, sample_scores
-from fedem_lightning.evaluation.summaries import summarize, summarize_table
+from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import Purpose, generator
@@ -24,9 +22,6 @@ from fedem_lightning.tasks import Task
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
-
-REFERENCES = {"bayes_accuracy": True, "minimum_loss": False}
-"""Best possible test scores in the ground truth of generated data; whether higher is better."""
 
 
 class ClientMetrics(Metric):
@@ -201,73 +196,4 @@ def curve_metrics(
                 metrics[f"{split}/{measure}"] = sums["weighted"]
             if sums and measure == federation.task.measures[0]:
                 metrics[f"{split}/{measure}_bottom_decile"] = sums["bottom_decile"]
-    return metrics
-
-
-class ClientTable(NamedTuple):
-    """Scores of all clients after the last round."""
-
-    rows: pd.DataFrame  # a row a client
-    samples: SampleScores | None  # of their test samples; None: there are too many
-    classes: dict[str, Any] | None  # see `class_scores`
-
-
-def client_table(
-    algorithm: "FederatedAlgorithm", federation: Federation, own_data: Federation | None = None
-) -> ClientTable:
-    """Scores all clients that are to be scored; see `score`.
-
-    Returns:
-        Their table: id, population, sizes, with faults whether a client was faulty in any round, every measure on each
-        split, scores of imbalanced classes, client state; and the scores of single samples and of the classes.
-
-    """
-    clients = all_scored_clients(algorithm, federation)
-    rows = clients.cpu().numpy()
-    base = None if algorithm.remote is not None else majority(federation, clients)
-    with torch.inference_mode(False):  # its tensor is written to outside of inference
-        predictions = Predictions.of(federation, clients) if base is not None and base.imbalanced else None
-    measures, columns, sizes, samples = score(algorithm, federation, clients, own_data, True, predictions)
-    table = pd.DataFrame(
-        {
-            "id": [federation.names[t] for t in rows],
-            "population": np.where(federation.seen.cpu().numpy()[rows], "seen", "unseen"),
-            **{f"n_{split}": n for split, n in sizes.items()},
-        }
-    )
-    if algorithm.faults is not None:
-        rounds = algorithm.statistics.rounds
-        faulty = algorithm.faults.ever_faulty(federation.clients(), algorithm.seed, rounds)
-        table["faulty"] = torch.isin(clients, faulty).cpu().numpy()
-    for split, found in measures.items():
-        for measure, scores in found.items():
-            table[f"{split}_{measure}"] = scores
-    for name, column in class_columns(base, predictions).items():
-        table[name] = column
-    own = algorithm.states.columns(with_clients=not algorithm.is_deployed)
-    for name, column in columns.items():
-        table[f"adaptation_{name}" if name in own else name] = column
-    for name, values in {**own, **_truth_columns(federation)}.items():
-        table[name] = values[rows]
-    return ClientTable(table, samples, class_scores(table, base, predictions, federation.notes.get("classes")))
-
-
-def _truth_columns(federation: Federation) -> dict[str, np.ndarray]:
-    return {f"true_{name}": federation.truth[name] for name in ("group", *REFERENCES) if name in federation.truth}
-
-
-def final_metrics(table: pd.DataFrame) -> dict[str, float]:
-    """Metrics that `Trainer.test` returns, from the clients' table: test scores of seen and of unseen clients.
-
-    Returns:
-        test/MEASURE, weighted by training samples, and also with the suffixes _mean and _bottom_decile; the same as
-        test_unseen/... for unseen clients.
-
-    """
-    metrics = {}
-    for population, prefix in (("seen", "test"), ("unseen", "test_unseen")):
-        for measure, sums in summarize_table(table[table["population"] == population], "test").items():
-            name = f"{prefix}/{measure}"
-            metrics[name] = sums["weighted"]
-            metrics |= {f"{name}_{kind}": sums[kind] for kind in ("mean", "bottom_decile")}
     return metrics
