@@ -10,7 +10,7 @@ pytestmark = pytest.mark.fast
 PARTITIONS = ("partitions", "partitions.drawn", "partitions.owners", "partitions.pachinko_allocation")
 MODULES = (
     "aggregation.coordinates",
-    "aggregation.sent",
+    "aggregation.base",
     "aggregation.weighted_mean",
     *(f"data.{name}" for name in PARTITIONS),
     "em",

@@ -330,7 +330,7 @@ def test_load_from_checkpoint_needs_no_arguments(fedem: tuple[Any, Path]) -> Non
     again = FedEM.load_from_checkpoint(fedem[1])
     assert again.components[0].linear.weight.shape == (3, 4)
     assert again.local.batch_size == 4
-    assert FedEM.load_from_checkpoint(fedem[1], batch_size=7).batch_size == 7
+    assert FedEM.load_from_checkpoint(fedem[1], batch_size=7).local.batch_size == 7
 
 
 def test_older_checkpoints_are_named(fedem: tuple[Any, Path], tmp_path: Path) -> None:
