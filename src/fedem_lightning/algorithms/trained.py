@@ -10,9 +10,9 @@ from fedem_lightning.algorithms.growth import federation_of, grown
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.evaluation.scores import shares_models
+from fedem_lightning.evaluation.scores import models_scored
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
-from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, joined
+from fedem_lightning.models.personal_models import PersonalModels, SharedModels, joined
 from fedem_lightning.settings.check import check_arguments
 
 if TYPE_CHECKING:
@@ -160,11 +160,7 @@ def _personalized(algorithm: "FederatedAlgorithm", federation: Federation, clien
     algorithm.states.forget_momentum(unseen)
     if len(unseen):
         algorithm.personalize_clients(federation, unseen)
-    if algorithm.adaptation is None and shares_models(algorithm):
-        return algorithm.personal_models(clients)
-    parts: list[OwnModels] = []
-    for block in algorithm.local.blocks(federation, clients):
-        models = algorithm.scored_models(block)
-        assert not isinstance(models, SharedModels)
-        parts.append(models)
-    return joined(parts)
+    everyone = torch.arange(len(clients), device=clients.device)
+    parts = [personal for _, personal in models_scored(algorithm, federation, clients, everyone)]
+    own = [personal for personal in parts if not isinstance(personal, SharedModels)]
+    return joined(own) if own else parts[0]
