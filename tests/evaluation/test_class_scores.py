@@ -12,7 +12,7 @@ from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score
 from fedem_lightning import Digits, FedEM, FederatedDataModule, Local
 from fedem_lightning.evaluation.class_scores import by_class, majority
 from fedem_lightning.evaluation.samples import TestRows
-from fedem_lightning.report.collect import Run
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.tables import columns_of, scores_of
 from fedem_lightning.run.summary import print_summary
 from helpers.federations import make_data, make_model, make_trainer

@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError
 
 from fedem_lightning import UserError
-from fedem_lightning.records.configs import flatten, read_yaml, resolved, with_data_dir
-from fedem_lightning.report.configs import read_config, read_tree
+from fedem_lightning.records.configs import flatten, read_tree, read_yaml, resolved, with_data_dir
+from fedem_lightning.report.collect import read_config
 from fedem_lightning.run.config_history import differences, tree_of
 from fedem_lightning.run.trackers.naming import flat_config
 from fedem_lightning.serving.model_card import _settings

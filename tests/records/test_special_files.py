@@ -26,8 +26,8 @@ from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.network.networks import DeviceNetwork
 from fedem_lightning.records.configs import read_yaml
 from fedem_lightning.records.files import regular
-from fedem_lightning.report.arrays import arrays
-from fedem_lightning.report.collect import Run, find_runs, read_run
+from fedem_lightning.report.collect import find_runs, read_run
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.run.config_history import continued, read_own_config
 from fedem_lightning.run.lock import LOCK, only_run_in
 from fedem_lightning.run.metrics_file import MetricsFile
@@ -84,7 +84,7 @@ OF_A_RUN: dict[str, tuple[str, Reader]] = {  # the file that is something else, 
     "rows": ("metrics.csv", lambda folder: MetricsFile(folder / "metrics.csv").keep(2)),
     "clients": ("clients.parquet", lambda folder: Run(folder, {}, {}).clients),
     "samples": ("test_samples.npz", lambda folder: read_run(folder).samples),
-    "arrays": ("coefficients.npz", lambda folder: arrays(Run(folder, {}, {}), "coefficients")),
+    "arrays": ("coefficients.npz", lambda folder: Run(folder, {}, {}).arrays("coefficients")),
     "mixture-weights": ("mixture_weights.npz", lambda folder: read_mixture_weights(folder / "mixture_weights.npz")),
     "trackers": ("trackers.json", lambda folder: known_id(folder, "wandb")),
     "wandb": ("wandb/offline-run-1-x/run-x.wandb", lambda folder: [last_step(path) for path in files_of(folder, "x")]),

@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 from fedem_lightning import UserError
 from fedem_lightning.records.configs import flatten
 from fedem_lightning.report import find_runs
-from fedem_lightning.report.configs import read_config
-from fedem_lightning.report.text import cell_text, latex_text, markdown_text, plain, shorten
+from fedem_lightning.report.collect import read_config
+from fedem_lightning.report.markup import cell_text, latex_text, markdown_text, shorten
+from fedem_lightning.run.plain_text import one_line
 from helpers.report_runs import report
 from helpers.runs import composed_small, make_run
 
@@ -140,7 +141,7 @@ def test_names_are_text_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_letters_that_have_a_meaning() -> None:
-    assert plain("a\nb\x00c\t d\ud800") == "a b c d?"
+    assert one_line("a\nb\x00c\t d\ud800") == "a b c d?"
     assert shorten("a" * 100 + "z" * 100, 10) == "aaaa...zzz"
     assert markdown_text("a_b _c_ <d> | $e & f") == r"a_b \_c\_ \<d\> \| \$e &amp; f"
     assert markdown_text("# x") == r"\# x"

@@ -84,6 +84,16 @@ def with_data_dir(tree: dict[str, Any]) -> dict[str, Any]:
     return tree | {"data_dir": folder} if _DATA_DIR.fullmatch(str(tree.get("data_dir"))) else tree
 
 
+def read_tree(path: Path) -> dict[str, Any]:
+    """A run's configuration as nested dictionaries, resolved with its own seed and this machine's folder of data sets.
+
+    Raises:
+        UserError: see `read_yaml` and `resolved`.
+
+    """
+    return resolved(with_data_dir(read_yaml(path)))
+
+
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     """Nested dictionaries as one, with dotted keys."""
     if not isinstance(tree, dict):

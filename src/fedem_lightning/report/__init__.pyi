@@ -1,4 +1,5 @@
-from fedem_lightning.report.collect import Run, Skipped, find_runs
+from fedem_lightning.report.collect import Skipped, find_runs
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting, group_runs
 from fedem_lightning.report.papers import Papers
 

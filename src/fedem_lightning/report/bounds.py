@@ -3,9 +3,9 @@
 from typing import Any
 
 from fedem_lightning.report.cells import Cell, Column, Table, cell
-from fedem_lightning.report.collect import Run
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Setting
-from fedem_lightning.report.text import shorten
+from fedem_lightning.report.markup import shorten
 
 _COLUMNS = {
     "seeds": Column("seeds", ".0f"),

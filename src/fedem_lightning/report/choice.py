@@ -11,7 +11,7 @@ import pandas as pd
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.records.measures import SPLITS
-from fedem_lightning.report.collect import Run
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import comparable, relevant, show
 
 CHOSEN = "best by hold-out"

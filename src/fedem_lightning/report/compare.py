@@ -12,11 +12,12 @@ from rich.text import Text
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.markup import cell_text, shorten
 from fedem_lightning.report.names import row_names
 from fedem_lightning.report.pair_tests import mean_tests, t_test
 from fedem_lightning.report.paired import Shares, compare_clients, gains_and_losses
 from fedem_lightning.report.tables import unit_of
-from fedem_lightning.report.text import cell_text, plain, shorten
+from fedem_lightning.run.plain_text import one_line
 
 N_LOSERS = 10
 
@@ -32,9 +33,9 @@ def compared(settings: Sequence[Setting], names: Sequence[str]) -> list[tuple[Se
     first, second = names
     found = [(setting, _row(setting, first), _row(setting, second)) for setting in settings]
     for name, known in ((first, any(a for _, a, _ in found)), (second, any(b for _, _, b in found))):
-        require(known, f"--compare: no row {plain(name)!r}; the nearest is {_nearest(settings, name)!r}")
+        require(known, f"--compare: no row {one_line(name)!r}; the nearest is {_nearest(settings, name)!r}")
     pairs = [(setting, a, b) for setting, a, b in found if a is not None and b is not None]
-    require(bool(pairs), f"--compare: no table has both {plain(first)!r} and {plain(second)!r}")
+    require(bool(pairs), f"--compare: no table has both {one_line(first)!r} and {one_line(second)!r}")
     return pairs
 
 
@@ -50,7 +51,7 @@ def _row(setting: Setting, name: str) -> Group | None:
     if len(rows) > 1:
         labels = ", ".join(repr(group.label) for group in rows)
         raise UserError(
-            f"--compare: {plain(name)!r} means {len(rows)} rows of {setting.title}; expected one of {labels}"
+            f"--compare: {one_line(name)!r} means {len(rows)} rows of {setting.title}; expected one of {labels}"
         )
     return rows[0] if rows else None
 
@@ -120,7 +121,7 @@ def _losers(losers: pd.DataFrame, a: Group, b: Group) -> RichTable:
     table = _table("client", "seed", "test samples", a.label, b.label, "p")
     for row in losers.itertuples():
         numbers = (f"{row.a:.4g}", f"{row.b:.4g}", show_p(float(str(row.p))))
-        table.add_row(Text(shorten(plain(row.id))), str(row.seed), f"{row.n_test:.0f}", *numbers)
+        table.add_row(Text(shorten(one_line(row.id))), str(row.seed), f"{row.n_test:.0f}", *numbers)
     return table
 
 

@@ -13,11 +13,12 @@ from fedem_lightning.report.baselines import add_baselines
 from fedem_lightning.report.bounds import bounds_table
 from fedem_lightning.report.cells import Table
 from fedem_lightning.report.choice import Chosen, choose
-from fedem_lightning.report.collect import Run, Skipped, find_runs
+from fedem_lightning.report.collect import Skipped, find_runs
 from fedem_lightning.report.compare import client_rows, compared, comparison_parts
 from fedem_lightning.report.components import components_table
 from fedem_lightning.report.equal_cost import check_timed, equal_cost_table
 from fedem_lightning.report.figures import by_file_name, report_figures
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Setting, group_runs
 from fedem_lightning.report.page.page import page
 from fedem_lightning.report.papers import Papers
@@ -25,9 +26,9 @@ from fedem_lightning.report.rates import add_rates
 from fedem_lightning.report.recommend import recommendation
 from fedem_lightning.report.tables import not_finite_notes, scores_table
 from fedem_lightning.report.terminal import print_parts, print_report
-from fedem_lightning.report.text import plain
 from fedem_lightning.report.watch import Watch, watch
 from fedem_lightning.report.writing import FILES, Report, check_free, write_report
+from fedem_lightning.run.plain_text import one_line
 
 _LONGEST = 1e6
 """Seconds between two looks of --watch, above which nobody waits."""
@@ -54,7 +55,7 @@ def compare(chosen: argparse.Namespace) -> None:
     runs, skipped = usable(runs, skipped, papers)
     if not runs:
         print_report(Report([], 0, skipped), Console())
-        folders = ", ".join(map(plain, chosen.folders))
+        folders = ", ".join(map(one_line, chosen.folders))
         raise UserError(f"{folders}: no complete run, {len(skipped)} unfinished or broken")
     if chosen.choose is not None:
         runs += choose(runs, chosen.choose)
@@ -73,7 +74,7 @@ def compare(chosen: argparse.Namespace) -> None:
         report.page = page(report, settings, figures)
         paths = write_report(report, chosen.out, chosen.force)
         tables = ", ".join(path.name for path in paths if path.suffix not in (".png", ".svg"))
-        print(f"written: {plain(chosen.out)} ({tables}, and {len(report.figures)} figures as PNG and SVG)")
+        print(f"written: {one_line(chosen.out)} ({tables}, and {len(report.figures)} figures as PNG and SVG)")
 
 
 def _quick_report(runs: list[Run], skipped: list[Skipped], papers: Papers) -> Report:

@@ -9,10 +9,10 @@ from scipy import special
 
 from fedem_lightning.evaluation.components import DEAD, dead_components
 from fedem_lightning.report.cells import Cell, Column, Table, cell
-from fedem_lightning.report.collect import Run
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Setting
+from fedem_lightning.report.markup import shorten
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers
-from fedem_lightning.report.text import shorten
 
 _COLUMNS = {
     "seeds": Column("seeds", ".0f"),

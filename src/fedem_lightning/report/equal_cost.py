@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedem_lightning.errors import require
 from fedem_lightning.report.cells import Column, Table
-from fedem_lightning.report.collect import Run
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.papers import Papers, tables_for
 from fedem_lightning.report.tables import build

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedem_lightning.report.collect import Run
-from fedem_lightning.report.text import plain
+from fedem_lightning.report.finished_run import Run
+from fedem_lightning.run.plain_text import one_line
 
 ALGORITHMS = [
     "local",
@@ -145,7 +145,7 @@ def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
     for run in sorted(runs, key=lambda r: r.date):
         if run.seed in newest:
             older = newest[run.seed]
-            what = f"{plain(older.folder)}: left out, {plain(run.folder)}"
+            what = f"{one_line(older.folder)}: left out, {one_line(run.folder)}"
             digests = {older.results.get("federation_digest"), run.results.get("federation_digest")} - {None}
             other = ", although its data differ (federation_digest)" if len(digests) > 1 else ""
             notes.append(f"{what} repeats {run.algorithm}, seed {run.seed}, and is newer{other}")
@@ -167,7 +167,7 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
     for runs, config, keys in zip(groups, configs, shown, strict=True):
         details = ", ".join(_shown(key, config.get(key), rivals_in_name) for key in keys)
         name = runs[0].algorithm
-        label = plain(f"{name} ({details})" if details else name)
+        label = one_line(f"{name} ({details})" if details else name)
         labelled.append((Group(name, label, runs), [config.get(k) for k in keys]))
     ordered = sorted(labelled, key=lambda pair: (_rank(pair[0].algorithm, ALGORITHMS), [_sortable(v) for v in pair[1]]))
     return [group for group, _ in ordered]
@@ -221,7 +221,7 @@ def _setting_title(run: Run, rivals: list[Run]) -> str:
     config = _setting_part(run)
     keys = differing_keys([_setting_part(r) for r in rivals if r.results["backbone"] == backbone])
     details += [f"{short(key, config)}={show(config.get(key))}" for key in keys]
-    return plain(", ".join([run.results["dataset"], *details]))
+    return one_line(", ".join([run.results["dataset"], *details]))
 
 
 def _setting_part(run: Run) -> dict[str, Any]:

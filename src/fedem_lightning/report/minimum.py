@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedem_lightning.report.cells import Cell
-from fedem_lightning.report.collect import Run
+from fedem_lightning.report.finished_run import Run
 
 
 def minimum_cell(runs: list[Run]) -> Cell | None:

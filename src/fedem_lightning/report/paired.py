@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 
 from fedem_lightning.records.measures import HIGHER_IS_BETTER
-from fedem_lightning.report.collect import Run
+from fedem_lightning.report.finished_run import Run, ScoredClients
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.pair_tests import LEVEL, fisher, mcnemar, mean_tests
-from fedem_lightning.report.samples import Scored
 
 
 class Shares(NamedTuple):
@@ -106,7 +105,7 @@ def _by_samples(a: Run, b: Run, rows_a: np.ndarray, rows_b: np.ndarray) -> np.nd
     return mcnemar(x.total[rows_a] - both, y.total[rows_b] - both)
 
 
-def _by_scores(run: Run, a: Scored, b: Scored, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+def _by_scores(run: Run, a: ScoredClients, b: ScoredClients, i: np.ndarray, j: np.ndarray) -> np.ndarray:
     """p-values from accuracies and numbers of samples, [T]; NaN where these do not give whole numbers of samples."""
     name, factor = run.measure
     p = np.full(len(i), np.nan)

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.report.collect import Run
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import show
 
 _FILES = ("fedem", "three_approaches", "user_centric")

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from fedem_lightning.report.cells import Cell, Column, Table
 from fedem_lightning.report.groups import Group
-from fedem_lightning.report.text import plain, shorten
+from fedem_lightning.report.markup import shorten
+from fedem_lightning.run.plain_text import one_line
 
 MARK = "*"
 
@@ -38,7 +39,7 @@ def unchosen(group: Group) -> list[str]:
     for run in group.runs:
         for number, rate in enumerate(run.results.get("learning_rates") or []):
             if rate["chosen_by"] is None:
-                found.append(f"{plain(rate['of'])} of {label}" if number else label)
+                found.append(f"{one_line(rate['of'])} of {label}" if number else label)
     return list(dict.fromkeys(found))
 
 

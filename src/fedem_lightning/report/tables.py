@@ -9,12 +9,12 @@ import numpy as np
 
 from fedem_lightning.records.measures import HIGHER_IS_BETTER
 from fedem_lightning.report.cells import Cell, Column, Table, cell
-from fedem_lightning.report.collect import Run
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Setting
 from fedem_lightning.report.leaders import TESTED, leaders
+from fedem_lightning.report.markup import shorten
 from fedem_lightning.report.minimum import minimum_cell
 from fedem_lightning.report.papers import Papers, tables_for
-from fedem_lightning.report.text import shorten
 from fedem_lightning.run.summary import not_finite_lines
 
 

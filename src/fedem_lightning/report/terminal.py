@@ -10,8 +10,9 @@ from rich.text import Text
 
 from fedem_lightning.report.cells import Cell, Column, Table
 from fedem_lightning.report.groups import Group
-from fedem_lightning.report.text import plain, shorten
+from fedem_lightning.report.markup import shorten
 from fedem_lightning.report.writing import CAVEAT, Report
+from fedem_lightning.run.plain_text import one_line
 
 _FIRST = (
     "weighted",
@@ -58,18 +59,18 @@ def _full_width(console: Console) -> Console:
 def parts(report: Report, width: int) -> Iterator[Text | RichTable]:
     """The report piece by piece, for a terminal of `width` letters."""
     for table in report.tables:
-        yield Text(f"\n{plain(table.title)}", style="bold")
+        yield Text(f"\n{one_line(table.title)}", style="bold")
         shown, left_out = fitted(table, width)
         yield _drawn(table, shown, width)
         if left_out:
             names = ", ".join(column.header for column in left_out.values())
             yield Text(f"no room for: {names} (report.csv of --out has all columns)", style="dim")
-        yield from (Text(plain(note)) for note in table.notes)
+        yield from (Text(one_line(note)) for note in table.notes)
     if report.compares:
         yield Text(f"\n{CAVEAT}")
     if report.left_out:
         yield Text("\nleft out of the tables:")
-        yield from (Text(f"  {plain(line)}") for line in report.left_out)
+        yield from (Text(f"  {one_line(line)}") for line in report.left_out)
 
 
 def fitted(table: Table, width: int) -> tuple[dict[str, Column], dict[str, Column]]:
@@ -88,7 +89,7 @@ def fitted(table: Table, width: int) -> tuple[dict[str, Column], dict[str, Colum
 
 def _width(table: Table, key: str, column: Column) -> int:
     cells = max(len(column.show(cells.get(key))) for _, cells in table.rows)
-    return max([cells, *map(len, plain(column.header).split())])
+    return max([cells, *map(len, one_line(column.header).split())])
 
 
 def _longest_label(table: Table) -> int:
@@ -101,7 +102,7 @@ def _drawn(table: Table, columns: dict[str, Column], width: int) -> RichTable:
     room = width - sum(w + _PADDING for w in widths.values()) - _PADDING - 2
     drawn.add_column("algorithm", overflow="fold", width=max(1, min(room, _longest_label(table))))
     for key, column in columns.items():
-        header = textwrap.fill(plain(column.header), widths[key], break_long_words=False, break_on_hyphens=False)
+        header = textwrap.fill(one_line(column.header), widths[key], break_long_words=False, break_on_hyphens=False)
         drawn.add_column(Text(header), justify="right", width=widths[key], no_wrap=True)
     for group, cells in table.rows:
         drawn.add_row(

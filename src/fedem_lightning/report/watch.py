@@ -14,11 +14,11 @@ from rich.text import Text
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.records.measures import headline
-from fedem_lightning.report.collect import Run, Skipped, find_runs
-from fedem_lightning.report.configs import read_config
+from fedem_lightning.report.collect import Skipped, find_runs, read_config
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.terminal import parts
-from fedem_lightning.report.text import plain
 from fedem_lightning.report.writing import Report
+from fedem_lightning.run.plain_text import one_line
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Unfinished:
 
     def __str__(self) -> str:
         of = "" if self.rounds is None else f" of {self.rounds}"
-        return f"{plain(self.folder)}: round {self.round}{of}{self.scores}"
+        return f"{one_line(self.folder)}: round {self.round}{of}{self.scores}"
 
 
 class Watch:

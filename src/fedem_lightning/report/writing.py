@@ -12,8 +12,8 @@ from fedem_lightning.report.cells import Cell, Table
 from fedem_lightning.report.collect import Skipped
 from fedem_lightning.report.figures.base import Drawn
 from fedem_lightning.report.groups import Group
-from fedem_lightning.report.latex import latex
-from fedem_lightning.report.text import cell_text, markdown_text, plain, shorten
+from fedem_lightning.report.markup import cell_text, latex_tables, markdown_text, shorten
+from fedem_lightning.run.plain_text import one_line
 
 FILES = ("report.html", "report.md", "report.csv", "report_wide.csv", "report.tex")
 """What every report has; the figures' names depend on the runs."""
@@ -48,7 +48,7 @@ class Report:
     @property
     def left_out(self) -> list[str]:
         """Lines about the runs that are not in the tables."""
-        return [f"{plain(run.folder)}: {run.reason}" for run in self.skipped] + self.notes
+        return [f"{one_line(run.folder)}: {run.reason}" for run in self.skipped] + self.notes
 
     @property
     def compares(self) -> bool:
@@ -176,7 +176,7 @@ def write_report(report: Report, folder: Path, force: bool = False) -> list[Path
         markdown(report),
         tidy(report).to_csv(index=False),
         wide(report).to_csv(index=False),
-        latex(report.tables),
+        latex_tables(report.tables),
     )
     contents = {name: text.encode() for name, text in zip(FILES, texts, strict=True)}
     contents |= {name: table.to_csv(index=False).encode() for name, table in report.more.items()}

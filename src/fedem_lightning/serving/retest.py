@@ -19,10 +19,9 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.evaluation.summaries import summarize_table
-from fedem_lightning.records.configs import flatten
+from fedem_lightning.records.configs import flatten, read_tree
 from fedem_lightning.records.files import regular
 from fedem_lightning.records.remaking import ROOMS, make
-from fedem_lightning.report.configs import read_tree
 from fedem_lightning.run.execute import quieten_lightning
 from fedem_lightning.run.run_folder import check_checkpoint, rounds_of
 from fedem_lightning.serving.load import checkpoint_of

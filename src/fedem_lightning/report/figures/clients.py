@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.report.collect import Run
 from fedem_lightning.report.figures.base import Drawn, Rows, axes_of, banded, bands, legend, seeds, unit
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.looks import CHROME
 from fedem_lightning.run.plain_text import plain

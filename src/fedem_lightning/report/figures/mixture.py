@@ -7,10 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedem_lightning.report import components
-from fedem_lightning.report.arrays import arrays
-from fedem_lightning.report.collect import Run
 from fedem_lightning.report.components import mixture_weights
 from fedem_lightning.report.figures.base import WIDTH, Drawn, Rows, axes_of, legend, titled, whole_numbers
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.looks import CHROME
 from fedem_lightning.run.figures import weights_figure
@@ -30,7 +29,7 @@ def mixture_figures(rows: Rows, group: Group) -> list[Drawn]:
     name = f"{rows.setting.title}_{rows.names[group.label]}"
     head = f"{rows.names[group.label]}, seed {run.seed}"
     found = [Drawn(f"{name}_weights", "mixture", _MAP, titled(weights_figure(weights.seen, WIDTH), head))]
-    history = arrays(run, "mixture_weights")
+    history = run.arrays("mixture_weights")
     if weights.seen.shape[1] == 3:
         found.append(_simplex(run, weights.seen, history, name, head))
     if "mean" in history and len(history["round"]) > 1:

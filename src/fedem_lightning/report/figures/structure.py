@@ -3,9 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.report.arrays import arrays
-from fedem_lightning.report.collect import Run
 from fedem_lightning.report.figures.base import Drawn, Rows, axes_of, titled
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.looks import CHROME
 from fedem_lightning.run.figures import coefficients_figure, embedding_figure
@@ -22,10 +21,10 @@ def structure_figures(rows: Rows, group: Group) -> list[Drawn]:
     name = f"{rows.setting.title}_{rows.names[group.label]}"
     head = f"{rows.names[group.label]}, seed {run.seed}"
     found = []
-    tree = arrays(run, "clusters")
+    tree = run.arrays("clusters")
     if run.clients is not None and {"node", "parent"} <= set(tree) and "cluster" in run.clients:
         found.append(_tree(tree, run.clients, name, head, rows.looks[group.label].colour))
-    coefficients = coefficients_figure(arrays(run, "coefficients"))
+    coefficients = coefficients_figure(run.arrays("coefficients"))
     if coefficients is not None:
         caption = "Collaboration weights: the row's client receives this share of the column's model."
         found.append(Drawn(f"{name}_coefficients", "structure", caption, titled(coefficients, head)))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedem_lightning.report.collect import Run
 from fedem_lightning.report.figures.base import Drawn, axes_of, legend, logarithmic, seeds, unit, whole_numbers
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting, short, show
 from fedem_lightning.report.looks import Look
 from fedem_lightning.report.tables import scores_of

@@ -9,14 +9,14 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from fedem_lightning.report.cells import Cell, Column, Table
-from fedem_lightning.report.collect import Run
 from fedem_lightning.report.figures import Drawn, Rows
+from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.looks import Look, looks
+from fedem_lightning.report.markup import shorten
 from fedem_lightning.report.names import row_names
 from fedem_lightning.report.page.pairs import baselines, pairs_data
 from fedem_lightning.report.page.svg import inline_svg
-from fedem_lightning.report.text import shorten
 from fedem_lightning.report.writing import CAVEAT, Report
 from fedem_lightning.run.plain_text import one_line
 

@@ -1,0 +1,223 @@
+"""A finished run, and the content of its files: results, rounds, clients, and scores of single test samples."""
+
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedem_lightning.records.files import regular
+from fedem_lightning.records.measures import headline
+from fedem_lightning.run.method_names import adaptation_of
+from fedem_lightning.run.plain_text import one_line
+
+
+class SampleScores(NamedTuple):
+    """Scores of every test sample of a run.
+
+    Args:
+        n: number of samples of each row of clients.parquet, int64 [T].
+        start: index in `values` of each row's first sample, int64 [T].
+        values: the samples' scores, bool (whether the prediction is right) or float32 [sum n].
+        measure: name of the score.
+        total: sum of each row's values, [T]; of bool the number of right predictions, int64.
+
+    """
+
+    n: np.ndarray
+    start: np.ndarray
+    values: np.ndarray
+    measure: str
+    total: np.ndarray
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """The samples of `rows`, int64 [R], one row after the other."""
+        n = self.n[rows]
+        if len(rows) and (np.diff(rows) == 1).all():  # nothing to copy
+            return self.values[self.start[rows[0]] : self.start[rows[-1]] + n[-1]]
+        first = np.cumsum(n) - n
+        return self.values[np.repeat(self.start[rows] - first, n) + np.arange(n.sum())]
+
+
+class ScoredClients(NamedTuple):
+    """Clients of a run that have samples in a split.
+
+    Args:
+        id: their names, str [T].
+        row: their rows in clients.parquet, int64 [T].
+        n_train, n_scored: their numbers of training samples, and of samples in the split, int64 [T]; float64 and NaN if
+            the table lacks them.
+        score: their scores in the table's unit, float64 [T].
+
+    """
+
+    id: np.ndarray
+    row: np.ndarray
+    n_train: np.ndarray
+    n_scored: np.ndarray
+    score: np.ndarray
+
+
+@dataclass(frozen=True)
+class Run:
+    """A complete run.
+
+    Args:
+        folder: the run's folder.
+        results: content of its results.json, see docs/results.md.
+        config: the resolved configuration with dotted keys; seed, data_dir and run_dir have neutral values.
+
+    """
+
+    folder: Path
+    results: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name, with "+NAME" for an adaptation after it."""
+        name: str = self.results["algorithm"]
+        adaptation = self.results.get("adaptation") or str(self.config.get("adaptation._target_", "")).split(".")[-1]
+        adaptation = str(adaptation).lower()
+        if adaptation == "interpolate" and self.config.get("adaptation.objective") == "mixture":
+            adaptation = "mapper"
+        if adaptation in ("", "none", "noadaptation") or adaptation == adaptation_of(name):
+            return one_line(name)
+        return one_line(f"{name}+{adaptation}")
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.results["seed"])
+
+    @property
+    def measure(self) -> tuple[str, float]:
+        """The score that tables show, and its factor in the tables.
+
+        Of a density it is the loss, also where an older version has saved an accuracy.
+        """
+        scores = self.results["test"] or self.results["train"]
+        if "minimum_loss" in (self.results.get("reference") or {}):
+            return "loss", 1.0
+        return headline(scores)[:2]
+
+    @property
+    def participation(self) -> float:
+        """The fraction of the clients in a round."""
+        share = float(self.config.get("algorithm.participation", 1.0))
+        return share if share <= 1 else min(1.0, share / self.results["n_clients"])
+
+    @property
+    def date(self) -> tuple[str, float]:
+        """The date when the run ended, for sorting; runs without a date in results.json count as older."""
+        date = self.results["environment"].get("date") if self.results.get("environment") else ""
+        return str(date or ""), (self.folder / "results.json").stat().st_mtime
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame | None:
+        """The content of metrics.csv, numbers or NaN; None if it is missing or unreadable."""
+        try:
+            table = pd.read_csv(regular(self.folder / "metrics.csv"))
+            for name in table.select_dtypes(exclude="number"):  # text among the numbers of a damaged file
+                table[name] = pd.to_numeric(table[name], errors="coerce")
+            return table
+        except Exception:  # whatever pandas meets in a damaged file
+            return None
+
+    @cached_property
+    def costs(self) -> pd.DataFrame | None:
+        """`metrics` with a column `megabytes`: up and down together, for each client that trains; None without them."""
+        metrics = self.metrics
+        if metrics is None or not {"round", "up_megabytes", "down_megabytes"} <= set(metrics):
+            return None
+        total = metrics["up_megabytes"] + metrics["down_megabytes"]
+        return metrics.assign(megabytes=total / max(1, self.results["n_clients"]))
+
+    @cached_property
+    def clients(self) -> pd.DataFrame | None:
+        """The content of clients.parquet; None if it is missing or unreadable."""
+        try:
+            table = pd.read_parquet(regular(self.folder / "clients.parquet"))
+        except Exception:  # whatever pyarrow meets in a damaged file
+            return None
+        return table if "population" in table and table.columns.is_unique else None
+
+    def scored(self, split: str = "test", population: str = "seen") -> ScoredClients | None:
+        """The clients with samples in a split, and their scores; None if clients.parquet does not give them."""
+        key = (split, population)
+        if key not in self._scored:
+            table = self.clients
+            self._scored[key] = None if table is None else _scored_clients(table, population, split, self.measure)
+        return self._scored[key]
+
+    @cached_property
+    def _scored(self) -> dict[tuple[str, str], ScoredClients | None]:
+        return {}
+
+    @cached_property
+    def samples(self) -> SampleScores | None:
+        """The content of test_samples.npz; None if it is missing, unreadable, or does not fit clients.parquet."""
+        return None if self.clients is None else _sample_scores(self, len(self.clients))
+
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        """The arrays of the file NAME.npz, by name; empty if it is missing or unreadable."""
+        try:
+            with np.load(regular(self.folder / f"{name}.npz"), allow_pickle=False) as file:
+                return {key: file[key] for key in file.files}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return {}
+
+
+def _sample_scores(run: Run, n_rows: int) -> SampleScores | None:
+    """The content of test_samples.npz; None if it is missing, unreadable, or does not fit `n_rows` clients."""
+    try:
+        found = run.arrays("test_samples")
+        n, values, measure = found["n"], found["values"], str(found["measure"])
+    except Exception:  # a zip archive, headers and arrays can each be damaged, with an error of their own
+        return None
+    counts = n.ndim == 1 and np.issubdtype(n.dtype, np.integer) and len(n) == n_rows and (n >= 0).all()
+    scores = values.ndim == 1 and (values.dtype == bool or np.issubdtype(values.dtype, np.floating))
+    if not (counts and scores and n.sum() == len(values)):
+        return None
+    n = n.astype(np.int64)
+    end = np.cumsum(n)
+    running = np.concatenate([[0], np.cumsum(values, dtype=np.int64 if values.dtype == bool else np.float64)])
+    return SampleScores(n, end - n, values, measure, running[end] - running[end - n])
+
+
+def _scored_clients(
+    clients: pd.DataFrame, population: str, split: str, measure: tuple[str, float]
+) -> ScoredClients | None:
+    """The clients of clients.parquet that have samples in a split; None if the table does not give them.
+
+    Args:
+        clients: content of clients.parquet.
+        population: seen or unseen.
+        split: train, val or test.
+        measure: name of the score, and its factor in the tables.
+
+    """
+    column, size = f"{split}_{measure[0]}", f"n_{split}"
+    if not {"id", "population", column} <= set(clients):
+        return None
+    score, n_train, n_scored = (_numbers(clients, name) for name in (column, "n_train", size))
+    has_samples = n_scored > 0 if size in clients else ~np.isnan(score)
+    row = np.flatnonzero((clients["population"] == population).to_numpy(dtype=bool) & has_samples)
+    names = clients["id"].astype(str).to_numpy(dtype=object)[row]
+    if not len(row) or len(set(names)) < len(names):
+        return None
+    return ScoredClients(names, row, _whole(n_train[row]), _whole(n_scored[row]), measure[1] * score[row])
+
+
+def _numbers(table: pd.DataFrame, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A column as float64; NaN for what is no number, and where there is no such column."""
+    if column not in table:
+        return np.full(len(table), np.nan)
+    return pd.to_numeric(table[column], errors="coerce").to_numpy(dtype=np.float64)
+
+
+def _whole(numbers: np.ndarray) -> np.ndarray:
+    return numbers if np.isnan(numbers).any() else numbers.astype(np.int64)
