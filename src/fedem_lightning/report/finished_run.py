@@ -165,7 +165,7 @@ class Run:
     def arrays(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of the file NAME.npz, by name; empty if it is missing or unreadable."""
         try:
-            with np.load(regular(self.folder / f"{name}.npz"), allow_pickle=False) as file:
+            with regular(self.folder / f"{name}.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return {}
