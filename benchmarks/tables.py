@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from fedem_lightning.report.pair_tests import mean_tests
+from fedem_lightning.report.significance import mean_tests
 from fedem_lightning.run.method_names import title
 
 Tables = dict[tuple[str, int], pd.DataFrame]

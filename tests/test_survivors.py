@@ -35,9 +35,9 @@ from fedem_lightning.data.splits import SPLITS, split_samples
 from fedem_lightning.evaluation.components import component_health
 from fedem_lightning.processes import Processes
 from fedem_lightning.report import find_runs, group_runs
-from fedem_lightning.report.bounds import bounds_table
-from fedem_lightning.report.minimum import minimum_cell
-from fedem_lightning.report.tables import scores_of
+from fedem_lightning.report.diagnostic_tables import bounds_table
+from fedem_lightning.report.more_columns import minimum_cell
+from fedem_lightning.report.scores_table import final_scores
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.results import save_results
 from fedem_lightning.tasks import Classification
@@ -228,7 +228,7 @@ def test_results_are_json_even_if_they_are_infinite(tmp_path: Path) -> None:
 def test_unseen_clients_have_a_mean_of_their_own(tmp_path: Path) -> None:
     """The sums of a made-up run: the mean lies 2 % above the weighted score."""
     make_run(tmp_path / "run", 0.7, unseen={split: {"accuracy": sums(0.5), "loss": sums(1.0)} for split in SPLITS})
-    scores = scores_of(find_runs([tmp_path])[0][0])
+    scores = final_scores(find_runs([tmp_path])[0][0])
     assert [scores[key] for key in ("weighted", "mean", "unseen", "unseen_mean")] == pytest.approx([70, 72, 50, 52])
 
 

@@ -10,7 +10,7 @@ import torch
 
 from fedem_lightning import FedAvg, Local, UserError
 from fedem_lightning.evaluation.summaries import not_finite, summarize
-from fedem_lightning.report.tables import not_finite_notes
+from fedem_lightning.report.scores_table import not_finite_notes
 from fedem_lightning.run.summary import not_finite_lines
 from fedem_lightning.tasks import BinaryClassification, Classification
 from helpers.federations import make_data, make_model, make_trainer, split_of, stored, train

@@ -11,13 +11,12 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from fedem_lightning.report import Papers, comparison, find_runs
-from fedem_lightning.report.comparison import assemble
-from fedem_lightning.report.pair_tests import mean_tests
-from fedem_lightning.report.recommend import recommendation
-from fedem_lightning.report.terminal import print_report
-from fedem_lightning.report.watch import Watch, watch
-from fedem_lightning.report.writing import Report
+from fedem_lightning.report import Papers, command, find_runs
+from fedem_lightning.report.command import assemble
+from fedem_lightning.report.recommend_method import recommendation
+from fedem_lightning.report.report_files import Report
+from fedem_lightning.report.significance import mean_tests
+from fedem_lightning.report.terminal import Watch, print_report, watch
 from helpers.report_runs import make_sampled_run, report
 from helpers.runs import make_run
 
@@ -38,7 +37,7 @@ def shifted(n: int) -> list[np.ndarray]:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "report_figures", lambda settings, papers: ({}, []))  # they have tests of their own
+    monkeypatch.setattr(command, "report_figures", lambda settings, papers: ({}, []))  # they have tests of their own
 
 
 @pytest.mark.usefixtures("drawn")

@@ -10,9 +10,9 @@ from scipy import stats
 
 from fedem_lightning.report import Papers, Run, find_runs
 from fedem_lightning.report.collect import read_run
-from fedem_lightning.report.comparison import assemble
+from fedem_lightning.report.command import assemble
 from fedem_lightning.report.groups import Group, Setting
-from fedem_lightning.report.tables import scores_table
+from fedem_lightning.report.scores_table import scores_table
 from helpers.report_runs import make_sampled_run
 from helpers.runs import make_run
 

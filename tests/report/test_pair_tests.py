@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedem_lightning.report.pair_tests import fisher, mcnemar, mean_tests, t_test
+from fedem_lightning.report.significance import fisher, mcnemar, mean_tests, t_test
 
 
 def test_mcnemar_is_scipys_binomial_test() -> None:

@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from fedem_lightning.report import Setting
-from fedem_lightning.report.pair_tests import mean_tests
-from fedem_lightning.report.paired import compare_clients, gains_and_losses, per_client
+from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
+from fedem_lightning.report.significance import mean_tests
 from helpers.report_runs import group_of, make_sampled_run
 
 random = np.random.default_rng(0)
@@ -119,12 +119,12 @@ def test_damaged_samples_and_tables_are_as_good_as_none(tmp_path: Path) -> None:
         assert table is not None
         assert table["p"].tolist() == [1]
     twice = make_sampled_run(tmp_path / "twice", [*a, *a], names=["x", "x"])
-    assert per_client(group_of(twice).runs[0]) is None
+    assert group_of(twice).runs[0].scored is None
     text = make_sampled_run(tmp_path / "text", a)
     pd.read_parquet(text / "clients.parquet").assign(test_accuracy="high").to_parquet(text / "clients.parquet")
-    found = per_client(group_of(text).runs[0])
+    found = group_of(text).runs[0].scored
     assert found is not None
-    assert found["score"].isna().all()
+    assert np.isnan(found.score).all()
 
 
 def setting_of(folder: Path, methods: dict[str, list[list[np.ndarray]]], **options: bool) -> Setting:

@@ -13,14 +13,13 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from fedem_lightning import UserError
-from fedem_lightning.report import Papers, comparison, find_runs, group_runs
-from fedem_lightning.report.components import entropy
-from fedem_lightning.report.figures.base import Rows
-from fedem_lightning.report.figures.curves import curves
+from fedem_lightning.report import Papers, command, find_runs, group_runs
+from fedem_lightning.report.diagnostic_tables import entropy
+from fedem_lightning.report.figures.drawing import DrawnRows
+from fedem_lightning.report.figures.score_figures import curves
 from fedem_lightning.report.figures.sweeps import families, sweep, varied_numbers
-from fedem_lightning.report.looks import looks
-from fedem_lightning.report.names import row_names
-from fedem_lightning.report.tables import scores_table
+from fedem_lightning.report.looks import looks, row_names
+from fedem_lightning.report.scores_table import scores_table
 from helpers.commands import call
 from helpers.report_runs import report
 from helpers.runs import leave_undrawn, make_run, sums
@@ -34,7 +33,7 @@ def saved(capsys: pytest.CaptureFixture[str], folder: Path, *options: str, drawn
     """The tidy table of all runs below `folder`; drawing takes longer than all else."""
     with pytest.MonkeyPatch.context() as patched:
         if not drawn:
-            patched.setattr(comparison, "report_figures", lambda settings, papers: ({}, []))
+            patched.setattr(command, "report_figures", lambda settings, papers: ({}, []))
         out, err, code = report(capsys, folder, "--out", folder / "report", *options)
     assert (code, err) == (0, ""), out
     return pd.read_csv(folder / "report" / "report.csv")
@@ -389,7 +388,7 @@ def test_curves_by_time_are_drawn_where_they_are_known(tmp_path: Path) -> None:
     make_run(tmp_path / "avg", 0.68, times={"wireless": 40.0})
     make_run(tmp_path / "em", 0.75, "fedem")
     (setting,), _ = group_runs(find_runs([tmp_path])[0])
-    rows = Rows(setting, row_names(setting), looks([setting]))
+    rows = DrawnRows(setting, row_names(setting), looks([setting]))
     drawn = curves(rows, "time_wireless", "simulated time", "test", "by_time_wireless")
     assert drawn is not None
     (axes,) = drawn.figure.axes

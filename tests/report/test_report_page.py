@@ -14,16 +14,14 @@ import pandas as pd
 import pytest
 
 from fedem_lightning.report import Papers, find_runs, group_runs
-from fedem_lightning.report.figures import Drawn, Rows, by_file_name, report_figures
-from fedem_lightning.report.figures.structure import structure_figures
+from fedem_lightning.report.figures import Drawn, DrawnRows, by_file_name, report_figures
+from fedem_lightning.report.figures.mixture_and_clusters import structure_figures
 from fedem_lightning.report.groups import Setting
-from fedem_lightning.report.looks import FIRST, MAIN_WIDTH, looks
-from fedem_lightning.report.names import row_names
-from fedem_lightning.report.page.page import page
-from fedem_lightning.report.page.pairs import baselines, pairs_data
-from fedem_lightning.report.page.svg import SVG, inline_svg
-from fedem_lightning.report.tables import scores_table
-from fedem_lightning.report.writing import Report
+from fedem_lightning.report.looks import FIRST, MAIN_WIDTH, looks, row_names
+from fedem_lightning.report.page import SVG, inline_svg, page
+from fedem_lightning.report.page.gains import baselines, pairs_data
+from fedem_lightning.report.report_files import Report
+from fedem_lightning.report.scores_table import scores_table
 from fedem_lightning.run.method_names import title
 from fedem_lightning.run.palette import PALETTE
 from helpers.runs import make_run
@@ -37,9 +35,9 @@ def settings_of(folder: Path) -> list[Setting]:
     return group_runs(find_runs([folder])[0])[0]
 
 
-def rows_of(folder: Path) -> Rows:
+def rows_of(folder: Path) -> DrawnRows:
     setting = settings_of(folder)[0]
-    return Rows(setting, row_names(setting), looks([setting]))
+    return DrawnRows(setting, row_names(setting), looks([setting]))
 
 
 def scored(folder: Path, accuracy: list[float], ids: list[str]) -> None:
@@ -134,7 +132,7 @@ def test_who_gains_by_hand(tmp_path: Path) -> None:
 def test_many_clients_are_thinned_out_and_shares_are_those_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedem_lightning.report.page.pairs.MARKS_SHOWN", 3)
+    monkeypatch.setattr("fedem_lightning.report.page.gains.MARKS_SHOWN", 3)
     data = pairs_data(rows_of(three_methods(tmp_path, ["a", "b"])))
     assert data is not None
     assert (data["clients"], data["left_out"]) == ([["a", 0]], 1)

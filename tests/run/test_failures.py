@@ -170,7 +170,7 @@ def test_other_commands_fail_alike(
     def broken(chosen: Any) -> None:
         raise error
 
-    monkeypatch.setattr("fedem_lightning.report.comparison.compare", broken)
+    monkeypatch.setattr("fedem_lightning.report.command.make_report", broken)
     for error, code in ((KeyError("x"), 1), (UserError("DIR: no runs"), 2), (OSError("no\nspace"), 2)):
         with pytest.raises(SystemExit, match=str(code)):
             report.main([str(tmp_path)])

@@ -37,7 +37,7 @@ def preload() -> None:
     torch.set_num_threads(1)
     import fedem_lightning.data.__main__
     import fedem_lightning.deploy.commands
-    import fedem_lightning.report.comparison
+    import fedem_lightning.report.command
     import fedem_lightning.run.cli
     import fedem_lightning.run.execute
     import fedem_lightning.run.misspelt

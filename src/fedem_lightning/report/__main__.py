@@ -17,8 +17,8 @@ def main(arguments: list[str] | None = None) -> None:
     with one_line_for_mistakes():
         chosen = _parser().parse_args(arguments)
         with loading():
-            from fedem_lightning.report.comparison import compare  # takes seconds, which --help should not
-        compare(chosen)
+            from fedem_lightning.report.command import make_report  # takes seconds, which --help should not
+        make_report(chosen)
 
 
 def _parser() -> argparse.ArgumentParser:

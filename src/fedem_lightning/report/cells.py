@@ -1,7 +1,7 @@
 """Tables of the report, with their columns and cells, independent of the output format."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,7 +34,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """Header and number format of a column.
 
     Args:
@@ -77,15 +77,19 @@ class Table:
     name: str
     title: str
     setting: Setting
-    columns: dict[str, Column]
+    columns: dict[str, TableColumn]
     rows: list[tuple[Group, dict[str, Cell]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     leaders: dict[str, set[str]] = field(default_factory=dict)
 
-    def filled(self, details: bool = False) -> dict[str, Column]:
+    def filled(self, details: bool = False) -> dict[str, TableColumn]:
         """The columns in which any row has a cell; those that are details only if `details`."""
         shown = {key: column for key, column in self.columns.items() if details or not column.is_detail}
         return {key: column for key, column in shown.items() if any(key in cells for _, cells in self.rows)}
+
+    def is_leader(self, group: Group, key: str) -> bool:
+        """Whether a row is the best of a column beyond chance."""
+        return group.label in self.leaders.get(key, ())
 
     def add_sources(self) -> None:
         """Adds notes with the sources of the papers' numbers."""
@@ -112,3 +116,8 @@ def cell(values: Iterable[float | None]) -> Cell | None:
         return None
     std = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None
     return Cell(float(np.mean(numbers)), std, len(numbers))
+
+
+def mean_cells(seeds: Sequence[Mapping[str, float | None]]) -> dict[str, Cell]:
+    """The cells of a row by key of the column, from the values of each seed; see `cell`."""
+    return {key: found for key in seeds[0] if (found := cell(values.get(key) for values in seeds)) is not None}

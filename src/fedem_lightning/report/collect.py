@@ -14,7 +14,8 @@ from fedem_lightning.records.files import regular
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.run.plain_text import one_line
 
-_SUMS = ("weighted", "pooled", "mean", "bottom_decile", "worst")
+SUMMARIES = ("weighted", "pooled", "mean", "bottom_decile", "worst")
+"""How results.json sums up a score over clients."""
 _OPTIONAL = (
     *("environment", "honest", "val", "unseen", "reference", "recovery", "components", "bounds", "data", "not_finite"),
     "class_scores",
@@ -151,7 +152,7 @@ def _first_missing(results: Any) -> str | None:
     unseen = (results.get("unseen") or {}).get("test") or {}
     for place, scores in (("train", results["train"]), ("test", results["test"]), ("unseen.test", unseen)):
         for measure, sums in scores.items():
-            for name in _SUMS:
+            for name in SUMMARIES:
                 if name not in sums:
                     return f"{place}.{measure}.{name}"
                 if not isinstance(sums[name], (int, float, type(None))):

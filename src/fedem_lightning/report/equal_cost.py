@@ -6,11 +6,11 @@ import math
 import pandas as pd
 
 from fedem_lightning.errors import require
-from fedem_lightning.report.cells import Column, Table
+from fedem_lightning.report.cells import Table, TableColumn
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.papers import Papers, tables_for
-from fedem_lightning.report.tables import build
+from fedem_lightning.report.scores_table import build
 
 _SLACK = 1 + 1e-6  # metrics.csv has float32 megabytes and times
 
@@ -71,8 +71,8 @@ def equal_cost_table(setting: Setting, papers: Papers, network: str | None = Non
     else:  # no paper has numbers at equal time
         what, amount = f"scores at equal time ({network})", f"{limit:.4g} of simulated time"
         table = build(setting, papers, what, scores, lambda run: ())
-        table.columns[cost] = Column(f"time, {network}")
-    table.columns["rounds"] = Column("round used", ".0f")
+        table.columns[cost] = TableColumn(f"time, {network}")
+    table.columns["rounds"] = TableColumn("round used", ".0f")
     if found is not None:
         table.notes.insert(0, f"budget: {amount}, all that {found[1].label} used")
     for group, _ in table.rows:

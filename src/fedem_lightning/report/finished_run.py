@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedem_lightning.records.files import regular
-from fedem_lightning.records.measures import headline
+from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.run.method_names import adaptation_of
 from fedem_lightning.run.plain_text import one_line
 
@@ -43,21 +43,19 @@ class SampleScores(NamedTuple):
 
 
 class ScoredClients(NamedTuple):
-    """Clients of a run that have samples in a split.
+    """Clients of a run that train and have test samples.
 
     Args:
         id: their names, str [T].
         row: their rows in clients.parquet, int64 [T].
-        n_train, n_scored: their numbers of training samples, and of samples in the split, int64 [T]; float64 and NaN if
-            the table lacks them.
+        n_test: their numbers of test samples, int64 [T]; float64 and NaN if the table lacks them.
         score: their scores in the table's unit, float64 [T].
 
     """
 
     id: np.ndarray
     row: np.ndarray
-    n_train: np.ndarray
-    n_scored: np.ndarray
+    n_test: np.ndarray
     score: np.ndarray
 
 
@@ -105,6 +103,11 @@ class Run:
         return headline(scores)[:2]
 
     @property
+    def sign(self) -> int:
+        """1 if higher values of `measure` are better, else -1."""
+        return 1 if HIGHER_IS_BETTER[self.measure[0]] else -1
+
+    @property
     def participation(self) -> float:
         """The fraction of the clients in a round."""
         share = float(self.config.get("algorithm.participation", 1.0))
@@ -145,17 +148,10 @@ class Run:
             return None
         return table if "population" in table and table.columns.is_unique else None
 
-    def scored(self, split: str = "test", population: str = "seen") -> ScoredClients | None:
-        """The clients with samples in a split, and their scores; None if clients.parquet does not give them."""
-        key = (split, population)
-        if key not in self._scored:
-            table = self.clients
-            self._scored[key] = None if table is None else _scored_clients(table, population, split, self.measure)
-        return self._scored[key]
-
     @cached_property
-    def _scored(self) -> dict[tuple[str, str], ScoredClients | None]:
-        return {}
+    def scored(self) -> ScoredClients | None:
+        """The clients that train and have test samples, with their scores; None if clients.parquet lacks these."""
+        return None if self.clients is None else _scored_clients(self.clients, *self.measure)
 
     @cached_property
     def samples(self) -> SampleScores | None:
@@ -188,28 +184,18 @@ def _sample_scores(run: Run, n_rows: int) -> SampleScores | None:
     return SampleScores(n, end - n, values, measure, running[end] - running[end - n])
 
 
-def _scored_clients(
-    clients: pd.DataFrame, population: str, split: str, measure: tuple[str, float]
-) -> ScoredClients | None:
-    """The clients of clients.parquet that have samples in a split; None if the table does not give them.
-
-    Args:
-        clients: content of clients.parquet.
-        population: seen or unseen.
-        split: train, val or test.
-        measure: name of the score, and its factor in the tables.
-
-    """
-    column, size = f"{split}_{measure[0]}", f"n_{split}"
+def _scored_clients(clients: pd.DataFrame, measure: str, factor: float) -> ScoredClients | None:
+    column = f"test_{measure}"
     if not {"id", "population", column} <= set(clients):
         return None
-    score, n_train, n_scored = (_numbers(clients, name) for name in (column, "n_train", size))
-    has_samples = n_scored > 0 if size in clients else ~np.isnan(score)
-    row = np.flatnonzero((clients["population"] == population).to_numpy(dtype=bool) & has_samples)
+    score, n_test = _numbers(clients, column), _numbers(clients, "n_test")
+    has_samples = n_test > 0 if "n_test" in clients else ~np.isnan(score)
+    row = np.flatnonzero((clients["population"] == "seen").to_numpy(dtype=bool) & has_samples)
     names = clients["id"].astype(str).to_numpy(dtype=object)[row]
     if not len(row) or len(set(names)) < len(names):
         return None
-    return ScoredClients(names, row, _whole(n_train[row]), _whole(n_scored[row]), measure[1] * score[row])
+    n_test = n_test[row]
+    return ScoredClients(names, row, n_test if np.isnan(n_test).any() else n_test.astype(np.int64), factor * score[row])
 
 
 def _numbers(table: pd.DataFrame, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -217,7 +203,3 @@ def _numbers(table: pd.DataFrame, column: str) -> np.ndarray[Any, np.dtype[np.fl
     if column not in table:
         return np.full(len(table), np.nan)
     return pd.to_numeric(table[column], errors="coerce").to_numpy(dtype=np.float64)
-
-
-def _whole(numbers: np.ndarray) -> np.ndarray:
-    return numbers if np.isnan(numbers).any() else numbers.astype(np.int64)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fedem_lightning.records.measures import headline
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.run.plain_text import one_line
 
@@ -90,6 +91,11 @@ class Setting:
     def measure(self) -> tuple[str, float]:
         """The score that the table shows, and its factor."""
         return self.groups[0].runs[0].measure
+
+    @property
+    def unit(self) -> str:
+        """The unit of that score, for an axis."""
+        return headline([self.measure[0]])[2]
 
 
 def relevant(config: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +184,7 @@ def _shown(key: str, value: Any, others: dict[str, Any]) -> str:
     part, _, name = key.rpartition(".")
     if part and name == "_target_":
         return f"{part}={'default' if value is None else str(value).rpartition('.')[2]}"
-    return f"{short(key, others)}={show(value)}"
+    return f"{short(key, others)}={as_typed(value)}"
 
 
 def _usual(values: list[Any]) -> Any:
@@ -203,7 +209,7 @@ def short(key: str, config: dict[str, Any]) -> str:
     return key
 
 
-def show(value: Any) -> str:
+def as_typed(value: Any) -> str:
     """A value of the configuration as a user would type it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -220,7 +226,7 @@ def _setting_title(run: Run, rivals: list[Run]) -> str:
     details = [backbone] if len({r.results["backbone"] for r in rivals}) > 1 else []
     config = _setting_part(run)
     keys = differing_keys([_setting_part(r) for r in rivals if r.results["backbone"] == backbone])
-    details += [f"{short(key, config)}={show(config.get(key))}" for key in keys]
+    details += [f"{short(key, config)}={as_typed(config.get(key))}" for key in keys]
     return one_line(", ".join([run.results["dataset"], *details]))
 
 

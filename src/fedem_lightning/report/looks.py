@@ -1,4 +1,4 @@
-"""Colours, lines and markers of the methods: each method looks the same in all figures of a report."""
+"""Names, colours, lines and markers of rows for readers: each method looks the same in all figures of a report."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from typing import Any
 
 from matplotlib.colors import to_hex, to_rgb
 
-from fedem_lightning.report.groups import ALGORITHMS, BASELINES, Setting
+from fedem_lightning.report.groups import ALGORITHMS, BASELINES, Group, Setting, as_typed, differing_keys, short
+from fedem_lightning.run.method_names import title
 from fedem_lightning.run.palette import MARKERS, PALETTE
 
 FIRST = ("fedem", *reversed(BASELINES))
@@ -14,7 +15,7 @@ FIRST = ("fedem", *reversed(BASELINES))
 LINES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 CHROME = "#010203"
 """Colour of axes and text, which the page replaces by the reader's text colour."""
-GRID = "#c0c1c2"
+GRID_COLOUR = "#c0c1c2"
 MAIN_WIDTH, WIDTH = 2.6, 1.3
 """Points of the main method's lines, and of all others."""
 
@@ -76,3 +77,16 @@ def _shade(colour: str, share: float) -> str:
     """The colour, mixed with up to 55 % of white."""
     red, green, blue = (c + 0.55 * share * (1 - c) for c in to_rgb(colour))
     return to_hex((red, green, blue))
+
+
+def row_names(setting: Setting) -> dict[str, str]:
+    """A short name for every row of a table, by the row's label: the title, and the keys in which rivals differ."""
+    return {group.label: _row_name(group, setting.groups) for group in setting.groups}
+
+
+def _row_name(group: Group, rivals: list[Group]) -> str:
+    """The method's title; where rows of the method differ, with the values of the keys that do."""
+    same = [rival.config for rival in rivals if rival.algorithm == group.algorithm]
+    keys = differing_keys(same)
+    details = ", ".join(f"{short(key, group.config)}={as_typed(group.config.get(key))}" for key in keys)
+    return f"{title(group.algorithm)} ({details})" if details else title(group.algorithm)

@@ -72,7 +72,7 @@ def _table(table: Table) -> str:
         row = [latex_text(shorten(group.label))]
         for key, column in columns.items():
             number = _number(column.show(cells.get(key)))
-            row.append(rf"\textbf{{{number}}}" if group.label in table.leaders.get(key, ()) else number)
+            row.append(rf"\textbf{{{number}}}" if table.is_leader(group, key) else number)
         lines.append(_row(row))
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [rf"\par\smallskip {{\footnotesize {latex_text(note)}}}" for note in table.notes]

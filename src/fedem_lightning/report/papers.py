@@ -7,7 +7,6 @@ run's configuration must have, KEY=VALUE;KEY=VALUE, or nothing), column (the sco
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
 from importlib.resources import files
 from io import StringIO
 from typing import Any
@@ -15,8 +14,9 @@ from typing import Any
 import pandas as pd
 
 from fedem_lightning.errors import UserError
+from fedem_lightning.report.cells import Cell
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.groups import show
+from fedem_lightning.report.groups import as_typed
 
 _FILES = ("fedem", "three_approaches", "user_centric")
 _TITLES = {"fedem": "FedEM", "three-approaches": "Three approaches", "user-centric": "User-centric"}
@@ -24,24 +24,6 @@ _SAME = {"fedavg_plus": "fedavg+finetune", "fedavg+finetune": "fedavg_plus", "ma
 """Two names of one method in different papers."""
 
 COMPONENTS_TABLE = "fedem-appendix-j3"
-
-
-@dataclass(frozen=True)
-class Published:
-    """A number of a paper.
-
-    Args:
-        value: the number, in percent or nats.
-        std: its standard deviation; None if the paper gives none.
-        source: paper and table.
-        note: remark on the number.
-
-    """
-
-    value: float
-    std: float | None
-    source: str
-    note: str
 
 
 class Papers:
@@ -74,7 +56,7 @@ class Papers:
         """Names of the tables, as for --table."""
         return list(dict.fromkeys(self.numbers.name))
 
-    def find(self, run: Run, column: str, tables: tuple[str, ...]) -> Published | None:
+    def find(self, run: Run, column: str, tables: tuple[str, ...]) -> Cell | None:
         """The published number for a run, from the first of `tables` that has one, or from the requested table."""
         for name in (self.table,) if self.table else tables:
             for algorithm in (run.algorithm, _SAME.get(run.algorithm)):
@@ -82,7 +64,7 @@ class Papers:
                 for row in rows:
                     if _holds(row["when"], run):
                         std = None if math.isnan(row["std"]) else row["std"]
-                        return Published(row["value"], std, title(name), row["note"])
+                        return Cell(row["value"], std, 0, table_title(name), row["note"])
         return None
 
 
@@ -103,7 +85,7 @@ def tables_for(run: Run, equal_communication: bool = False) -> tuple[str, ...]:
     return ("fedem-table-7",) if equal_communication else ("fedem-table-2", "fedem-table-6", "fedem-appendix-j2")
 
 
-def title(name: str) -> str:
+def table_title(name: str) -> str:
     """A table's title: fedem-table-2 -> FedEM, table 2."""
     paper, place, number = name.rsplit("-", 2)
     return f"{_TITLES[paper]}, {place} {number.upper().replace('J', 'J.')}"
@@ -111,4 +93,4 @@ def title(name: str) -> str:
 
 def _holds(when: str, run: Run) -> bool:
     pairs = (condition.partition("=")[::2] for condition in when.split(";") if condition)
-    return all(key in run.config and show(run.config[key]) == value for key, value in pairs)
+    return all(key in run.config and as_typed(run.config[key]) == value for key, value in pairs)

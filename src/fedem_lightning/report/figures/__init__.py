@@ -3,26 +3,28 @@
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from fedem_lightning.report.components import mixture_weights
-from fedem_lightning.report.figures.base import Drawn, Rows
-from fedem_lightning.report.figures.clients import percentiles, scatter
-from fedem_lightning.report.figures.curves import all_curves
-from fedem_lightning.report.figures.mixture import entropies, mixture_figures
-from fedem_lightning.report.figures.structure import has_structure, structure_figures
+from fedem_lightning.report.diagnostic_tables import final_weights
+from fedem_lightning.report.figures.drawing import Drawn, DrawnRows
+from fedem_lightning.report.figures.mixture_and_clusters import (
+    entropy_figure,
+    has_structure,
+    mixture_figures,
+    structure_figures,
+)
+from fedem_lightning.report.figures.score_figures import all_curves, pair_figure, percentile_figure
 from fedem_lightning.report.figures.sweeps import families, sweep, varied_numbers
+from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import Setting, file_name
-from fedem_lightning.report.looks import looks
-from fedem_lightning.report.names import row_names
-from fedem_lightning.report.paired import compare_clients
+from fedem_lightning.report.looks import looks, row_names
 from fedem_lightning.report.papers import Papers
 
 ROWS_SHOWN = 4
-"""Rows of a table whose own figures are drawn: mixture weights, clusters, collaboration weights."""
+"""DrawnRows of a table whose own figures are drawn: mixture weights, clusters, collaboration weights."""
 
 Maker = Callable[[], Drawn | list[Drawn] | None]
 """Draws figures, if the runs have data for them."""
 
-__all__ = ["Drawn", "Rows", "by_file_name", "report_figures"]
+__all__ = ["Drawn", "DrawnRows", "by_file_name", "report_figures"]
 
 
 def report_figures(settings: Sequence[Setting], papers: Papers) -> tuple[dict[int, list[Drawn]], list[str]]:
@@ -34,7 +36,7 @@ def report_figures(settings: Sequence[Setting], papers: Papers) -> tuple[dict[in
     """
     found, figures, notes = looks(settings), {}, []
     for i, setting in enumerate(settings):
-        figures[i], failed = _drawn(_of_setting(Rows(setting, row_names(setting), found), papers))
+        figures[i], failed = _drawn(_of_setting(DrawnRows(setting, row_names(setting), found), papers))
         notes += [f"{setting.title}: {line}" for line in failed]
     figures[-1], failed = _drawn(
         functools.partial(sweep, family, key, found)
@@ -69,14 +71,14 @@ def by_file_name(figures: Iterable[Drawn]) -> dict[str, Drawn]:
     return found
 
 
-def _of_setting(rows: Rows, papers: Papers) -> Iterator[Maker]:
+def _of_setting(rows: DrawnRows, papers: Papers) -> Iterator[Maker]:
     """The functions that draw a setting's figures, in their order on the page."""
     setting = rows.setting
     yield functools.partial(all_curves, rows, papers)
-    yield functools.partial(percentiles, rows)
+    yield functools.partial(percentile_figure, rows)
     yield functools.partial(_main_pair, rows)
-    yield functools.partial(entropies, rows)
-    with_own = [g for g in setting.groups if mixture_weights(g.runs[0]) is not None or has_structure(g.runs[0])]
+    yield functools.partial(entropy_figure, rows)
+    with_own = [g for g in setting.groups if final_weights(g.runs[0]) is not None or has_structure(g.runs[0])]
     for group in with_own[:ROWS_SHOWN]:
         yield functools.partial(mixture_figures, rows, group)
         yield functools.partial(structure_figures, rows, group)
@@ -84,8 +86,8 @@ def _of_setting(rows: Rows, papers: Papers) -> Iterator[Maker]:
         yield functools.partial(sweep, setting, key, rows.looks)
 
 
-def _main_pair(rows: Rows) -> Drawn | None:
+def _main_pair(rows: DrawnRows) -> Drawn | None:
     """The main method and its rival client by client."""
     first, second = rows.main_pair()
     pairs = compare_clients(first, second) if first is not second else None
-    return None if pairs is None or pairs.empty else scatter(rows, first, second, pairs)
+    return None if pairs is None or pairs.empty else pair_figure(rows, first, second, pairs)

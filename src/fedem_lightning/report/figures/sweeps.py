@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fedem_lightning.report.figures.base import Drawn, axes_of, legend, logarithmic, seeds, unit, whole_numbers
+from fedem_lightning.report.figures.drawing import Drawn, axes_of, legend, logarithmic, seeds, whole_numbers
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.groups import Group, Setting, short, show
+from fedem_lightning.report.groups import Group, Setting, as_typed, short
 from fedem_lightning.report.looks import Look
-from fedem_lightning.report.tables import scores_of
+from fedem_lightning.report.scores_table import final_scores
 from fedem_lightning.run.method_names import title
 from fedem_lightning.run.plain_text import plain
 
@@ -58,7 +58,7 @@ def sweep(setting: Setting, key: str, found: dict[str, Look]) -> Drawn | None:
             lines[group.algorithm, json.dumps(others, sort_keys=True, default=str)].append(group)
     figure, axes = axes_of(f"{setting.title}: test score by {key}")
     for (algorithm, rest), groups in lines.items():
-        points = _sweep_points(groups, key, lambda run: scores_of(run).get(score))
+        points = _sweep_points(groups, key, lambda run: final_scores(run).get(score))
         if len(points) > 1:
             alike = [r for a, r in lines if a == algorithm and len(_values(lines[a, r], key)) > 1]
             x, y, spread = np.array(sorted(points)).T
@@ -70,7 +70,7 @@ def sweep(setting: Setting, key: str, found: dict[str, Look]) -> Drawn | None:
                 whole_numbers(axes)
     if not axes.containers:
         return None
-    axes.set(xlabel=plain(key), ylabel=f"test {unit(setting)}, {where} clients, weighted")
+    axes.set(xlabel=plain(key), ylabel=f"test {setting.unit}, {where} clients, weighted")
     legend(figure, axes)
     name = f"{setting.title}_by_{short(key, setting.groups[0].config)}"
     return Drawn(name, "sweeps", f"Mean over seeds, with standard deviations; {seeds(setting.groups)}.", figure)
@@ -108,5 +108,5 @@ def _line_label(algorithm: str, rest: str, alike: list[str]) -> str:
     configs: list[dict[str, Any]] = [json.loads(text) for text in alike]
     mine = json.loads(rest)
     keys = [key for key in mine if any(config.get(key) != mine[key] for config in configs)]
-    details = ", ".join(f"{short(key, mine)}={show(mine[key])}" for key in keys)
+    details = ", ".join(f"{short(key, mine)}={as_typed(mine[key])}" for key in keys)
     return f"{title(algorithm)} ({details})" if details else title(algorithm)

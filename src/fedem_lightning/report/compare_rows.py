@@ -11,12 +11,11 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.report.gains_by_client import Shares, compare_clients, gains_and_losses
 from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.looks import row_names
 from fedem_lightning.report.markup import cell_text, shorten
-from fedem_lightning.report.names import row_names
-from fedem_lightning.report.pair_tests import mean_tests, t_test
-from fedem_lightning.report.paired import Shares, compare_clients, gains_and_losses
-from fedem_lightning.report.tables import unit_of
+from fedem_lightning.report.significance import mean_tests, t_test
 from fedem_lightning.run.plain_text import one_line
 
 N_LOSERS = 10
@@ -58,7 +57,8 @@ def _row(setting: Setting, name: str) -> Group | None:
 
 def comparison_parts(setting: Setting, a: Group, b: Group) -> Iterator[Text | RichTable]:
     """The comparison of two rows piece by piece, for a terminal."""
-    yield Text(f"\n{shorten(setting.title)}: {a.label} against {b.label}, {unit_of(setting)}", style="bold")
+    unit = setting.unit.replace(",", " in")
+    yield Text(f"\n{shorten(setting.title)}: {a.label} against {b.label}, {unit}", style="bold")
     clients = compare_clients(a, b)
     if clients is None:
         yield Text("no client is in both: the runs have no common seed, or no readable clients.parquet")

@@ -1,40 +1,53 @@
-"""The table of components and groups: entropy of mixture weights, recovery of the ground truth, dead components."""
+"""Tables beside that of scores: components and groups (entropy, ground truth, dead ones); generalisation bounds."""
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import special
 
 from fedem_lightning.evaluation.components import DEAD, dead_components
-from fedem_lightning.report.cells import Cell, Column, Table, cell
+from fedem_lightning.report.cells import Cell, Table, TableColumn, mean_cells
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Setting
 from fedem_lightning.report.markup import shorten
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers
 
-_COLUMNS = {
-    "seeds": Column("seeds", ".0f"),
-    "components": Column("components", ".0f"),
-    "pi_cosine_distance": Column("weights' distance", ".2g", ".1g"),
-    "theta_cosine_distance": Column("components' distance", ".2g", ".1g"),
-    "group_accuracy": Column("clients in their group, %", ".1f", ".2f"),
-    "adjusted_rand_index": Column("adjusted Rand index", ".2f", ".2f"),
-    "groups_found": Column("groups found", ".3g", ".2g"),
-    "entropy": Column("entropy", ".2f", ".2f"),
-    "paper_entropy": Column("paper entropy", ".2f"),
-    "unseen_entropy": Column("unseen entropy", ".2f", ".2f"),
-    "paper_unseen_entropy": Column("paper unseen entropy", ".2f"),
-    "smallest": Column("smallest mean weight", ".2g", ".1g"),
-    "dead": Column("dead components", ".2g"),
+_COMPONENTS = {
+    "seeds": TableColumn("seeds", ".0f"),
+    "components": TableColumn("components", ".0f"),
+    "pi_cosine_distance": TableColumn("weights' distance", ".2g", ".1g"),
+    "theta_cosine_distance": TableColumn("components' distance", ".2g", ".1g"),
+    "group_accuracy": TableColumn("clients in their group, %", ".1f", ".2f"),
+    "adjusted_rand_index": TableColumn("adjusted Rand index", ".2f", ".2f"),
+    "groups_found": TableColumn("groups found", ".3g", ".2g"),
+    "entropy": TableColumn("entropy", ".2f", ".2f"),
+    "paper_entropy": TableColumn("paper entropy", ".2f"),
+    "unseen_entropy": TableColumn("unseen entropy", ".2f", ".2f"),
+    "paper_unseen_entropy": TableColumn("paper unseen entropy", ".2f"),
+    "smallest": TableColumn("smallest mean weight", ".2g", ".1g"),
+    "dead": TableColumn("dead components", ".2g"),
 }
-
+_BOUNDS = {
+    "seeds": TableColumn("seeds", ".0f"),
+    "dimension": TableColumn("dimension"),
+    "skewness": TableColumn("skewness", ".3g"),
+    "discrepancy_smallest": TableColumn("discrepancy: smallest", ".3g"),
+    "discrepancy_median": TableColumn("median", ".3g", ".1g"),
+    "discrepancy_top_decile": TableColumn("90 %", ".3g", ".1g"),
+    "discrepancy_largest": TableColumn("largest", ".3g"),
+    "suggest_local": TableColumn("clients for local", ".4g", ".2g"),
+    "suggest_global": TableColumn("global", ".4g", ".2g"),
+    "suggest_cluster": TableColumn("cluster", ".4g", ".2g"),
+    "suggest_interpolate": TableColumn("interpolate", ".4g", ".2g"),
+}
 _RECOVERY = ("pi_cosine_distance", "theta_cosine_distance", "group_accuracy", "adjusted_rand_index", "groups_found")
 
 
 @dataclass(frozen=True)
-class MixtureWeights:
+class FinalWeights:
     """Mixture weights of a run.
 
     Args:
@@ -51,7 +64,7 @@ class MixtureWeights:
         return dead_components(self.seen) if len(self.seen) else []
 
 
-def mixture_weights(run: Run) -> MixtureWeights | None:
+def final_weights(run: Run) -> FinalWeights | None:
     """The columns pi_0, pi_1, ... of clients.parquet; None if there are fewer than two."""
     clients = run.clients if run.clients is not None else pd.DataFrame()
     names = sorted((str(c) for c in clients if re.fullmatch(r"pi_\d+", str(c))), key=lambda name: int(name[3:]))
@@ -59,7 +72,7 @@ def mixture_weights(run: Run) -> MixtureWeights | None:
         return None
     seen = (clients["population"] == "seen").to_numpy()
     pi = clients[names].to_numpy(dtype=float)
-    return MixtureWeights(pi[seen], pi[~seen])
+    return FinalWeights(pi[seen], pi[~seen])
 
 
 def entropy(pi: np.ndarray) -> float:
@@ -81,25 +94,28 @@ def components_table(setting: Setting, papers: Papers) -> Table | None:
 
     """
     table = Table(
-        "components", f"{shorten(setting.title)}: components and groups after the last round", setting, dict(_COLUMNS)
+        "components",
+        f"{shorten(setting.title)}: components and groups after the last round",
+        setting,
+        dict(_COMPONENTS),
     )
     for group in setting.groups:
-        runs = [_measures(run, table.notes) for run in group.runs]
+        runs = [_of_components(run, table.notes) for run in group.runs]
         if not all(runs):
             continue
-        cells = {key: found for key in runs[0] if (found := cell(r.get(key) for r in runs)) is not None}
+        cells = mean_cells(runs)
         for key in ("entropy", "unseen_entropy"):
             published = papers.find(group.runs[0], key, (COMPONENTS_TABLE,)) if key in cells else None
             if published is not None:
-                cells[f"paper_{key}"] = Cell(published.value, published.std, 0, published.source, published.note)
+                cells[f"paper_{key}"] = published
         table.rows.append((group, {"seeds": Cell(len(runs)), **cells}))
     table.add_sources()
     return table if table.rows else None
 
 
-def _measures(run: Run, notes: list[str]) -> dict[str, float]:
+def _of_components(run: Run, notes: list[str]) -> dict[str, float]:
     measures: dict[str, float] = {}
-    weights = mixture_weights(run)
+    weights = final_weights(run)
     if weights is not None:
         dead = weights.dead()
         measures["components"] = weights.seen.shape[1]
@@ -118,3 +134,22 @@ def _measures(run: Run, notes: list[str]) -> dict[str, float]:
         if recovery.get(key) is not None:
             measures[key] = recovery[key] * (100 if key == "group_accuracy" else 1)
     return measures
+
+
+def bounds_table(setting: Setting) -> Table | None:
+    """Skewness, discrepancies and suggestions of runs with `callbacks=bounds`; None if there is no such run."""
+    table = Table("bounds", f"{shorten(setting.title)}: generalisation bounds as diagnostics", setting, dict(_BOUNDS))
+    for group in setting.groups:
+        runs = [_of_bounds(run) for run in group.runs]
+        if all(runs):
+            table.rows.append((group, {"seeds": Cell(len(runs)), **mean_cells(runs)}))
+    if table.rows:
+        table.notes.append("bounds: their terms without constants, to be compared with one another; no guarantees")
+    return table if table.rows else None
+
+
+def _of_bounds(run: Run) -> dict[str, float | None]:
+    bounds: dict[str, Any] = run.results.get("bounds") or {}
+    found: dict[str, float | None] = {key: bounds[key] for key in ("dimension", "skewness") if key in bounds}
+    found |= {f"discrepancy_{name}": value for name, value in bounds.get("discrepancy", {}).items()}
+    return found | {f"suggest_{name}": value for name, value in bounds.get("suggestions", {}).items()}

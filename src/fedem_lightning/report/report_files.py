@@ -10,12 +10,12 @@ from fedem_lightning.errors import UserError
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.report.cells import Cell, Table
 from fedem_lightning.report.collect import Skipped
-from fedem_lightning.report.figures.base import Drawn
+from fedem_lightning.report.figures.drawing import Drawn
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.markup import cell_text, latex_tables, markdown_text, shorten
 from fedem_lightning.run.plain_text import one_line
 
-FILES = ("report.html", "report.md", "report.csv", "report_wide.csv", "report.tex")
+REPORT_FILES = ("report.html", "report.md", "report.csv", "report_wide.csv", "report.tex")
 """What every report has; the figures' names depend on the runs."""
 CAVEAT = (
     "The papers' numbers belong to their own data, models and rounds; differences mean something where these agree."
@@ -66,7 +66,8 @@ def markdown(report: Report) -> str:
         lines.append(_row(["algorithm", *(markdown_text(column.header) for column in columns.values())]))
         lines.append("|---|" + "---:|" * len(columns))
         for group, cells in table.rows:
-            numbers = [_bold(table, group, key, column.show(cells.get(key))) for key, column in columns.items()]
+            texts = {key: column.show(cells.get(key)) for key, column in columns.items()}
+            numbers = [f"**{text}**" if table.is_leader(group, key) else text for key, text in texts.items()]
             lines.append(_row([markdown_text(shorten(group.label)), *numbers]))
         lines += ["", *(f"- {markdown_text(note)}" for note in table.notes)] if table.notes else []
     if report.left_out:
@@ -74,10 +75,6 @@ def markdown(report: Report) -> str:
     if report.figures:
         lines += ["", "## Figures", "", *(f"![{name}]({name}.png)" for name in report.figures)]
     return "\n".join(lines) + "\n"
-
-
-def _bold(table: Table, group: Group, key: str, text: str) -> str:
-    return f"**{text}**" if group.label in table.leaders.get(key, ()) else text
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -178,7 +175,7 @@ def write_report(report: Report, folder: Path, force: bool = False) -> list[Path
         wide(report).to_csv(index=False),
         latex_tables(report.tables),
     )
-    contents = {name: text.encode() for name, text in zip(FILES, texts, strict=True)}
+    contents = {name: text.encode() for name, text in zip(REPORT_FILES, texts, strict=True)}
     contents |= {name: table.to_csv(index=False).encode() for name, table in report.more.items()}
     for name, drawn in report.figures.items():
         contents |= {f"{name}.png": drawn.png, f"{name}.svg": drawn.svg}

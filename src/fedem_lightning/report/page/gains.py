@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.report.figures.base import Rows, unit
+from fedem_lightning.report.figures.drawing import DrawnRows
+from fedem_lightning.report.gains_by_client import Shares, compare_clients, gains_and_losses
 from fedem_lightning.report.looks import FIRST
-from fedem_lightning.report.pair_tests import LEVEL
-from fedem_lightning.report.paired import Shares, compare_clients, gains_and_losses, per_client
+from fedem_lightning.report.significance import CHANCE_LEVEL
 
 MARKS_SHOWN = 400_000
 """Largest number of marks (pairs of rows times clients) in a page; more clients are thinned out evenly."""
 
 
-def pairs_data(rows: Rows) -> dict[str, Any] | None:
+def pairs_data(rows: DrawnRows) -> dict[str, Any] | None:
     """Scores of every client and seed with every row, and for every pair of rows who gains and loses; None for one row.
 
     Returns:
@@ -35,7 +35,7 @@ def pairs_data(rows: Rows) -> dict[str, Any] | None:
     for i, j in combinations(range(len(groups)), 2):
         found = compare_clients(groups[i], groups[j])
         if found is not None and not found.empty:
-            marks = np.where(found.p < LEVEL, np.sign(found.gain), 0)
+            marks = np.where(found.p < CHANCE_LEVEL, np.sign(found.gain), 0)
             by_client = pd.Series(marks, index=pd.MultiIndex.from_frame(found[["seed", "id"]]))
             aligned = by_client.reindex(shown.index).fillna(0).astype(int)
             pairs[f"{i},{j}"] = {
@@ -44,7 +44,7 @@ def pairs_data(rows: Rows) -> dict[str, Any] | None:
             }
     return {
         "rows": [{"name": rows.names[g.label], "colour": rows.looks[g.label].colour} for g in groups],
-        "unit": unit(rows.setting),
+        "unit": rows.setting.unit,
         "clients": [[str(client), int(seed)] for seed, client in shown.index],
         "scores": [[None if np.isnan(v) else round(float(v), 4) for v in shown[g.label]] for g in groups],
         "left_out": len(scores) - len(shown),
@@ -52,12 +52,12 @@ def pairs_data(rows: Rows) -> dict[str, Any] | None:
     }
 
 
-def _scores(rows: Rows) -> pd.DataFrame:
+def _scores(rows: DrawnRows) -> pd.DataFrame:
     """The score of every client, by (seed, id) and row."""
     columns = {}
     for group in rows.setting.groups:
-        tables = {run.seed: per_client(run) for run in group.runs}
-        known = {seed: t.set_index("id")["score"] for seed, t in tables.items() if t is not None and len(t)}
+        scored = {run.seed: run.scored for run in group.runs}
+        known = {seed: pd.Series(s.score, index=s.id) for seed, s in scored.items() if s is not None}
         if known:
             columns[group.label] = pd.concat(known, names=["seed", "id"])
     unique = {label: c[~c.index.duplicated()] for label, c in columns.items()}
@@ -69,7 +69,7 @@ def _known(shares: Shares) -> list[float | None]:
     return [None if np.isnan(share) else float(share) for share in shares]
 
 
-def baselines(rows: Rows, pairs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def baselines(rows: DrawnRows, pairs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """For every row the shares of clients that are worse with it than with each baseline, as lines of a table.
 
     Args:

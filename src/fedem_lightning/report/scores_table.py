@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedem_lightning.records.measures import HIGHER_IS_BETTER
-from fedem_lightning.report.cells import Cell, Column, Table, cell
+from fedem_lightning.report.cells import Cell, Table, TableColumn, mean_cells
+from fedem_lightning.report.collect import SUMMARIES
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Setting
-from fedem_lightning.report.leaders import TESTED, leaders
 from fedem_lightning.report.markup import shorten
-from fedem_lightning.report.minimum import minimum_cell
+from fedem_lightning.report.more_columns import minimum_cell
 from fedem_lightning.report.papers import Papers, tables_for
+from fedem_lightning.report.significance import TESTED, leaders
 from fedem_lightning.run.summary import not_finite_lines
 
 
@@ -52,19 +52,18 @@ SCORES = (
     Score("unseen_train", "unseen train", "unseen_train"),
 )
 _IMBALANCED = {
-    "balanced_accuracy": Column("balanced accuracy", ".1f", ".2f"),
-    "auroc": Column("AUROC", ".3f", ".3f"),
-    "worse_than_majority": Column("worse than majority, %", ".0f"),
+    "balanced_accuracy": TableColumn("balanced accuracy", ".1f", ".2f"),
+    "auroc": TableColumn("AUROC", ".3f", ".3f"),
+    "worse_than_majority": TableColumn("worse than majority, %", ".0f"),
 }
-_SEEN_TEST = ("weighted", "pooled", "mean", "bottom_decile", "worst")
 
 
-def scores_of(run: Run) -> dict[str, float | None]:
+def final_scores(run: Run) -> dict[str, float | None]:
     """Scores of a run after its last round, in the table's unit, if it has them."""
     measure, factor = run.measure
     results = run.results
     unseen = results.get("unseen") or {}
-    found = {key: _sum(results["test"], measure, key) for key in _SEEN_TEST}
+    found = {key: _sum(results["test"], measure, key) for key in SUMMARIES}
     found["honest"] = _sum((results.get("honest") or {}).get("test"), measure, "weighted")
     found["train"] = _sum(results["train"], measure, "weighted")
     found["val"] = _sum(results.get("val"), measure, "weighted")
@@ -112,31 +111,33 @@ def not_finite_notes(setting: Setting) -> list[str]:
     ]
 
 
-def columns_of(percent: bool) -> dict[str, Column]:
+def score_columns(percent: bool) -> dict[str, TableColumn]:
     """All columns of the table of scores, in their order; `filled` leaves out the empty ones."""
     form, std = (".1f", ".2f") if percent else (".4g", ".2g")
     signed = "+" + form
-    columns = {"seeds": Column("seeds", ".0f"), "rounds": Column("rounds", ".0f")}
-    seen, others = [s for s in SCORES if s.key in _SEEN_TEST], [s for s in SCORES if s.key not in _SEEN_TEST]
-    columns |= {score.key: Column(score.header, form, std) for score in seen}
+    columns = {"seeds": TableColumn("seeds", ".0f"), "rounds": TableColumn("rounds", ".0f")}
+    seen, others = [s for s in SCORES if s.key in SUMMARIES], [s for s in SCORES if s.key not in SUMMARIES]
+    columns |= {score.key: TableColumn(score.header, form, std) for score in seen}
     for score in seen:
         columns |= _beside(score, form, std, signed)
-    columns["minimum"] = Column("minimum", form)
+    columns["minimum"] = TableColumn("minimum", form)
     for score in others:
-        columns |= {score.key: Column(score.header, form, std), **_beside(score, form, std, signed)}
+        columns |= {score.key: TableColumn(score.header, form, std), **_beside(score, form, std, signed)}
     return columns | {
         **_IMBALANCED,
-        "megabytes": Column("MB a client"),
-        "seconds": Column("s a round"),
-        "rejected": Column("rejected", ".0f"),
+        "megabytes": TableColumn("MB a client"),
+        "seconds": TableColumn("s a round"),
+        "rejected": TableColumn("rejected", ".0f"),
     }
 
 
-def _beside(score: Score, form: str, std: str, signed: str) -> dict[str, Column]:
+def _beside(score: Score, form: str, std: str, signed: str) -> dict[str, TableColumn]:
     name = {"weighted": "average", "worst": "worst"}.get(score.key, score.header)
     prefix = "" if score.key == "weighted" else f"{score.header} "
-    columns = {f"paper_{score.key}": Column(f"paper {name}", form, std)} if score.published else {}
-    return columns | ({f"difference_{score.key}": Column(f"{prefix}difference", signed)} if score.difference else {})
+    columns = {f"paper_{score.key}": TableColumn(f"paper {name}", form, std)} if score.published else {}
+    if score.difference:
+        columns[f"difference_{score.key}"] = TableColumn(f"{prefix}difference", signed)
+    return columns
 
 
 def scores_table(setting: Setting, papers: Papers) -> Table:
@@ -147,12 +148,7 @@ def scores_table(setting: Setting, papers: Papers) -> Table:
         papers: published numbers to compare with.
 
     """
-    return build(setting, papers, "scores after the last round", scores_of)
-
-
-def unit_of(setting: Setting) -> str:
-    """The score of a setting's tables with its unit, in words."""
-    return {"accuracy": "accuracy in %", "mse": "squared error", "loss": "loss in nats"}[setting.measure[0]]
+    return build(setting, papers, "scores after the last round", final_scores)
 
 
 def build(
@@ -173,7 +169,8 @@ def build(
 
     """
     measure, factor = setting.measure
-    table = Table("scores", f"{shorten(setting.title)}: {what}, {unit_of(setting)}", setting, columns_of(factor == 100))
+    title = f"{shorten(setting.title)}: {what}, {setting.unit.replace(',', ' in')}"
+    table = Table("scores", title, setting, score_columns(factor == 100))
     columns: dict[str, dict[str, dict[int, float]]] = {}
     for group in setting.groups:
         found = {run.seed: scores(run) for run in group.runs}
@@ -186,14 +183,14 @@ def build(
                 columns.setdefault(key, {})[group.label] = seeds
         minimum = minimum_cell(group.runs) if measure == "loss" else None
         cells |= {} if minimum is None else {"minimum": minimum}
-        _compare(cells, group.runs[0], papers, tables(group.runs[0]), measure)
+        _add_published(cells, group.runs[0], papers, tables(group.runs[0]), measure)
         table.rows.append((group, cells))
     beside = {key for _, cells in table.rows for key in cells if key.startswith("paper_")}
     for score in SCORES:
         if score.only_beside and f"paper_{score.key}" not in beside:
             del table.columns[score.key]
             columns.pop(score.key, None)
-    table.leaders, notes = leaders(columns, 1 if HIGHER_IS_BETTER[measure] else -1)
+    table.leaders, notes = leaders(columns, setting.groups[0].runs[0].sign)
     table.notes += notes
     table.add_sources()
     return table
@@ -203,21 +200,16 @@ def _measured(seeds: Sequence[dict[str, float | None] | None]) -> dict[str, Cell
     cells = {"seeds": Cell(len(seeds))}
     if any(scores is None for scores in seeds):
         return cells
-    known = [scores for scores in seeds if scores is not None]
-    for key in known[0]:
-        found = cell(scores.get(key) for scores in known)
-        if found is not None:
-            cells[key] = found
-    return cells
+    return cells | mean_cells([scores for scores in seeds if scores is not None])
 
 
-def _compare(cells: dict[str, Cell], run: Run, papers: Papers, tables: tuple[str, ...], measure: str) -> None:
+def _add_published(cells: dict[str, Cell], run: Run, papers: Papers, tables: tuple[str, ...], measure: str) -> None:
     """Adds the papers' numbers and the differences to a row."""
     suffix = "" if measure == "accuracy" else f"_{measure}"
     for score in SCORES:
         found = papers.find(run, score.published + suffix, tables) if score.published else None
         if found is None or score.key not in cells:
             continue
-        cells[f"paper_{score.key}"] = Cell(found.value, found.std, 0, found.source, found.note)
+        cells[f"paper_{score.key}"] = found
         if score.difference:
             cells[f"difference_{score.key}"] = Cell(cells[score.key].value - found.value)

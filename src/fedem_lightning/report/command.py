@@ -9,25 +9,22 @@ from rich.console import Console
 from rich.text import Text
 
 from fedem_lightning.errors import UserError, require, require_number
-from fedem_lightning.report.baselines import add_baselines
-from fedem_lightning.report.bounds import bounds_table
 from fedem_lightning.report.cells import Table
-from fedem_lightning.report.choice import Chosen, choose
+from fedem_lightning.report.choose_by_client import Chosen, choose
 from fedem_lightning.report.collect import Skipped, find_runs
-from fedem_lightning.report.compare import client_rows, compared, comparison_parts
-from fedem_lightning.report.components import components_table
+from fedem_lightning.report.compare_rows import client_rows, compared, comparison_parts
+from fedem_lightning.report.diagnostic_tables import bounds_table, components_table
 from fedem_lightning.report.equal_cost import check_timed, equal_cost_table
 from fedem_lightning.report.figures import by_file_name, report_figures
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Setting, group_runs
-from fedem_lightning.report.page.page import page
+from fedem_lightning.report.more_columns import add_baselines, add_rates
+from fedem_lightning.report.page import page
 from fedem_lightning.report.papers import Papers
-from fedem_lightning.report.rates import add_rates
-from fedem_lightning.report.recommend import recommendation
-from fedem_lightning.report.tables import not_finite_notes, scores_table
-from fedem_lightning.report.terminal import print_parts, print_report
-from fedem_lightning.report.watch import Watch, watch
-from fedem_lightning.report.writing import FILES, Report, check_free, write_report
+from fedem_lightning.report.recommend_method import recommendation
+from fedem_lightning.report.report_files import REPORT_FILES, Report, check_free, write_report
+from fedem_lightning.report.scores_table import not_finite_notes, scores_table
+from fedem_lightning.report.terminal import Watch, print_parts, print_report, watch
 from fedem_lightning.run.plain_text import one_line
 
 _LONGEST = 1e6
@@ -42,7 +39,7 @@ class Content(NamedTuple):
     report: Report
 
 
-def compare(chosen: argparse.Namespace) -> None:
+def make_report(chosen: argparse.Namespace) -> None:
     """Prints the report that the command's options select, and with `--out` writes it."""
     _check_options(chosen)
     papers = Papers(chosen.table)
@@ -50,7 +47,7 @@ def compare(chosen: argparse.Namespace) -> None:
         watch(Watch(chosen.folders, functools.partial(_quick_report, papers=papers)), chosen.every)
         return
     if chosen.out is not None:  # before any work; the figures' names are checked once they are known
-        check_free(chosen.out, [*FILES, *(["compare.csv"] if chosen.compare else [])], chosen.force)
+        check_free(chosen.out, [*REPORT_FILES, *(["compare.csv"] if chosen.compare else [])], chosen.force)
     runs, skipped = find_runs(chosen.folders)
     runs, skipped = usable(runs, skipped, papers)
     if not runs:

@@ -1,15 +1,15 @@
 """Tests of two models on the same clients or seeds, for many clients at once; all p-values are two-sided."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
-LEVEL = 0.05
+CHANCE_LEVEL = 0.05
 """Level of every test: a difference with p below it is called beyond chance."""
-TERMS = 12
+_TERMS = 12
 """Standard deviations of the hypergeometric distribution over which its tail is summed."""
 
 
@@ -94,7 +94,7 @@ def fisher(right_a: np.ndarray, n_a: np.ndarray, right_b: np.ndarray, n_b: np.nd
     share = both / np.maximum(n + other, 1)
     widest = float(np.sqrt(np.max(n * share * (1 - share), initial=0.0)))
     k_, n_, other_, both_ = (x[:, None] - 0.0 for x in (k, n, other, both))
-    k_ = k_ - np.arange(math.ceil(TERMS * widest) + TERMS)
+    k_ = k_ - np.arange(math.ceil(_TERMS * widest) + _TERMS)
     ratio = k_ * (other_ - both_ + k_) / ((both_ - k_ + 1) * (n_ - k_ + 1))
     tail = 1 + np.cumprod(np.maximum(ratio, 0), axis=1).sum(axis=1)  # the first ratio outside the range is 0
     return np.minimum(
@@ -118,3 +118,56 @@ def t_test(differences: Sequence[float]) -> float:
     if np.ptp(d) <= 1e-12 * np.abs(d).max():
         return 2.0 ** (1 - len(d)) if d.any() else 1.0
     return float(2 * special.stdtr(len(d) - 1, -abs(d.mean()) / d.std(ddof=1) * math.sqrt(len(d))))
+
+
+ENOUGH_SEEDS = 5
+"""Number of common seeds from which rows are tested."""
+TESTED = ("weighted", "pooled", "mean", "bottom_decile", "worst", "honest", "unseen", "unseen_mean")
+"""The columns that are tested: scores on test samples."""
+
+_SeedScores = Mapping[str, Mapping[int, float]]
+"""A column's finite scores by label and seed."""
+
+
+def leaders(columns: Mapping[str, _SeedScores], sign: int) -> tuple[dict[str, set[str]], list[str]]:
+    """The rows that are best beyond chance.
+
+    The best row of a column is compared with every other row by Student's paired test over the seeds that all rows
+    share; the largest p-value is the column's, because the best row has to be better than all others. Holm's procedure
+    then holds the columns of a table together.
+
+    Args:
+        columns: scores by column.
+        sign: 1 if higher scores are better, else -1.
+
+    Returns:
+        For each column at most one label, and a note if the rows share fewer than five seeds.
+
+    """
+    several = {key: rows for key, rows in columns.items() if key in TESTED and len(rows) > 1}
+    n_shared = max((len(_shared(rows)) for rows in several.values()), default=ENOUGH_SEEDS)
+    if n_shared < ENOUGH_SEEDS:
+        return {}, [
+            f"no row is bold: that takes a test over {ENOUGH_SEEDS} seeds that all rows share; these share {n_shared}"
+        ]
+    tested = sorted(((key, *_best(rows, sign)) for key, rows in several.items()), key=lambda found: found[2])
+    bold: dict[str, set[str]] = {}
+    for i, (key, label, p) in enumerate(tested):
+        if p * (len(tested) - i) >= CHANCE_LEVEL:
+            break
+        bold[key] = {label}
+    return bold, []
+
+
+def _shared(rows: _SeedScores) -> list[int]:
+    return sorted(set.intersection(*(set(scores) for scores in rows.values())))
+
+
+def _best(rows: _SeedScores, sign: int) -> tuple[str, float]:
+    """The row with the best mean over its own seeds, and the largest p-value against another row; 1 without a test."""
+    best = max(rows, key=lambda label: sign * float(np.mean(list(rows[label].values()))))
+    seeds = _shared(rows)
+    if len(seeds) < ENOUGH_SEEDS:
+        return best, 1.0
+    gains = [[sign * (rows[best][s] - other[s]) for s in seeds] for label, other in rows.items() if label != best]
+    return best, max(t_test(gain) if np.mean(gain) > 0 else 1.0 for gain in gains)

@@ -5,10 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.records.measures import HIGHER_IS_BETTER
 from fedem_lightning.report.finished_run import Run, ScoredClients
 from fedem_lightning.report.groups import Group
-from fedem_lightning.report.pair_tests import LEVEL, fisher, mcnemar, mean_tests
+from fedem_lightning.report.significance import CHANCE_LEVEL, fisher, mcnemar, mean_tests
 
 
 class Shares(NamedTuple):
@@ -31,15 +30,6 @@ class Shares(NamedTuple):
     n: int
 
 
-def per_client(run: Run) -> pd.DataFrame | None:
-    """The seen clients with test samples: id, n_train, n_test, score in the table's unit; None: unknown."""
-    scored = run.scored()
-    if scored is None:
-        return None
-    columns = {"id": scored.id, "n_train": scored.n_train, "n_test": scored.n_scored, "score": scored.score}
-    return pd.DataFrame(columns)
-
-
 def compare_clients(a: Group, b: Group) -> pd.DataFrame | None:
     """Compares the clients of two groups, paired by seed and name; None if they have none in common.
 
@@ -59,14 +49,14 @@ def compare_clients(a: Group, b: Group) -> pd.DataFrame | None:
         return None
     table = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
     difference = table["a"] - table["b"]
-    gain = difference if HIGHER_IS_BETTER[measure[0]] else -difference
     p = table.pop("p")
+    gain = a.runs[0].sign * difference
     return pd.DataFrame({**table, "difference": difference, "gain": gain, "p": p}, copy=False)
 
 
 def _pair(a: Run, b: Run) -> dict[str, np.ndarray] | None:
     """The columns of two runs of one seed; None if they have no client in common."""
-    mine, theirs = a.scored(), b.scored()
+    mine, theirs = a.scored, b.scored
     if mine is None or theirs is None:
         return None
     i, j = _common(mine.id, theirs.id)
@@ -75,7 +65,7 @@ def _pair(a: Run, b: Run) -> dict[str, np.ndarray] | None:
     p = _by_samples(a, b, mine.row[i], theirs.row[j])
     if p is None:
         p = _by_scores(a, mine, theirs, i, j)
-    named = {"seed": np.full(len(i), a.seed), "id": mine.id[i], "n_test": mine.n_scored[i]}
+    named = {"seed": np.full(len(i), a.seed), "id": mine.id[i], "n_test": mine.n_test[i]}
     return {**named, "a": mine.score[i], "b": theirs.score[j], "p": p}
 
 
@@ -111,7 +101,7 @@ def _by_scores(run: Run, a: ScoredClients, b: ScoredClients, i: np.ndarray, j: n
     p = np.full(len(i), np.nan)
     if name != "accuracy":
         return p
-    n_a, n_b = a.n_scored[i].astype(float), b.n_scored[j].astype(float)
+    n_a, n_b = a.n_test[i].astype(float), b.n_test[j].astype(float)
     right_a, right_b = a.score[i] / factor * n_a, b.score[j] / factor * n_b
     whole = [np.abs(right - np.round(right)) < 0.01 for right in (right_a, right_b)]  # not for sequences
     known = whole[0] & whole[1]  # False for NaN
@@ -125,7 +115,7 @@ def gains_and_losses(table: pd.DataFrame) -> Shares:
     p = p[~np.isnan(gain)]
     gain = gain[~np.isnan(gain)]
     n, tested = max(1, len(gain)), not np.isnan(p).all()
-    beyond = p < LEVEL
+    beyond = p < CHANCE_LEVEL
     gains, loses = (float((beyond & sign).sum()) / n if tested else np.nan for sign in (gain > 0, gain < 0))
     better, worse, equal = (float(sign.sum()) / n for sign in (gain > 0, gain < 0, gain == 0))
-    return Shares(better, worse, equal, gains, loses, LEVEL / 2, len(gain))
+    return Shares(better, worse, equal, gains, loses, CHANCE_LEVEL / 2, len(gain))

@@ -7,13 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedem_lightning.records.measures import HIGHER_IS_BETTER
-from fedem_lightning.report.compare import said_p
-from fedem_lightning.report.components import entropy, mixture_weights
+from fedem_lightning.report.compare_rows import said_p
+from fedem_lightning.report.diagnostic_tables import entropy, final_weights
 from fedem_lightning.report.groups import Group, Setting, comparable
-from fedem_lightning.report.leaders import ENOUGH_SEEDS
-from fedem_lightning.report.pair_tests import LEVEL, t_test
-from fedem_lightning.report.rates import unchosen_line
+from fedem_lightning.report.more_columns import unchosen_line
+from fedem_lightning.report.significance import CHANCE_LEVEL, ENOUGH_SEEDS, t_test
 
 KEY = "algorithm.n_components"
 
@@ -35,7 +33,7 @@ class Difference(NamedTuple):
     @property
     def is_better(self) -> bool:
         """Whether the first row is better beyond chance."""
-        return self.gain > 0 and self.p < LEVEL
+        return self.gain > 0 and self.p < CHANCE_LEVEL
 
 
 def recommendation(setting: Setting) -> list[str]:
@@ -71,7 +69,7 @@ def _number_of_components(family: list[Group]) -> tuple[Group, list[str]]:
     best = family[0]
     for group in family[1:]:
         found = difference(group, best)
-        if found.gain > 0 and (math.isnan(found.p) or found.p * (len(family) - 1) < LEVEL):
+        if found.gain > 0 and (math.isnan(found.p) or found.p * (len(family) - 1) < CHANCE_LEVEL):
             best = group
     reasons = []
     for other in family:
@@ -90,7 +88,7 @@ def _number_of_components(family: list[Group]) -> tuple[Group, list[str]]:
 
 
 def _method(candidates: Sequence[Group]) -> Iterator[str]:
-    ordered = sorted(candidates, key=lambda group: -_sign(group) * float(np.mean(list(_seeds(group).values()))))
+    ordered = sorted(candidates, key=lambda group: -group.runs[0].sign * float(np.mean(list(_seeds(group).values()))))
     best, *others = ordered
     if not others:
         yield f"method: {best.label} is the only one with validation scores ({_score(best)})"
@@ -115,7 +113,7 @@ def _method(candidates: Sequence[Group]) -> Iterator[str]:
 
 def difference(a: Group, b: Group) -> Difference:
     """Tests two rows' validation scores by Student's test over five or more common seeds; fewer are not tested."""
-    mine, theirs, sign = _seeds(a), _seeds(b), _sign(a)
+    mine, theirs, sign = _seeds(a), _seeds(b), a.runs[0].sign
     gains = [sign * (mine[seed] - theirs[seed]) for seed in mine if seed in theirs]
     if not gains:
         return Difference(sign * float(np.mean(list(mine.values())) - np.mean(list(theirs.values()))), math.nan, 0)
@@ -132,10 +130,6 @@ def _seeds(group: Group, measure: str = "") -> dict[int, float]:
             return {}
         found[run.seed] = factor * value
     return found
-
-
-def _sign(group: Group) -> int:
-    return 1 if HIGHER_IS_BETTER[group.runs[0].measure[0]] else -1
 
 
 def _m(group: Group) -> float:
@@ -163,7 +157,7 @@ def _likelihood(best: Group, other: Group) -> str:
 
 def _mixture(group: Group) -> str:
     """The entropy of the mixture weights in words, if there are any."""
-    weights = [found for run in group.runs if (found := mixture_weights(run)) is not None and len(found.seen)]
+    weights = [found for run in group.runs if (found := final_weights(run)) is not None and len(found.seen)]
     if not weights:
         return ""
     mean = float(np.mean([entropy(found.seen) for found in weights]))

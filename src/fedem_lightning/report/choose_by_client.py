@@ -12,7 +12,7 @@ from fedem_lightning.errors import require
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.records.measures import SPLITS
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.groups import comparable, relevant, show
+from fedem_lightning.report.groups import as_typed, comparable, relevant
 
 CHOSEN = "best by hold-out"
 """The value of the key in the configuration of a chosen run, which its label shows."""
@@ -68,7 +68,7 @@ def choose(runs: Iterable[Run], key: str) -> list[Chosen]:
     families: dict[str, dict[str, Run]] = defaultdict(dict)
     for run in sorted(runs, key=lambda r: r.date):  # of two runs with the same value the newer one counts
         if key in run.config and run.clients is not None:
-            families[_family(run, run.clients, key)][show(run.config[key])] = run
+            families[_family(run, run.clients, key)][as_typed(run.config[key])] = run
     found = [list(family.values()) for family in families.values() if len(family) > 1]
     alone = "no runs with the same data and seed differ in it alone"
     require(bool(found), f"--choose {key}: nothing to choose from, {alone}")
@@ -84,7 +84,7 @@ def _family(run: Run, clients: pd.DataFrame, key: str) -> str:
 
 def _order(value: Any) -> tuple[bool, Any]:
     number = isinstance(value, (int, float))
-    return not number, value if number else show(value)
+    return not number, value if number else as_typed(value)
 
 
 def _chosen(runs: list[Run], key: str) -> Chosen:
@@ -96,7 +96,7 @@ def _chosen(runs: list[Run], key: str) -> Chosen:
     best = pd.concat(scores).sort_index()
     is_seen = (best.population == "seen").to_numpy()
     taken = np.bincount(winner[is_seen], minlength=len(runs))
-    shares = ", ".join(f"{show(run.config[key])} by {n}" for run, n in zip(runs, taken, strict=True))
+    shares = ", ".join(f"{as_typed(run.config[key])} by {n}" for run, n in zip(runs, taken, strict=True))
     note = f"{CHOSEN} over {key}: {runs[0].algorithm}, seed {runs[0].seed}, clients took {shares}"
     results = _results(runs, best[is_seen], best[~is_seen])
     return Chosen(runs[-1].folder, results, {**runs[0].config, key: CHOSEN}, best, note)
