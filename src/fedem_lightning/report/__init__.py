@@ -1,9 +1,11 @@
 """`python -m fedem_lightning.report DIR...`: tables and figures over many runs, beside the papers' numbers.
 
-In reading order: `comparison` does the command's work, `collect` finds the runs, `choice` selects the best of several
-runs for each client, `groups` groups runs that differ by seed, `papers` has the published numbers, `minimum` the least
-possible loss; `tables`, `components`, `bounds` and `equal_cost` make tables of `cells`, `figures` makes figures, and
-`writing` prints and saves them.
+In reading order: `command` does the command's work, `collect` finds the runs, each a `finished_run`, `groups` groups
+those that differ by seed, `papers` has the published numbers. `scores_table` with `more_columns`, `equal_cost` and
+`diagnostic_tables` make tables of `cells`; `gains_by_client` compares two rows client by client, with the tests of
+`significance`. `choose_by_client`, `compare_rows` and `recommend_method` are options of the command. `looks` says how
+rows look, `terminal` prints (also for `--watch`), `report_files` writes with the words of `markup`, `figures` draws,
+and `page` makes the HTML page.
 """
 
 from fedem_lightning.startup.lazy import exports as _exports

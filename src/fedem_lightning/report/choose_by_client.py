@@ -14,7 +14,7 @@ from fedem_lightning.records.measures import SPLITS
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import as_typed, comparable, relevant
 
-CHOSEN = "best by hold-out"
+_CHOSEN = "best by hold-out"
 """The value of the key in the configuration of a chosen run, which its label shows."""
 
 _SCORE_COLUMNS = r"^(id|population|n_(train|val|test)|(train|val|test)_\w+)$"
@@ -59,7 +59,7 @@ def choose(runs: Iterable[Run], key: str) -> list[Chosen]:
         key: key of the configuration, e.g. algorithm.n_components.
 
     Returns:
-        The combined runs; the value of their `key` is `CHOSEN`.
+        The combined runs; the value of their `key` is `_CHOSEN`.
 
     Raises:
         UserError: no runs with the same data and seed differ in `key` alone; or there are no validation samples.
@@ -97,9 +97,9 @@ def _chosen(runs: list[Run], key: str) -> Chosen:
     is_seen = (best.population == "seen").to_numpy()
     taken = np.bincount(winner[is_seen], minlength=len(runs))
     shares = ", ".join(f"{as_typed(run.config[key])} by {n}" for run, n in zip(runs, taken, strict=True))
-    note = f"{CHOSEN} over {key}: {runs[0].algorithm}, seed {runs[0].seed}, clients took {shares}"
+    note = f"{_CHOSEN} over {key}: {runs[0].algorithm}, seed {runs[0].seed}, clients took {shares}"
     results = _results(runs, best[is_seen], best[~is_seen])
-    return Chosen(runs[-1].folder, results, {**runs[0].config, key: CHOSEN}, best, note)
+    return Chosen(runs[-1].folder, results, {**runs[0].config, key: _CHOSEN}, best, note)
 
 
 def _losses(clients: pd.DataFrame) -> np.ndarray:

@@ -29,7 +29,7 @@ from fedem_lightning.run.plain_text import one_line
 
 _LONGEST = 1e6
 """Seconds between two looks of --watch, above which nobody waits."""
-MainTable = Callable[[Setting, Papers], Table]
+_MainTable = Callable[[Setting, Papers], Table]
 
 
 class Content(NamedTuple):
@@ -49,7 +49,7 @@ def make_report(chosen: argparse.Namespace) -> None:
     if chosen.out is not None:  # before any work; the figures' names are checked once they are known
         check_free(chosen.out, [*REPORT_FILES, *(["compare.csv"] if chosen.compare else [])], chosen.force)
     runs, skipped = find_runs(chosen.folders)
-    runs, skipped = usable(runs, skipped, papers)
+    runs, skipped = _usable(runs, skipped, papers)
     if not runs:
         print_report(Report([], 0, skipped), Console())
         folders = ", ".join(map(one_line, chosen.folders))
@@ -75,7 +75,7 @@ def make_report(chosen: argparse.Namespace) -> None:
 
 
 def _quick_report(runs: list[Run], skipped: list[Skipped], papers: Papers) -> Report:
-    return assemble(*usable(runs, skipped, papers), papers).report
+    return assemble(*_usable(runs, skipped, papers), papers).report
 
 
 def _check_options(chosen: argparse.Namespace) -> None:
@@ -88,7 +88,7 @@ def _check_options(chosen: argparse.Namespace) -> None:
     require_number("--every", chosen.every, above=0.0, below=_LONGEST)
 
 
-def usable(runs: Sequence[Run], skipped: Sequence[Skipped], papers: Papers) -> tuple[list[Run], list[Skipped]]:
+def _usable(runs: Sequence[Run], skipped: Sequence[Skipped], papers: Papers) -> tuple[list[Run], list[Skipped]]:
     """Takes out the runs of which no tables can be made, because a file of theirs holds something unexpected."""
     good, bad = [], list(skipped)
     for run in runs:
@@ -117,7 +117,7 @@ def assemble(
 
     """
     settings, notes = group_runs(runs)
-    main_table: MainTable = scores_table
+    main_table: _MainTable = scores_table
     if chosen is not None and chosen.equal_time:
         check_timed(settings, chosen.equal_time)
     if chosen is not None and (chosen.equal_time or chosen.equal_communication):
@@ -126,7 +126,7 @@ def assemble(
     return Content(settings, Report(tables, n_runs, list(skipped), notes))
 
 
-def _tables(settings: list[Setting], papers: Papers, main_table: MainTable) -> tuple[list[Table], int]:
+def _tables(settings: list[Setting], papers: Papers, main_table: _MainTable) -> tuple[list[Table], int]:
     """All tables, and the number of runs in them."""
     tables, n_runs = [], 0
     for setting in settings:

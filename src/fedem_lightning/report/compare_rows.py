@@ -15,10 +15,10 @@ from fedem_lightning.report.gains_by_client import Shares, compare_clients, gain
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.looks import row_names
 from fedem_lightning.report.markup import cell_text, shorten
-from fedem_lightning.report.significance import mean_tests, t_test
+from fedem_lightning.report.significance import mean_tests, said_p, show_p, t_test
 from fedem_lightning.run.plain_text import one_line
 
-N_LOSERS = 10
+_N_LOSERS = 10
 
 
 def compared(settings: Sequence[Setting], names: Sequence[str]) -> list[tuple[Setting, Group, Group]]:
@@ -66,7 +66,7 @@ def comparison_parts(setting: Setting, a: Group, b: Group) -> Iterator[Text | Ri
     yield _by_seed(clients, a, b)
     yield from map(Text, _over_all(clients))
     yield from map(Text, _in_words(gains_and_losses(clients), clients))
-    losers = clients[clients["gain"] < 0].sort_values("gain", kind="stable").head(N_LOSERS)
+    losers = clients[clients["gain"] < 0].sort_values("gain", kind="stable").head(_N_LOSERS)
     if len(losers):
         yield Text(f"the clients that lose most with {a.label}:")
         yield _losers(losers, a, b)
@@ -130,16 +130,6 @@ def _table(*headers: str) -> RichTable:
     for i, header in enumerate(headers):
         table.add_column(Text(shorten(header)), justify="right" if i else "left", overflow="fold")
     return table
-
-
-def show_p(p: float) -> str:
-    """A p-value as text."""
-    return "-" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
-
-
-def said_p(p: float) -> str:
-    """A p-value within a sentence."""
-    return f"p {show_p(p)}" if p < 1e-4 else f"p = {show_p(p)}"
 
 
 def client_rows(pairs: Sequence[tuple[Setting, Group, Group]]) -> pd.DataFrame:

@@ -3,8 +3,6 @@
 import functools
 import math
 
-import pandas as pd
-
 from fedem_lightning.errors import require
 from fedem_lightning.report.cells import Table, TableColumn
 from fedem_lightning.report.finished_run import Run
@@ -13,11 +11,6 @@ from fedem_lightning.report.papers import Papers, tables_for
 from fedem_lightning.report.scores_table import build
 
 _SLACK = 1 + 1e-6  # metrics.csv has float32 megabytes and times
-
-
-def curve(run: Run, cost: str = "megabytes") -> pd.DataFrame | None:
-    """`run.costs` if it has the column `cost`, else None."""
-    return run.costs if run.costs is not None and cost in run.costs else None
 
 
 def networks_of(setting: Setting) -> list[str]:
@@ -41,12 +34,12 @@ def budget(setting: Setting, cost: str) -> tuple[float, Group] | None:
 
     Args:
         setting: the setting to compare.
-        cost: a column of `curve`.
+        cost: a column of `Run.curve`.
 
     """
     totals = []
     for group in setting.groups:
-        curves = [c for run in group.runs if (c := curve(run, cost)) is not None and c["megabytes"].any()]
+        curves = [c for run in group.runs if (c := run.curve(cost)) is not None and c["megabytes"].any()]
         if curves:
             totals.append((max(float(c[cost].max()) for c in curves), group))
     return min(totals, key=lambda pair: pair[0], default=None)
@@ -89,7 +82,7 @@ def equal_cost_table(setting: Setting, papers: Papers, network: str | None = Non
 
 def _scores_within(run: Run, cost: str, limit: float) -> dict[str, float | None] | None:
     measure, factor = run.measure
-    metrics = curve(run, cost)
+    metrics = run.curve(cost)
     if metrics is None or f"test/{measure}" not in metrics:
         return None
     within = metrics[metrics[f"test/{measure}"].notna() & (metrics[cost] <= limit * _SLACK)]

@@ -15,7 +15,7 @@ from fedem_lightning.run.method_names import adaptation_of
 from fedem_lightning.run.plain_text import one_line
 
 
-class SampleScores(NamedTuple):
+class SavedSampleScores(NamedTuple):
     """Scores of every test sample of a run.
 
     Args:
@@ -130,9 +130,12 @@ class Run:
         except Exception:  # whatever pandas meets in a damaged file
             return None
 
+    def curve(self, cost: str) -> pd.DataFrame | None:
+        """`metrics` with a column `megabytes`: up and down together, for each client; None without it, or `cost`."""
+        return self._costs if self._costs is not None and cost in self._costs else None
+
     @cached_property
-    def costs(self) -> pd.DataFrame | None:
-        """`metrics` with a column `megabytes`: up and down together, for each client that trains; None without them."""
+    def _costs(self) -> pd.DataFrame | None:
         metrics = self.metrics
         if metrics is None or not {"round", "up_megabytes", "down_megabytes"} <= set(metrics):
             return None
@@ -154,7 +157,7 @@ class Run:
         return None if self.clients is None else _scored_clients(self.clients, *self.measure)
 
     @cached_property
-    def samples(self) -> SampleScores | None:
+    def samples(self) -> SavedSampleScores | None:
         """The content of test_samples.npz; None if it is missing, unreadable, or does not fit clients.parquet."""
         return None if self.clients is None else _sample_scores(self, len(self.clients))
 
@@ -167,7 +170,7 @@ class Run:
             return {}
 
 
-def _sample_scores(run: Run, n_rows: int) -> SampleScores | None:
+def _sample_scores(run: Run, n_rows: int) -> SavedSampleScores | None:
     """The content of test_samples.npz; None if it is missing, unreadable, or does not fit `n_rows` clients."""
     try:
         found = run.arrays("test_samples")
@@ -181,7 +184,7 @@ def _sample_scores(run: Run, n_rows: int) -> SampleScores | None:
     n = n.astype(np.int64)
     end = np.cumsum(n)
     running = np.concatenate([[0], np.cumsum(values, dtype=np.int64 if values.dtype == bool else np.float64)])
-    return SampleScores(n, end - n, values, measure, running[end] - running[end - n])
+    return SavedSampleScores(n, end - n, values, measure, running[end] - running[end - n])
 
 
 def _scored_clients(clients: pd.DataFrame, measure: str, factor: float) -> ScoredClients | None:

@@ -25,7 +25,7 @@ ALGORITHMS = [
     "mocha",
 ]
 ALGORITHMS += ["fedem", "d_fedem"]
-DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthetic"]
+_DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthetic"]
 """The order of FedEM's tables; other names follow alphabetically."""
 
 BASELINES = ("local", "fedavg")
@@ -123,7 +123,7 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
         Setting(key[0], key[1], _setting_title(examples[key], list(examples.values())), _labelled(groups))
         for key, groups in kept.items()
     ]
-    return sorted(settings, key=lambda s: (*_rank(s.dataset, DATASETS), _natural(s.title))), notes
+    return sorted(settings, key=lambda s: (*_rank(s.dataset, _DATASETS), _natural(s.title))), notes
 
 
 def _natural(title: str) -> list[str | float]:

@@ -12,7 +12,7 @@ from fedem_lightning.run.palette import MARKERS, PALETTE
 
 FIRST = ("fedem", *reversed(BASELINES))
 """The first colours belong to the method that the package is named after, and to its two baselines."""
-LINES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+_LINES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 CHROME = "#010203"
 """Colour of axes and text, which the page replaces by the reader's text colour."""
 GRID_COLOUR = "#c0c1c2"
@@ -42,11 +42,11 @@ class Look:
         return {"color": self.colour, "linestyle": self.line, "linewidth": self.width, "gid": gid or None}
 
 
-def looks(settings: Sequence[Setting], main: str = FIRST[0]) -> dict[str, Look]:
+def looks(settings: Sequence[Setting]) -> dict[str, Look]:
     """The look of every row, by its label.
 
     Each method has a colour, and after eight methods another line. Rows of one method share its colour, in other
-    shades and lines. The rows of the method `main` are wider.
+    shades and lines. The rows of the first of `FIRST` are wider.
     """
     rows: dict[str, list[str]] = {}  # algorithm -> labels
     for setting in settings:
@@ -59,8 +59,8 @@ def looks(settings: Sequence[Setting], main: str = FIRST[0]) -> dict[str, Look]:
         labels = rows[algorithm]
         for i, label in enumerate(labels):
             colour = _shade(PALETTE[slot % len(PALETTE)], i / len(labels))
-            line = LINES[(slot // len(PALETTE) + i) % len(LINES)]
-            width = MAIN_WIDTH if algorithm == main and len(rows) > 1 else WIDTH
+            line = _LINES[(slot // len(PALETTE) + i) % len(_LINES)]
+            width = MAIN_WIDTH if algorithm == FIRST[0] and len(rows) > 1 else WIDTH
             found[label] = Look(colour, line, MARKERS[(slot + i) % len(MARKERS)], width)
     return found
 
@@ -85,8 +85,11 @@ def row_names(setting: Setting) -> dict[str, str]:
 
 
 def _row_name(group: Group, rivals: list[Group]) -> str:
-    """The method's title; where rows of the method differ, with the values of the keys that do."""
     same = [rival.config for rival in rivals if rival.algorithm == group.algorithm]
-    keys = differing_keys(same)
-    details = ", ".join(f"{short(key, group.config)}={as_typed(group.config.get(key))}" for key in keys)
-    return f"{title(group.algorithm)} ({details})" if details else title(group.algorithm)
+    return title_with(group.algorithm, differing_keys(same), group.config)
+
+
+def title_with(algorithm: str, keys: Iterable[str], config: dict[str, Any]) -> str:
+    """The method's title, in brackets the values of some keys, e.g. those in which rows of the method differ."""
+    details = ", ".join(f"{short(key, config)}={as_typed(config.get(key))}" for key in keys)
+    return f"{title(algorithm)} ({details})" if details else title(algorithm)

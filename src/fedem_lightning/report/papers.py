@@ -64,7 +64,7 @@ class Papers:
                 for row in rows:
                     if _holds(row["when"], run):
                         std = None if math.isnan(row["std"]) else row["std"]
-                        return Cell(row["value"], std, 0, table_title(name), row["note"])
+                        return Cell(row["value"], std, 0, _title(name), row["note"])
         return None
 
 
@@ -85,7 +85,7 @@ def tables_for(run: Run, equal_communication: bool = False) -> tuple[str, ...]:
     return ("fedem-table-7",) if equal_communication else ("fedem-table-2", "fedem-table-6", "fedem-appendix-j2")
 
 
-def table_title(name: str) -> str:
+def _title(name: str) -> str:
     """A table's title: fedem-table-2 -> FedEM, table 2."""
     paper, place, number = name.rsplit("-", 2)
     return f"{_TITLES[paper]}, {place} {number.upper().replace('J', 'J.')}"

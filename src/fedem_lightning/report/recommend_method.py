@@ -7,16 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedem_lightning.report.compare_rows import said_p
 from fedem_lightning.report.diagnostic_tables import entropy, final_weights
 from fedem_lightning.report.groups import Group, Setting, comparable
 from fedem_lightning.report.more_columns import unchosen_line
-from fedem_lightning.report.significance import CHANCE_LEVEL, ENOUGH_SEEDS, t_test
+from fedem_lightning.report.significance import CHANCE_LEVEL, ENOUGH_SEEDS, said_p, t_test
 
-KEY = "algorithm.n_components"
+_KEY = "algorithm.n_components"
 
 
-class Difference(NamedTuple):
+class _Difference(NamedTuple):
     """A paired test of two rows' validation scores.
 
     Args:
@@ -45,7 +44,7 @@ def recommendation(setting: Setting) -> list[str]:
     lines, candidates = [], []
     families: dict[str, list[Group]] = defaultdict(list)
     for group in known:
-        rest = {k: v for k, v in group.config.items() if k != KEY}
+        rest = {k: v for k, v in group.config.items() if k != _KEY}
         families[f"{group.algorithm} {comparable(rest)}"].append(group)
     for family in families.values():
         best, said = _number_of_components(sorted(family, key=_m)) if len(family) > 1 else (family[0], [])
@@ -68,13 +67,13 @@ def _number_of_components(family: list[Group]) -> tuple[Group, list[str]]:
     """The smallest M that no larger one beats beyond chance (without a test: at all), and a line with the reasons."""
     best = family[0]
     for group in family[1:]:
-        found = difference(group, best)
+        found = _difference(group, best)
         if found.gain > 0 and (math.isnan(found.p) or found.p * (len(family) - 1) < CHANCE_LEVEL):
             best = group
     reasons = []
     for other in family:
         if other is not best:
-            found = difference(best, other)
+            found = _difference(best, other)
             said = f"{_score(other)} for M = {_m(other):g} ({_p(found)})"
             if _m(other) > _m(best):
                 better = "better" if math.isnan(found.p) else "better beyond chance"
@@ -93,7 +92,7 @@ def _method(candidates: Sequence[Group]) -> Iterator[str]:
     if not others:
         yield f"method: {best.label} is the only one with validation scores ({_score(best)})"
         return
-    tested = [(other, difference(best, other)) for other in others]
+    tested = [(other, _difference(best, other)) for other in others]
     equal = [f"{other.label} ({_score(other)}, {_p(found)})" for other, found in tested if not found.is_better]
     second, found = tested[0]
     yield (
@@ -111,13 +110,13 @@ def _method(candidates: Sequence[Group]) -> Iterator[str]:
         yield f"sure: {best.label} is better than every other method beyond chance (at worst {worst_p})"
 
 
-def difference(a: Group, b: Group) -> Difference:
+def _difference(a: Group, b: Group) -> _Difference:
     """Tests two rows' validation scores by Student's test over five or more common seeds; fewer are not tested."""
     mine, theirs, sign = _seeds(a), _seeds(b), a.runs[0].sign
     gains = [sign * (mine[seed] - theirs[seed]) for seed in mine if seed in theirs]
     if not gains:
-        return Difference(sign * float(np.mean(list(mine.values())) - np.mean(list(theirs.values()))), math.nan, 0)
-    return Difference(float(np.mean(gains)), t_test(gains) if len(gains) >= ENOUGH_SEEDS else math.nan, len(gains))
+        return _Difference(sign * float(np.mean(list(mine.values())) - np.mean(list(theirs.values()))), math.nan, 0)
+    return _Difference(float(np.mean(gains)), t_test(gains) if len(gains) >= ENOUGH_SEEDS else math.nan, len(gains))
 
 
 def _seeds(group: Group, measure: str = "") -> dict[int, float]:
@@ -133,7 +132,7 @@ def _seeds(group: Group, measure: str = "") -> dict[int, float]:
 
 
 def _m(group: Group) -> float:
-    m = group.config.get(KEY)
+    m = group.config.get(_KEY)
     return float(m) if isinstance(m, (int, float)) else math.inf
 
 
@@ -142,7 +141,7 @@ def _score(group: Group) -> str:
     return f"{np.mean(list(_seeds(group).values())):{'.1f' if percent else '.4g'}}"
 
 
-def _p(found: Difference) -> str:
+def _p(found: _Difference) -> str:
     few = f"no test: {found.n_seeds} of {ENOUGH_SEEDS} common seeds"
     return few if math.isnan(found.p) else f"{said_p(found.p)} over {found.n_seeds} seeds"
 

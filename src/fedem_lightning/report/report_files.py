@@ -56,7 +56,7 @@ class Report:
         return any(key.startswith("paper_") for table in self.tables for key in table.filled())
 
 
-def markdown(report: Report) -> str:
+def _markdown(report: Report) -> str:
     """The report as Markdown, with links to the files of the figures."""
     lines = ["# Report", "", f"{report.n_runs} runs. Mean ± standard deviation over seeds."]
     lines += [CAVEAT] if report.compares else []
@@ -170,7 +170,7 @@ def write_report(report: Report, folder: Path, force: bool = False) -> list[Path
     """
     texts = (
         report.page,
-        markdown(report),
+        _markdown(report),
         tidy(report).to_csv(index=False),
         wide(report).to_csv(index=False),
         latex_tables(report.tables),

@@ -19,7 +19,7 @@ from fedem_lightning.run.summary import not_finite_lines
 
 
 @dataclass(frozen=True)
-class Score:
+class _Score:
     """A measured column and its published counterpart.
 
     Args:
@@ -38,18 +38,18 @@ class Score:
     only_beside: bool = False
 
 
-SCORES = (
-    Score("weighted", "test, weighted", "average", difference=True),
-    Score("pooled", "pooled"),
-    Score("mean", "mean", "mean", difference=True),
-    Score("bottom_decile", "bottom decile", "bottom_decile"),
-    Score("worst", "worst", "worst", difference=True),
-    Score("honest", "test, honest"),
-    Score("train", "train", "train"),
-    Score("val", "val"),
-    Score("unseen", "unseen test", "unseen_average", difference=True),
-    Score("unseen_mean", "unseen mean", "unseen_mean", difference=True, only_beside=True),
-    Score("unseen_train", "unseen train", "unseen_train"),
+_SCORES = (
+    _Score("weighted", "test, weighted", "average", difference=True),
+    _Score("pooled", "pooled"),
+    _Score("mean", "mean", "mean", difference=True),
+    _Score("bottom_decile", "bottom decile", "bottom_decile"),
+    _Score("worst", "worst", "worst", difference=True),
+    _Score("honest", "test, honest"),
+    _Score("train", "train", "train"),
+    _Score("val", "val"),
+    _Score("unseen", "unseen test", "unseen_average", difference=True),
+    _Score("unseen_mean", "unseen mean", "unseen_mean", difference=True, only_beside=True),
+    _Score("unseen_train", "unseen train", "unseen_train"),
 )
 _IMBALANCED = {
     "balanced_accuracy": TableColumn("balanced accuracy", ".1f", ".2f"),
@@ -116,7 +116,7 @@ def score_columns(percent: bool) -> dict[str, TableColumn]:
     form, std = (".1f", ".2f") if percent else (".4g", ".2g")
     signed = "+" + form
     columns = {"seeds": TableColumn("seeds", ".0f"), "rounds": TableColumn("rounds", ".0f")}
-    seen, others = [s for s in SCORES if s.key in SUMMARIES], [s for s in SCORES if s.key not in SUMMARIES]
+    seen, others = [s for s in _SCORES if s.key in SUMMARIES], [s for s in _SCORES if s.key not in SUMMARIES]
     columns |= {score.key: TableColumn(score.header, form, std) for score in seen}
     for score in seen:
         columns |= _beside(score, form, std, signed)
@@ -131,7 +131,7 @@ def score_columns(percent: bool) -> dict[str, TableColumn]:
     }
 
 
-def _beside(score: Score, form: str, std: str, signed: str) -> dict[str, TableColumn]:
+def _beside(score: _Score, form: str, std: str, signed: str) -> dict[str, TableColumn]:
     name = {"weighted": "average", "worst": "worst"}.get(score.key, score.header)
     prefix = "" if score.key == "weighted" else f"{score.header} "
     columns = {f"paper_{score.key}": TableColumn(f"paper {name}", form, std)} if score.published else {}
@@ -186,7 +186,7 @@ def build(
         _add_published(cells, group.runs[0], papers, tables(group.runs[0]), measure)
         table.rows.append((group, cells))
     beside = {key for _, cells in table.rows for key in cells if key.startswith("paper_")}
-    for score in SCORES:
+    for score in _SCORES:
         if score.only_beside and f"paper_{score.key}" not in beside:
             del table.columns[score.key]
             columns.pop(score.key, None)
@@ -206,7 +206,7 @@ def _measured(seeds: Sequence[dict[str, float | None] | None]) -> dict[str, Cell
 def _add_published(cells: dict[str, Cell], run: Run, papers: Papers, tables: tuple[str, ...], measure: str) -> None:
     """Adds the papers' numbers and the differences to a row."""
     suffix = "" if measure == "accuracy" else f"_{measure}"
-    for score in SCORES:
+    for score in _SCORES:
         found = papers.find(run, score.published + suffix, tables) if score.published else None
         if found is None or score.key not in cells:
             continue

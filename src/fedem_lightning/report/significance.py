@@ -1,4 +1,7 @@
-"""Tests of two models on the same clients or seeds, for many clients at once; all p-values are two-sided."""
+"""Tests of two models on the same clients or seeds, and which rows of a table are best beyond chance.
+
+Tests of clients are made for many clients at once; all p-values are two-sided.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +12,12 @@ from scipy import special
 
 CHANCE_LEVEL = 0.05
 """Level of every test: a difference with p below it is called beyond chance."""
+ENOUGH_SEEDS = 5
+"""Number of common seeds from which rows are tested."""
+TESTED = ("weighted", "pooled", "mean", "bottom_decile", "worst", "honest", "unseen", "unseen_mean")
+"""The columns that are tested: scores on test samples."""
+_SeedScores = Mapping[str, Mapping[int, float]]
+"""A column's finite scores by label and seed."""
 _TERMS = 12
 """Standard deviations of the hypergeometric distribution over which its tail is summed."""
 
@@ -120,13 +129,14 @@ def t_test(differences: Sequence[float]) -> float:
     return float(2 * special.stdtr(len(d) - 1, -abs(d.mean()) / d.std(ddof=1) * math.sqrt(len(d))))
 
 
-ENOUGH_SEEDS = 5
-"""Number of common seeds from which rows are tested."""
-TESTED = ("weighted", "pooled", "mean", "bottom_decile", "worst", "honest", "unseen", "unseen_mean")
-"""The columns that are tested: scores on test samples."""
+def show_p(p: float) -> str:
+    """A p-value as text."""
+    return "-" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
 
-_SeedScores = Mapping[str, Mapping[int, float]]
-"""A column's finite scores by label and seed."""
+
+def said_p(p: float) -> str:
+    """A p-value within a sentence."""
+    return f"p {show_p(p)}" if p < 1e-4 else f"p = {show_p(p)}"
 
 
 def leaders(columns: Mapping[str, _SeedScores], sign: int) -> tuple[dict[str, set[str]], list[str]]:

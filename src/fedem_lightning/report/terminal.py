@@ -120,7 +120,7 @@ def _drawn(table: Table, columns: dict[str, TableColumn], width: int) -> RichTab
 
 
 @dataclass(frozen=True)
-class Unfinished:
+class _Unfinished:
     """A run that has not ended.
 
     Args:
@@ -167,14 +167,14 @@ class Watch:
             if not all(Path(folder).is_dir() for folder in self.folders):
                 raise
             runs, skipped = [], []
-        running = [found for run in skipped if (found := unfinished(run)) is not None]
+        running = [found for run in skipped if (found := _unfinished(run)) is not None]
         folders = {found.folder for found in running}
         yield from parts(self.report(runs, [run for run in skipped if run.folder not in folders]), width)
         yield Text(f"\n{len(runs)} finished, {len(running)} unfinished")
         yield from (Text(f"  {found}") for found in running)
 
 
-def unfinished(run: Skipped) -> Unfinished | None:
+def _unfinished(run: Skipped) -> _Unfinished | None:
     """How far a run without results has come; None if it is no such run."""
     if not run.reason.startswith("unfinished"):
         return None
@@ -185,8 +185,8 @@ def unfinished(run: Skipped) -> Unfinished | None:
         planned = None
     rounds = planned if isinstance(planned, int) else None
     if metrics is None or "round" not in metrics or not metrics["round"].notna().any():
-        return Unfinished(run.folder, 0, rounds, "")
-    return Unfinished(run.folder, int(metrics["round"].max()), rounds, _last_scores(metrics))
+        return _Unfinished(run.folder, 0, rounds, "")
+    return _Unfinished(run.folder, int(metrics["round"].max()), rounds, _last_scores(metrics))
 
 
 def _last_scores(metrics: pd.DataFrame) -> str:

@@ -18,10 +18,10 @@ from fedem_lightning.report.groups import Setting, file_name
 from fedem_lightning.report.looks import looks, row_names
 from fedem_lightning.report.papers import Papers
 
-ROWS_SHOWN = 4
+_ROWS_SHOWN = 4
 """DrawnRows of a table whose own figures are drawn: mixture weights, clusters, collaboration weights."""
 
-Maker = Callable[[], Drawn | list[Drawn] | None]
+_Maker = Callable[[], Drawn | list[Drawn] | None]
 """Draws figures, if the runs have data for them."""
 
 __all__ = ["Drawn", "DrawnRows", "by_file_name", "report_figures"]
@@ -47,7 +47,7 @@ def report_figures(settings: Sequence[Setting], papers: Papers) -> tuple[dict[in
     return figures, notes + failed
 
 
-def _drawn(makers: Iterable[Maker]) -> tuple[list[Drawn], list[str]]:
+def _drawn(makers: Iterable[_Maker]) -> tuple[list[Drawn], list[str]]:
     """Calls the functions that draw; a damaged file of a run costs its figure, and a line, but not the report."""
     figures, notes = [], []
     for make in makers:
@@ -71,7 +71,7 @@ def by_file_name(figures: Iterable[Drawn]) -> dict[str, Drawn]:
     return found
 
 
-def _of_setting(rows: DrawnRows, papers: Papers) -> Iterator[Maker]:
+def _of_setting(rows: DrawnRows, papers: Papers) -> Iterator[_Maker]:
     """The functions that draw a setting's figures, in their order on the page."""
     setting = rows.setting
     yield functools.partial(all_curves, rows, papers)
@@ -79,7 +79,7 @@ def _of_setting(rows: DrawnRows, papers: Papers) -> Iterator[Maker]:
     yield functools.partial(_main_pair, rows)
     yield functools.partial(entropy_figure, rows)
     with_own = [g for g in setting.groups if final_weights(g.runs[0]) is not None or has_structure(g.runs[0])]
-    for group in with_own[:ROWS_SHOWN]:
+    for group in with_own[:_ROWS_SHOWN]:
         yield functools.partial(mixture_figures, rows, group)
         yield functools.partial(structure_figures, rows, group)
     for key in varied_numbers(setting):

@@ -20,15 +20,15 @@ from fedem_lightning.report.looks import CHROME, FIRST, GRID_COLOUR, MAIN_WIDTH,
 from fedem_lightning.run.method_names import title
 from fedem_lightning.run.plain_text import plain
 
-SVG_OPTIONS: dict[Any, Any] = {"svg.fonttype": "none", "path.simplify": False}
+_SVG_OPTIONS: dict[Any, Any] = {"svg.fonttype": "none", "path.simplify": False}
 WIDTH, HEIGHT = 4.9, 3.3
 """Inches of a figure without its legend: at 390 pixels its text is still readable."""
 LEGEND_LETTERS, LEGEND_WIDTH = 32, 74
 """Letters of a name's line in the legend, and of all its columns together."""
-ROWS_NAMED = 20
+_ROWS_NAMED = 20
 """Largest number of rows that a legend names one by one."""
 NO_LABEL = "_nolegend_"
-BANDS = 5
+_BANDS = 5
 """Largest number of rows with bands for all of them."""
 SENDS_NOTHING = ", 0 MB"
 """Added to the name of a method that sends nothing, whose score is a level in figures by megabytes."""
@@ -68,7 +68,7 @@ class Drawn:
 
     def _saved(self, kind: str, **options: Any) -> bytes:
         target = io.BytesIO()
-        with mpl.rc_context({**SVG_OPTIONS, "svg.hashsalt": self.name}), warnings.catch_warnings():
+        with mpl.rc_context({**_SVG_OPTIONS, "svg.hashsalt": self.name}), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a name; an empty box stands for it
             self.figure.savefig(target, format=kind, **options)
         self.figure.set_layout_engine("none")  # the layout is done, and takes as long as the drawing
@@ -96,7 +96,7 @@ class DrawnRows:
 
     def label(self, group: Group) -> str:
         """A row's name in a legend; among many rows only each method's first has one, with the method's title."""
-        if len(self.setting.groups) <= ROWS_NAMED:
+        if len(self.setting.groups) <= _ROWS_NAMED:
             return plain(self.names[group.label])
         first = next(g for g in self.setting.groups if g.algorithm == group.algorithm)
         return plain(title(group.algorithm)) if group is first else NO_LABEL
@@ -171,7 +171,7 @@ def draw_row(axes: Axes, rows: DrawnRows, group: Group, x: Values, mean: Values,
 
 def _banded(rows: DrawnRows, group: Group) -> bool:
     """Whether a row gets a band over seeds: among many rows only the main method does, because bands hide lines."""
-    few = len(rows.setting.groups) <= BANDS
+    few = len(rows.setting.groups) <= _BANDS
     return len(group.runs) > 1 and (few or rows.looks[group.label].width > MAIN_WIDTH - 1)
 
 

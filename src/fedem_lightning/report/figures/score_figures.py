@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from fedem_lightning.report.equal_cost import curve, networks_of
+from fedem_lightning.report.equal_cost import networks_of
 from fedem_lightning.report.figures.drawing import (
     NO_LABEL,
     SENDS_NOTHING,
@@ -48,7 +48,7 @@ def curves(rows: DrawnRows, x: str, xlabel: str, split: str, name: str, papers: 
 
     Args:
         rows: the setting to draw.
-        x: a column of `curve`.
+        x: a column of `Run.curve`.
         xlabel: label of the x-axis.
         split: val or test.
         name: end of the file's name.
@@ -58,7 +58,7 @@ def curves(rows: DrawnRows, x: str, xlabel: str, split: str, name: str, papers: 
     setting = rows.setting
     measure, factor = setting.measure
     column = f"{split}/{measure}"
-    drawn = {g.label: [c for run in g.runs if (c := curve(run, x)) is not None] for g in setting.groups}
+    drawn = {g.label: [c for run in g.runs if (c := run.curve(x)) is not None] for g in setting.groups}
     if not any(column in c for found in drawn.values() for c in found):
         return None
     figure, axes = axes_of(f"{setting.title}: {'validation' if split == 'val' else 'test'} score by {xlabel}")

@@ -9,15 +9,14 @@ import numpy as np
 
 from fedem_lightning.report.figures.drawing import Drawn, axes_of, legend, logarithmic, seeds, whole_numbers
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.groups import Group, Setting, as_typed, short
-from fedem_lightning.report.looks import Look
+from fedem_lightning.report.groups import Group, Setting, short
+from fedem_lightning.report.looks import Look, title_with
 from fedem_lightning.report.scores_table import final_scores
-from fedem_lightning.run.method_names import title
 from fedem_lightning.run.plain_text import plain
 
-LOG_FROM = 20
+_LOG_FROM = 20
 """Ratio of largest to least value of a varied key from which its axis is logarithmic."""
-UNSEEN_KEYS = ("algorithm.personalize_fraction",)
+_UNSEEN_KEYS = ("algorithm.personalize_fraction",)
 """Keys for which the unseen clients' scores are drawn (FedEM, Fig. 2); for others those of the clients that train."""
 
 
@@ -49,8 +48,8 @@ def sweep(setting: Setting, key: str, found: dict[str, Look]) -> Drawn | None:
         found: the rows' looks by label; a line has that of its first row.
 
     """
-    where = "unseen" if key in UNSEEN_KEYS else "seen"
-    score = "unseen" if key in UNSEEN_KEYS else "weighted"
+    where = "unseen" if key in _UNSEEN_KEYS else "seen"
+    score = "unseen" if key in _UNSEEN_KEYS else "weighted"
     lines: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in setting.groups:
         if _x(group, key) is not None:
@@ -64,7 +63,7 @@ def sweep(setting: Setting, key: str, found: dict[str, Look]) -> Drawn | None:
             x, y, spread = np.array(sorted(points)).T
             label, look = _line_label(algorithm, rest, alike), found[groups[0].label]
             axes.errorbar(x, y, spread, capsize=3, marker=look.marker, markersize=4, label=plain(label), **look.lined())
-            if 0 < x[0] <= x[-1] / LOG_FROM:
+            if 0 < x[0] <= x[-1] / _LOG_FROM:
                 logarithmic(axes)
             elif (x == x.round()).all():
                 whole_numbers(axes)
@@ -108,5 +107,4 @@ def _line_label(algorithm: str, rest: str, alike: list[str]) -> str:
     configs: list[dict[str, Any]] = [json.loads(text) for text in alike]
     mine = json.loads(rest)
     keys = [key for key in mine if any(config.get(key) != mine[key] for config in configs)]
-    details = ", ".join(f"{short(key, mine)}={as_typed(mine[key])}" for key in keys)
-    return f"{title(algorithm)} ({details})" if details else title(algorithm)
+    return title_with(algorithm, keys, mine)

@@ -30,14 +30,13 @@ SECTIONS = {
 """Parts of a setting's page, in their order: a figure names its part."""
 
 
-def page(report: Report, settings: Sequence[Setting], figures: dict[int, list[Drawn]], title: str = "") -> str:
+def page(report: Report, settings: Sequence[Setting], figures: dict[int, list[Drawn]]) -> str:
     """The whole page as text of an HTML file.
 
     Args:
         report: tables and lines about the runs that are left out.
         settings: settings of the tables.
         figures: figures by the index of their setting; those over several settings have -1.
-        title: title of the page.
 
     """
     folder = files("fedem_lightning.report.page")
@@ -45,7 +44,7 @@ def page(report: Report, settings: Sequence[Setting], figures: dict[int, list[Dr
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
     found = looks(settings)
     return template.render(
-        title=title or "Federated learning: runs compared",
+        title="Federated learning: runs compared",
         summary=f"{report.n_runs} runs. Mean ± standard deviation over seeds.",
         caveat=CAVEAT if report.compares else "",
         style=Markup((folder / "style.css").read_text(encoding="utf-8")),
