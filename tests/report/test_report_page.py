@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 
 from fedem_lightning.report import Papers, find_runs, group_runs
-from fedem_lightning.report.figures import Drawn, DrawnRows, by_file_name, report_figures
+from fedem_lightning.report.figures import by_file_name, report_figures
+from fedem_lightning.report.figures.drawing import Drawn, DrawnRows
 from fedem_lightning.report.figures.mixture_and_clusters import structure_figures
 from fedem_lightning.report.groups import Setting
 from fedem_lightning.report.looks import FIRST, MAIN_WIDTH, looks, row_names

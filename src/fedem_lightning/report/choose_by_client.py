@@ -59,7 +59,7 @@ def choose(runs: Iterable[Run], key: str) -> list[Chosen]:
         key: key of the configuration, e.g. algorithm.n_components.
 
     Returns:
-        The combined runs; the value of their `key` is `_CHOSEN`.
+        The combined runs; the value of their `key` is "best by hold-out".
 
     Raises:
         UserError: no runs with the same data and seed differ in `key` alone; or there are no validation samples.

@@ -232,8 +232,3 @@ def _setting_title(run: Run, rivals: list[Run]) -> str:
 
 def _setting_part(run: Run) -> dict[str, Any]:
     return {k: v for k, v in relevant(run.config).items() if k.split(".")[0] in ("dataset", "backbone", "fidelity")}
-
-
-def file_name(title: str) -> str:
-    """A title as part of a file's name."""
-    return re.sub(r"[^A-Za-z0-9_.=]+", "-", title).strip("-")[:80]

@@ -1,6 +1,7 @@
 """Figures over several runs: each is a file, and part of the page."""
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from fedem_lightning.report.diagnostic_tables import final_weights
@@ -14,17 +15,15 @@ from fedem_lightning.report.figures.mixture_and_clusters import (
 from fedem_lightning.report.figures.score_figures import all_curves, pair_figure, percentile_figure
 from fedem_lightning.report.figures.sweeps import families, sweep, varied_numbers
 from fedem_lightning.report.gains_by_client import compare_clients
-from fedem_lightning.report.groups import Setting, file_name
+from fedem_lightning.report.groups import Setting
 from fedem_lightning.report.looks import looks, row_names
 from fedem_lightning.report.papers import Papers
 
 _ROWS_SHOWN = 4
-"""DrawnRows of a table whose own figures are drawn: mixture weights, clusters, collaboration weights."""
+"""Rows of a table whose own figures are drawn: mixture weights, clusters, collaboration weights."""
 
 _Maker = Callable[[], Drawn | list[Drawn] | None]
 """Draws figures, if the runs have data for them."""
-
-__all__ = ["Drawn", "DrawnRows", "by_file_name", "report_figures"]
 
 
 def report_figures(settings: Sequence[Setting], papers: Papers) -> tuple[dict[int, list[Drawn]], list[str]]:
@@ -64,7 +63,7 @@ def by_file_name(figures: Iterable[Drawn]) -> dict[str, Drawn]:
     """The figures by the names of their files, without endings; names that differ only in odd characters stay apart."""
     found: dict[str, Drawn] = {}
     for drawn in figures:
-        name = file_name(drawn.name)
+        name = re.sub(r"[^A-Za-z0-9_.=]+", "-", drawn.name).strip("-")[:80]
         while name in found:
             name += "-"
         found[name] = drawn

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fedem_lightning.report.groups import Group, Setting
-from fedem_lightning.report.looks import CHROME, FIRST, GRID_COLOUR, MAIN_WIDTH, Look
+from fedem_lightning.report.looks import CHROME, FIRST, GRID_COLOUR, Look
 from fedem_lightning.run.method_names import title
 from fedem_lightning.run.plain_text import plain
 
@@ -28,11 +26,8 @@ LEGEND_LETTERS, LEGEND_WIDTH = 32, 74
 _ROWS_NAMED = 20
 """Largest number of rows that a legend names one by one."""
 NO_LABEL = "_nolegend_"
-_BANDS = 5
-"""Largest number of rows with bands for all of them."""
 SENDS_NOTHING = ", 0 MB"
 """Added to the name of a method that sends nothing, whose score is a level in figures by megabytes."""
-Values = pd.Series | np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,28 +154,6 @@ def logarithmic(axes: Axes) -> None:
     else:
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(axis="x", which="minor", colors=CHROME, labelsize=7.5)
-
-
-def draw_row(axes: Axes, rows: DrawnRows, group: Group, x: Values, mean: Values, low: Values, high: Values) -> None:
-    """Draws a row as a line, with a band from the lowest to the highest seed if it gets one."""
-    look, gid = rows.looks[group.label], rows.gid(group)
-    axes.plot(x, mean, label=rows.label(group), **look.lined(gid))
-    if _banded(rows, group):
-        axes.fill_between(x, low, high, color=look.colour, alpha=0.13, lw=0, gid=f"{gid}-band")
-
-
-def _banded(rows: DrawnRows, group: Group) -> bool:
-    """Whether a row gets a band over seeds: among many rows only the main method does, because bands hide lines."""
-    few = len(rows.setting.groups) <= _BANDS
-    return len(group.runs) > 1 and (few or rows.looks[group.label].width > MAIN_WIDTH - 1)
-
-
-def over_seeds(rows: DrawnRows) -> str:
-    """The part of a caption that tells the number of seeds, and explains the bands."""
-    drawn = [group for group in rows.setting.groups if _banded(rows, group)]
-    of_one = f" (only {rows.names[drawn[0].label]} has one)" if len(drawn) == 1 < len(rows.setting.groups) else ""
-    bands = f"; a band reaches from the least to the largest value over seeds{of_one}" if drawn else ""
-    return seeds(rows.setting.groups) + bands
 
 
 def legend(figure: Figure, axes: Axes, order: Sequence[str] = ()) -> None:

@@ -11,10 +11,9 @@ from fedem_lightning.report.figures.drawing import (
     Drawn,
     DrawnRows,
     axes_of,
-    draw_row,
     legend,
     logarithmic,
-    over_seeds,
+    seeds,
     whole_numbers,
 )
 from fedem_lightning.report.finished_run import Run
@@ -33,6 +32,9 @@ _AXES = {
 }
 """Figures by the column on their x-axis: end of the file's name, and label."""
 _PERCENTILES = np.arange(1, 101)
+_BANDS = 5
+"""Largest number of rows with bands for all of them."""
+_Values = pd.Series | np.ndarray
 
 
 def all_curves(rows: DrawnRows, papers: Papers) -> list[Drawn]:
@@ -71,7 +73,7 @@ def curves(rows: DrawnRows, x: str, xlabel: str, split: str, name: str, papers: 
             label += "" if label == NO_LABEL else SENDS_NOTHING
             axes.axhline(level, label=label, **rows.looks[group.label].lined(rows.gid(group)))
             continue
-        draw_row(axes, rows, group, points["x"], *(factor * points[name] for name in ("mean", "min", "max")))
+        _draw_row(axes, rows, group, points["x"], *(factor * points[name] for name in ("mean", "min", "max")))
     _levels(axes, rows, split, papers)
     axes.set(xlabel=xlabel, ylabel=f"{split} {setting.unit}, weighted")
     if x == "round":
@@ -79,7 +81,7 @@ def curves(rows: DrawnRows, x: str, xlabel: str, split: str, name: str, papers: 
     if x.endswith("megabytes"):
         logarithmic(axes)  # a graph of clients sends a hundred times as much as a server
     legend(figure, axes, order=[rows.label(group) for group in setting.groups])
-    caption = f"Mean of the clients that train, weighted by their training samples; {over_seeds(rows)}."
+    caption = f"Mean of the clients that train, weighted by their training samples; {_seeds_and_bands(rows)}."
     return Drawn(f"{setting.title}_{name}", "convergence", caption, figure, rows.tips())
 
 
@@ -124,12 +126,12 @@ def percentile_figure(rows: DrawnRows) -> Drawn | None:
         if not quantiles:
             continue
         values = factor * np.stack(quantiles)
-        draw_row(axes, rows, group, _PERCENTILES, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+        _draw_row(axes, rows, group, _PERCENTILES, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
     if not axes.lines:
         return None
     axes.set(xlabel="percentile of clients, lowest score first", ylabel=f"a client's test {setting.unit}")
     legend(figure, axes)
-    caption = f"The score that this share of the clients does not exceed; {over_seeds(rows)}."
+    caption = f"The score that this share of the clients does not exceed; {_seeds_and_bands(rows)}."
     return Drawn(f"{setting.title}_fairness", "clients", caption, figure, rows.tips())
 
 
@@ -171,3 +173,25 @@ def pair_figure(rows: DrawnRows, a: Group, b: Group, pairs: pd.DataFrame) -> Dra
         for c, gid in ((~sure, "even"), (sure, "sure"))
     }
     return Drawn(f"{setting.title}_{names[0]}_and_{names[1]}", "gains", caption, figure, points=tips)
+
+
+def _draw_row(axes: Axes, rows: DrawnRows, group: Group, x: _Values, mean: _Values, *band: _Values) -> None:
+    """Draws a row as a line, with a band from the lowest to the highest seed if it gets one."""
+    look, gid = rows.looks[group.label], rows.gid(group)
+    axes.plot(x, mean, label=rows.label(group), **look.lined(gid))
+    if _banded(rows, group):
+        axes.fill_between(x, *band, color=look.colour, alpha=0.13, lw=0, gid=f"{gid}-band")
+
+
+def _banded(rows: DrawnRows, group: Group) -> bool:
+    """Whether a row gets a band over seeds: among many rows only the main method does, because bands hide lines."""
+    few = len(rows.setting.groups) <= _BANDS
+    return len(group.runs) > 1 and (few or rows.looks[group.label].width > MAIN_WIDTH - 1)
+
+
+def _seeds_and_bands(rows: DrawnRows) -> str:
+    """The part of a caption that tells the number of seeds, and explains the bands."""
+    drawn = [group for group in rows.setting.groups if _banded(rows, group)]
+    of_one = f" (only {rows.names[drawn[0].label]} has one)" if len(drawn) == 1 < len(rows.setting.groups) else ""
+    bands = f"; a band reaches from the least to the largest value over seeds{of_one}" if drawn else ""
+    return seeds(rows.setting.groups) + bands
