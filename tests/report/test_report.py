@@ -18,7 +18,7 @@ from fedem_lightning.report.diagnostic_tables import entropy
 from fedem_lightning.report.figures.drawing import DrawnRows
 from fedem_lightning.report.figures.score_figures import curves
 from fedem_lightning.report.figures.sweeps import families, sweep, varied_numbers
-from fedem_lightning.report.looks import looks, row_names
+from fedem_lightning.report.looks import looks
 from fedem_lightning.report.scores_table import scores_table
 from helpers.commands import call
 from helpers.report_runs import report
@@ -388,7 +388,7 @@ def test_curves_by_time_are_drawn_where_they_are_known(tmp_path: Path) -> None:
     make_run(tmp_path / "avg", 0.68, times={"wireless": 40.0})
     make_run(tmp_path / "em", 0.75, "fedem")
     (setting,), _ = group_runs(find_runs([tmp_path])[0])
-    rows = DrawnRows(setting, row_names(setting), looks([setting]))
+    rows = DrawnRows(setting, looks([setting]))
     drawn = curves(rows, "time_wireless", "simulated time", "test", "by_time_wireless")
     assert drawn is not None
     (axes,) = drawn.figure.axes

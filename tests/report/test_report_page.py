@@ -18,7 +18,7 @@ from fedem_lightning.report.figures import by_file_name, report_figures
 from fedem_lightning.report.figures.drawing import Drawn, DrawnRows
 from fedem_lightning.report.figures.mixture_and_clusters import structure_figures
 from fedem_lightning.report.groups import Setting
-from fedem_lightning.report.looks import FIRST, MAIN_WIDTH, looks, row_names
+from fedem_lightning.report.looks import FIRST, MAIN_WIDTH, looks
 from fedem_lightning.report.page import SVG, inline_svg, page
 from fedem_lightning.report.page.gains import baselines, pairs_data
 from fedem_lightning.report.report_files import Report
@@ -38,7 +38,7 @@ def settings_of(folder: Path) -> list[Setting]:
 
 def rows_of(folder: Path) -> DrawnRows:
     setting = settings_of(folder)[0]
-    return DrawnRows(setting, row_names(setting), looks([setting]))
+    return DrawnRows(setting, looks([setting]))
 
 
 def scored(folder: Path, accuracy: list[float], ids: list[str]) -> None:

@@ -16,7 +16,7 @@ from fedem_lightning.report.figures.score_figures import all_curves, pair_figure
 from fedem_lightning.report.figures.sweeps import families, sweep, varied_numbers
 from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import Setting
-from fedem_lightning.report.looks import looks, row_names
+from fedem_lightning.report.looks import looks
 from fedem_lightning.report.papers import Papers
 
 _ROWS_SHOWN = 4
@@ -35,7 +35,7 @@ def report_figures(settings: Sequence[Setting], papers: Papers) -> tuple[dict[in
     """
     found, figures, notes = looks(settings), {}, []
     for i, setting in enumerate(settings):
-        figures[i], failed = _drawn(_of_setting(DrawnRows(setting, row_names(setting), found), papers))
+        figures[i], failed = _drawn(_of_setting(DrawnRows(setting, found), papers))
         notes += [f"{setting.title}: {line}" for line in failed]
     figures[-1], failed = _drawn(
         functools.partial(sweep, family, key, found)

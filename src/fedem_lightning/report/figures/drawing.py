@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fedem_lightning.report.groups import Group, Setting
-from fedem_lightning.report.looks import CHROME, FIRST, GRID_COLOUR, Look
+from fedem_lightning.report.looks import CHROME, FIRST, GRID_COLOUR, Look, row_names
 from fedem_lightning.run.method_names import title
 from fedem_lightning.run.plain_text import plain
 
@@ -76,14 +76,17 @@ class DrawnRows:
 
     Args:
         setting: the setting.
-        names: short names by label.
         looks: looks by label.
 
     """
 
     setting: Setting
-    names: dict[str, str]
     looks: dict[str, Look]
+
+    @functools.cached_property
+    def names(self) -> dict[str, str]:
+        """Short names by label."""
+        return row_names(self.setting)
 
     def gid(self, group: Group) -> str:
         """The id of a row's artists in a figure."""

@@ -175,12 +175,14 @@ def pair_figure(rows: DrawnRows, a: Group, b: Group, pairs: pd.DataFrame) -> Dra
     return Drawn(f"{setting.title}_{names[0]}_and_{names[1]}", "gains", caption, figure, points=tips)
 
 
-def _draw_row(axes: Axes, rows: DrawnRows, group: Group, x: _Values, mean: _Values, *band: _Values) -> None:
+def _draw_row(
+    axes: Axes, rows: DrawnRows, group: Group, x: _Values, mean: _Values, low: _Values, high: _Values
+) -> None:
     """Draws a row as a line, with a band from the lowest to the highest seed if it gets one."""
     look, gid = rows.looks[group.label], rows.gid(group)
     axes.plot(x, mean, label=rows.label(group), **look.lined(gid))
     if _banded(rows, group):
-        axes.fill_between(x, *band, color=look.colour, alpha=0.13, lw=0, gid=f"{gid}-band")
+        axes.fill_between(x, low, high, color=look.colour, alpha=0.13, lw=0, gid=f"{gid}-band")
 
 
 def _banded(rows: DrawnRows, group: Group) -> bool:

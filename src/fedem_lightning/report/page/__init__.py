@@ -13,7 +13,7 @@ from fedem_lightning.report.cells import Cell, Table, TableColumn
 from fedem_lightning.report.figures.drawing import Drawn, DrawnRows
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting
-from fedem_lightning.report.looks import CHROME, GRID_COLOUR, Look, looks, row_names
+from fedem_lightning.report.looks import CHROME, GRID_COLOUR, Look, looks
 from fedem_lightning.report.markup import shorten
 from fedem_lightning.report.page.gains import baselines, pairs_data
 from fedem_lightning.report.report_files import CAVEAT, Report
@@ -56,7 +56,7 @@ def page(report: Report, settings: Sequence[Setting], figures: dict[int, list[Dr
 
 
 def _setting(report: Report, setting: Setting, drawn: Sequence[Drawn], found: dict[str, Look]) -> dict[str, Any]:
-    rows = DrawnRows(setting, row_names(setting), found)
+    rows = DrawnRows(setting, found)
     tables = [table for table in report.tables if table.setting is setting]
     return {
         "title": setting.title,
