@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader
 from fedem_lightning import (
     CNN,
     ClientSGD,
+    DensityDataModule,
     FedAvg,
     FedEM,
     FederatedAlgorithm,
@@ -45,7 +46,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.algorithms.checks import check_logits
 from fedem_lightning.algorithms.trainer_options import check_trainer
-from fedem_lightning.records.recipes import plain
+from fedem_lightning.records.recipes import arguments_with_defaults, plain
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.tasks import Classification, Regression
 from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, stored, train
@@ -424,6 +425,14 @@ def test_loggers_record_what_a_run_was_made_with(tmp_path: Path) -> None:
     data_expected = {"class": "SyntheticMixture", "n_clients": 4, "dimension": 5, "alpha": 0.4, "seed": 3}
     assert recorded["data"].items() >= data_expected.items()
     assert recorded == {**model.hparams, **data.hparams}
+
+
+def test_a_data_module_records_its_arguments_once() -> None:
+    data = DensityDataModule(n_clients=4, n_samples=9)
+    assert data.made_with == {"n_clients": 4, "n_samples": 9, "n_val": 3}  # the number that stands for None
+    assert data.hparams["data"].items() >= {"class": "DensityDataModule", **data.made_with, "test_size": 1000}.items()
+    assert list(data.hparams["data"])[:3] == ["class", "n_clients", "n_symbols"]  # in the order of the constructor
+    assert data.made_with.keys() < arguments_with_defaults(data).keys()
 
 
 def test_options_of_a_part_are_recorded() -> None:

@@ -13,8 +13,8 @@ from fedem_lightning.data.class_weights import ClassWeights
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.partitions import Partition, PartitionName
 from fedem_lightning.data.printing import printable
-from fedem_lightning.records.recipes import constructor_arguments, plain
-from fedem_lightning.settings.check import Checked, check_arguments
+from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, plain
+from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import (
     BelowOne,
     Count,
@@ -42,7 +42,7 @@ class OneBatch:
         return 1
 
 
-class FederatedDataModule(Checked, pl.LightningDataModule):
+class FederatedDataModule(Recorded, pl.LightningDataModule):
     """Passes a federation to the Trainer. The algorithm draws the round's cohort; evaluation uses all clients.
 
     Args:
@@ -54,7 +54,7 @@ class FederatedDataModule(Checked, pl.LightningDataModule):
 
     def __init__(self, federation: Federation) -> None:
         super().__init__()
-        self._describe(constructor_arguments(self)[0])
+        self._describe(arguments_with_defaults(self))
         self.federation = federation
         self._on_device = federation
 

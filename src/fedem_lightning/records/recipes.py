@@ -15,7 +15,7 @@ import numpy as np
 from pytorch_lightning.utilities.parsing import collect_init_args
 from torch import Tensor, nn
 
-from fedem_lightning.settings.check import Checked, arguments_of, check_arguments
+from fedem_lightning.settings.check import Checked, arguments_of, check_arguments, parameters
 
 RECORDED_FUNCTIONS: list[Callable[..., Any]] = []
 """Those that `recorded` decorates."""
@@ -31,6 +31,13 @@ class Recorded(Checked):
         made.__dict__["made_with"] = arguments_of(cls.__init__, (made, *args), options)
         made.__dict__["made_with"].pop("self", None)
         return made
+
+
+def arguments_with_defaults(made: Any) -> dict[str, Any]:
+    """The arguments of an object's constructor, in its order: those that were given, and the defaults of the others."""
+    known = {name: setting.default for name, setting in parameters(type(made)).known.items()}
+    found = {name: made.made_with.get(name, default) for name, default in known.items()}
+    return {name: value for name, value in found.items() if value is not inspect.Parameter.empty} | made.made_with
 
 
 def recorded(function: Any) -> Any:

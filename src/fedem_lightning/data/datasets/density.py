@@ -60,6 +60,7 @@ class DensityDataModule(FederatedDataModule):
         seed: Seed = 0,
     ) -> None:
         n_val = max(1, n_samples // 3) if n_val is None else n_val
+        self.made_with["n_val"] = n_val
         require_memory("n_symbols", 8 * n_symbols**2, f"distributions of {n_symbols} symbols")
         each = (n_samples + n_val + test_size) * (4 + BYTES_OF_A_SAMPLE) + 24 * n_symbols + BYTES_OF_A_CLIENT
         require_memory("n_clients", n_clients * each, f"{n_clients} clients with their samples and distributions")
