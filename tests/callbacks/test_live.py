@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fedem_lightning import FedAvg, UserError
-from fedem_lightning.callbacks import LiveFigures, live
+from fedem_lightning.callbacks import LiveFigures, progress
 from fedem_lightning.run.building import build_callbacks
 from fedem_lightning.run.figures import draw_rounds
 from fedem_lightning.run.loggers import RoundCSVLogger
@@ -24,7 +24,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, drawing: float = 0.0) -> None:
         self.now, self.drawing, self.drawn = 0.0, drawing, list[float]()
-        monkeypatch.setattr("fedem_lightning.callbacks.live.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("fedem_lightning.callbacks.progress.time.monotonic", lambda: self.now)
 
     def draw(self) -> None:
         self.drawn.append(self.now)
@@ -90,7 +90,7 @@ def test_the_figure_shows_the_last_evaluation(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Figure, "savefig", looked_at)
     data, logger = make_data(), RoundCSVLogger(tmp_path / "metrics.csv")
     callback = LiveFigures(0.0, functools.partial(draw_rounds, tmp_path, "title"))
-    monkeypatch.setattr(live, "SHARE", 1e9)
+    monkeypatch.setattr(progress, "DRAWING_SHARE", 1e9)
     options = {"check_val_every_n_epoch": 2, "limit_val_batches": 1, "log_every_n_steps": 1}
     trainer = make_trainer(4, callbacks=[callback], logger=logger, **options)
     trainer.fit(make_model(FedAvg, data), data)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
-from fedem_lightning.callbacks.interrupt import SIGNALS
+from fedem_lightning.callbacks.between_rounds import SIGNALS
 from fedem_lightning.errors import Interrupted
 from fedem_lightning.run import resuming
 from fedem_lightning.run.job_folders import JobFolders

@@ -16,7 +16,7 @@ import torch
 
 from fedem_lightning import FedAvg
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
-from fedem_lightning.callbacks.interrupt import GRACE_SECONDS
+from fedem_lightning.callbacks.between_rounds import GRACE_SECONDS
 from fedem_lightning.errors import Interrupted
 from fedem_lightning.run.stopping import StopSignals
 from helpers.commands import call, environment

@@ -1,10 +1,8 @@
 """Callbacks of the command line; each works with any Trainer."""
 
-from fedem_lightning.callbacks.bounds import BoundsDiagnostics
-from fedem_lightning.callbacks.checkpoint import MappedCheckpoints, RoundCheckpoint
-from fedem_lightning.callbacks.interrupt import FinishRoundOnInterrupt
-from fedem_lightning.callbacks.live import LiveFigures
-from fedem_lightning.callbacks.progress import RoundProgress
+from fedem_lightning.callbacks.between_rounds import FinishRoundOnInterrupt, MappedCheckpoints, RoundCheckpoint
+from fedem_lightning.callbacks.bounds_diagnostics import BoundsDiagnostics
+from fedem_lightning.callbacks.progress import LiveFigures, RoundProgress
 
 __all__ = [
     "BoundsDiagnostics",

@@ -1,7 +1,9 @@
-"""The progress bar over rounds, and over their long stages: client updates, personalisation and scoring."""
+"""What a run shows before it has finished: a progress bar over rounds and their long stages, and figures."""
 
 import math
 import time
+import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
@@ -22,6 +24,8 @@ from rich.text import Text
 
 from fedem_lightning.engine import LoopEngine, cores
 from fedem_lightning.records.measures import headline
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import NotNegative
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -34,14 +38,14 @@ ESTIMATE_SECONDS = 10.0
 """Seconds after which the length of the first round is extrapolated before the round ends."""
 LONG_RUN_SECONDS = 600.0
 """Seconds above which the estimated length of a run is printed."""
+DRAWING_SHARE = 0.02
+"""Largest share of a run's time that drawing takes."""
 
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        if not speed:
-            return Text("")
-        return Text(f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each")
+        return Text((f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each") if speed else "")
 
 
 class _Done(MofNCompleteColumn):
@@ -154,15 +158,8 @@ class RoundProgress(ProgressBar):
         self._model, self._of = module, trainer
         if self._progress or not (self._enabled and self._console.is_terminal):
             return
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            _Done(),
-            _Rate(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[scores]}"),
-            console=self._console,
-        )
+        columns = (TextColumn("{task.description}"), BarColumn(), _Done(), _Rate(), TimeRemainingColumn())
+        self._progress = Progress(*columns, TextColumn("{task.fields[scores]}"), console=self._console)
         total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
         self._rounds = self._progress.add_task(
             "rounds", total=total, completed=trainer.current_epoch, visible=rounds, scores="", counted=True
@@ -199,3 +196,54 @@ def duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+class LiveFigures(Checked, pl.Callback):
+    """Draws the scores by round again after an evaluation, but not more often than every `every_seconds`.
+
+    An evaluation that comes sooner is drawn at the end of the first round after that time, or when the run is stopped.
+    The first process draws. What goes wrong is a warning, and the run continues.
+
+    Args:
+        every_seconds: from the end of one drawing, or the start of the training, to the next drawing.
+        draw: draws; None: the command line sets it, and elsewhere nothing is drawn.
+
+    """
+
+    def __init__(self, every_seconds: NotNegative = 10.0, draw: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self.every_seconds, self.draw = every_seconds, draw
+        self._due, self._outdated = 0.0, False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begins to wait."""
+        self._due, self._outdated = time.monotonic() + self.every_seconds, False
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draws the scores of this evaluation if it is time."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._outdated = True
+            self._draw_if(trainer, time.monotonic() >= self._due)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draws what an earlier evaluation has left if it is time."""
+        self._draw_if(trainer, time.monotonic() >= self._due)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draws if the run was stopped; one that has finished draws all its figures."""
+        self._draw_if(trainer, trainer.should_stop)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Draws what is left."""
+        self._draw_if(trainer, True)
+
+    def _draw_if(self, trainer: pl.Trainer, now: bool) -> None:
+        if not (self._outdated and now and trainer.is_global_zero and self.draw is not None):
+            return
+        start, self._outdated = time.monotonic(), False
+        try:
+            self.draw()
+        except Exception as error:  # such as a full disk: a figure must not end a run of days
+            warnings.warn(f"callbacks.live: the figures were not drawn ({error})", stacklevel=2)
+        end = time.monotonic()
+        self._due = end + max(self.every_seconds, (end - start) / DRAWING_SHARE)

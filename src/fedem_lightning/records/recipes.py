@@ -35,8 +35,8 @@ class Recorded(Checked):
 
 def arguments_with_defaults(made: Any) -> dict[str, Any]:
     """The arguments of an object's constructor, in its order: those that were given, and the defaults of the others."""
-    known = {name: setting.default for name, setting in parameters(type(made)).known.items()}
-    found = {name: made.made_with.get(name, default) for name, default in known.items()}
+    kind: Callable[..., Any] = type(made)
+    found = {name: made.made_with.get(name, one.default) for name, one in parameters(kind).known.items()}
     return {name: value for name, value in found.items() if value is not inspect.Parameter.empty} | made.made_with
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint
-from fedem_lightning.callbacks.interrupt import GRACE_SECONDS, SIGNALS
+from fedem_lightning.callbacks.between_rounds import GRACE_SECONDS, SIGNALS
 from fedem_lightning.errors import Interrupted
 from fedem_lightning.run.other_processes import StartedProcesses, kill
 from fedem_lightning.run.resuming import sweep_command
