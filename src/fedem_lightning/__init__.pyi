@@ -37,7 +37,7 @@ from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.models.client_model import ClientModel, ClientModels
 from fedem_lightning.network import DeviceNetwork, Network, ShiftedExponentialNetwork
 from fedem_lightning.run.python_runs import save_run
-from fedem_lightning.serving.load import load, load_clients
+from fedem_lightning.serving.model_files import load, load_clients
 from fedem_lightning.topology import Topology
 
 __version__: str

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedem_lightning.errors import require
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.serving.options import add_data_options, check_data, check_folder, check_run
+from fedem_lightning.serving.options import add_data_options, check_folder, check_rows_file, check_run
 from fedem_lightning.startup.loading import loading
 
 FILES = ("evaluation.json", "clients.csv", "confusion.csv", "confusion.png", "clients.png")
@@ -23,8 +23,8 @@ def main(arguments: list[str] | None = None) -> None:
         chosen = _parser().parse_args(arguments)
         _check(chosen)
         with loading():
-            from fedem_lightning.serving import evaluate  # takes seconds, which --help should not
-        same = evaluate.run(chosen)
+            from fedem_lightning.serving.evaluating import run_evaluate  # takes seconds, which --help should not
+        same = run_evaluate(chosen)
     if not same:
         sys.exit(1)
 
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 def _check(chosen: argparse.Namespace) -> None:
     check_run(chosen.run)
     if chosen.data is not None:
-        check_data(chosen.data)
+        check_rows_file(chosen.data)
     else:
         options = {name: getattr(chosen, name) for name in ("client", "client_column", "label_column")}
         wrong = [f"--{name.replace('_', '-')}" for name, given in options.items() if given is not None]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedem_lightning.errors import require
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.serving.options import add_data_options, check_data, check_folder, check_out, check_run
+from fedem_lightning.serving.options import add_data_options, check_folder, check_out, check_rows_file, check_run
 from fedem_lightning.startup.loading import loading
 
 FEW_SHOT_FILES = ("few_shot.csv", "few_shot.png")
@@ -17,11 +17,11 @@ def main(arguments: list[str] | None = None) -> None:
         chosen = _parser().parse_args(arguments)
         _check(chosen)
         with loading():
-            from fedem_lightning.serving import few_shot, personalize  # takes seconds, which --help should not
+            from fedem_lightning.serving.personalizing import run_few_shot, run_personalize  # takes seconds
         if chosen.few_shot is not None:
-            few_shot.run(chosen)
+            run_few_shot(chosen)
         else:
-            personalize.run(chosen)
+            run_personalize(chosen)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(chosen: argparse.Namespace) -> None:
     check_run(chosen.run)
-    check_data(chosen.data)
+    check_rows_file(chosen.data)
     require(0 <= chosen.seed < 2**32, f"--seed: expected a whole number of at least 0, got {chosen.seed}")
     if chosen.few_shot is None:
         given = {"--out-dir": chosen.out_dir, "--compare": chosen.compare, "--test-fraction": chosen.test_fraction}

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.serving.options import add_data_options, check_data, check_out, check_run
+from fedem_lightning.serving.options import add_data_options, check_out, check_rows_file, check_run
 from fedem_lightning.startup.loading import loading
 
 
@@ -13,11 +13,11 @@ def main(arguments: list[str] | None = None) -> None:
     with one_line_for_mistakes():
         chosen = _parser().parse_args(arguments)
         check_run(chosen.run)
-        check_data(chosen.data)
+        check_rows_file(chosen.data)
         check_out(chosen.out, (".parquet", ".csv"), chosen.force, (chosen.run, chosen.data))
         with loading():
-            from fedem_lightning.serving import predict  # takes seconds, which --help should not
-        predict.run(chosen)
+            from fedem_lightning.serving.clients_on_rows import run_predict  # takes seconds, which --help should not
+        run_predict(chosen)
 
 
 def _parser() -> argparse.ArgumentParser:

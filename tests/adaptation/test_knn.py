@@ -25,8 +25,8 @@ from fedem_lightning import (
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.neighbours import votes
 from fedem_lightning.models.personal_models import joined
-from fedem_lightning.serving.client_files import write_clients
 from fedem_lightning.serving.export_formats import FORMATS, measured
+from fedem_lightning.serving.model_files import write_clients
 from helpers.federations import make_data, make_model, make_trainer, train
 
 SGD = ClientSGD(lr=0.3)

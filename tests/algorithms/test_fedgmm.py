@@ -12,8 +12,8 @@ from sklearn.decomposition import PCA
 
 from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, FedGMM, Finetune, UserError, load_clients
 from fedem_lightning.cohort import sample_cohort
-from fedem_lightning.serving.client_files import write_clients
 from fedem_lightning.serving.export_formats import FORMATS, measured
+from fedem_lightning.serving.model_files import write_clients
 from helpers.by_hand import ALL_TRAIN, assert_agree, batches, descend, losses, samples, vector
 from helpers.federations import make_data, make_model, make_trainer, stored, train
 

@@ -29,8 +29,8 @@ from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.models.components import make_components
 from fedem_lightning.models.features import users_network
 from fedem_lightning.records.recipes import Recorded
-from fedem_lightning.serving.client_files import write_clients
 from fedem_lightning.serving.export_formats import FORMATS, measured
+from fedem_lightning.serving.model_files import write_clients
 from helpers.conformance import ROWS, Row
 from helpers.federations import make_data, make_trainer, parameters, train
 from helpers.remote import ByteLink, nodes_of

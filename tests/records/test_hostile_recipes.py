@@ -22,7 +22,7 @@ from fedem_lightning import FedEM, Linear, UserError, load
 from fedem_lightning.algorithms.checkpoints import made_from
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import ROOMS, find, make
-from fedem_lightning.serving.client_files import read_clients, write_clients
+from fedem_lightning.serving.model_files import read_clients, write_clients
 from fedem_lightning.serving.retest import retest
 from fedem_lightning.settings.check import Checked
 from helpers.federations import make_data, make_model, train

@@ -18,7 +18,7 @@ from fedem_lightning.records.configs import flatten, read_tree, read_yaml, resol
 from fedem_lightning.report.collect import read_config
 from fedem_lightning.run.config_history import differences, tree_of
 from fedem_lightning.run.trackers.naming import flat_config
-from fedem_lightning.serving.model_card import _settings
+from fedem_lightning.serving.export_places import _settings
 from fedem_lightning.serving.retest import _config as config_of
 from helpers.commands import CONFIG_DIR
 

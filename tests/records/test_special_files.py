@@ -35,10 +35,10 @@ from fedem_lightning.run.mixture_weights import _read as read_mixture_weights
 from fedem_lightning.run.run_folder import check_kinds, find_checkpoint, finished_results, newest_checkpoint
 from fedem_lightning.run.trackers.base import known_id
 from fedem_lightning.run.trackers.wandb_file import files_of, last_step
-from fedem_lightning.serving.exporting import _earlier as earlier_exports
-from fedem_lightning.serving.load import load, load_clients
-from fedem_lightning.serving.model_card import _results, _settings
-from fedem_lightning.serving.options import check_data
+from fedem_lightning.serving.export_places import _earlier as earlier_exports
+from fedem_lightning.serving.export_places import _results, _settings
+from fedem_lightning.serving.model_files import load, load_clients
+from fedem_lightning.serving.options import check_rows_file
 from fedem_lightning.serving.retest import _config as config_of
 from helpers.commands import CONFIG_DIR
 from helpers.federations import make_data
@@ -119,7 +119,7 @@ OF_DATA: dict[str, tuple[str, Reader]] = {
     "idx": ("MNIST/raw/train-images-idx3-ubyte", lambda path: read_torchvision("mnist", path.parents[2])),
     "cifar": ("cifar-10-batches-py/data_batch_1", lambda path: read_torchvision("cifar10", path.parents[1])),
     "devices": ("d.csv", DeviceNetwork),
-    "checked": ("d.csv", check_data),
+    "checked": ("d.csv", check_rows_file),
 }
 CASES = [
     *((RUN, name, kind) for name in OF_A_RUN for kind in SPECIAL),

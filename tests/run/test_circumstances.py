@@ -17,7 +17,7 @@ from fedem_lightning.report.__main__ import main as report
 from fedem_lightning.run.cli import main as run
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.run.mixture_weights import MixtureWeights, _read
-from fedem_lightning.serving.few_shot import parse_shots
+from fedem_lightning.serving.personalizing import parse_shots
 from fedem_lightning.startup.loading import loading
 
 DEADLINE = "--deadline: expected a number above 0 and below 1e+09"

@@ -23,8 +23,8 @@ from fedem_lightning import FedEM, FederatedDataModule, load_clients
 from fedem_lightning.data.datasets.npz import ARRAYS
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.evaluate import main
-from fedem_lightning.serving.client_files import write_clients
-from fedem_lightning.serving.predict import predictions
+from fedem_lightning.serving.clients_on_rows import predictions
+from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.serving.rows import read_rows
 from helpers.federations import make_model, train
 from helpers.runs import snapshot

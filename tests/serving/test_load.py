@@ -25,7 +25,7 @@ from fedem_lightning import (
 from fedem_lightning.models.client_model import client_model
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make
-from fedem_lightning.serving.client_files import write_clients
+from fedem_lightning.serving.model_files import write_clients
 from helpers.conformance import ROWS, Row, each
 from helpers.federations import make_data, make_model, make_trainer, stored, train
 

@@ -17,9 +17,9 @@ from fedem_lightning.data.datasets.npz import ARRAYS
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.personalize import main
-from fedem_lightning.serving.few_shot import only_shots
 from fedem_lightning.serving.output import print_table
-from fedem_lightning.serving.rows import Rows, read_rows
+from fedem_lightning.serving.personalizing import only_shots
+from fedem_lightning.serving.rows import ClientRows, read_rows
 from helpers.serving import refused
 
 
@@ -85,7 +85,7 @@ def test_more_steps_move_the_weights_further(place: Path, tmp_path: Path) -> Non
 def test_chunks_of_clients_change_nothing(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for size in (50_000, 20):
-        monkeypatch.setattr("fedem_lightning.serving.models.CHUNK", size)
+        monkeypatch.setattr("fedem_lightning.serving.clients_on_rows.CHUNK_ROWS", size)
         out = tmp_path / f"{size}.safetensors"
         main([str(place / "fedem"), str(place / "unseen.npz"), "--out", str(out)])
         found.append(load_clients(out))
@@ -144,7 +144,7 @@ def test_draws_are_nested_and_belong_to_the_client(place: Path) -> None:
     other = only_shots(rows, codes, 5, seed=1) == 0
     assert (other != drawn[5]).any()
     alone = rows.client == 1
-    one = Rows(rows.samples, np.zeros(alone.sum(), dtype=np.int64), rows.names[1:2], codes[alone])
+    one = ClientRows(rows.samples, np.zeros(alone.sum(), dtype=np.int64), rows.names[1:2], codes[alone])
     assert ((only_shots(one, codes[alone], 5, seed=0) == 0) == drawn[5][alone]).all()
     assert (only_shots(rows, codes, 1, 0)[codes == 2] == 2).all()
 

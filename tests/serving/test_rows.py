@@ -15,7 +15,7 @@ from fedem_lightning.data.datasets.npz import ARRAYS
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.serving.rows import Columns, Rows, read_rows
+from fedem_lightning.serving.rows import ClientRows, RowColumns, read_rows
 from helpers.serving import FEATURES
 
 
@@ -26,7 +26,7 @@ def schema(place: Path) -> Schema:
     return found
 
 
-def x_of(rows: Rows) -> torch.Tensor:
+def x_of(rows: ClientRows) -> torch.Tensor:
     return rows.samples.features(torch.arange(len(rows)), torch.float32)
 
 
@@ -63,7 +63,9 @@ def test_clients_without_rows_are_left_out_and_rows_keep_their_order(schema: Sch
 def test_columns_have_other_names(schema: Schema, place: Path, tmp_path: Path) -> None:
     table = pd.read_csv(place / "unseen.csv").rename(columns={"client": "hospital", "y": "ill"})
     table.to_csv(tmp_path / "t.csv", index=False)
-    rows = read_rows(tmp_path / "t.csv", schema, Columns(client_column="hospital", label_column="ill"), labelled=True)
+    rows = read_rows(
+        tmp_path / "t.csv", schema, RowColumns(client_column="hospital", label_column="ill"), labelled=True
+    )
     assert rows.names == read_rows(place / "unseen.csv", schema).names
     assert rows.samples.labels(torch.arange(len(rows))).sum() > 0
 
@@ -196,14 +198,14 @@ def test_arrays_that_do_not_fit(
 @pytest.mark.parametrize(
     ("columns", "line"),
     [
-        (Columns(client="a"), "--client: DATA names the clients of its rows"),
-        (Columns(client_column="site"), "--client-column: "),
-        (Columns(label_column="ill"), "--label-column: "),
-        (Columns(client_column="y"), "the column y holds the labels"),
+        (RowColumns(client="a"), "--client: DATA names the clients of its rows"),
+        (RowColumns(client_column="site"), "--client-column: "),
+        (RowColumns(label_column="ill"), "--label-column: "),
+        (RowColumns(client_column="y"), "the column y holds the labels"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_options_that_do_not_fit(columns: Columns, line: str, schema: Schema, place: Path) -> None:
+def test_options_that_do_not_fit(columns: RowColumns, line: str, schema: Schema, place: Path) -> None:
     with pytest.raises(UserError, match=re.escape(line)):
         read_rows(place / "unseen.csv", schema, columns)
     if columns.client is None:

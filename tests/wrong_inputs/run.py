@@ -41,10 +41,9 @@ def preload() -> None:
     import fedem_lightning.run.cli
     import fedem_lightning.run.execute
     import fedem_lightning.run.misspelt
-    import fedem_lightning.serving.evaluate
+    import fedem_lightning.serving.evaluating
     import fedem_lightning.serving.exporting
-    import fedem_lightning.serving.few_shot
-    import fedem_lightning.serving.predict  # noqa: F401
+    import fedem_lightning.serving.personalizing  # noqa: F401
 
 
 def main() -> None:

@@ -25,7 +25,8 @@ from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.records.files import replacing
 from fedem_lightning.rejections import NOT_FINITE, first_line
-from fedem_lightning.serving.client_files import MODEL, STATE, write_clients
+from fedem_lightning.serving.model_files import write_clients
+from fedem_lightning.serving.options import MODEL, STATE
 from fedem_lightning.uploads import compressed, received_models
 
 NEWEST, BEFORE = STATE, "before.safetensors"

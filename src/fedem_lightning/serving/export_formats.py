@@ -24,7 +24,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModel
 from fedem_lightning.tasks import Regression
 
-TOLERANCE = 1e-5
+LARGEST_DIFFERENCE = 1e-5
 """The largest difference from the library that an export may have."""
 OPSET = 18
 """Version of ONNX's operators: the one for which torch's exporter is written."""
@@ -33,7 +33,7 @@ BATCHES = (1, 7)
 RUNS = 20
 """Calls whose median is the latency."""
 
-Run = Callable[[Tensor], Tensor]
+Predictor = Callable[[Tensor], Tensor]
 """A model of a file: x -> predictions."""
 
 
@@ -53,7 +53,7 @@ class Format(NamedTuple):
     packages: tuple[str, ...]
     described: str
     write: Callable[[ClientModel, Path], None] | None = None
-    read: Callable[[Path], Run] | None = None
+    read: Callable[[Path], Predictor] | None = None
 
     def check_installed(self) -> None:
         """Refuses the format if a package is missing, before anything is loaded or written."""
@@ -140,7 +140,7 @@ def _write_torch(model: ClientModel, path: Path) -> None:
     path.write_bytes(content.getbuffer())
 
 
-def _read_torch(path: Path) -> Run:
+def _read_torch(path: Path) -> Predictor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.export.load(path).module()
@@ -176,7 +176,7 @@ def _tidy(content: Any) -> None:
     graph.ClearField("value_info")
 
 
-def _read_onnx(path: Path) -> Run:
+def _read_onnx(path: Path) -> Predictor:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -191,14 +191,14 @@ FORMATS = {
 
 
 @torch.no_grad()
-def measured(run: Run, model: ClientModel) -> Measured:
+def measured(run: Predictor, model: ClientModel) -> Measured:
     """Compares the model of a file with the library's, and times it.
 
     The difference is that of probabilities. Means of a regression may be large: theirs counts in units of the largest
     mean where that is above 1.
 
     Raises:
-        UserError: the models differ by more than `TOLERANCE`.
+        UserError: the models differ by more than `LARGEST_DIFFERENCE`.
 
     """
     differences = []
@@ -211,14 +211,14 @@ def measured(run: Run, model: ClientModel) -> Measured:
         differences.append(apart / max(1.0, float(expected.abs().max())))
     worst = max(differences)
     require(
-        all(difference <= TOLERANCE for difference in differences),  # False for NaN, too
+        all(difference <= LARGEST_DIFFERENCE for difference in differences),  # False for NaN, too
         f"--format: the exported model of client {model.name} differs from the library's by {worst:.1e}, more than "
-        f"{TOLERANCE:g}; nothing was written",
+        f"{LARGEST_DIFFERENCE:g}; nothing was written",
     )
     return Measured(worst, latency(run, random_inputs(model.schema, 1)))
 
 
-def latency(run: Run, x: Tensor) -> float:
+def latency(run: Predictor, x: Tensor) -> float:
     """The median time of a call, in milliseconds, after three calls that are not timed."""
     seconds = []
     for _ in range(3 + RUNS):

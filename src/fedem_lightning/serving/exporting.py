@@ -5,12 +5,9 @@ import difflib
 import json
 import os
 import re
-import shutil
-import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -21,40 +18,23 @@ from rich.progress import track
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
-from fedem_lightning.records.files import regular, writing
-from fedem_lightning.serving.client_files import clients_file, read_clients, write_clients
-from fedem_lightning.serving.export_formats import BATCHES, FORMATS, RUNS, Format, Measured, Run, measured
-from fedem_lightning.serving.hub import check_hub, push
-from fedem_lightning.serving.model_card import Export, Origin, model_card, origin_of
-from fedem_lightning.serving.options import same
-from fedem_lightning.serving.preprocessing import preprocessing
+from fedem_lightning.records.files import writing
+from fedem_lightning.serving.export_formats import BATCHES, FORMATS, RUNS, Format, Measured, Predictor, measured
+from fedem_lightning.serving.export_places import (
+    Origin,
+    Target,
+    check_hub,
+    origin_of,
+    push,
+    put_in_place,
+    staging_beside,
+    target_of,
+)
+from fedem_lightning.serving.model_card import Export, model_card, preprocessing
+from fedem_lightning.serving.model_files import read_clients, write_clients
 
-FEW = 3
+FEW_CLIENTS = 3
 """Clients up to which no progress bar is shown."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where the files go.
-
-    Args:
-        folder: the folder.
-        stem: of a single file's name, without its ending; None: the folder belongs to the export.
-
-    """
-
-    folder: Path
-    stem: str | None = None
-
-    @property
-    def card(self) -> str:
-        """Name of the model card."""
-        return "README.md" if self.stem is None else f"{self.stem}.md"
-
-    @property
-    def preprocessing(self) -> str:
-        """Name of the file that says how inputs are made."""
-        return "preprocessing.json" if self.stem is None else f"{self.stem}.preprocessing.json"
 
 
 def export(chosen: argparse.Namespace) -> None:
@@ -72,7 +52,7 @@ def export(chosen: argparse.Namespace) -> None:
         check_hub(chosen.push_to_hub)
     origin = origin_of(chosen.run, chosen.trust)
     models = origin.models if chosen.all else only(origin.models, chosen.client)
-    with writing(target.folder), _staging(target.folder) as staging:
+    with writing(target.folder), staging_beside(target.folder) as staging:
         index, found = write_models(models, chosen.format, staging, target.stem)
         files = list(dict.fromkeys(index.values()))
         facts = [(staging / name).stat() for name in files]
@@ -80,41 +60,12 @@ def export(chosen: argparse.Namespace) -> None:
         told = _lines(kind, found, size)
         written = Export(chosen.format, index, told, target.preprocessing)
         files += _write_words(staging, target, replace(origin, models=models), written)
-        _put_in_place(staging, target, files, chosen.force)
+        put_in_place(staging, target, files, chosen.force)
     place = target.folder if target.stem is None else target.folder / files[0]
     print(f"{place}: {len(models.names)} client{'s' * (len(models.names) > 1)}, {kind.described}")
     print("\n".join(f"  {line}" for line in told))
     if chosen.push_to_hub:
         print(f"  uploaded    {push(target.folder, files, chosen.push_to_hub, chosen.private, chosen.force)}")
-
-
-def target_of(chosen: argparse.Namespace, kind: Format) -> Target:
-    """Where the files go.
-
-    Raises:
-        UserError: something is there already, it is what the command reads, or the path does not fit the format.
-
-    """
-    path, read = chosen.out.expanduser(), chosen.run.expanduser()
-    read = clients_file(read) or read
-    beside = read / "checkpoints" if read.is_dir() else read.resolve().parent
-    apart = not same(path, read) and not same(path, beside)
-    require(apart, f"--out: {path} is what the command reads, or the folder that holds it; choose another")
-    endings = {known.suffix: name for name, known in FORMATS.items()}
-    if path.suffix not in endings:
-        taken = path.is_file() or (path.is_dir() and any(path.iterdir()))
-        require(not path.is_file(), f"--out: {path} is a file, expected a folder")
-        require(not taken or chosen.force, f"--out: {path} exists; choose another folder, or add --force")
-        return Target(path)
-    require(path.suffix == kind.suffix, f"--out: {path.name}, but --format {chosen.format} writes {kind.suffix} files")
-    alone = kind.write is None or not chosen.all
-    require(alone, f"--out: with --all there is a {kind.suffix} file for each client; give a folder, not {path.name}")
-    require(not path.is_dir(), f"--out: {path} is a folder, expected a file")
-    target = Target(path.parent, path.stem)
-    for beside in (path.name, target.card, target.preprocessing):
-        there = (path.parent / beside).exists()
-        require(not there or chosen.force, f"--out: {path.parent / beside} exists; choose another, or add --force")
-    return target
 
 
 def only(models: ClientModels, name: str) -> ClientModels:
@@ -177,7 +128,7 @@ def write_models(
     return {client: f"{stems[client]}{kind.suffix}" for client in models.names}, found
 
 
-def _as_trained(models: ClientModels, client: str) -> Run:
+def _as_trained(models: ClientModels, client: str) -> Predictor:
     """The model of a client as read from a file; it takes what the network was trained on."""
     model = models.model(client)
     return lambda x: model(x.to(model.weights.dtype) if x.is_floating_point() else x)
@@ -204,7 +155,7 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
 def _tracked(names: tuple[str, ...]) -> Iterable[str]:
     """The names, with a progress bar on a terminal if there are more than a few."""
     console = Console()
-    shown = console.is_terminal and len(names) > FEW
+    shown = console.is_terminal and len(names) > FEW_CLIENTS
     return track(names, "exporting", console=console, disable=not shown, transient=True)
 
 
@@ -230,31 +181,3 @@ def _write_words(staging: Path, target: Target, origin: Origin, written: Export)
     for name, text in texts.items():
         (staging / name).write_text(text, encoding="utf-8")
     return list(texts)
-
-
-@contextmanager
-def _staging(folder: Path) -> Iterator[Path]:
-    """An empty folder beside the target, which goes away: a failed export leaves nothing."""
-    above = next(parent for parent in folder.absolute().parents if parent.is_dir())
-    with tempfile.TemporaryDirectory(dir=above, prefix=".export-") as staging:
-        yield Path(staging)
-
-
-def _put_in_place(staging: Path, target: Target, files: list[str], force: bool) -> None:
-    """Moves the files to where they belong; those of an earlier export that are no longer written go."""
-    target.folder.mkdir(parents=True, exist_ok=True)
-    if force and target.stem is None:
-        for name in _earlier(target.folder) - set(files):
-            (target.folder / name).unlink(missing_ok=True)
-    for name in files:
-        shutil.move(staging / name, target.folder / name)
-
-
-def _earlier(folder: Path) -> set[str]:
-    """The models that an earlier export of this command left in a folder."""
-    try:
-        listed = json.loads(regular(folder / "index.json").read_text(encoding="utf-8"))["clients"].values()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return set()
-    endings = tuple(kind.suffix for kind in FORMATS.values())
-    return {name for name in map(str, listed) if Path(name).name == name and name.endswith(endings)}

@@ -1,59 +1,19 @@
-"""The model card beside an export, in the form of the Hugging Face Hub."""
+"""The words beside an export: the model card of the Hugging Face Hub, and how a sample becomes the model's input."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from torch import Tensor
 
-from fedem_lightning.algorithms.checkpoints import recipe_of
-from fedem_lightning.errors import UserError
+from fedem_lightning.data.schema import Schema
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
-from fedem_lightning.records.configs import flatten, read_yaml, resolved
-from fedem_lightning.records.files import regular
-from fedem_lightning.records.secrets import HIDDEN, hide_in_tree
-from fedem_lightning.serving.client_files import clients_file, read_clients, read_notes
 from fedem_lightning.serving.export_formats import FORMATS, output_name
-from fedem_lightning.serving.load import load
-from fedem_lightning.serving.preprocessing import sentence
+from fedem_lightning.serving.export_places import Origin
 
-_SHOWN = (
-    "algorithm",
-    "adaptation",
-    "dataset",
-    "backbone",
-    "seed",
-    "fidelity",
-    "trainer.max_epochs",
-    "trainer.precision",
-)
-"""Keys of a configuration that a card shows; the others are about the machine, and may hold paths."""
 _TO_BE_FILLED_IN = "to be filled in"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where models come from.
-
-    Args:
-        name: of the run's folder or the file.
-        models: the clients' models.
-        algorithm: the class of the algorithm; None: the file does not say.
-        rounds: communication rounds of the training.
-        settings: of the run, with dotted keys.
-        results: content of results.json, if it is that of these models.
-
-    """
-
-    name: str
-    models: ClientModels
-    algorithm: str | None = None
-    rounds: int | None = None
-    settings: Mapping[str, Any] | None = None
-    results: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,73 +24,6 @@ class Export:
     index: Mapping[str, str]
     told: Sequence[str]
     preprocessing: str
-
-
-def origin_of(path: Path, trust: Sequence[str]) -> Origin:
-    """The models of a run or a file, and what is known of their training.
-
-    Raises:
-        UserError: there is no such run, or its clients adapt their models to samples, which no checkpoint keeps.
-
-    """
-    path = path.expanduser()
-    if (file := clients_file(path)) is not None:
-        return _of_file(path.name, file, trust)
-    algorithm = load(path, trust)
-    algorithm.trained_model.check_models_are_here()
-    if algorithm.adaptation is not None:
-        raise UserError(
-            f"{path}: its clients tune their models on their own samples "
-            f"(adaptation={type(algorithm.adaptation).__name__.lower()}), which a run does not keep; first personalize "
-            "them, which writes a .safetensors file (python -m fedem_lightning.personalize), then export that file"
-        )
-    rounds = algorithm.statistics.rounds
-    settings, results = (_settings(path), _results(path, rounds)) if path.is_dir() else (None, None)
-    if settings is None:
-        settings = _shown({"algorithm": recipe_of(algorithm)})
-    return Origin(
-        path.resolve().name,
-        algorithm.trained_model.clients_models(),
-        type(algorithm).__name__,
-        rounds,
-        settings,
-        results,
-    )
-
-
-def _of_file(name: str, file: Path, trust: Sequence[str]) -> Origin:
-    """The models of a file; that of a client of its own says how they were trained."""
-    models, notes = read_clients(file, trust), read_notes(file)
-    made_of, reported = notes.get("recipe"), notes.get("reported")
-    if not isinstance(made_of, dict) or not isinstance(reported, dict):
-        return Origin(name, models)
-    kind = str(made_of.get("_target_")).rpartition(".")[2]
-    return Origin(file.parent.name, models, kind, reported.get("round"), _shown({"algorithm": made_of}))
-
-
-def _settings(folder: Path) -> dict[str, Any] | None:
-    """The settings in a run's folder; None if they cannot be read."""
-    try:
-        return _shown(resolved(read_yaml(folder / ".hydra" / "config.yaml")))
-    except UserError:
-        return None
-
-
-def _shown(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings by dotted keys, without secrets, and without paths and variables, which are of a machine."""
-    flat = flatten(hide_in_tree(settings))
-    chosen = {k: v for k, v in flat.items() if any(k == s or k.startswith(f"{s}.") for s in _SHOWN)}
-    told = {k: v for k, v in chosen.items() if v not in (None, []) and not k.endswith("._partial_")}
-    return {k: v for k, v in told.items() if not ({"/", "\\"} & set(str(v)) or "${" in str(v) or HIDDEN in str(v))}
-
-
-def _results(folder: Path, rounds: int) -> dict[str, Any] | None:
-    """The results of a run, if they belong to a model of as many rounds."""
-    try:
-        results: dict[str, Any] = json.loads(regular(folder / "results.json").read_text())
-        return results if results["rounds"] == rounds else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def model_card(origin: Origin, written: Export) -> str:
@@ -235,3 +128,59 @@ def _loading(origin: Origin, written: Export) -> str:
     several = " `index.json` has the file of each client." if len(written.index) > 1 else ""
     code = "\n".join(lines)
     return f"```python\n{code}\n```\n\nThe first axis of `x` is the batch, of any length.{several}"
+
+
+def preprocessing(models: ClientModels, format: str) -> dict[str, Any]:
+    """How a user's sample becomes the model's input, and what the output means, as plain values."""
+    schema = models.schema
+    floats = str(models.personal.mixture.dtype).removeprefix("torch.") if format == "safetensors" else "float32"
+    outputs = [*schema.in_shape] if schema.vocabulary is not None else []
+    n = getattr(schema.task, "n_classes", schema.task.n_outputs)
+    found = {
+        "task": type(schema.task).__name__,
+        "input": {
+            "name": "x",
+            "shape": ["batch", *schema.in_shape],
+            "dtype": "int64" if schema.vocabulary is not None else floats,
+        },
+        "output": {"name": output_name(schema), "shape": ["batch", *outputs, n]},
+        "sentence": sentence(schema),
+        "raw_shape": list(schema.raw_shape),
+        "pixels": schema.pixels,
+        "features": None if schema.features is None else _plain(schema.features.state()),
+        "columns": schema.columns,
+        "classes": None if schema.classes is None else list(schema.classes),
+        "vocabulary": schema.vocabulary,
+    }
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+def sentence(schema: Schema) -> str:
+    """What must be done to a sample before the exported model sees it."""
+    shape = f"[n, {', '.join(map(str, schema.in_shape))}]"
+    if schema.pixels is not None:
+        steps = ["exchange black and white (255 - x)"] * bool(schema.pixels["invert"]) + ["divide by 255"]
+        steps += [
+            "move the channels before height and width" if len(schema.raw_shape) == 3 else "add an axis of 1 channel"
+        ]
+        if schema.pixels["mean"] is not None:
+            steps += [f"subtract {schema.pixels['mean']} and divide by {schema.pixels['std']} (by channel)"]
+        raw = f"[n, {', '.join(map(str, schema.raw_shape))}]"
+        return f"Take images of bytes {raw}: {', '.join(steps)}; this gives floats {shape}."
+    if schema.vocabulary is not None:
+        return (
+            f"Replace each character by its position in `vocabulary`, {schema.in_shape[0]} characters to a window: "
+            f"whole numbers {shape}."
+        )
+    if schema.features is not None:
+        names = ", ".join(map(str, schema.features.names))
+        return f"Make the features ({names}) of a table's columns as `features` says: floats {shape}."
+    return f"Give the features as in training, with nothing done to them: floats {shape}."

@@ -8,6 +8,10 @@ from fedem_lightning.errors import require
 TABLES = (".csv", ".tsv", ".parquet")
 """Endings of the tables that the commands read."""
 TABLES_OF_A_RUN = ("clients.parquet", "metrics.csv")
+MODEL = "model.safetensors"
+"""The model of a client of its own, in its folder: in one for each run."""
+STATE = "state.safetensors"
+"""Beside it: what the client goes on from."""
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
@@ -27,11 +31,42 @@ def check_run(path: Path) -> None:
     require(path.exists(), f"{path}: no such run or file")
 
 
-def check_data(path: Path) -> None:
+def check_rows_file(path: Path) -> None:
     """Raises UserError unless DATA is a file of a known kind."""
     require(path.is_file(), f"DATA: no file {path}")
     known = path.suffix.lower() in (".npz", *TABLES)
     require(known, f"DATA: expected a file that ends in .npz, {', '.join(TABLES)}, got {path.name}")
+
+
+def clients_file(path: Path) -> Path | None:
+    """The file of clients' models that a path means: itself, or that in the folder of a client of its own.
+
+    Args:
+        path: a file; a run's folder; or the folder of a client of its own, or the one for a run in it.
+
+    Returns:
+        None: the path means a run or a checkpoint.
+
+    Raises:
+        UserError: the client has models of several runs, or has no model yet.
+
+    """
+    if path.suffix == ".safetensors":
+        return path
+    if not path.is_dir() or (path / "checkpoints").is_dir():
+        return None
+    if (path / MODEL).is_file():
+        return path / MODEL
+    found = [file for file in path.glob(f"*/{MODEL}") if not (file.parent / "checkpoints").is_dir()]
+    newest = max(found, key=lambda file: file.stat().st_mtime, default=None)
+    several = f"{path}: models of {len(found)} runs, expected one of them; the newest: {newest and newest.parent}"
+    require(len(found) < 2, several)
+    waits = any(path.glob(STATE)) or any(path.glob(f"*/{STATE}"))
+    require(
+        newest is not None or not waits,
+        f"{path}: this client has no model yet; it keeps the newest one whenever the server asks for its scores",
+    )
+    return newest
 
 
 def check_out(path: Path, endings: tuple[str, ...], force: bool, inputs: tuple[Path, ...] = ()) -> None:

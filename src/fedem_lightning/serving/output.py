@@ -1,22 +1,127 @@
-"""What the commands print and write: short tables of scores, and files in one step."""
+"""What the commands find, print and write: scores, and how good predictions are beyond them; tables and figures."""
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
+from torchmetrics import MeanAbsoluteError, R2Score
+from torchmetrics.classification import MulticlassCalibrationError, MulticlassConfusionMatrix
 
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.evaluation.class_scores import MOST_NUMBERS, by_class
 from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.records.measures import HIGHER_IS_BETTER
 
-SUMS = ("weighted", "mean", "bottom_decile", "worst")
+BINS = 15
+"""Of the confidence, for the calibration error."""
+CLASSES_DRAWN = 100
+"""Largest number of classes for which the confusion matrix is drawn."""
+SHOWN_SUMS = ("weighted", "mean", "bottom_decile", "worst")
 """The summaries that are shown, in their order."""
+
+
+class Quality:
+    """Collects predictions, in blocks. Of a density there is nothing beyond the loss.
+
+    Args:
+        schema: form of the samples, and the task.
+
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self.task, self.n = schema.task, 0
+        n_classes = getattr(schema.task, "n_classes", None)
+        self.names = None if n_classes is None else list(schema.classes or map(str, range(n_classes)))
+        self.calibration = self.confusions = self.r2 = self.error = None
+        self.kept: list[tuple[np.ndarray, np.ndarray]] | None = None  # probabilities and labels
+        if n_classes is not None and "accuracy" in self.task.measures:
+            self.calibration = MulticlassCalibrationError(n_classes, n_bins=BINS)
+            self.confusions = MulticlassConfusionMatrix(n_classes)
+            self.kept = [] if self.task.n_targets == 1 else None
+        elif "mse" in self.task.measures:
+            self.r2 = R2Score(multioutput="uniform_average").set_dtype(torch.float64)
+            self.error = MeanAbsoluteError().set_dtype(torch.float64)
+
+    def add(self, prediction: Tensor, y: Tensor) -> None:
+        """Adds predictions as `Task.predict` gives them, [n, ...], and labels [n, ...]."""
+        answer, y = self.task.answer(prediction).detach().cpu(), y.cpu()
+        self.n += len(y)
+        if self.calibration is not None and self.confusions is not None:
+            p = answer.flatten(0, -2).clamp(0, 1)  # rounding may leave [0, 1], and torchmetrics would take logits
+            self.calibration.update(p, y.flatten())
+            self.confusions.update(p, y.flatten())
+            self.kept = None if self.n * p.shape[1] > MOST_NUMBERS else self.kept
+            if self.kept is not None:
+                self.kept.append((p.numpy(), y.numpy()))
+        elif self.r2 is not None and self.error is not None:
+            self.r2.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
+            self.error.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
+
+    def figures(self) -> dict[str, float]:
+        """The calibration error in [0, 1]; in a regression r2 (with two rows or more) and mean_absolute_error."""
+        if self.n == 0:
+            return {}
+        if self.calibration is not None:
+            return {"calibration_error": float(self.calibration.compute())}
+        if self.r2 is None or self.error is None:
+            return {}
+        found = {"r2": float(self.r2.compute())} if self.n > 1 else {}
+        return {**found, "mean_absolute_error": float(self.error.compute())}
+
+    def by_class(self) -> dict[str, Any]:
+        """balanced_accuracy, auroc and sensitivity (of each class) of all samples together; {} of sequences.
+
+        Of more than `MOST_NUMBERS` probabilities there are none either.
+        """
+        if not self.kept or self.names is None:
+            return {}
+        p, y = (np.concatenate(parts) for parts in zip(*self.kept, strict=True))
+        found = by_class(p, y, np.zeros(len(y), dtype=np.int64), 1)
+        sensitivity = dict(zip(self.names, found.recall[0].tolist(), strict=True))
+        pooled = {"balanced_accuracy": float(found.balanced_accuracy[0]), "auroc": float(found.auroc[0])}
+        return {**pooled, "sensitivity": sensitivity}
+
+    def confusion(self) -> pd.DataFrame | None:
+        """Numbers of samples, a row for each true class and a column for each predicted one; None without accuracy."""
+        if self.confusions is None or self.names is None or self.n == 0:
+            return None
+        counts = self.confusions.compute().numpy()
+        return pd.DataFrame(counts, index=pd.Index(self.names, name="true class"), columns=self.names)
+
+
+@dataclass
+class Evaluation:
+    """What the command found.
+
+    Args:
+        title: what was scored.
+        split: the split that was scored.
+        scores: group of clients -> measure -> summary.
+        clients: the clients' table.
+        quality: of the predictions.
+        notes: lines that are printed below.
+        equal: whether the scores are those of results.json; None: there is nothing to compare with.
+
+    """
+
+    title: str
+    split: str
+    scores: dict[str, dict[str, dict[str, float]]]
+    clients: pd.DataFrame
+    quality: Quality
+    notes: list[str]
+    equal: bool | None = None
 
 
 def summaries(table: pd.DataFrame, weights: np.ndarray, split: str = "test") -> dict[str, dict[str, float]]:
@@ -46,8 +151,8 @@ def print_scores(title: str, groups: Mapping[str, Mapping[str, Mapping[str, floa
     for group, scores in groups.items():
         for i, (measure, sums) in enumerate(scores.items()):
             name = f"{measure}, %" if measure == "accuracy" else measure
-            rows.append([group if i == 0 else "", name, *(number(sums[kind], measure) for kind in SUMS)])
-    print_table(title, ["clients", "score", *(kind.replace("_", " ") for kind in SUMS)], rows, 2)
+            rows.append([group if i == 0 else "", name, *(number(sums[kind], measure) for kind in SHOWN_SUMS)])
+    print_table(title, ["clients", "score", *(kind.replace("_", " ") for kind in SHOWN_SUMS)], rows, 2)
 
 
 def number(value: float, measure: str = "") -> str:
@@ -90,3 +195,45 @@ def write_figure(path: Path, figure: Figure) -> None:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=120)
     write_atomically(path, content.getvalue())
+
+
+def draw_confusion(confusion: pd.DataFrame) -> Figure | None:
+    """The share of each true class that is predicted as each class; None where there are too many to draw."""
+    n = len(confusion)
+    if n > CLASSES_DRAWN:
+        return None
+    counts = confusion.to_numpy().astype(float)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = min(12.0, 3.5 + 0.25 * n)
+    figure = Figure(figsize=(side + 0.8, side), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(100 * share, vmin=0, vmax=100, cmap="Blues", interpolation="nearest")
+    names = [str(name)[:16] for name in confusion.columns]
+    size = 8 if n <= 40 else 5
+    axes.set_xticks(range(n), names, rotation=90, fontsize=size)
+    axes.set_yticks(range(n), names, fontsize=size)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    if n <= 12:
+        for (i, j), value in np.ndenumerate(share):
+            colour = "white" if value > 0.5 else "black"
+            axes.text(j, i, f"{100 * value:.0f}", ha="center", va="center", color=colour, fontsize=8)
+    figure.colorbar(image, label="share of the true class, %")
+    return figure
+
+
+def draw_distribution(scores: pd.Series, unit: str, factor: float) -> Figure:
+    """The share of clients with a score of at most x."""
+    values = np.sort(factor * scores.dropna().to_numpy())
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    axes.step(values, 100 * np.arange(1, len(values) + 1) / max(1, len(values)), where="post")
+    axes.set(xlabel=unit, ylabel="clients at or below, %", ylim=(0, 101))
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def for_json(value: Any) -> Any:
+    """The value for JSON: numbers that are not finite are None."""
+    if isinstance(value, dict):
+        return {key: for_json(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,5 +1,6 @@
 """DATA of the commands: rows of samples and their clients, in the form that a trained model takes."""
 
+import argparse
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from fedem_lightning.errors import UserError, require
 
 
 @dataclass(frozen=True)
-class Rows:
+class ClientRows:
     """n samples of K clients.
 
     Args:
@@ -54,7 +55,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Columns:
+class RowColumns:
     """Where DATA has what.
 
     Args:
@@ -68,7 +69,12 @@ class Columns:
     label_column: str | None = None
 
 
-def read_rows(path: Path, schema: Schema, columns: Columns = Columns(), labelled: bool = False) -> Rows:
+def chosen_columns(chosen: argparse.Namespace) -> RowColumns:
+    """Where DATA has what, by the options of a command."""
+    return RowColumns(chosen.client, chosen.client_column, chosen.label_column)
+
+
+def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), labelled: bool = False) -> ClientRows:
     """Reads DATA.
 
     Args:
@@ -91,7 +97,7 @@ def read_rows(path: Path, schema: Schema, columns: Columns = Columns(), labelled
     client, names = _clients(found, columns, schema, len(x))
     split = None if found.get("split") is None else check_split(found["split"], len(x))
     labels = None if y is None else _labels(y, schema, len(x))
-    return Rows(schema.samples_of(_in_form(x, schema), labels), client, names, split)
+    return ClientRows(schema.samples_of(_in_form(x, schema), labels), client, names, split)
 
 
 @contextmanager
@@ -103,7 +109,7 @@ def _named(what: str) -> Iterator[None]:
         raise UserError(re.sub("^path:", f"{what}:", str(error))) from error
 
 
-def _from_npz(path: Path, schema: Schema, columns: Columns, labelled: bool) -> dict[str, Any]:
+def _from_npz(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -> dict[str, Any]:
     for option, given in (("--client-column", columns.client_column), ("--label-column", columns.label_column)):
         require(given is None, f"{option}: only a table has columns; an .npz has x, y, client")
     arrays = read_npz(path, (*ARRAYS, *OF_ONE_CLIENT))
@@ -114,7 +120,7 @@ def _from_npz(path: Path, schema: Schema, columns: Columns, labelled: bool) -> d
     return {**found, "names": names, "label": "an array y", "missing": "an array client"}
 
 
-def _from_table(path: Path, schema: Schema, columns: Columns, labelled: bool) -> dict[str, Any]:
+def _from_table(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -> dict[str, Any]:
     client = columns.client_column or schema.columns.get("client", "client")
     frame = read_table(path, (client,))
     frame.columns = frame.columns.astype(str)
@@ -165,10 +171,12 @@ def _in_form(x: np.ndarray, schema: Schema) -> np.ndarray:
     return x.astype(np.uint8)
 
 
-def _clients(found: Mapping[str, Any], columns: Columns, schema: Schema, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
+def _clients(
+    found: Mapping[str, Any], columns: RowColumns, schema: Schema, n: int
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """The client of each row [n], and the names of the clients that have rows.
 
-    Clients of the run come first and in its order, in which means over clients have the run's bits. Rows without
+    Clients of the run come first and in its order, in which means over clients have the run's bits. ClientRows without
     clients are those of the only client that the model knows.
     """
     if columns.client is not None:

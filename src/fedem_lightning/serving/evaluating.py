@@ -13,18 +13,26 @@ from fedem_lightning.evaluation.scores import ClientMetrics
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.records.measures import headline
 from fedem_lightning.run.summary import by_class_line
-from fedem_lightning.serving.client_files import clients_file
-from fedem_lightning.serving.load import load_clients
-from fedem_lightning.serving.models import places, predicted
-from fedem_lightning.serving.output import number, print_scores, summaries, write_figure, write_table
-from fedem_lightning.serving.own_samples import on_own_samples
-from fedem_lightning.serving.personalize import columns_of
-from fedem_lightning.serving.quality import Evaluation, Quality, draw_clients, draw_confusion, plain
-from fedem_lightning.serving.retest import retest
-from fedem_lightning.serving.rows import Rows, read_rows
+from fedem_lightning.serving.clients_on_rows import places, predicted
+from fedem_lightning.serving.model_files import load_clients
+from fedem_lightning.serving.options import clients_file
+from fedem_lightning.serving.output import (
+    Evaluation,
+    Quality,
+    draw_confusion,
+    draw_distribution,
+    for_json,
+    number,
+    print_scores,
+    summaries,
+    write_figure,
+    write_table,
+)
+from fedem_lightning.serving.retest import on_own_samples, retest
+from fedem_lightning.serving.rows import ClientRows, chosen_columns, read_rows
 
 
-def run(chosen: argparse.Namespace) -> bool:
+def run_evaluate(chosen: argparse.Namespace) -> bool:
     """Runs the command with the options of its parser.
 
     Returns:
@@ -41,9 +49,9 @@ def run(chosen: argparse.Namespace) -> bool:
         found = on_own_samples(file, split, chosen.trust)
     else:
         found = retest(chosen.run, split, chosen.trust)
-    show(found)
+    print_evaluation(found)
     if chosen.out is not None:
-        write(found, chosen.out)
+        write_evaluation(found, chosen.out)
     return found.equal is not False
 
 
@@ -51,7 +59,7 @@ def on_rows(chosen: argparse.Namespace) -> Evaluation:
     """Scores the rows of DATA with the models of their clients."""
     models = load_clients(chosen.run, chosen.trust)
     schema = models.schema
-    rows = read_rows(chosen.data, schema, columns_of(chosen), labelled=True)
+    rows = read_rows(chosen.data, schema, chosen_columns(chosen), labelled=True)
     scored = _scored(rows, chosen.split)
     federation, where = rows.federation(schema, np.where(scored, 2, -1)), places(models, rows.names)
     metric, quality = ClientMetrics(len(rows.names), schema.task), Quality(schema)
@@ -71,7 +79,7 @@ def on_rows(chosen: argparse.Namespace) -> Evaluation:
     return Evaluation(title, split, scores, table, quality, [f"weighted: by {meaning}"])
 
 
-def _scored(rows: Rows, split: str | None) -> np.ndarray:
+def _scored(rows: ClientRows, split: str | None) -> np.ndarray:
     """The rows that are scored, bool [n]."""
     if rows.split is None:
         require(split is None, f"--split: {split}, but DATA has no split")
@@ -82,7 +90,7 @@ def _scored(rows: Rows, split: str | None) -> np.ndarray:
     return scored
 
 
-def _weights(rows: Rows, schema: Any) -> tuple[np.ndarray, str]:
+def _weights(rows: ClientRows, schema: Any) -> tuple[np.ndarray, str]:
     """The numbers of training samples of the clients [K], and what they are."""
     if rows.split is not None and len(np.unique(rows.client[rows.split == 0])) == len(rows.names):
         return np.bincount(rows.client[rows.split == 0], minlength=len(rows.names)), "the training rows of DATA"
@@ -93,19 +101,19 @@ def _weights(rows: Rows, schema: Any) -> tuple[np.ndarray, str]:
     return np.bincount(rows.client, minlength=len(rows.names)), "the rows of DATA"
 
 
-def show(found: Evaluation) -> None:
+def print_evaluation(found: Evaluation) -> None:
     """Prints the scores, the calibration error or the errors, the scores by class, and the notes."""
     print_scores(found.title, found.scores)
     figures = [f"{name.replace('_', ' ')} {number(value)}" for name, value in found.quality.figures().items()]
     if figures:
         print(f"all {found.quality.n} {found.split} samples together: {', '.join(figures)}")
-    if by_class := plain(found.quality.by_class()):
+    if by_class := for_json(found.quality.by_class()):
         print(by_class_line(**by_class))
     for line in found.notes:
         print(line)
 
 
-def write(found: Evaluation, folder: Path) -> None:
+def write_evaluation(found: Evaluation, folder: Path) -> None:
     """Writes evaluation.json, clients.csv, confusion.csv and the figures."""
     content = {
         "title": found.title,
@@ -124,6 +132,6 @@ def write(found: Evaluation, folder: Path) -> None:
         if figure is not None:
             write_figure(folder / "confusion.png", figure)
     measure, factor, unit = headline(next(iter(found.scores.values()), {}))
-    write_figure(folder / "clients.png", draw_clients(found.clients[f"{found.split}_{measure}"], unit, factor))
-    write_atomically(folder / "evaluation.json", (json.dumps(plain(content), indent=2) + "\n").encode())
+    write_figure(folder / "clients.png", draw_distribution(found.clients[f"{found.split}_{measure}"], unit, factor))
+    write_atomically(folder / "evaluation.json", (json.dumps(for_json(content), indent=2) + "\n").encode())
     print(f"written: {folder}")

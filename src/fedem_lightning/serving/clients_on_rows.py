@@ -1,5 +1,6 @@
-"""Models of many clients on rows: personalised in chunks, and predictions and scores in blocks."""
+"""Models of many clients on rows: personalised in chunks, predictions and scores in blocks; the command `predict`."""
 
+import argparse
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,13 +14,16 @@ from torch import Tensor
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMetrics
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import OwnModels, SharedModels, joined
-from fedem_lightning.serving.rows import Rows
+from fedem_lightning.serving.model_files import load_clients
+from fedem_lightning.serving.output import write_table
+from fedem_lightning.serving.rows import ClientRows, chosen_columns, read_rows
 
-CHUNK = 50_000
+CHUNK_ROWS = 50_000
 """Training rows whose clients are personalised at a time."""
 
 
@@ -33,7 +37,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda amount: bars.advance(task, amount)
 
 
-def personalized(model: FederatedAlgorithm, rows: Rows, codes: np.ndarray) -> ClientModels:
+def personalized(model: FederatedAlgorithm, rows: ClientRows, codes: np.ndarray) -> ClientModels:
     """The models that the clients get from their training rows.
 
     Args:
@@ -55,8 +59,8 @@ def personalized(model: FederatedAlgorithm, rows: Rows, codes: np.ndarray) -> Cl
 
 
 def _chunks(n_train: np.ndarray) -> Iterator[range]:
-    """Ranges of clients with about CHUNK training rows."""
-    chunk_of = np.maximum(n_train.cumsum() - 1, 0) // CHUNK
+    """Ranges of clients with about CHUNK_ROWS training rows."""
+    chunk_of = np.maximum(n_train.cumsum() - 1, 0) // CHUNK_ROWS
     bounds = [0, *(np.flatnonzero(np.diff(chunk_of)) + 1).tolist(), len(n_train)]
     yield from (range(a, b) for a, b in itertools.pairwise(bounds))
 
@@ -108,7 +112,7 @@ def predicted(
             advance(len(piece.index))
 
 
-def client_scores(models: ClientModels, rows: Rows, codes: np.ndarray) -> pd.DataFrame:
+def scores_by_client(models: ClientModels, rows: ClientRows, codes: np.ndarray) -> pd.DataFrame:
     """Scores of each client on its rows of code 2: columns id, n_test, and test_MEASURE, NaN without such rows."""
     federation = rows.federation(models.schema, codes)
     metric = ClientMetrics(len(rows.names), models.schema.task)
@@ -119,3 +123,56 @@ def client_scores(models: ClientModels, rows: Rows, codes: np.ndarray) -> pd.Dat
     for measure, values in metric.compute().items():
         table[f"test_{measure}"] = values.reshape(-1).numpy()  # torchmetrics squeezes a single client
     return table
+
+
+def run_predict(chosen: argparse.Namespace) -> None:
+    """Runs the command with the options of its parser.
+
+    Raises:
+        UserError: the user's input is wrong; nothing has been written.
+
+    """
+    models = load_clients(chosen.run, chosen.trust)
+    rows = read_rows(chosen.data, models.schema, chosen_columns(chosen))
+    table = predictions(models, rows)
+    write_table(chosen.out, table)
+    clients = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)}"
+    print(f"{len(table)} rows of {clients} predicted; written: {chosen.out}")
+
+
+def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
+    """The predictions, a row for each row of DATA, in its order.
+
+    Returns:
+        Columns client; class and p_CLASS for each class; in a regression instead mean, or mean_0, mean_1, ...
+
+    Raises:
+        UserError: a client has no model.
+
+    """
+    schema = models.schema
+    where = places(models, rows.names)
+    federation = rows.federation(schema, np.full(len(rows), 2))
+    answers = np.zeros((0, 0))
+    for _, index, prediction in predicted(models, federation, where):
+        answer = schema.task.answer(prediction).numpy()  # [b, Y] or [b, k]
+        if not answers.size:
+            answers = np.empty((len(rows), *answer.shape[1:]), dtype=answer.dtype)
+        answers[index.numpy()] = answer
+    table = pd.DataFrame({"client": np.array(rows.names, dtype=object)[rows.client]})
+    names = class_names(schema)
+    if names is None:
+        titles = ["mean"] if answers.shape[1] == 1 else [f"mean_{i}" for i in range(answers.shape[1])]
+    else:
+        best = answers.argmax(axis=1)
+        table["class"] = best if schema.classes is None else np.array(names, dtype=object)[best]
+        titles = [f"p_{name}" for name in names]
+    return pd.concat([table, pd.DataFrame(answers, columns=titles)], axis=1)
+
+
+def class_names(schema: Schema) -> list[str] | None:
+    """The names of the classes, "0", "1", ... where they have none; None in a regression."""
+    n = getattr(schema.task, "n_classes", None)
+    if n is None:
+        return None
+    return list(schema.classes) if schema.classes is not None else [str(i) for i in range(n)]

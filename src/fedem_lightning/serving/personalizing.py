@@ -1,7 +1,9 @@
-"""`personalize --few-shot`: scores of clients by the number of training samples that they are personalised on."""
+"""The command `personalize`: models for new clients, and their scores; with `--few-shot` by the number of samples."""
 
 import argparse
 import hashlib
+import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,87 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.measures import headline
-from fedem_lightning.serving.models import client_scores, personalized
-from fedem_lightning.serving.output import SUMS, number, print_table, summaries, write_figure, write_table
-from fedem_lightning.serving.personalize import columns_of, load_with_steps, schema_of
-from fedem_lightning.serving.rows import Rows, read_rows
+from fedem_lightning.serving.clients_on_rows import personalized, scores_by_client
+from fedem_lightning.serving.model_files import load, write_clients
+from fedem_lightning.serving.output import (
+    SHOWN_SUMS,
+    number,
+    print_scores,
+    print_table,
+    summaries,
+    write_figure,
+    write_table,
+)
+from fedem_lightning.serving.rows import ClientRows, chosen_columns, read_rows
+
+_DIGITS = 18
+"""Of the largest number of samples that is read: it fits 64 bits."""
 
 
-def run(chosen: argparse.Namespace) -> None:
+def run_personalize(chosen: argparse.Namespace) -> None:
+    """Runs the command with the options of its parser.
+
+    Raises:
+        UserError: the user's input is wrong; nothing has been written.
+
+    """
+    model = load_with_steps(chosen.run, chosen)
+    schema = _schema(model)
+    rows = read_rows(chosen.data, schema, chosen_columns(chosen), labelled=True)
+    codes, began = rows.codes(), time.perf_counter()
+    models = personalized(model, rows, codes)
+    seconds = time.perf_counter() - began
+    n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))
+    table = scores_by_client(models, rows, codes) if bool((codes == 2).any()) else None
+    write_clients(chosen.out, models)
+    places = {name: schema.place(name) for name in rows.names}
+    held_out = [name for name, place in places.items() if place is not None and not schema.seen[place]]
+    if held_out and rows.split is None:
+        print(f"note: {held_out[0]} was held out of the run; without a column `split` its test rows are used, too")
+    n = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)} personalised on {int(n_train.sum())} training rows"
+    print(f"{type(model).__name__}: {n} in {seconds:.2f} s; written: {chosen.out}")
+    idle = int((n_train == 0).sum())
+    if idle:
+        print(f"{idle} of the clients have no training row; they have what the method gives a client without samples")
+    if table is not None:
+        clients = f"{int((table.n_test > 0).sum())}"
+        title = f"scores on {int(table.n_test.sum())} test rows"
+        print_scores(title, {clients: summaries(table, n_train)})
+
+
+def load_with_steps(path: Path, chosen: argparse.Namespace, strict: bool = True) -> FederatedAlgorithm:
+    """The model of a run, with --steps and --tolerance.
+
+    Args:
+        path: the run.
+        chosen: the options.
+        strict: whether a method that has no such thing is refused; otherwise it goes without.
+
+    """
+    model = load(path, chosen.trust)
+    wanted = {"personalize_steps": chosen.steps, "personalize_tolerance": chosen.tolerance}
+    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    if not given:
+        return model
+    missing = [name.replace("personalize_", "--") for name in given if not hasattr(model, name)]
+    require(not missing or not strict, f"{', '.join(missing)}: {type(model).__name__} has no such steps")
+    try:
+        return model if missing else load(path, chosen.trust, **given)
+    except UserError as error:  # names the arguments of the class
+        raise UserError(re.sub(r"(?:\w+\.)?personalize_(?=steps|tolerance)", "--", str(error))) from error
+
+
+def _schema(model: FederatedAlgorithm) -> Schema:
+    """The schema of a trained model."""
+    assert model.schema is not None  # `load` refuses a model without
+    return model.schema
+
+
+def run_few_shot(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; it writes few_shot.csv and few_shot.png.
 
     Raises:
@@ -35,24 +108,21 @@ def run(chosen: argparse.Namespace) -> None:
         require(bool(has), "--steps: none of the runs has such steps")
     tables = []
     for name, model in zip(_labels(paths, models), models, strict=True):
-        rows = read_rows(chosen.data, schema_of(model), columns_of(chosen), labelled=True)
+        rows = read_rows(chosen.data, _schema(model), chosen_columns(chosen), labelled=True)
         tables.append(scores(model, rows, with_test(rows, chosen.test_fraction, chosen.seed), shots, chosen.seed))
         tables[-1].insert(0, "run", name)
     table = pd.concat(tables, ignore_index=True)
     write_table(chosen.out_dir / "few_shot.csv", table)
-    write_figure(chosen.out_dir / "few_shot.png", draw(table))
+    write_figure(chosen.out_dir / "few_shot.png", draw_shots(table))
     measure, _, unit = headline(_measures(table))
-    kinds = SUMS[:3]
+    kinds = SHOWN_SUMS[:3]
     cells = [
-        [r.run, r.k, f"{r.samples:.4g}", *(number(r[f"{measure}_{s}"], measure) for s in kinds)] for r in _of(table)
+        [r.run, r.k, f"{r.samples:.4g}", *(number(r[f"{measure}_{s}"], measure) for s in kinds)]
+        for _, r in table.iterrows()
     ]
     titles = ["run", "samples", "on average", *(kind.replace("_", " ") for kind in kinds)]
     print_table(f"{unit}, on {int(table.n_test.max())} test rows of {int(table.clients.max())} clients", titles, cells)
     print(f"written: {chosen.out_dir / 'few_shot.csv'}, few_shot.png")
-
-
-_DIGITS = 18
-"""Of the largest number of samples that is read: it fits 64 bits."""
 
 
 def parse_shots(text: str) -> list[int | None]:
@@ -69,7 +139,7 @@ def parse_shots(text: str) -> list[int | None]:
     return [*numbers, *[None] * ("all" in words)]
 
 
-def with_test(rows: Rows, fraction: float | None, seed: int) -> np.ndarray:
+def with_test(rows: ClientRows, fraction: float | None, seed: int) -> np.ndarray:
     """The split of each row, int8 [n]; without one in DATA, a share of every client's rows is drawn for the test.
 
     Raises:
@@ -90,7 +160,7 @@ def with_test(rows: Rows, fraction: float | None, seed: int) -> np.ndarray:
     return codes
 
 
-def only_shots(rows: Rows, codes: np.ndarray, k: int | None, seed: int) -> np.ndarray:
+def only_shots(rows: ClientRows, codes: np.ndarray, k: int | None, seed: int) -> np.ndarray:
     """The split with k training samples of each client; the others are -1, left out. Fewer are among those of more.
 
     Args:
@@ -108,7 +178,7 @@ def only_shots(rows: Rows, codes: np.ndarray, k: int | None, seed: int) -> np.nd
     return left
 
 
-def _ranks(rows: Rows, index: np.ndarray, seed: int, what: int) -> np.ndarray:
+def _ranks(rows: ClientRows, index: np.ndarray, seed: int, what: int) -> np.ndarray:
     """The place of each row among its client's rows in random order: index [n'] -> int64 [n']."""
     order = index[np.argsort(rows.client[index], kind="stable")]
     sizes = np.bincount(rows.client[index], minlength=len(rows.names))
@@ -125,7 +195,7 @@ def _key(name: str) -> int:
 
 
 def scores(
-    model: FederatedAlgorithm, rows: Rows, codes: np.ndarray, shots: Sequence[int | None], seed: int
+    model: FederatedAlgorithm, rows: ClientRows, codes: np.ndarray, shots: Sequence[int | None], seed: int
 ) -> pd.DataFrame:
     """A row for each number of samples: k, clients, samples (mean number used), n_test, MEASURE_SUMMARY.
 
@@ -135,7 +205,7 @@ def scores(
     found = []
     for k in shots:
         split = only_shots(rows, codes, k, seed)
-        table = client_scores(personalized(model, rows, split), rows, split)
+        table = scores_by_client(personalized(model, rows, split), rows, split)
         used = n_train if k is None else n_train.clip(max=k)
         row: dict[str, Any] = {"k": "all" if k is None else str(k), "clients": int((table.n_test > 0).sum())}
         sums = {f"{m}_{s}": v for m, found_ in summaries(table, n_train).items() for s, v in found_.items()}
@@ -143,7 +213,7 @@ def scores(
     return pd.DataFrame(found)
 
 
-def draw(table: pd.DataFrame) -> Figure:
+def draw_shots(table: pd.DataFrame) -> Figure:
     """The headline score by number of samples: a line for each run, the bottom decile dashed."""
     measure, factor, unit = headline(_measures(table))
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -177,7 +247,3 @@ def _labels(paths: Sequence[Path], models: Sequence[FederatedAlgorithm]) -> list
         raise UserError(f"--compare: {twice[0]} is given twice")
     kinds = [type(model).__name__ + (f" + {type(a).__name__}" if (a := model.adaptation) else "") for model in models]
     return [f"{kind} ({path})" if kinds.count(kind) > 1 else kind for kind, path in zip(kinds, paths, strict=True)]
-
-
-def _of(table: pd.DataFrame) -> list[pd.Series]:
-    return [row for _, row in table.iterrows()]

@@ -1,10 +1,10 @@
-"""Clients' models as one `.safetensors` file: components once and each client's weights, or a model for each client.
+"""Trained models in files, without configuration, data and pickle: a run's checkpoint, or one `.safetensors` file.
 
-Tensors: `weights` [K, M]; `components.{m}.{name}` where clients share M components; `clients.{name}` [K, M, ...] where
-they have models of their own; `network.{name}`: frozen tensors, the same for all. The metadata has the clients' names,
-how to make the network, and the form of the samples, as JSON. The model of a client of its own also has `recipe`, the
-algorithm's; `reported`, the scores that the client has sent to the server; and `samples`, the arguments with which
-`load_client` reads its samples.
+Tensors of the latter: `weights` [K, M]; `components.{m}.{name}` where clients share M components; `clients.{name}`
+[K, M, ...] where they have models of their own; `network.{name}`: frozen tensors, the same for all. The metadata has
+the clients' names, how to make the network, and the form of the samples, as JSON. The model of a client of its own also
+has `recipe`, the algorithm's; `reported`, the scores that the client has sent to the server; and `samples`, the
+arguments with which `load_client` reads its samples.
 """
 
 import copy
@@ -19,6 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels, with_state
@@ -28,13 +30,77 @@ from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.files import regular, replacing
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import LimitedTensors, make, renewed, with_network, without_download
+from fedem_lightning.run.run_folder import newest_checkpoint
+from fedem_lightning.serving.options import clients_file
+from fedem_lightning.settings.check import check_arguments
 
 FORMAT = "fedem-lightning clients 1"
-MODEL = "model.safetensors"
-"""The model of a client of its own, in its folder: in one for each run."""
-STATE = "state.safetensors"
-"""Beside it: what the client goes on from."""
 _TENSORS = ("seen", "n_train")  # of the schema
+
+
+def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) -> FederatedAlgorithm:
+    """The model of a run, in eval mode on the CPU.
+
+    Args:
+        path: a run's folder, whose newest intact checkpoint is taken, or a `.ckpt` file.
+        trust: packages of yours whose classes the checkpoint may name; those of this package are known.
+        arguments: of the algorithm's class; they replace those of the checkpoint. `backbone=` is needed for a network
+            that the checkpoint cannot name.
+
+    Raises:
+        UserError: there is no intact checkpoint, or it does not say how to make the model.
+
+    """
+    check_arguments("", load, {"path": path, "trust": trust})
+    own = clients_file(Path(path).expanduser())
+    require(
+        own is None,
+        f"{path}: clients' models, which load_clients takes (in Python); expected a run's folder or a .ckpt file",
+    )
+    file = checkpoint_of(Path(path).expanduser())
+    checkpoint = read_checkpoint(file, "RUN")
+    given = {"engine": "auto", "networks": None, **arguments}  # no simulated time, and any machine
+    model: FederatedAlgorithm = model_of(checkpoint, None, [trust] if isinstance(trust, str) else trust, given)
+    require(model.schema is not None, f"{path}: written by an older version, which did not save the clients' names")
+    return model
+
+
+def load_clients(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) -> ClientModels:
+    """The models of all clients of a run that trained, of a `.safetensors` file, or of a client of its own.
+
+    Args:
+        path: a run's folder, a `.ckpt` or a `.safetensors` file, or the folder of a client of its own (`deploy`).
+        trust, arguments: see `load`.
+
+    Raises:
+        UserError: see `load`; or clients of the run adapt their models to samples, which a checkpoint does not keep, or
+            are clients of their own, which keep their models.
+
+    """
+    check_arguments("", load_clients, {"path": path, "trust": trust})
+    if (file := clients_file(Path(path).expanduser())) is not None:
+        return read_clients(file, [trust] if isinstance(trust, str) else trust, **arguments)
+    return load(path, trust, **arguments).trained_model.clients_models()
+
+
+def checkpoint_of(path: Path) -> Path:
+    """The checkpoint that a path means.
+
+    Raises:
+        UserError: there is none.
+
+    """
+    if path.is_file():
+        return path
+    require(path.is_dir(), f"{path}: no such run or file")
+    runs = sorted({p.parent.parent for p in path.glob("*/checkpoints/*.ckpt")})
+    if not (path / "checkpoints").is_dir():
+        require(not runs, f"{path}: a folder of {len(runs)} runs, expected one of them, e.g. {runs[0] if runs else ''}")
+        raise UserError(f"{path}: no checkpoint here; expected a run's folder or a .ckpt file")
+    found = newest_checkpoint(path)
+    if found is None:
+        raise UserError(f"{path / 'checkpoints'}: no intact checkpoint")
+    return found
 
 
 def write_clients(path: Path, models: ClientModels, notes: Mapping[str, Any] | None = None) -> None:
@@ -106,37 +172,6 @@ def read_notes(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: its notes are no JSON ({error})") from error
 
 
-def clients_file(path: Path) -> Path | None:
-    """The file of clients' models that a path means: itself, or that in the folder of a client of its own.
-
-    Args:
-        path: a file; a run's folder; or the folder of a client of its own, or the one for a run in it.
-
-    Returns:
-        None: the path means a run or a checkpoint.
-
-    Raises:
-        UserError: the client has models of several runs, or has no model yet.
-
-    """
-    if path.suffix == ".safetensors":
-        return path
-    if not path.is_dir() or (path / "checkpoints").is_dir():
-        return None
-    if (path / MODEL).is_file():
-        return path / MODEL
-    found = [file for file in path.glob(f"*/{MODEL}") if not (file.parent / "checkpoints").is_dir()]
-    newest = max(found, key=lambda file: file.stat().st_mtime, default=None)
-    several = f"{path}: models of {len(found)} runs, expected one of them; the newest: {newest and newest.parent}"
-    require(len(found) < 2, several)
-    waits = any(path.glob(STATE)) or any(path.glob(f"*/{STATE}"))
-    require(
-        newest is not None or not waits,
-        f"{path}: this client has no model yet; it keeps the newest one whenever the server asks for its scores",
-    )
-    return newest
-
-
 def _read(path: Path) -> tuple[dict[str, str], Models]:
     """The metadata and the tensors of a file of clients' models."""
     require(path.is_file(), f"{path}: no such file")
@@ -166,8 +201,7 @@ def _models(
 def _network(made_of: Any, trust: Sequence[str], backbone: nn.Module | None) -> nn.Module:
     """The network of a recipe; `backbone` stands for it, or for the user's network in it."""
     if backbone is None:
-        made: nn.Module = make(made_of, trust, "backbone")
-        return made
+        return make(made_of, trust, "backbone")
     own = copy.deepcopy(backbone)
     filled = with_network(made_of, own)
     if filled == made_of and {"backbone", "head"} <= made_of.keys():  # a network of the method's around the user's
