@@ -1,4 +1,4 @@
-"""Where exported models come from, a run or a file, and where they go: a folder, a single file, the Hugging Face Hub."""
+"""Where exported models come from, a run or a file, and where they go: a folder, a file, the Hugging Face Hub."""
 
 import argparse
 import json

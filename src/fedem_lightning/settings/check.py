@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.settings.expected import expected, finite, given, nearest
+from fedem_lightning.settings.expected import did_you_mean, expected, finite, given
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 """True is no number, 1 is not true, and no text is either; a whole number may stand for a number."""
@@ -44,7 +44,7 @@ class Setting:
             return
         if not (self._allows(value) or self._allows(_plain(value))):
             text = finite(expected(self.hint), value)
-            raise UserError(f"{key}: expected {text}, got {given(value)}{nearest(value, self.hint)}")
+            raise UserError(f"{key}: expected {text}, got {given(value)}{did_you_mean(value, self.hint)}")
 
     def _allows(self, value: Any) -> bool:
         assert self._adapter is not None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 
 _WRITTEN = (type(None), numbers.Number, str, bytes, Path, collections.abc.Sequence, collections.abc.Mapping)
-LONGEST = 80
+_LONGEST = 80
 """Characters of a given value that a message shows."""
 
 
@@ -28,10 +28,10 @@ def given(value: Any) -> str:
         return f"an object of class {type(value).__name__}"
     text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
     text = " ".join(text.split())
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def nearest(value: Any, hint: Any) -> str:
+def did_you_mean(value: Any, hint: Any) -> str:
     """What may be meant, as the end of a message: a choice of a similar name, an object of the class that was given."""
     bare = [get_args(part)[0] if get_origin(part) is Annotated else part for part in _parts(hint)]
     if isinstance(value, type) and any(isinstance(part, type) and issubclass(value, part) for part in bare):
