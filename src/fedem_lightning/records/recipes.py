@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from pytorch_lightning.utilities.parsing import collect_init_args
 from torch import Tensor, nn
 
 from fedem_lightning.settings.check import Checked, arguments_of, check_arguments, parameters
@@ -94,23 +93,6 @@ def recipe(value: Any) -> Any:
 def import_path(thing: Any) -> str:
     """Where a class or a function is defined."""
     return f"{thing.__module__}.{thing.__qualname__}"
-
-
-def constructor_arguments(made: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of the constructors that are running; the `__init__` of a base class calls it.
-
-    Args:
-        made: the object under construction.
-
-    Returns:
-        All arguments, those of the class before those of its base classes; and the arguments of the class alone.
-
-    """
-    frame = inspect.currentframe()
-    assert frame is not None  # CPython has frames
-    assert frame.f_back is not None
-    found = collect_init_args(frame.f_back, [], classes=(type(made),))  # the object's class comes last
-    return functools.reduce(lambda above, own: above | own, found, {}), found[-1] if found else {}
 
 
 def plain(value: Any) -> Any:
