@@ -7,7 +7,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from fedem_lightning import ClientSGD, FedAvg, FedEM, FederatedAlgorithm, HypCluster, UserError
+from fedem_lightning import ClientSGD, DFedEM, FedAvg, FedEM, FederatedAlgorithm, FedGMM, HypCluster, UserError
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.facts import RENAMED
 from fedem_lightning.data import Block
@@ -111,3 +111,12 @@ def test_a_run_in_which_all_clients_reject_twice_diverges_too() -> None:
     data.federation.samples.x[:] = 1e300
     with pytest.raises(UserError, match="training diverged: in round 1 no client's update was finite"):
         train(make_model(Doubting, data, client_optimizer=ClientSGD(lr=1e200)), data, 1)
+
+
+@pytest.mark.parametrize("kind", [FedEM, HypCluster, DFedEM, FedGMM])
+def test_methods_that_mix_have_weights_of_their_components(kind: Any) -> None:
+    data = make_data()
+    model = train(make_model(kind, data, n_components=2), data, 1)
+    assert model.known_pi.shape == (4, 2)
+    torch.testing.assert_close(model.known_pi.sum(dim=1), torch.ones(4).to(model.known_pi))
+    assert make_model(FedAvg, data).known_pi is None

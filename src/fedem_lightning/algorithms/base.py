@@ -288,8 +288,9 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
 
     @property
     def known_pi(self) -> Tensor | None:
-        """The mixture weights [T, M] of a method that has `pi`; None also where they are with clients elsewhere."""
-        return None if self.is_deployed else getattr(self, "pi", None)
+        """The mixture weights [T, M] of a method that mixes; None also where they are with clients elsewhere."""
+        pi: Tensor | None = self.pi if self.facts.mixes and not self.is_deployed else None  # type: ignore[assignment]
+        return pi
 
     def broadcast(self, clients: Tensor) -> Models:
         """The shared components as each of the clients [C] receives them: views [C, M, ...]."""

@@ -3,6 +3,7 @@
 Marfoq et al., NeurIPS 2021, arXiv 2108.10252, Appendix E (Alg. 4, D-FedEM) and F (Alg. 5, the general form).
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,8 @@ class DFedEM(DecentralizedSurrogateOptimization):
         topology: graph and mixing weights; the paper: Erdos-Renyi with p = 0.5 and the fastest-mixing weights.
 
     """
+
+    facts = replace(DecentralizedSurrogateOptimization.facts, mixes=True)
 
     def __init__(
         self,

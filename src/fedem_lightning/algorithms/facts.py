@@ -47,6 +47,9 @@ class Facts:
     chooses_one: bool = False
     """Whether each client trains, sends and predicts with one of the M components (HypCluster)."""
 
+    mixes: bool = False
+    """Whether clients have mixture weights of the components, `pi` [T, M]."""
+
     score_columns: tuple[str, ...] = ()
     """Names of the columns of the clients' table that `scored_models` brings."""
 

@@ -68,7 +68,7 @@ class FedEM(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=(), keeps_state_when_scored=True)
+    facts = Facts(released=(), mixes=True, keeps_state_when_scored=True)
     pi: Tensor  # mixture weights [T, M]; rows sum to 1
 
     def __init__(
@@ -93,10 +93,10 @@ class FedEM(FederatedAlgorithm):
             "personalize_tolerance: it needs personalize_steps above 1, the most steps taken",
         )
         self.initialization, self.personalize_steps = initialization, personalize_steps
+        self.facts = replace(self.facts, personalizes_seen=personalize_seen)
         if initialization == "farthest":
             more = ("models of single clients, at which components start",)
             self.facts = replace(self.facts, released=more, needs_one_machine=start_at_clients(initialization))
-        self.facts = replace(self.facts, personalizes_seen=personalize_seen)
         self.personalize_tolerance = personalize_tolerance or 0.0
         self.warmup_rounds, self.perturbation = warmup_rounds, perturbation
         self.e_step, self.normalize_weights = e_step or EStep(), normalize_weights

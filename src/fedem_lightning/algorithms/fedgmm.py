@@ -57,6 +57,7 @@ class FedGMM(FederatedAlgorithm):
     facts = Facts(
         released=("training samples, at which its Gaussians start, and moments of inputs",),
         needs_one_machine="starts its Gaussians at training samples",
+        mixes=True,
     )
     joint: Tensor  # pi_t(m1, m2), [T, M1 M2]; rows sum to 1
     means: Tensor  # mu, [M1, d]

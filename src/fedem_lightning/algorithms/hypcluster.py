@@ -49,7 +49,9 @@ class HypCluster(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=("which hypothesis each client has chosen",), personalizes_seen=True, chooses_one=True)
+    facts = Facts(
+        released=("which hypothesis each client has chosen",), personalizes_seen=True, chooses_one=True, mixes=True
+    )
     cluster: Tensor  # f(k), int64 [T]
 
     def __init__(
