@@ -28,8 +28,9 @@ from omegaconf import DictConfig, OmegaConf
 from common import bare_parser, print_header, print_row
 from fedem_lightning import FederatedDataModule, SignFlip
 from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.run import cli  # noqa: F401  (it registers the resolvers)
 from fedem_lightning.run.building import build_model
-from fedem_lightning.run.cli import CONFIG_DIR  # with it come the resolvers of the configurations
+from fedem_lightning.settings.shipped import CONFIG_DIR
 
 METHODS = ("fedavg", "fedem", "hypcluster", "user_centric")
 RULES = ("mean", "norm_clipping", "median", "trimmed_mean", "multi_krum")

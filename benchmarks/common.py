@@ -19,7 +19,7 @@ import torch
 
 from fedem_lightning import FederatedAlgorithm, FederatedDataModule, Federation, SyntheticMixture
 from fedem_lightning.data.samples import Windows
-from fedem_lightning.run.results import environment
+from fedem_lightning.run.devices import environment
 from fedem_lightning.tasks import Classification
 
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # what it says of every Trainer is known

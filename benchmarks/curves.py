@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
-from fedem_lightning.run.method_names import title
-from fedem_lightning.run.palette import PALETTE
+from fedem_lightning.run.figures import PALETTE
+from fedem_lightning.settings.shipped import method_title
 
 DRAWN = {  # method -> colour, line
     "fedem": (PALETTE[0], "-"),
@@ -53,7 +53,7 @@ def draw(axes: Axes, name: str, table: pd.DataFrame) -> None:
     axes.set_title(name, fontsize=10)
     for method, (colour, line) in DRAWN.items():
         own = table[table["method"] == method]
-        label = title("fedavg") + ", wide" if method == "fedavg, wide" else title(method)
+        label = method_title("fedavg") + ", wide" if method == "fedavg, wide" else method_title(method)
         if own.empty:
             continue
         look = {"color": colour, "linestyle": line, "linewidth": 2.4 if method == "fedem" else 1.3}

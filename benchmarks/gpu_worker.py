@@ -17,7 +17,7 @@ from torch import Tensor
 
 from common import RoundClock, cpu_name, femnist, images, make_trainer, mixture, n_samples
 from fedem_lightning import FederatedDataModule, LoopEngine, SyntheticMixture, VmapEngine
-from fedem_lightning.run.results import environment
+from fedem_lightning.run.devices import environment
 from rounds import Sequential, Work, femnist_work, synthetic_work
 
 Facts = dict[str, Any]

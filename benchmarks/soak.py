@@ -19,7 +19,7 @@ from hydra import compose, initialize_config_dir
 
 from common import bare_parser, finish, print_header, print_row
 from fedem_lightning.run import cli, execute  # noqa: F401  (cli registers the resolvers)
-from fedem_lightning.run.usage import CONFIG_DIR
+from fedem_lightning.settings.shipped import CONFIG_DIR
 
 
 class Gauge(pl.Callback):

@@ -25,7 +25,7 @@ import pandas as pd
 import yaml
 
 from fedem_lightning.report.significance import mean_tests
-from fedem_lightning.run.method_names import title
+from fedem_lightning.settings.shipped import method_title
 
 Tables = dict[tuple[str, int], pd.DataFrame]
 """The clients' tables, by method and seed."""
@@ -128,7 +128,7 @@ def print_by(runs: pd.DataFrame, by: list[str]) -> None:
     for key, row in groups.mean().iterrows():
         spread, (method, *values) = deviations.loc[key], key
         scores = [over_seeds(row[score], spread[score]) for score in ("accuracy", "decile")]
-        print("| " + " | ".join([title(str(method)), *values, *scores, f"{row.up:.3g}"]) + " |")
+        print("| " + " | ".join([method_title(str(method)), *values, *scores, f"{row.up:.3g}"]) + " |")
     print(f"{len(runs)} runs, {runs.minutes.sum():.0f} minutes")
 
 
@@ -155,7 +155,7 @@ def main() -> None:
     means, deviations = groups.mean().sort_values("accuracy", ascending=False), groups.std()
     for method, row in means.iterrows():
         spread = deviations.loc[method]
-        cells = [title(str(method)), f"`{method}`"]
+        cells = [method_title(str(method)), f"`{method}`"]
         cells += [over_seeds(row[score], spread[score]) for score in ("accuracy", "decile")]
         cells += [worse_than(clients, method, other) for other in ("local", "fedavg")] + [f"{row.megabytes:.2f}"]
         print("| " + " | ".join(cells) + " |")

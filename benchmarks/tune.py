@@ -26,9 +26,10 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.run import cli  # noqa: F401  (it registers the resolvers)
 from fedem_lightning.run.building import build_model
-from fedem_lightning.run.cli import CONFIG_DIR  # with it come the resolvers of the configurations
-from fedem_lightning.run.results import environment
+from fedem_lightning.run.devices import environment
+from fedem_lightning.settings.shipped import CONFIG_DIR
 
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 KEYS: dict[str, dict[str, tuple[Any, ...]]] = {

@@ -1,18 +1,37 @@
 """Writes the lists of methods in the documentation: `python docs/method_tables.py`, part of `make docs`.
 
-The first comment of configs/algorithm/NAME.yaml says "METHOD (AUTHORS, arXiv NUMBER): what it does." From it come the
-table at the top of algorithms.md, and names and papers in the README; results in the README are written by hand and
-stay. The API page gets the classes that `fedem_lightning.algorithms` exports.
+The first comment of configs/algorithm/NAME.yaml says "TITLE (AUTHORS, arXiv NUMBER): what it does.", with the file's
+`title`. From it come the table at the top of algorithms.md, and names and papers in the README; results in the README
+are written by hand and stay. The API page gets the classes that `fedem_lightning.algorithms` exports.
 """
 
 import ast
 import re
 from pathlib import Path
+from typing import NamedTuple
 
-from fedem_lightning.run.method_names import Method, described
+from fedem_lightning.settings.shipped import shipped
 
 ROOT = Path(__file__).parents[1]
 ARXIV = re.compile(r"arXiv ([\d.]*\d)")
+
+
+class Method(NamedTuple):
+    """What a method's configuration says of it."""
+
+    name: str  # of the file, as in algorithm=NAME
+    title: str
+    paper: str
+    what: str
+
+
+def described(path: Path) -> Method | None:
+    """The method of a configuration; None if its first comment does not begin with the title, or says nothing."""
+    comment = re.match(r"(?:# .*\n)+", path.read_text())
+    text = " ".join(line[2:] for line in comment[0].splitlines()) if comment else ""
+    title = str(shipped("algorithm")[path.stem].get("title"))
+    said = re.match(rf"{re.escape(title)}(?: \(([^()]*)\))?: (.*)$", text)
+    return None if said is None else Method(path.stem, title, said[1] or "", said[2].rstrip("."))
 
 
 def reference(method: Method) -> str:
@@ -26,9 +45,10 @@ def methods(text: str) -> list[Method]:
     """All methods, in the order of the text's rows or headings; new ones last."""
     found = []
     for path in sorted((ROOT / "configs" / "algorithm").glob("*.yaml")):
-        method = described(path.read_text(), path.stem)
+        method = described(path)
         if method is None:
-            raise SystemExit(f"{path}: expected a first comment `# METHOD (AUTHORS, arXiv NUMBER): what it does.`")
+            expected = "`title: TITLE` and a first comment `# TITLE (AUTHORS, arXiv NUMBER): what it does.`"
+            raise SystemExit(f"{path}: expected {expected}")
         found.append(method)
     place = {m.name: re.search(rf"^(?:\| |## )[^|\n]*`{m.name}`", text, re.M) for m in found}
     return sorted(found, key=lambda m: place[m.name].end() if place[m.name] else len(text))

@@ -17,7 +17,7 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning import MLP, FederatedAlgorithm, FederatedDataModule, Linear, PFedMe, UserError
-from fedem_lightning.run.cli import CONFIG_DIR
+from fedem_lightning.settings.shipped import CONFIG_DIR
 from helpers.conformance import ROWS as CONFORMANCE
 from helpers.conformance import Row
 from helpers.federations import make_trainer
@@ -168,11 +168,18 @@ def alike(n_clients: int = 4, n_samples: int = 20) -> FederatedDataModule:
     return data
 
 
+def untitled(algorithm: DictConfig) -> dict[Any, Any]:
+    """The algorithm's part of a configuration as a run builds it."""
+    found = OmegaConf.to_container(algorithm, resolve=True)
+    assert isinstance(found, dict)
+    return {key: value for key, value in found.items() if key != "title"}
+
+
 def model_after(algorithm: DictConfig, options: dict[str, Any], rounds: int = 3, hidden: bool = False) -> torch.Tensor:
     """Every client's model, [T, D], trained by a shipped configuration at a common rate, everybody in each round."""
     data = alike()
     torch.manual_seed(0)
-    algorithm = OmegaConf.create(OmegaConf.to_container(algorithm, resolve=True))
+    algorithm = OmegaConf.create(untitled(algorithm))
     algorithm.client_optimizer.lr, algorithm.participation = 0.05, 1.0
     network = MLP(data.in_shape, 3, [4]) if hidden else Linear(data.in_shape, 3)
     model = instantiate(algorithm, network, n_clients=data.n_clients, **options)
@@ -214,7 +221,7 @@ def test_the_table_of_work_has_every_algorithm() -> None:
     as_usual = {"per_fedavg", "user_centric"}  # by default, outside of special rounds
     for name in set(ALGORITHMS) - {"mocha"}:
         network = MLP(data.in_shape, 3, [4]) if row_of(name).hidden else Linear(data.in_shape, 3)
-        model = instantiate(config.all[name], network, n_clients=data.n_clients)
+        model = instantiate(untitled(config.all[name]), network, n_clients=data.n_clients)
         plain = torch.equal(model.local_work(data.federation, clients, 1), visits)
         assert plain == (name in rows[0] or name in as_usual), name
 

@@ -176,7 +176,7 @@ def machine(threads: int) -> dict[str, Any]:
     """Versions, machine and date, by the library's own hand."""
     import torch
 
-    from fedem_lightning.run.results import environment
+    from fedem_lightning.run.devices import environment
 
     names = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     cpu = names[0] if names else platform.machine()

@@ -2,7 +2,7 @@
 
 from typing import Any as _Any
 
-from fedem_lightning.startup.lazy import exports as _exports
+from fedem_lightning.startup import exports as _exports
 
 __all__, _get, __dir__ = _exports(__name__, __file__)  # what __init__.pyi lists
 

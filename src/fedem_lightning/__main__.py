@@ -10,7 +10,7 @@ def main() -> None:
     """Runs the command line; Ctrl-C ends it with one line, also while modules are loaded."""
     with loading():
         from fedem_lightning.run import cli  # Hydra
-        from fedem_lightning.startup.closed_output import survive_closed_output
+        from fedem_lightning.run.commands import survive_closed_output
         from fedem_lightning.startup.memory import keep_freed_memory
 
         survive_closed_output()

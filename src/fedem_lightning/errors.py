@@ -1,7 +1,10 @@
 """Errors in the user's input: the command line shows one readable line without a traceback, and exits with code 2."""
 
 import math
+import unicodedata
 from typing import Any
+
+_REMOVED = ("Cc", "Cf", "Zl", "Zp")  # control and format characters (some turn the direction of writing), line ends
 
 
 class UserError(ValueError):
@@ -46,3 +49,11 @@ def require_number(
         number and at_least <= value and above < value < below,
         f"{name}: expected a number {' and '.join(bounds)}, got {value!r}",
     )
+
+
+def one_line(text: Any) -> str:
+    """A text on one line, without control characters; bytes that are no text (of a folder's name) become "?"."""
+    letters = (
+        "?" if "\ud800" <= c <= "\udfff" else " " if unicodedata.category(c) in _REMOVED else c for c in str(text)
+    )
+    return " ".join("".join(letters).split())

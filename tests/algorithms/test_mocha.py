@@ -15,7 +15,7 @@ from fedem_lightning import MLP, MOCHA, FederatedDataModule, Linear, SyntheticMi
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.local_solver import shuffled_batches
-from fedem_lightning.run.run_folder import check_checkpoint
+from fedem_lightning.run.resuming import check_checkpoint
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 
 FIXED = {"inner_rounds": 10**6}  # Sigma stays as it is

@@ -7,7 +7,7 @@ import pytest
 from hydra.utils import get_class
 
 from fedem_lightning.run.failures import user_message
-from fedem_lightning.run.usage import choices
+from fedem_lightning.settings.shipped import choices
 from helpers.commands import CONFIG_DIR
 from helpers.runs import SMALL
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from fedem_lightning import ClientSGD, FederatedDataModule, UserError
 from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.models.client_store import Owner
-from fedem_lightning.run.usage import CONFIG_DIR
+from fedem_lightning.settings.shipped import CONFIG_DIR
 from helpers.conformance import EVERY, Row
 from helpers.remote import ByteLink, nodes_of, train_and_test
 

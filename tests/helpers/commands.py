@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fedem_lightning.run import usage
 from fedem_lightning.run.cli import main
+from fedem_lightning.settings import shipped
 
-CONFIG_DIR = usage.CONFIG_DIR
+CONFIG_DIR = shipped.CONFIG_DIR
 """Whoever imports it from here has the command line's resolvers, too, without which nothing can be composed."""
 TINY = [
     "dataset.n_clients=8",

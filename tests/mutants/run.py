@@ -227,7 +227,7 @@ def _run_pytest(source: Path, tests: list[str], log: Path, stop_at_first: bool) 
     package = sys.modules.get("fedem_lightning")
     if package is None or code > 1:
         return code or 5
-    from fedem_lightning.run.usage import CONFIG_DIR
+    from fedem_lightning.settings.shipped import CONFIG_DIR
 
     tested = Path(str(package.__file__)).is_relative_to(source) and (CONFIG_DIR / "config.yaml").is_file()
     return code if tested else 98

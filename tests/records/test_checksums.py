@@ -17,7 +17,7 @@ from fedem_lightning import FedAvg, FedEM, UserError
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint
 from fedem_lightning.records.files import is_intact, seal
-from fedem_lightning.run.run_folder import find_checkpoint, newest_checkpoint
+from fedem_lightning.run.resuming import find_checkpoint, newest_checkpoint
 from fedem_lightning.serving.model_files import load
 from helpers.federations import make_data, make_model, make_trainer
 

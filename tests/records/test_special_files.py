@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedem_lightning import UserError
+from fedem_lightning.callbacks.weights_by_round import _read as read_mixture_weights
 from fedem_lightning.data.formats.hub import read_hub_images, read_hub_text
 from fedem_lightning.data.formats.leaf import read_leaf_images, read_leaf_text
 from fedem_lightning.data.formats.npz import read_npz
@@ -28,13 +29,11 @@ from fedem_lightning.records.configs import read_yaml
 from fedem_lightning.records.files import regular
 from fedem_lightning.report.collect import find_runs, read_run
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.run.config_history import continued, read_own_config
-from fedem_lightning.run.lock import LOCK, only_run_in
 from fedem_lightning.run.metrics_file import MetricsFile
-from fedem_lightning.run.mixture_weights import _read as read_mixture_weights
-from fedem_lightning.run.run_folder import check_kinds, find_checkpoint, finished_results, newest_checkpoint
-from fedem_lightning.run.trackers.base import known_id
-from fedem_lightning.run.trackers.wandb_file import files_of, last_step
+from fedem_lightning.run.resuming import continued, find_checkpoint, newest_checkpoint, read_own_config
+from fedem_lightning.run.run_folder import LOCK, check_kinds, finished_results, only_run_in
+from fedem_lightning.run.trackers import known_id
+from fedem_lightning.run.trackers.wandb_runs import files_of, last_step
 from fedem_lightning.serving.export_places import _earlier as earlier_exports
 from fedem_lightning.serving.export_places import _results, _settings
 from fedem_lightning.serving.model_files import load, load_clients

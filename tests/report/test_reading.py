@@ -11,11 +11,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
+from fedem_lightning.errors import one_line
 from fedem_lightning.records.configs import flatten
 from fedem_lightning.report import find_runs
 from fedem_lightning.report.collect import read_config
 from fedem_lightning.report.markup import cell_text, latex_text, markdown_text, shorten
-from fedem_lightning.run.plain_text import one_line
 from helpers.report_runs import report
 from helpers.runs import composed_small, make_run
 

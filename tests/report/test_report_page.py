@@ -23,8 +23,8 @@ from fedem_lightning.report.page import SVG, inline_svg, page
 from fedem_lightning.report.page.gains import baselines, pairs_data
 from fedem_lightning.report.report_files import Report
 from fedem_lightning.report.scores_table import scores_table
-from fedem_lightning.run.method_names import title
-from fedem_lightning.run.palette import PALETTE
+from fedem_lightning.run.figures import PALETTE
+from fedem_lightning.settings.shipped import method_title
 from helpers.runs import make_run
 
 NASTY = "<script>alert(1)</script>$\\frac{$\x1b[31m\n" + "x" * 300
@@ -92,9 +92,9 @@ def test_the_page_needs_nothing_else_and_names_methods_as_their_papers_do(tmp_pa
             assert value.startswith(("#", "data:")), (tag, value)
     assert not re.search(r"url\((?!#)|@import", text)
     assert {"FedEM", "FedAvg", "Local"} <= {line.strip() for line in seen.text.splitlines()}
-    assert title("qffl") == "q-FFL"
-    assert title("fedavg+finetune") == "FedAvg + finetune"
-    assert title("mine") == "mine"
+    assert method_title("qffl") == "q-FFL"
+    assert method_title("fedavg+finetune") == "FedAvg + finetune"
+    assert method_title("mine") == "mine"
     headings = [tag for tag, attributes in seen.tags if tag == "button"]
     assert len(headings) > 10  # every heading sorts its table
 

@@ -11,12 +11,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning import UserError
+from fedem_lightning.callbacks.weights_by_round import SaveMixtureWeights, _read
 from fedem_lightning.deploy.__main__ import main as deploy
 from fedem_lightning.records.files import replacing
 from fedem_lightning.report.__main__ import main as report
 from fedem_lightning.run.cli import main as run
 from fedem_lightning.run.failures import user_message
-from fedem_lightning.run.mixture_weights import MixtureWeights, _read
 from fedem_lightning.serving.personalizing import parse_shots
 from fedem_lightning.startup.loading import loading
 
@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_written_leaves_no_folder_and_the_earlier_file(tmp
 @pytest.mark.parametrize("content", [b"", b"PK"])
 def test_mixture_weights_that_are_damaged_count_as_none(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "mixture_weights.npz").write_bytes(content)
-    assert _read(MixtureWeights(tmp_path / "mixture_weights.npz").path) == []
+    assert _read(SaveMixtureWeights(tmp_path / "mixture_weights.npz").path) == []
 
 
 @pytest.mark.parametrize("node", ["${nope}", "${nope:3}", "${a.b}", "${oc.env:}"])

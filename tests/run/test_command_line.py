@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedem_lightning.run.usage import choices
+from fedem_lightning.settings.shipped import choices
 from helpers.commands import CONFIG_DIR, call
 
 OWN = "choices of your own need --config-dir"

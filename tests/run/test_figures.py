@@ -10,8 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedem_lightning.data.describe import draw
-from fedem_lightning.run.figures import draw_figures
-from fedem_lightning.run.plain_text import plain
+from fedem_lightning.run.figures import draw_figures, drawn_text
 from helpers.federations import make_data
 from helpers.runs import make_run
 
@@ -38,12 +37,12 @@ def ticks(axis: Any) -> list[float]:
 
 
 def test_names_are_plain_text() -> None:
-    assert plain("femnist") == "femnist"
-    assert plain(" two\nlines\tof\x00 text\u202e ") == "two lines of text"
-    assert plain("$\\frac{$") == "\\$\\frac{\\$"
-    assert plain("a" * 300) == "a" * 79 + "…"
-    assert plain("a" * 81, limit=81) == "a" * 81
-    assert plain("<b>&") == "<b>&"
+    assert drawn_text("femnist") == "femnist"
+    assert drawn_text(" two\nlines\tof\x00 text\u202e ") == "two lines of text"
+    assert drawn_text("$\\frac{$") == "\\$\\frac{\\$"
+    assert drawn_text("a" * 300) == "a" * 79 + "…"
+    assert drawn_text("a" * 81, limit=81) == "a" * 81
+    assert drawn_text("<b>&") == "<b>&"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedem_lightning.data.__main__ import main as data_main
-from fedem_lightning.run.misspelt import nearest
-from fedem_lightning.run.usage import choices
+from fedem_lightning.run.misspelt import nearest_keys
+from fedem_lightning.settings.shipped import choices
 from helpers.commands import CONFIG_DIR, call
 
 EPOCHS = "trainer.max_epoch: no such key; did you mean trainer.max_epochs?"
@@ -113,11 +113,11 @@ def test_the_commands_for_data_say_it_too(command: list[str], capsys: pytest.Cap
 
 def test_a_name_elsewhere_comes_before_one_that_is_spelt_alike() -> None:
     keys = ["a", "a.rate", "a._rate_", "b", "b.lr", "c.rates"]
-    assert nearest("b.rate", keys) == ["a.rate"]
-    assert nearest("b.learning_rate", keys) == ["b.lr"]
-    assert nearest("b.lrr", keys) == ["b.lr"]
-    assert nearest("b.rat", keys) == []
-    assert nearest("ratess", keys) == ["c.rates"]
+    assert nearest_keys("b.rate", keys) == ["a.rate"]
+    assert nearest_keys("b.learning_rate", keys) == ["b.lr"]
+    assert nearest_keys("b.lrr", keys) == ["b.lr"]
+    assert nearest_keys("b.rat", keys) == []
+    assert nearest_keys("ratess", keys) == ["c.rates"]
 
 
 def test_a_file_that_the_package_hides_is_refused(

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import entropy
 
 from fedem_lightning import FedAvg, FedEM
-from fedem_lightning.run.mixture_weights import MOST_ROUNDS, MixtureWeights, add_thinned
+from fedem_lightning.callbacks.weights_by_round import _MOST_ROUNDS, SaveMixtureWeights, add_thinned
 from helpers.federations import make_data, make_model, make_trainer
 
 
@@ -36,7 +36,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
 def fit(model: Any, data: Any, path: Path, rounds: int, every: int = 1, ckpt_path: Path | None = None) -> Watched:
     watched = Watched(path)
     options: dict[str, Any] = {"limit_val_batches": 1, "check_val_every_n_epoch": every}
-    trainer = make_trainer(rounds, callbacks=[MixtureWeights(path), watched], **options)
+    trainer = make_trainer(rounds, callbacks=[SaveMixtureWeights(path), watched], **options)
     trainer.fit(model, data, ckpt_path=ckpt_path, weights_only=True)
     if rounds == 3:
         trainer.save_checkpoint(path.with_name("three.ckpt"))
@@ -106,7 +106,7 @@ class OnesOwn(FedAvg):
 
 def test_an_algorithm_is_asked_for_pi(tmp_path: Path) -> None:
     data = make_data()
-    make_trainer(1, callbacks=[MixtureWeights(tmp_path / "none.npz")], limit_val_batches=1).fit(
+    make_trainer(1, callbacks=[SaveMixtureWeights(tmp_path / "none.npz")], limit_val_batches=1).fit(
         make_model(FedAvg, data), data
     )
     assert not (tmp_path / "none.npz").exists()
@@ -124,8 +124,8 @@ def test_rounds_are_thinned_out_evenly_and_the_last_is_there() -> None:
             rounds = [row.round for row in rows]
             assert rounds[0] == first
             assert rounds[-1] == number
-            assert len(rounds) <= MOST_ROUNDS
+            assert len(rounds) <= _MOST_ROUNDS
             *between, last = np.diff(rounds).tolist() or [1]
             assert len(set(between)) <= 1
             assert not between or last <= between[0]
-        assert len(rounds) > MOST_ROUNDS / 2 - 1
+        assert len(rounds) > _MOST_ROUNDS / 2 - 1

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedem_lightning.run.other_processes import StartedProcesses
-from fedem_lightning.startup.first_process import PARENT
+from fedem_lightning.run.watchdogs import StartedProcesses
+from fedem_lightning.startup.rank import PARENT
 from helpers.commands import environment
 from helpers.processes import runs
 
@@ -19,7 +19,7 @@ from helpers.processes import runs
 def test_the_first_process_hears_of_the_end_of_another(how: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it does not end by itself, as it waits for the other."""
     monkeypatch.setenv(PARENT, "")
-    monkeypatch.setattr("fedem_lightning.run.other_processes._GRACE", 0.1)
+    monkeypatch.setattr("fedem_lightning.run.watchdogs._GRACE", 0.1)
     ended: queue.Queue[str] = queue.Queue()
     processes = [subprocess.Popen(["sh", "-c", command]) for command in ("sleep 60", how)]
     watch = StartedProcesses(lambda: processes, ended.put)
@@ -44,8 +44,8 @@ def test_a_process_that_has_done_its_part_may_end(monkeypatch: pytest.MonkeyPatc
 
 ORPHAN = """
 import os, subprocess, sys, time
-from fedem_lightning.startup.first_process import PARENT
-child = "from fedem_lightning.startup.first_process import end_with_the_first as e; e(); import time; time.sleep(600)"
+from fedem_lightning.startup.rank import PARENT
+child = "from fedem_lightning.startup.rank import end_with_the_first as e; e(); import time; time.sleep(600)"
 os.environ |= {PARENT: str(os.getpid()), "LOCAL_RANK": "1"}
 print(subprocess.Popen([sys.executable, "-c", child]).pid, flush=True)
 time.sleep(600)

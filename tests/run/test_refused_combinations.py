@@ -13,7 +13,7 @@ from fedem_lightning import UserError
 from fedem_lightning.run import execute
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.failures import user_message
-from fedem_lightning.run.usage import choices
+from fedem_lightning.settings.shipped import choices
 from helpers.commands import CONFIG_DIR, TINY, call
 from helpers.runs import SMALL, leave_undrawn, snapshot
 

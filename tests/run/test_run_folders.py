@@ -17,9 +17,8 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
 from fedem_lightning.report import find_runs, group_runs
-from fedem_lightning.run.config_history import continued, save_config
-from fedem_lightning.run.lock import LOCK, only_run_in
-from fedem_lightning.run.run_folder import check_run_folder
+from fedem_lightning.run.resuming import continued, save_config
+from fedem_lightning.run.run_folder import LOCK, check_run_folder, only_run_in
 from helpers.commands import TINY, call
 from helpers.runs import leave_undrawn, make_run, snapshot
 
@@ -62,7 +61,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
 HOLD = """
 import sys
 from pathlib import Path
-from fedem_lightning.run.lock import only_run_in
+from fedem_lightning.run.run_folder import only_run_in
 with only_run_in(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

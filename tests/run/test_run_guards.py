@@ -18,9 +18,9 @@ from fedem_lightning.records.files import write_atomically
 from fedem_lightning.report import find_runs, group_runs
 from fedem_lightning.report.cells import cell
 from fedem_lightning.report.equal_cost import budget
-from fedem_lightning.run.config_history import save_config
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.results import run_results
+from fedem_lightning.run.resuming import save_config
 from fedem_lightning.run.run_folder import check_run_folder
 from helpers.commands import CONFIG_DIR
 from helpers.federations import make_data, make_model, make_trainer
@@ -130,7 +130,7 @@ def test_a_kill_between_the_files_of_the_configuration_loses_none(
         written.append(path)
         write_atomically(path, content)
 
-    monkeypatch.setattr("fedem_lightning.run.config_history.write_atomically", write)
+    monkeypatch.setattr("fedem_lightning.run.resuming.write_atomically", write)
     with pytest.raises(KeyboardInterrupt):
         save_config(tmp_path, OmegaConf.create(CONFIG), ["seed=0"])
     monkeypatch.undo()

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from fedem_lightning.records.secrets import hide_in_overrides, hide_in_text, hide_in_tree, is_secret
 from fedem_lightning.run.failures import unexpected
-from fedem_lightning.run.resuming import resume_command, run_command
+from fedem_lightning.run.job_folders import resume_command, run_command
 from helpers.commands import TINY, call
 
 pytestmark = pytest.mark.fast

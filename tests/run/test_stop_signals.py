@@ -16,10 +16,10 @@ import pytest
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.callbacks.between_rounds import SIGNALS
 from fedem_lightning.errors import Interrupted
-from fedem_lightning.run import resuming
-from fedem_lightning.run.job_folders import JobFolders
-from fedem_lightning.run.resuming import begin_sweep, sweep_command
-from fedem_lightning.run.stopping import StopSignals, _Watchdog
+from fedem_lightning.run import job_folders
+from fedem_lightning.run.job_folders import JobFolders, begin_sweep, sweep_command
+from fedem_lightning.run.stopping import StopSignals
+from fedem_lightning.run.watchdogs import Watchdog
 from fedem_lightning.startup import loading
 from helpers.commands import environment
 from helpers.federations import make_trainer
@@ -32,7 +32,7 @@ REST = "stopped after a job; continue the sweep with: CONTINUE"
 def sweep(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """The command that continues the sweep, if there is one; what a stop says is put back afterwards."""
     monkeypatch.setattr(loading, "_line", "before")
-    monkeypatch.setattr(resuming, "_sweep", request.param)
+    monkeypatch.setattr(job_folders, "_sweep_command", request.param)
     return request.param
 
 
@@ -92,7 +92,7 @@ def test_a_process_that_waits_for_another_ends_soon(number: signal.Signals, tmp_
 def test_what_does_not_hear_a_signal_is_ended_when_patience_is(number: signal.Signals) -> None:
     ended: queue.Queue[str] = queue.Queue()
     before = signal.signal(number, lambda *_: None)
-    watchdog = _Watchdog(lambda signum: 0.05, ended.put)
+    watchdog = Watchdog(lambda signum: 0.05, ended.put)
     try:
         signal.raise_signal(number)
         assert ended.get(timeout=30) == SIGNALS[number]
@@ -161,7 +161,7 @@ def test_a_stopped_job_says_how_the_sweep_goes_on_too(sweep: str | None, tmp_pat
 
 
 def test_the_command_that_continues_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resuming, "_sweep", None)
+    monkeypatch.setattr(job_folders, "_sweep_command", None)
     for given, overrides in ((["run_dir=x"], ["ckpt_path=auto"]), (["ckpt_path=my.ckpt"], ["ckpt_path=my.ckpt"])):
         begin_sweep(Path("/a b"), ["seed=1,2", *given, "-m", "--config-dir", "my configs"])
         words = shlex.split(str(sweep_command()))[3:]
@@ -180,7 +180,7 @@ def test_a_launcher_that_has_workers_ends_them_itself(tmp_path: Path, monkeypatc
                 JobFolders().on_multirun_start(SimpleNamespace(hydra=hydra))  # type: ignore[arg-type]
                 assert {signal.getsignal(n) for n in BOTH} == {handler or signal.default_int_handler}
     finally:
-        resuming.leave_sweep()
+        job_folders.leave_sweep()
         for number in BOTH:
             signal.signal(number, before[number])
 

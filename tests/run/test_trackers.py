@@ -22,10 +22,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedem_lightning
 from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm, UserError
 from fedem_lightning.run import loggers, trackers
-from fedem_lightning.run.misspelt import meant
-from fedem_lightning.run.trackers.naming import LONGEST_NAME, LONGEST_TAG, flat_config
-from fedem_lightning.run.trackers.wandb_file import files_of, records
-from fedem_lightning.run.trackers.wandb_runs import MOST_CLIENTS, _begun, _shown
+from fedem_lightning.run.misspelt import likely_meant
+from fedem_lightning.run.trackers.contents import (
+    LONGEST_NAME,
+    LONGEST_TAG,
+    best_and_last,
+    flat_config,
+    flat_numbers,
+    tracked,
+)
+from fedem_lightning.run.trackers.wandb_runs import MOST_ROWS, _begun, _shown, files_of, records
 from helpers.commands import CONFIG_DIR, TINY, call, finish, start
 from helpers.runs import leave_undrawn
 
@@ -296,7 +302,7 @@ def composed(*overrides: str) -> Any:
 
 def named(*overrides: str, **choices: str) -> trackers.Tracked:
     chosen = {"algorithm": "fedem", "adaptation": "none", "dataset": "synthetic", **choices}
-    return trackers.tracked(Path("run"), composed(*overrides), chosen, list(overrides))
+    return tracked(Path("run"), composed(*overrides), chosen, list(overrides))
 
 
 DIGITS = {"dataset": "digits", "experiment": "digits"}
@@ -320,7 +326,7 @@ def test_runs_share_their_group_if_they_differ_in_seed_and_machine_alone() -> No
 
 def test_long_names_are_cut_and_stay_apart() -> None:
     choices = {"algorithm": "fedem", "dataset": 300 * "d"}
-    one, two = (trackers.tracked(Path("run"), composed(), choices, [f"+note={300 * 'a'}\n{end}"]) for end in "bc")
+    one, two = (tracked(Path("run"), composed(), choices, [f"+note={300 * 'a'}\n{end}"]) for end in "bc")
     assert max(len(one.name), len(two.name)) <= LONGEST_NAME
     assert one.group != two.group
     assert len(one.tags["dataset"]) == LONGEST_TAG
@@ -346,27 +352,27 @@ def test_the_best_round_is_that_of_validation() -> None:
             "test/accuracy": [np.nan, 0.9, 0.6, 0.65, np.nan],
         }
     )
-    assert trackers.best_and_last(curves) == {
+    assert best_and_last(curves) == {
         **{"best/round": 3, "best/val/accuracy": 0.8, "best/val/loss": 0.5, "best/test/accuracy": 0.6},
         **{"last/round": 4, "last/val/accuracy": 0.8, "last/val/loss": 0.4, "last/test/accuracy": 0.65},
     }
     regression = pd.DataFrame({"round": [1, 2], "val/mse": [3.0, 4.0], "test/mse": [5.0, 4.0]})
-    assert trackers.best_and_last(regression)["best/test/mse"] == 5.0
+    assert best_and_last(regression)["best/test/mse"] == 5.0
     untested = curves.drop(columns=["val/accuracy", "val/loss"])
-    assert trackers.best_and_last(untested) == {"last/round": 4, "last/test/accuracy": 0.65}
-    assert trackers.best_and_last(curves[["round"]]) == {}
+    assert best_and_last(untested) == {"last/round": 4, "last/test/accuracy": 0.65}
+    assert best_and_last(curves[["round"]]) == {}
 
 
 def test_numbers_of_results_are_flat() -> None:
     results = {"test": {"loss": {"mean": 0.5, "worst": float("nan")}}, "rounds": 3, "data": {"a": "b", "c": True}}
-    assert trackers.flat_numbers(results) == {"results/test/loss/mean": 0.5, "results/rounds": 3}
+    assert flat_numbers(results) == {"results/test/loss/mean": 0.5, "results/rounds": 3}
 
 
 def test_the_table_of_clients_has_a_limit() -> None:
-    clients = pd.DataFrame({"id": np.arange(3 * MOST_CLIENTS)})
+    clients = pd.DataFrame({"id": np.arange(3 * MOST_ROWS)})
     shown = _shown(clients)["id"].tolist()
-    assert len(shown) == len(set(shown)) == MOST_CLIENTS
-    assert (shown[0], shown[-1]) == (0, 3 * MOST_CLIENTS - 1)
+    assert len(shown) == len(set(shown)) == MOST_ROWS
+    assert (shown[0], shown[-1]) == (0, 3 * MOST_ROWS - 1)
     assert _shown(clients[:5]) is not None
 
 
@@ -431,7 +437,7 @@ def test_optuna_maximises_validation_accuracy(tmp_path: Path, monkeypatch: pytes
 
 
 def test_without_optuna_a_line_says_what_to_install() -> None:
-    error = meant(MissingConfigException("", "hydra/sweeper/optuna", ["basic"]), [])
+    error = likely_meant(MissingConfigException("", "hydra/sweeper/optuna", ["basic"]), [])
     assert str(error) == 'hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"'
 
 

@@ -11,7 +11,7 @@ from helpers.commands import TINY
 
 PRINTS = """
 import sys
-from fedem_lightning.startup.closed_output import survive_closed_output
+from fedem_lightning.run.commands import survive_closed_output
 survive_closed_output()
 survive_closed_output()  # a second time changes nothing
 for stream in (sys.stdout, sys.stderr):

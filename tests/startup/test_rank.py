@@ -16,7 +16,7 @@ from fedem_lightning import FedAvg, UserError
 from fedem_lightning.run.devices import asked_processes, require_group
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.startup import rank
-from fedem_lightning.startup.first_process import PARENT
+from fedem_lightning.startup.rank import PARENT
 from helpers.commands import ENVIRONMENT, TINY, call
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.runs import leave_undrawn, snapshot

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import fedem_lightning
-from fedem_lightning.run.usage import choices
-from fedem_lightning.startup.first_process import PARENT
+from fedem_lightning.settings.shipped import choices
 from fedem_lightning.startup.loading import loading
+from fedem_lightning.startup.rank import PARENT
 from helpers.commands import CONFIG_DIR, TINY, call
 from helpers.paths import ROOT
 
@@ -31,7 +31,7 @@ except SystemExit:
 print(json.dumps(sorted(sys.modules)))
 """
 QUICK = {
-    "import": ["fedem_lightning.startup.lazy"],
+    "import": ["fedem_lightning.startup.rank"],
     "help": ["fedem_lightning", "--help"],
     "version": ["fedem_lightning", "--version"],
     "completion": ["fedem_lightning", "-sc", "query=bash"],
@@ -262,7 +262,7 @@ def test_a_warning_is_one_line_after_lightning_has_loaded() -> None:
     code = """
 import warnings
 from fedem_lightning.run.commands import one_line_for_mistakes
-from fedem_lightning.startup.first_process import PARENT
+from fedem_lightning.startup.rank import PARENT
 from fedem_lightning.startup.loading import loading
 with one_line_for_mistakes():
     with loading():

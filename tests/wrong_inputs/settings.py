@@ -6,7 +6,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from fedem_lightning.run.usage import choices
+from fedem_lightning.settings.shipped import choices
 from helpers.commands import CONFIG_DIR
 from wrong_inputs.case import Case
 

@@ -12,7 +12,7 @@ from fedem_lightning.deploy.node import Node
 from fedem_lightning.deploy.status import Status
 from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.errors import require
-from fedem_lightning.run.lock import only_run_in
+from fedem_lightning.run.run_folder import only_run_in
 from fedem_lightning.tasks import TaskName
 
 

@@ -26,7 +26,7 @@ from fedem_lightning.deploy.server import run_on
 from fedem_lightning.errors import require
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.command_line import composed
-from fedem_lightning.run.gate import check_settings
+from fedem_lightning.run.gate import check_configuration
 
 HOST = "127.0.0.1"
 DAYS = 30
@@ -55,7 +55,7 @@ def demonstrate(
 
     """
     config = composed(list(words))
-    check_settings(config)
+    check_configuration(config)
     data = instantiate(config.dataset)
     federation: Federation = data.federation
     require(bool(federation.seen.all()), "dataset.unseen_fraction: every client of a demonstration trains")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedem_lightning.errors import one_line
 from fedem_lightning.rejections import INVALID, NOT_FINITE
-from fedem_lightning.run.plain_text import one_line
 
 LARGEST = 1e15
 """Largest magnitude of a number: sums of squares of such numbers fit into float32."""

@@ -17,9 +17,9 @@ from fedem_lightning.deploy.remote_updates import check_number_in_sum
 from fedem_lightning.deploy.status import Status
 from fedem_lightning.deploy.wire import Counted, Link
 from fedem_lightning.records.configs import data_and_network, read_yaml
-from fedem_lightning.run.cli import GROUPS  # with it come the resolvers of the configurations
+from fedem_lightning.run.cli import called_by  # with it come the resolvers of the configurations
 from fedem_lightning.run.execute import run
-from fedem_lightning.run.usage import CONFIG_DIR
+from fedem_lightning.settings.shipped import CONFIG_DIR
 
 
 @dataclass
@@ -70,8 +70,7 @@ def run_on(
     _serving = _Serving(link, n_clients, patience, traffic, {"state": "waits for clients", "clients": 0})
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = compose("config", words, return_hydra_config=True)
-    chosen = config.hydra.runtime.choices
-    choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)}
+    choices = called_by(config.hydra.runtime.choices)
     select = functools.partial(OmegaConf.select, config)
     names_data = any(word.lstrip("+").startswith(("dataset=", "experiment=")) for word in words)
     chosen_for = (config.get("chosen_for") or {}).get(data_and_network(select)) if names_data else None

@@ -8,6 +8,6 @@ rows look, `terminal` prints (also for `--watch`), `report_files` writes with th
 and `page` makes the HTML page.
 """
 
-from fedem_lightning.startup.lazy import exports as _exports
+from fedem_lightning.startup import exports as _exports
 
 __all__, __getattr__, __dir__ = _exports(__name__, __file__)  # what __init__.pyi lists

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.records.configs import flatten, read_yaml, resolved
 from fedem_lightning.records.files import regular
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.run.plain_text import one_line
 
 SUMMARIES = ("weighted", "pooled", "mean", "bottom_decile", "worst")
 """How results.json sums up a score over clients."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from fedem_lightning.errors import UserError, require, require_number
+from fedem_lightning.errors import UserError, one_line, require, require_number
 from fedem_lightning.report.cells import Table
 from fedem_lightning.report.choose_by_client import Chosen, choose
 from fedem_lightning.report.collect import Skipped, find_runs
@@ -25,7 +25,6 @@ from fedem_lightning.report.recommend_method import recommendation
 from fedem_lightning.report.report_files import REPORT_FILES, Report, check_free, write_report
 from fedem_lightning.report.scores_table import not_finite_notes, scores_table
 from fedem_lightning.report.terminal import Watch, print_parts, print_report, watch
-from fedem_lightning.run.plain_text import one_line
 
 _LONGEST = 1e6
 """Seconds between two looks of --watch, above which nobody waits."""

@@ -10,13 +10,12 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.report.gains_by_client import Shares, compare_clients, gains_and_losses
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.looks import row_names
 from fedem_lightning.report.markup import cell_text, shorten
 from fedem_lightning.report.significance import mean_tests, said_p, show_p, t_test
-from fedem_lightning.run.plain_text import one_line
 
 _N_LOSERS = 10
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedem_lightning.errors import one_line
 from fedem_lightning.records.files import regular
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.run.method_names import adaptation_of
-from fedem_lightning.run.plain_text import one_line
+from fedem_lightning.settings.shipped import implied_adaptation, variant
 
 
 class SavedSampleScores(NamedTuple):
@@ -79,10 +79,8 @@ class Run:
         """The algorithm's name, with "+NAME" for an adaptation after it."""
         name: str = self.results["algorithm"]
         adaptation = self.results.get("adaptation") or str(self.config.get("adaptation._target_", "")).split(".")[-1]
-        adaptation = str(adaptation).lower()
-        if adaptation == "interpolate" and self.config.get("adaptation.objective") == "mixture":
-            adaptation = "mapper"
-        if adaptation in ("", "none", "noadaptation") or adaptation == adaptation_of(name):
+        adaptation = variant("adaptation", str(adaptation).lower(), self.config)
+        if adaptation in ("", "none", "noadaptation") or adaptation == implied_adaptation(name):
             return one_line(name)
         return one_line(f"{name}+{adaptation}")
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fedem_lightning.errors import one_line
 from fedem_lightning.records.measures import headline
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.run.plain_text import one_line
+from fedem_lightning.settings.keys import KEYS
+from fedem_lightning.settings.shipped import method_title
 
 ALGORITHMS = [
     "local",
@@ -31,20 +33,9 @@ _DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthet
 BASELINES = ("local", "fedavg")
 """The methods that every deployment could fall back to; the rows of others are compared with them by client."""
 
-WITHOUT_EFFECT = ["seed", "run_dir", "ckpt_path", "data_dir", "logger", "callbacks", "engine"]
-WITHOUT_EFFECT += ["chosen_for", "default_lr", "learning_rates", "local_training", "method_settings", "n_components"]
-"""Parts of the configuration in which repetitions may differ; the last six are also in the algorithm's part."""
-WITHOUT_EFFECT_KEYS = [
-    "dataset.data_dir",
-    "dataset.mmap",
-    "trainer.accelerator",
-    "trainer.devices",
-    "trainer.num_nodes",
-]
-WITHOUT_EFFECT_KEYS += ["trainer.strategy", "trainer.deterministic", "trainer.benchmark", "trainer.profiler"]
-WITHOUT_EFFECT_KEYS += ["trainer.check_val_every_n_epoch", "trainer.log_every_n_steps", "trainer.num_sanity_val_steps"]
-WITHOUT_EFFECT_KEYS += ["trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.enable_checkpointing"]
-WITHOUT_EFFECT_KEYS += ["trainer.inference_mode", "trainer.use_distributed_sampler", "trainer.default_root_dir"]
+_WITHOUT_EFFECT = {key.name for key in KEYS if key.effect != "result"}
+"""Parts and keys of the configuration in which repetitions may differ; some set others, in the algorithm's part."""
+_OF_SETTING = {key.name for key in KEYS if key.of_setting}
 COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs")
 """Keys shown if a row differs from most of its table; other keys are shown if they distinguish groups."""
 
@@ -68,6 +59,12 @@ class Group:
     def config(self) -> dict[str, Any]:
         """The configuration that the runs share."""
         return relevant(self.runs[0].config)
+
+    @property
+    def title(self) -> str:
+        """The algorithm for readers."""
+        own = self.runs[0].config.get("algorithm.title")
+        return one_line(method_title(self.algorithm, own))
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ class Setting:
 
 def relevant(config: dict[str, Any]) -> dict[str, Any]:
     """The parts of a configuration that repetitions must share."""
-    return {k: v for k, v in config.items() if k.split(".")[0] not in WITHOUT_EFFECT and k not in WITHOUT_EFFECT_KEYS}
+    return {k: v for k, v in config.items() if not {k, k.split(".")[0]} & _WITHOUT_EFFECT}
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
@@ -231,4 +228,4 @@ def _setting_title(run: Run, rivals: list[Run]) -> str:
 
 
 def _setting_part(run: Run) -> dict[str, Any]:
-    return {k: v for k, v in relevant(run.config).items() if k.split(".")[0] in ("dataset", "backbone", "fidelity")}
+    return {k: v for k, v in relevant(run.config).items() if k.split(".")[0] in _OF_SETTING}

@@ -7,8 +7,7 @@ from typing import Any
 from matplotlib.colors import to_hex, to_rgb
 
 from fedem_lightning.report.groups import ALGORITHMS, BASELINES, Group, Setting, as_typed, differing_keys, short
-from fedem_lightning.run.method_names import title
-from fedem_lightning.run.palette import MARKERS, PALETTE
+from fedem_lightning.run.figures import MARKERS, PALETTE
 
 FIRST = ("fedem", *reversed(BASELINES))
 """The first colours belong to the method that the package is named after, and to its two baselines."""
@@ -86,10 +85,10 @@ def row_names(setting: Setting) -> dict[str, str]:
 
 def _row_name(group: Group, rivals: list[Group]) -> str:
     same = [rival.config for rival in rivals if rival.algorithm == group.algorithm]
-    return title_with(group.algorithm, differing_keys(same), group.config)
+    return title_with(group.title, differing_keys(same), group.config)
 
 
-def title_with(algorithm: str, keys: Iterable[str], config: dict[str, Any]) -> str:
+def title_with(title: str, keys: Iterable[str], config: dict[str, Any]) -> str:
     """The method's title, in brackets the values of some keys, e.g. those in which rows of the method differ."""
     details = ", ".join(f"{short(key, config)}={as_typed(config.get(key))}" for key in keys)
-    return f"{title(algorithm)} ({details})" if details else title(algorithm)
+    return f"{title} ({details})" if details else title

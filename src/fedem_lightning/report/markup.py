@@ -5,8 +5,8 @@ import textwrap
 import unicodedata
 from typing import Any
 
+from fedem_lightning.errors import one_line
 from fedem_lightning.report.cells import Table
-from fedem_lightning.run.plain_text import one_line
 
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedem_lightning.errors import one_line
 from fedem_lightning.report.cells import Cell, Table, TableColumn, mean_cells
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import BASELINES, Group
 from fedem_lightning.report.markup import shorten
-from fedem_lightning.run.plain_text import one_line
 
 _UNCHOSEN = "*"
 

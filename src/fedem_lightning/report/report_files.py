@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedem_lightning.errors import UserError
+from fedem_lightning.errors import UserError, one_line
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.report.cells import Cell, Table
 from fedem_lightning.report.collect import Skipped
 from fedem_lightning.report.figures.drawing import Drawn
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.markup import cell_text, latex_tables, markdown_text, shorten
-from fedem_lightning.run.plain_text import one_line
 
 REPORT_FILES = ("report.html", "report.md", "report.csv", "report_wide.csv", "report.tex")
 """What every report has; the figures' names depend on the runs."""

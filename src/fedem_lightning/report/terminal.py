@@ -14,14 +14,13 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedem_lightning.errors import UserError
+from fedem_lightning.errors import UserError, one_line
 from fedem_lightning.records.measures import headline
 from fedem_lightning.report.cells import Table, TableColumn
 from fedem_lightning.report.collect import Skipped, find_runs, read_config
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.markup import shorten
 from fedem_lightning.report.report_files import CAVEAT, Report
-from fedem_lightning.run.plain_text import one_line
 
 _FIRST = (
     "weighted",

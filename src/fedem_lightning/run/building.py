@@ -1,7 +1,9 @@
 """What a run consists of: the algorithm, its callbacks and the Trainer, made from a composed configuration."""
 
 import functools
+import logging
 import pkgutil
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,13 @@ from fedem_lightning.aggregation import Aggregation, Mean
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.callbacks import LiveFigures, MappedCheckpoints, RoundCheckpoint, RoundProgress
+from fedem_lightning.callbacks.weights_by_round import SaveMixtureWeights
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.records.recipes import remember
 from fedem_lightning.run import trackers
 from fedem_lightning.run.devices import pick_accelerator
 from fedem_lightning.run.figures import draw_rounds
 from fedem_lightning.run.loggers import RoundCSVLogger, SaveRow
-from fedem_lightning.run.mixture_weights import MixtureWeights
 from fedem_lightning.settings.check import parameters
 
 
@@ -30,7 +32,7 @@ def own_backbone(config: DictConfig, overrides: Sequence[str]) -> dict[str, str]
     """Prepares for a network of the user's own, where the command line has `backbone._target_=mine.Net`.
 
     The keys of the choice that it replaces are for another class. Those that Net does not take are removed, unless the
-    user has typed them: `check_settings` then refuses them.
+    user has typed them: `check_configuration` then refuses them.
 
     Returns:
         {"backbone": "Net"}, the name that replaces the choice's; {}: the network is a choice.
@@ -42,7 +44,7 @@ def own_backbone(config: DictConfig, overrides: Sequence[str]) -> dict[str, str]
     path = str(config.backbone._target_)
     try:
         takes = parameters(pkgutil.resolve_name(path))
-    except Exception:  # importing somebody's module may fail in any way; check_settings says how
+    except Exception:  # importing somebody's module may fail in any way; check_configuration says how
         return {}
     with open_dict(config):
         for key in map(str, list(config.backbone)):
@@ -60,8 +62,11 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
                 value = getattr(data, key)
                 backbone_config[key] = list(value) if isinstance(value, tuple) else value
     backbone = functools.partial(_network, backbone_config)  # makes each component separately
+    method = config.algorithm.copy()
+    with open_dict(method):
+        method.pop("title", None)  # of figures and tables
     model: FederatedAlgorithm = instantiate(
-        config.algorithm,
+        method,
         backbone=backbone,
         n_clients=data.n_clients,
         adaptation=instantiate(config.adaptation) if config.get("adaptation") else None,
@@ -107,7 +112,7 @@ def build_callbacks(config: DictConfig, folder: Path, title: str = "") -> list[p
             callback.dirpath = folder / "checkpoints"
         if isinstance(callback, LiveFigures) and callback.draw is None:
             callback.draw = functools.partial(draw_rounds, folder, title)
-    callbacks += [MixtureWeights(folder / "mixture_weights.npz"), SaveRow()]
+    callbacks += [SaveMixtureWeights(folder / "mixture_weights.npz"), SaveRow()]
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
     return callbacks
@@ -131,3 +136,13 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
     )
     check_trainer(trainer)
     return trainer
+
+
+def quieten_lightning() -> None:
+    """Switches off Lightning's lines about devices and the like."""
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Lightning 2.6 uses a name that torch 2.15 has renamed
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+    warnings.filterwarnings("ignore", message="GPU available but not used")  # whoever takes the CPU knows
+    warnings.filterwarnings("ignore", message="The `srun` command is available")  # it was not used for this process

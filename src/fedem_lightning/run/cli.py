@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,17 +27,13 @@ from fedem_lightning.errors import Interrupted, UserError, require
 from fedem_lightning.records.configs import find_chosen, tenth
 from fedem_lightning.run.commands import printed, require_working_directory
 from fedem_lightning.run.failures import Unexpected, unexpected, user_message
-from fedem_lightning.run.job_folders import Refused, remove_if_empty, remove_what_is_left
-from fedem_lightning.run.resuming import leave_sweep, sweep_command
-from fedem_lightning.run.usage import CONFIG_DIR, usage
-from fedem_lightning.startup.first_process import end_with_the_first
+from fedem_lightning.run.job_folders import RunRefused, leave_sweep, remove_if_empty, remove_what_is_left, sweep_command
+from fedem_lightning.run.usage import usage
+from fedem_lightning.settings.keys import KEYS
+from fedem_lightning.settings.shipped import CONFIG_DIR
 from fedem_lightning.startup.loading import clean_up_at_a_stop, listening, loading
-from fedem_lightning.startup.rank import in_another_process
+from fedem_lightning.startup.rank import end_with_the_first, in_another_process
 
-GROUPS = ("algorithm", "adaptation", "dataset", "backbone")
-"""What a run is called by."""
-
-_PATHS = ("ckpt_path", "data_dir", "dataset.path", "adaptation.proxy", "network.devices.path")
 _COMPOSING = "stopped while the configuration was composed; nothing has been done"
 _full_error = False  # whether the user asked for tracebacks
 
@@ -81,9 +78,7 @@ def _hydra_main(config: DictConfig) -> float | None:
         check_added(config, typed)
         if hydra_config.job.chdir:
             _from_where_it_was_typed(config)
-        chosen = hydra_config.runtime.choices
-        choices = {group: str(chosen[group]) for group in (*GROUPS, "experiment") if chosen.get(group)}
-        results = run(config, folder, choices, typed, _config_flags(sys.argv[1:]))
+        results = run(config, folder, called_by(hydra_config.runtime.choices), typed, _config_flags(sys.argv[1:]))
     except Interrupted as stop:
         _end(stop)  # a sweep ends, too
     except Exception as error:
@@ -96,6 +91,11 @@ def _hydra_main(config: DictConfig) -> float | None:
             remove_if_empty(folder)
     val = results.get("val")
     return val[headline(val)[0]]["weighted"] if val else None  # what a sweeper may optimise
+
+
+def called_by(chosen: Mapping[str, Any]) -> dict[str, str]:
+    """What results.json calls a run by: of all that was chosen, the choices of some groups."""
+    return {key.name: str(chosen[key.name]) for key in KEYS if key.calls_run and chosen.get(key.name)}
 
 
 def main() -> None:
@@ -136,7 +136,7 @@ def _compose_and_run() -> None:
     except KeyboardInterrupt:  # from a launcher that has workers
         print(f"stopped; continue the sweep with: {sweep_command()}", file=sys.stderr)
         sys.exit(1)
-    except Refused as refusal:
+    except RunRefused as refusal:
         _end(UserError(str(refusal)))
     except ConfigCompositionException as error:
         _end(_meant(error) or not_composed(error, sys.argv[1:]))
@@ -151,19 +151,19 @@ def _compose_and_run() -> None:
 
 def _meant(error: ConfigCompositionException) -> UserError | None:
     """What the user may have wanted to type."""
-    from fedem_lightning.run.misspelt import meant
+    from fedem_lightning.run.misspelt import likely_meant
 
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config-dir", "-cd", type=Path)
     parser.add_argument("--config-name", "-cn", default="config")
     flags, rest = parser.parse_known_args()
     overrides = [word for word in rest if not word.startswith("-") and ("=" in word or word.startswith("~"))]
-    return meant(error, overrides, flags.config_dir, flags.config_name)
+    return likely_meant(error, overrides, flags.config_dir, flags.config_name)
 
 
 def _from_where_it_was_typed(config: DictConfig) -> None:
     """Makes relative paths absolute: Hydra has changed to the run's folder, and the user has typed them elsewhere."""
-    for key in _PATHS:
+    for key in [key.name for key in KEYS if key.path]:
         path = OmegaConf.select(config, key)
         if isinstance(path, str) and path != "auto":
             OmegaConf.update(config, key, to_absolute_path(os.path.expanduser(path)))

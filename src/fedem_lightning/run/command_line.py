@@ -12,25 +12,18 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.run.failures import user_message
-from fedem_lightning.run.misspelt import meant, no_choice
-from fedem_lightning.run.plain_text import one_line
-from fedem_lightning.run.usage import CONFIG_DIR, choices
+from fedem_lightning.run.misspelt import likely_meant, no_choice
 from fedem_lightning.settings.expected import given as shown
+from fedem_lightning.settings.keys import KEYS
+from fedem_lightning.settings.shipped import CONFIG_DIR, choices
 
 _GRAMMAR = "https://hydra.cc/docs/1.3/advanced/override_grammar/basic"
-_NEEDED = {
-    *("adaptation", "algorithm", "backbone", "callbacks", "dataset", "engine", "logger", "trainer"),
-    *("ckpt_path", "data_dir", "default_lr", "fidelity", "learning_rates", "local_training", "method_settings"),
-    *("mixing_weights", "n_components", "run_dir", "seed"),
-    *("trainer.devices", "trainer.max_epochs", "trainer.precision"),
-}
-"""What the run and the configuration read."""
+_NEEDED = {key.name for key in KEYS if key.needed}
 _LONGEST_KEY = 200
 """Characters: Hydra looks for a file of the key's name, and file systems take up to 255 bytes."""
-_OF_ONE = {"adaptation", "algorithm", "backbone", "dataset", "dataset/augmentation", "engine", "trainer"}
-"""Groups of which a run takes one choice; it may combine several of others, such as logger=[wandb,tensorboard]."""
+_OF_ONE = {key.name for key in KEYS if key.single}
 
 
 def check_command_line(words: list[str], config_dir: Path) -> None:
@@ -75,7 +68,7 @@ def composed(words: list[str]) -> DictConfig:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return compose("config", words)
     except HydraException as error:
-        raise meant(error, words) or error from None
+        raise likely_meant(error, words) or error from None
     except Exception as error:  # such as dataset=null
         raise not_composed(error, words) from error
 

@@ -1,6 +1,11 @@
-"""Code that the commands `python -m fedem_lightning.data` and `.report` share."""
+"""What all commands share: their arguments, one line for a mistake, and an output that may be closed.
+
+A reader that goes away, as in `... | head -1`, does not end a command: it goes on, and prints no more. A disk that is
+full ends it, because what it prints would be lost.
+"""
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -8,11 +13,12 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.startup.closed_output import survive_closed_output
 from fedem_lightning.startup.rank import decide
+
+_STDERR = 2
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,3 +80,36 @@ def printed() -> Iterator[None]:
     finally:
         if sys.stdout is not None:
             sys.stdout.flush()
+
+
+def survive_closed_output() -> None:
+    """From here on stdout and stderr may be closed by whoever reads them, or lose their terminal."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not getattr(sys, f"__{name}__") or not isinstance(stream, io.TextIOWrapper):
+            continue  # there is none, or somebody captures it
+        if isinstance(getattr(stream.buffer, "raw", stream.buffer), _Patient):
+            continue
+        stream.flush()
+        raw = _Patient(stream.fileno(), "wb", closefd=False)
+        buffer: Any = raw if isinstance(stream.buffer, io.FileIO) else io.BufferedWriter(raw)  # raw: of `python -u`
+        kept = {option: getattr(stream, option) for option in ("encoding", "errors", "line_buffering", "write_through")}
+        again = io.TextIOWrapper(buffer, **kept)
+        setattr(sys, name, again)
+        setattr(sys, f"__{name}__", again)
+
+
+class _Patient(io.FileIO):
+    """A file that becomes /dev/null when nobody reads it any more, or when it cannot be written."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            number = self.fileno()
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, number)
+            os.close(nothing)
+            if number != _STDERR and error.errno not in (errno.EPIPE, errno.EIO):
+                raise OSError(error.errno, error.strerror, "stdout") from None  # once; nobody could hear of stderr
+            return memoryview(data).nbytes

@@ -1,8 +1,14 @@
-"""On how many processes a run trains, and what would make it faster."""
+"""The machine of a run: on how many processes it trains, what would make it faster, what results.json says of it."""
 
 import copy
+import platform
+import resource
+import subprocess
+import sys
 import warnings
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +33,14 @@ if TYPE_CHECKING:
 
 LONG_RUN_FLOPS = 3e12
 """A CPU run with more floating-point operations than this uses several processes; a core does some 4e10 a second."""
+
+
+DEPENDS_ON = (
+    *("seed", "federation_digest", "engine.name", "engine.block_size", "engine.processes"),
+    *("environment.fedem_lightning", "environment.torch", "environment.numpy"),
+    *("environment.device", "environment.threads"),
+)
+"""Keys of results.json. Sums in another order may end with other last bits, so the machine and the blocks count."""
 
 
 def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> Any:
@@ -145,3 +159,57 @@ def _print_precision_line(precision: str, long: bool) -> None:
         print("trainer.precision: this CPU has no bfloat16 arithmetic, 32-true is many times faster", flush=True)
     elif precision == "32-true" and has_bfloat16 and long:
         print("this CPU has bfloat16 arithmetic: trainer.precision=bf16-mixed is about twice as fast", flush=True)
+
+
+def reproducibility(device: torch.device) -> dict[str, Any]:
+    """What results.json says: whether the same command gives the same bits where all of `depends_on` are the same.
+
+    A GPU adds in any order unless `trainer.deterministic=true`.
+    """
+    same_bits = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
+    return {"same_bits": same_bits, "depends_on": list(DEPENDS_ON)}
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, device, commit and date of the run."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    packages = ("fedem-lightning", "torch", "pytorch-lightning", "torchmetrics", "numpy")
+    return {
+        **{package.replace("-", "_"): version(package) for package in packages},
+        "python": platform.python_version(),
+        "device": f"{device.type} ({name})",
+        "threads": torch.get_num_threads(),
+        "commit": _commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes that this process has had at a time, on a GPU those of its tensors."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux kibibytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _commit() -> str | None:
+    """The commit of the package's checkout, with "-dirty" if files have changed; None outside a checkout."""
+    folder = Path(__file__).resolve().parents[3]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        # without the lock of the index, which a commit at the same time would find taken
+        command = [
+            "git",
+            "--no-optional-locks",
+            "-C",
+            str(folder),
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=40",
+            "--exclude=*",
+        ]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

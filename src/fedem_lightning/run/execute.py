@@ -1,16 +1,13 @@
 """A run, from a composed configuration to a finished folder."""
 
 import functools
-import logging
 import sys
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytorch_lightning as pl
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -24,28 +21,27 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
-from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, own_backbone
-from fedem_lightning.run.config_history import continued, save_config
+from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, own_backbone, quieten_lightning
 from fedem_lightning.run.devices import asked_processes, pick_accelerator, pick_devices, require_group
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.figures import run_title
-from fedem_lightning.run.gate import check_settings
+from fedem_lightning.run.gate import check_configuration
+from fedem_lightning.run.job_folders import PACKAGE, resume_command, run_command
 from fedem_lightning.run.learning_rates import learning_rates, rate_line, to_tune
-from fedem_lightning.run.lock import only_run_in
 from fedem_lightning.run.loggers import RoundCSVLogger
 from fedem_lightning.run.results import write_run
-from fedem_lightning.run.resuming import PACKAGE, resume_command, run_command
-from fedem_lightning.run.run_folder import (
+from fedem_lightning.run.resuming import (
     check_checkpoint,
     check_not_back,
-    check_run_folder,
+    continued,
     find_checkpoint,
-    finished_results,
-    left_as_it_was,
     rounds_of,
+    save_config,
 )
+from fedem_lightning.run.run_folder import check_run_folder, finished_results, left_as_it_was, only_run_in
 from fedem_lightning.run.stopping import StopSignals
 from fedem_lightning.run.summary import print_summary, privacy_line
+from fedem_lightning.run.trackers.contents import outcome, tracked
 from fedem_lightning.startup.rank import decide, in_another_process
 
 
@@ -78,7 +74,7 @@ def run(
     start, launched_before = time.perf_counter(), launch_settings()
     quieten_lightning()
     choices = {**choices, **own_backbone(config, overrides)}
-    check_settings(config)
+    check_configuration(config)
     size = decide(asked_processes(config))
     resume = functools.partial(resume_command, folder, overrides, flags, module=module)
     with StopSignals(folder, resume) as stop, only_run_in(folder):
@@ -96,7 +92,8 @@ def run(
         if checkpoint is not None:
             check_checkpoint(checkpoint, model, data.federation)
             stop.resumed_rounds = rounds_of(checkpoint)
-        callbacks = build_callbacks(config, folder, run_title({**choices, "seed": config.seed}))
+        title = config.algorithm.get("title")
+        callbacks = build_callbacks(config, folder, run_title({**choices, "seed": config.seed}, title))
         trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))
         require_group(trainer, size)
         clients = data.federation.clients()
@@ -123,22 +120,12 @@ def run(
                 _announce_resumption(checkpoint, stop.resumed_rounds)
             with _ended_together(trainer, loggers, stop, launched_before):
                 if trainer.is_global_zero:
-                    trackers.begin(loggers, trackers.tracked(folder, config, choices, overrides, stop.resumed_rounds))
+                    trackers.begin(loggers, tracked(folder, config, choices, overrides, stop.resumed_rounds))
                 _train_and_test(trainer, model, data, checkpoint, stop)
                 stop.others_may_end()
                 if trainer.is_global_zero:
-                    results = _report(folder, model, data, loggers, names)
+                    results = _report(folder, model, data, loggers, names, title)
         return results
-
-
-def quieten_lightning() -> None:
-    """Switches off Lightning's lines about devices and the like."""
-    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # Lightning 2.6 uses a name that torch 2.15 has renamed
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
-    warnings.filterwarnings("ignore", message="GPU available but not used")  # whoever takes the CPU knows
-    warnings.filterwarnings("ignore", message="The `srun` command is available")  # it was not used for this process
 
 
 def _finished_before(folder: Path, config: DictConfig) -> dict[str, Any] | None:
@@ -245,17 +232,10 @@ def _report(
     data: FederatedDataModule,
     loggers: Sequence[Logger],
     names: dict[str, Any],
+    title: str | None,
 ) -> dict[str, Any]:
-    results, figures = write_run(folder, {**names, "continued": continued(folder)}, model, data.federation)
-    trackers.report(loggers, _outcome(folder, results, model, figures))
+    results, figures = write_run(folder, {**names, "continued": continued(folder)}, model, data.federation, title)
+    trackers.report(loggers, outcome(folder, results, model.clients, figures))
     print_summary(results)
     print(f"results, figures and checkpoints: {folder}")
     return results
-
-
-def _outcome(folder: Path, results: dict[str, Any], model: FederatedAlgorithm, figures: list[Path]) -> trackers.Outcome:
-    curves = folder / "metrics.csv"
-    scores = trackers.best_and_last(pd.read_csv(curves)) if curves.exists() else {}
-    files = [folder / "results.json", folder / "clients.parquet"]
-    numbers = trackers.flat_numbers(results)
-    return trackers.Outcome(results["rounds"], scores, numbers, model.clients, figures, files)

@@ -10,15 +10,15 @@ from pathlib import Path
 from hydra.errors import HydraException, InstantiationException
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from fedem_lightning.errors import UserError
+from fedem_lightning.errors import UserError, one_line
 from fedem_lightning.records.files import replacing
 from fedem_lightning.records.secrets import hide_in_text
-from fedem_lightning.run.plain_text import one_line
+from fedem_lightning.settings.keys import handed_by_run
 from fedem_lightning.startup.rank import in_another_process
 
-LONGEST = 300
+_LONGEST = 300
 """Characters of an error's message that are shown."""
-LONGEST_LINE = 1000
+_LONGEST_LINE = 1000
 """Characters of the line for a mistake of the user's, which may quote what was typed."""
 TRACE = "error.txt"
 _MADE = re.compile(r"Error in call to target '(?P<target>[^']+)'.*^full_key: (?P<key>\S+)", re.DOTALL | re.MULTILINE)
@@ -32,8 +32,8 @@ class Unexpected(Exception):
 def user_message(error: BaseException) -> str | None:
     """One line for a mistake of the user's; None if the error is not one."""
     line = _line_for(error)
-    half = LONGEST_LINE // 2
-    return line if line is None or len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}"
+    half = _LONGEST_LINE // 2
+    return line if line is None or len(line) <= _LONGEST_LINE else f"{line[:half]} ... {line[-half:]}"
 
 
 def _line_for(error: BaseException) -> str | None:
@@ -61,7 +61,7 @@ def _of_the_system(error: OSError) -> str:
     """What the system refuses: a name that is too long, a file that may not be read, a full disk."""
     if error.filename is None:
         return one_line(error)
-    return f"{one_line(error.filename)[:LONGEST]}: the system refuses it ({error.strerror or type(error).__name__})"
+    return f"{one_line(error.filename)[:_LONGEST]}: the system refuses it ({error.strerror or type(error).__name__})"
 
 
 def _of_a_key(error: InterpolationResolutionError) -> str:
@@ -76,10 +76,9 @@ def _with_keys(message: str, around: BaseException) -> str:
     made = _MADE.match(str(around)) if isinstance(around, InstantiationException) else None
     if made is None:
         return message
-    from fedem_lightning.run.misspelt import BY_THE_RUN  # imports this module
     from fedem_lightning.settings.check import parameters  # slow, and loaded by whoever makes anything
 
-    known = parameters(pkgutil.resolve_name(made["target"])).known.keys() - BY_THE_RUN.get(made["key"], ())
+    known = parameters(pkgutil.resolve_name(made["target"])).known.keys() - handed_by_run(made["key"])
     names = "|".join(known)
     return re.sub(rf"^(?:{names})(?=[:.,=])|(?<=[ (])(?:{names})(?==)", rf"{made['key']}.\g<0>", message)
 
@@ -97,7 +96,7 @@ def unexpected(error: BaseException, folder: Path | None = None) -> Unexpected:
     cause = error
     while isinstance(cause, InstantiationException) and cause.__cause__ is not None:
         cause = cause.__cause__
-    said = f"{type(cause).__name__}: {one_line(cause)[:LONGEST]}".removesuffix(": ")
+    said = f"{type(cause).__name__}: {one_line(cause)[:_LONGEST]}".removesuffix(": ")
     trace = "".join(traceback.format_exception(error))
     begun = folder is not None and (folder / ".hydra").is_dir()
     places = [folder / (f"error-{os.getpid()}.txt" if in_another_process() else TRACE)] if folder and begun else []

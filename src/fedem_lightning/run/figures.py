@@ -1,4 +1,4 @@
-"""Figures of a run, as PNG."""
+"""Figures of a run, as PNG; colours and texts as all figures have them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,12 +9,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedem_lightning.errors import one_line
 from fedem_lightning.records.files import replacing
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.run.method_names import title as title_of
-from fedem_lightning.run.palette import MARKERS, PALETTE
-from fedem_lightning.run.plain_text import plain
+from fedem_lightning.settings.shipped import method_title
 
+PALETTE = ("#d55e00", "#0072b2", "#7f7f7f", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255")
+"""Okabe and Ito's colours (Color Universal Design, 2008), without black and yellow; grey; and a wine red of Tol's."""
+MARKERS = "os^Dv<>P"
+"""Markers of Matplotlib; with the colours they repeat after the eighth."""
 SPLIT_STYLES = {"train": ("tab:gray", "--"), "val": ("tab:blue", "-"), "test": ("tab:orange", "-")}
 GROUPS_SHOWN = 20
 """Largest number of groups for which lines between them and a legend are drawn."""
@@ -25,6 +28,7 @@ def draw_figures(
     results: dict[str, Any],
     clients: pd.DataFrame,
     artifacts: Mapping[str, Mapping[str, np.ndarray]],
+    method: str | None = None,
 ) -> list[Path]:
     """Draws the figures for which the run has data: scores, mixture weights, collaboration weights.
 
@@ -33,13 +37,14 @@ def draw_figures(
         results: results of the run, see docs/results.md.
         clients: the clients' table.
         artifacts: arrays by file and name; "coefficients" is drawn.
+        method: the configuration's title of it.
 
     Returns:
         Paths of the files.
 
     """
     measure, factor, unit = headline(results["train"])
-    title = run_title(results)
+    title = run_title(results, method)
     figures = {
         f"{measure}_by_round": _by_round(folder / "metrics.csv", results, measure, factor, unit),
         "mixture_weights": _mixture_weights(clients),
@@ -57,9 +62,22 @@ def draw_figures(
     return paths
 
 
-def run_title(names: Mapping[str, Any]) -> str:
-    """The title of a run's figures, from its algorithm, dataset and seed."""
-    return plain(f"{title_of(names['algorithm'])} on {names['dataset']}, seed {names['seed']}")
+def drawn_text(text: Any, limit: int = 80) -> str:
+    """A text on one line that Matplotlib draws as it is.
+
+    Args:
+        text: any text; Matplotlib would read what stands between two dollar signs as a formula.
+        limit: the most characters that are kept; an ellipsis stands for the others.
+
+    """
+    line = one_line(text)
+    shown = line if len(line) <= limit else line[: limit - 1] + "…"
+    return shown.replace("$", r"\$")
+
+
+def run_title(names: Mapping[str, Any], method: str | None = None) -> str:
+    """The title of a run's figures: the method, by its name or the configuration's title of it, the data and seed."""
+    return drawn_text(f"{method_title(names['algorithm'], method)} on {names['dataset']}, seed {names['seed']}")
 
 
 def draw_rounds(folder: Path, title: str) -> None:

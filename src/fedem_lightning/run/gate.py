@@ -1,74 +1,36 @@
 """The gate: a composed configuration is checked before anything is built, loaded or written.
 
 What a setting may be is said by the annotations of the constructor that takes it, a user's own class included. The
-settings that the run itself reads are in `OWN`.
+keys that the run itself reads are in `settings/keys.py`.
 """
 
 import functools
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig, OmegaConf
-from pytorch_lightning.loggers import Logger
 
-from fedem_lightning.adaptation import Adaptation
-from fedem_lightning.aggregation import Aggregation
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import TRAINER
-from fedem_lightning.compression import Compression
-from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.engine import AutoEngine, Engine
-from fedem_lightning.errors import UserError, require
-from fedem_lightning.faults import Faults
+from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.local_solver import ClientSGD
-from fedem_lightning.network import Network
-from fedem_lightning.run.misspelt import BY_THE_RUN, check_names
-from fedem_lightning.run.plain_text import one_line
-from fedem_lightning.run.usage import CONFIG_DIR, choices
+from fedem_lightning.run.misspelt import check_added_names
 from fedem_lightning.settings.check import Parameters, Setting, parameters
 from fedem_lightning.settings.expected import given, takes_objects
-from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed
-from fedem_lightning.topology import Weights
+from fedem_lightning.settings.keys import BY_NAME, KEYS, Key, handed_by_run
+from fedem_lightning.settings.ranges import Positive
+from fedem_lightning.settings.shipped import CONFIG_DIR, choices
 
-OWN = {
-    "fidelity": Literal["paper", "reference"],
-    "seed": Seed,
-    "data_dir": str,
-    "run_dir": str | float | None,  # Hydra reads a folder called 3 as a number
-    "ckpt_path": str | None,
-    "mixing_weights": Weights,
-    "n_components": PositiveInt | None,
-    "learning_rates": Mapping[str, Any],
-    "default_lr": Positive,
-    "chosen_for": Mapping[str, Mapping[str, Mapping[str, Any]]] | None,
-    "local_training": Mapping[str, Any],
-    "method_settings": Mapping[str, Mapping[str, Any]],
-}
-NEEDED: dict[str, tuple[type, ...]] = {
-    "algorithm": (FederatedAlgorithm,),
-    "dataset": (FederatedDataModule,),
-    "backbone": (torch.nn.Module,),
-    "engine": (Engine, AutoEngine),
-    "trainer": (pl.Trainer,),
-}
-"""Groups of which one choice is taken, and what it makes."""
-OPTIONAL: dict[str, tuple[type, ...]] = {
-    "adaptation": (Adaptation,),
-    "faults": (Faults,),
-    "aggregation": (Aggregation,),
-    "compression": (Compression,),
-}
-NAMED: dict[str, tuple[type, ...]] = {"callbacks": (pl.Callback,), "logger": (Logger,), "network": (Network,)}
-"""Groups that hold several parts by name, or none."""
+_OWN, _NEEDED = ([key for key in KEYS if key.kind == kind] for kind in ("own", "one"))
 FLAGS = {"_partial_": bool, "_recursive_": bool, "_convert_": Literal["none", "partial", "object", "all"]}
 """What Hydra reads beside a target."""
 
 
-def check_settings(config: DictConfig) -> None:
+def check_configuration(config: DictConfig) -> None:
     """Checks what the run reads, and the arguments of everything that it will build.
 
     Raises:
@@ -76,30 +38,43 @@ def check_settings(config: DictConfig) -> None:
 
     """
     _check_own(config)
-    for group in (*NEEDED, *(str(key) for key in config if key not in NEEDED and key not in OWN)):
+    needed, own = ([key.name for key in keys] for keys in (_NEEDED, _OWN))
+    for group in (*needed, *(str(key) for key in config if key not in (*needed, *own))):
         check_group(group, _value(config, group))
 
 
 def check_group(group: str, value: Any) -> None:
-    """Checks what a configuration has under one of its keys, without interpolations; see `check_settings`."""
+    """Checks what a configuration has under one of its keys, without interpolations; see `check_configuration`."""
     if group == "aggregation" and isinstance(value, dict):
         value = {"_target_": "fedem_lightning.Mean"} | value
-    if group in NAMED:
+    kind = BY_NAME[group].kind if group in BY_NAME else "part"
+    if kind == "named":
         _require_keys(group, value or {})
         for name, part in (value or {}).items():
             if part is not None:
                 _require_keys(f"{group}.{name}", part)
-                _check_made(f"{group}.{name}", part, NAMED[group])
-    elif group in NEEDED or (group in OPTIONAL and value):
+                _check_made(f"{group}.{name}", part, _made_by(group))
+    elif kind == "one" or (kind == "optional" and value):
         _require_keys(group, value)
-        _check_made(group, value, (NEEDED | OPTIONAL)[group])
+        _check_made(group, value, _made_by(group))
     else:
         _check_within(group, value)
 
 
+def _made_by(group: str) -> tuple[type, ...]:
+    """The classes that a group's choices make."""
+    return tuple(pkgutil.resolve_name(path) for path in BY_NAME[group].takes)
+
+
+def _setting(key: Key) -> Setting:
+    """What a value may be."""
+    hint = pkgutil.resolve_name(key.takes) if isinstance(key.takes, str) else key.takes
+    return Setting(hint | None if key.null else hint)
+
+
 def _check_own(config: DictConfig) -> None:
-    for key, hint in OWN.items():
-        Setting(hint).check(key, _value(config, key))
+    for own in _OWN:
+        _setting(own).check(own.name, _value(config, own.name))
     known = parameters(FederatedAlgorithm).known | parameters(ClientSGD).known
     for name, value in _value(config, "local_training").items():
         if name in known:
@@ -111,7 +86,7 @@ def _check_own(config: DictConfig) -> None:
         for name, rate in part.items():
             if rate is not None:
                 Setting(Positive).check(f"{key}.{name}", rate)
-    check_names(config, "learning_rates")
+    check_added_names(config, "learning_rates")
 
 
 def _value(config: DictConfig, key: str) -> Any:
@@ -122,7 +97,8 @@ def _value(config: DictConfig, key: str) -> Any:
 
 def _require_keys(key: str, value: Any) -> None:
     """Raises UserError unless a group, or a part of one, has keys."""
-    if isinstance(value, dict) and (value or key in NAMED):
+    named = key in BY_NAME and BY_NAME[key].kind == "named"
+    if isinstance(value, dict) and (value or named):
         return
     offered = choices(CONFIG_DIR).get(key, [])
     what = f"one of {', '.join(offered)}" if offered else "keys with a _target_, or null"
@@ -143,7 +119,7 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
     """Checks the arguments of a target."""
     target = _target(key, part["_target_"])
     takes = _takes(target)
-    handed = BY_THE_RUN.get(key, ())
+    handed = handed_by_run(key)
     for name, value in part.items():
         path = f"{key}.{name}"
         require(isinstance(name, str), f"{path}: expected the name of an argument")
@@ -151,6 +127,8 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
             Setting(FLAGS[name]).check(path, value)
         elif name.startswith("_") or name in handed or (key == "backbone" and value is None):
             continue  # a null of the backbone's is for the data to say
+        elif path in BY_NAME and BY_NAME[path].effect == "words":
+            _setting(BY_NAME[path]).check(path, value)
         elif name in takes.known:
             _check_argument(path, value, takes.known[name])
         else:

@@ -153,7 +153,7 @@ def tensorboard_logger(save_dir: str | Path, **options: Any) -> Logger:
 
     """
     _need("tensorboard", "tensorboard")
-    from fedem_lightning.run.trackers.tensorboard_runs import TensorBoardRounds
+    from fedem_lightning.run.trackers.mlflow_and_tensorboard import TensorBoardRounds
 
     return TensorBoardRounds(str(save_dir), **options)
 
@@ -183,7 +183,7 @@ def mlflow_logger(
     _need("mlflow", "mlflow")
     import mlflow
 
-    from fedem_lightning.run.trackers.mlflow_runs import MlflowRounds
+    from fedem_lightning.run.trackers.mlflow_and_tensorboard import MlflowRounds
 
     options |= {"experiment_name": experiment_name, "run_name": run_name, "log_model": log_model}
     uri = tracking_uri or mlflow.get_tracking_uri()

@@ -16,20 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.run.usage import CONFIG_DIR, choices
+from fedem_lightning.settings.keys import BY_NAME, handed_by_run
+from fedem_lightning.settings.shipped import CONFIG_DIR, choices
 
 _UNKNOWN = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")  # in Hydra's messages
-BY_THE_RUN = {
-    "algorithm": (
-        *("backbone", "n_clients", "adaptation", "engine", "networks", "aggregation", "compression", "faults"),
-        "seed",
-    ),
-    "trainer": ("callbacks", "logger", "plugins", "default_root_dir"),
-}
-"""What a run itself hands to a target: a configuration cannot set it."""
 
 
-def meant(
+def likely_meant(
     error: HydraException, overrides: list[str], config_dir: Path | None = None, config_name: str = "config"
 ) -> UserError | None:
     """What the user probably wanted; None if the error is not about a name.
@@ -79,8 +72,10 @@ def check_added(config: DictConfig, overrides: list[str]) -> None:
         if not added or not isinstance(node, DictConfig) or name not in node or name.startswith("_"):
             continue  # the last two: a group, or a target of the user's own
         others = [key for key in _keys(OmegaConf.to_container(config)) if key != override.key_or_group]
+        if override.key_or_group in BY_NAME:
+            continue
         if "_target_" in node:
-            wrong = name in BY_THE_RUN.get(parent, ()) or _takes(node._target_, name) is False
+            wrong = name in handed_by_run(parent) or _takes(node._target_, name) is False
         elif parent:  # who reads the keys of other parts is not known
             siblings = [key.rpartition(".")[2] for key in others if key.rpartition(".")[0] == parent]
             wrong = parent == "local_training" and bool(difflib.get_close_matches(name, siblings, cutoff=0.8))
@@ -90,7 +85,7 @@ def check_added(config: DictConfig, overrides: list[str]) -> None:
             raise UserError(_no_key(override.key_or_group, None, config, others))
 
 
-def check_names(config: DictConfig, part: str) -> None:
+def check_added_names(config: DictConfig, part: str) -> None:
     """Looks for misspelt names in a part of the configuration whose keys anybody may add to.
 
     Raises:
@@ -146,7 +141,7 @@ def _no_key(key: str, given: Override | None, config: DictConfig, keys: list[str
     """One line on a key that does not exist; `given` is the override, where a `+` may be all that it lacks."""
     parent, _, name = key.rpartition(".")
     target, takes = None, None
-    if given is not None and not given.is_delete() and name not in BY_THE_RUN.get(parent, ()):
+    if given is not None and not given.is_delete() and name not in handed_by_run(parent):
         node = OmegaConf.select(config, parent) if parent else None
         target = node.get("_target_") if isinstance(node, DictConfig) else None
         takes = _takes(target, name) if target else None
@@ -159,7 +154,7 @@ def _no_key(key: str, given: Override | None, config: DictConfig, keys: list[str
     if key in keys:
         return f"{key}: it is null already, which Hydra cannot remove; leave ~{key} out"
     keys = [k for k in keys if k.startswith("hydra") == key.startswith("hydra")]
-    near = nearest(key, keys + [f"+{g}" for g in choices(CONFIG_DIR) if g not in keys and "/" not in g])
+    near = nearest_keys(key, keys + [f"+{g}" for g in choices(CONFIG_DIR) if g not in keys and "/" not in g])
     hint = f"did you mean {' or '.join(near)}?" if near else "--cfg job shows those there are"
     if given is not None and target and takes is None and not near:
         hint = f"if {short} takes it, add it with +{given.input_line}"
@@ -168,8 +163,11 @@ def _no_key(key: str, given: Override | None, config: DictConfig, keys: list[str
 
 def _refusal(config: DictConfig, key: str, given: Override) -> str | None:
     """What the run would say of a key that is to be added, so that nobody is advised what is then refused."""
-    from fedem_lightning.run.building import build_callbacks, build_trainer  # Lightning is loaded when this is needed
-    from fedem_lightning.run.execute import quieten_lightning
+    from fedem_lightning.run.building import (  # Lightning is loaded when this is needed
+        build_callbacks,
+        build_trainer,
+        quieten_lightning,
+    )
     from fedem_lightning.run.failures import user_message
     from fedem_lightning.run.gate import check_group
 
@@ -185,7 +183,7 @@ def _refusal(config: DictConfig, key: str, given: Override) -> str | None:
     return None
 
 
-def nearest(key: str, keys: list[str]) -> list[str]:
+def nearest_keys(key: str, keys: list[str]) -> list[str]:
     """The keys that `key` may have meant, three at most: of the same name elsewhere, else the one spelt most alike."""
     by_name = [(k.rpartition(".")[2], k) for k in keys if not k.rpartition(".")[2].startswith("_")]
     parent, _, name = key.rpartition(".")

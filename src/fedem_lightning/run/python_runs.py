@@ -16,8 +16,8 @@ from fedem_lightning.records.files import write_atomically
 from fedem_lightning.records.recipes import plain
 from fedem_lightning.run.metrics_file import MetricsFile
 from fedem_lightning.run.results import write_run
-from fedem_lightning.run.usage import CONFIG_DIR
 from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.shipped import CONFIG_DIR
 
 
 def save_run(

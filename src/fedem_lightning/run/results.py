@@ -2,20 +2,13 @@
 
 import json
 import math
-import platform
-import resource
-import subprocess
-import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.backbones import Linear
@@ -27,8 +20,8 @@ from fedem_lightning.evaluation.components import agreement, component_health, g
 from fedem_lightning.evaluation.scores import shares_models
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
+from fedem_lightning.run.devices import environment, peak_memory, reproducibility
 from fedem_lightning.run.figures import draw_figures
-from fedem_lightning.run.reproducibility import reproducibility
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
 """Arrays by file and name, see `FederatedAlgorithm.artifacts`."""
@@ -79,7 +72,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
             "reason": algorithm.local.engine.reason,
             "processes": algorithm.trainer.world_size,
         },
-        "peak_memory_bytes": _peak_memory(algorithm.device),
+        "peak_memory_bytes": peak_memory(algorithm.device),
         "environment": environment(algorithm.device),
         "reproducibility": reproducibility(algorithm.device),
     }
@@ -151,52 +144,12 @@ def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str,
     }
 
 
-def _peak_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux kibibytes
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """Versions, device, commit and date of the run."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    packages = ("fedem-lightning", "torch", "pytorch-lightning", "torchmetrics", "numpy")
-    return {
-        **{package.replace("-", "_"): version(package) for package in packages},
-        "python": platform.python_version(),
-        "device": f"{device.type} ({name})",
-        "threads": torch.get_num_threads(),
-        "commit": _commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _commit() -> str | None:
-    """The commit of the package's checkout, with "-dirty" if files have changed; None outside a checkout."""
-    folder = Path(__file__).resolve().parents[3]
-    if not (folder / ".git").exists():
-        return None
-    try:
-        # without the lock of the index, which a commit at the same time would find taken
-        command = [
-            "git",
-            "--no-optional-locks",
-            "-C",
-            str(folder),
-            "describe",
-            "--always",
-            "--dirty",
-            "--abbrev=40",
-            "--exclude=*",
-        ]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
 def write_run(
-    folder: Path, names: Mapping[str, Any], algorithm: FederatedAlgorithm, federation: Federation
+    folder: Path,
+    names: Mapping[str, Any],
+    algorithm: FederatedAlgorithm,
+    federation: Federation,
+    method: str | None = None,
 ) -> tuple[dict[str, Any], list[Path]]:
     """Writes the figures, arrays, clients.parquet and, last, results.json of a run that was tested.
 
@@ -205,6 +158,7 @@ def write_run(
         names: what results.json says of the configuration.
         algorithm: after Trainer.test.
         federation: the data.
+        method: the configuration's title of it.
 
     Returns:
         The content of results.json, and the figures.
@@ -214,7 +168,7 @@ def write_run(
     artifacts = algorithm.artifacts(federation)
     if algorithm.test_samples is not None:
         artifacts["test_samples"] = algorithm.test_samples.arrays()
-    figures = draw_figures(folder, results, algorithm.clients, artifacts)
+    figures = draw_figures(folder, results, algorithm.clients, artifacts, method)
     results["seconds"]["total"] = algorithm.statistics.total_seconds()
     save_results(folder, results, algorithm.clients, artifacts)
     return results, figures

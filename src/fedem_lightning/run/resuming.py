@@ -1,77 +1,223 @@
-"""The commands that continue a run and a sweep, to be copied into a shell."""
+"""What a run goes on from: its newest checkpoint, and the configurations that it has had.
 
-import os
-import shlex
-import shutil
-import sys
-from collections.abc import Sequence
+`.hydra/config.yaml` is the present configuration, and those before a change are kept beside it:
+`.hydra/config.until-round-NNNNNN.yaml` governed the rounds up to that one; so for the overrides and results.json.
+"""
+
+import re
 from pathlib import Path
+from typing import Any
 
-from hydra._internal.utils import get_args_parser
-from hydra.core.override_parser.types import Quote, QuotedString
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.records.secrets import hide_in_overrides
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.checkpoints import check_tensors, read_checkpoint, recipe_of, say_if_unverified
+from fedem_lightning.algorithms.recipe_differences import differences_line, recipe_differences
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.records.configs import flatten, read_yaml, resolved, with_data_dir
+from fedem_lightning.records.files import write_atomically
+from fedem_lightning.records.secrets import hide_in_overrides, hide_in_tree
+from fedem_lightning.settings.keys import KEYS
 
-PACKAGE = "fedem_lightning"
-_sweep: str | None = None  # the command that continues the sweep of this process
+_KEPT = re.compile(r"config\.until-round-(\d+)\.yaml")
+_UNTOLD = {key.name for key in KEYS if key.finds_run or key.effect == "words"}
+"""Keys that say how a command found the run, or what readers call its method."""
 
 
-def resume_command(
-    folder: Path, overrides: Sequence[str], flags: Sequence[str] = (), own: bool = True, module: str = PACKAGE
-) -> str:
-    """What continues the run in `folder`, quoted for Hydra and for a shell.
+def read_own_config(folder: Path) -> dict[str, Any] | None:
+    """The configuration of the run in `folder`, as it is written; None if there is none.
+
+    Raises:
+        UserError: it is unreadable.
+
+    """
+    path = folder / ".hydra" / "config.yaml"
+    return _read(path) if path.exists() else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_yaml(path)
+    except UserError as error:
+        raise UserError(f"{path} is {error}; put back what the run wrote, or train in another run_dir") from error
+
+
+def save_config(folder: Path, config: DictConfig, overrides: list[str], rounds: int = 0) -> None:
+    """Writes .hydra/config.yaml and .hydra/overrides.yaml, unless they say the same already.
 
     Args:
         folder: of the run.
-        overrides: what the run was started with; of a sweep, what this job was.
-        flags: of Hydra, such as --config-dir, or of `module`.
-        own: whether to continue from the run's own checkpoints; else from where it began.
-        module: that runs it.
-
-    """
-    replaced = ("run_dir", "ckpt_path") if own else ("run_dir",)
-    kept = [override for override in hide_in_overrides(overrides) if override.lstrip("+").split("=")[0] not in replaced]
-    begun_elsewhere = any(override.lstrip("+").startswith("ckpt_path=") for override in kept)
-    checkpoint = [] if begun_elsewhere else ["ckpt_path=auto"]
-    run_dir = "run_dir=" + QuotedString(str(folder), Quote.double).with_quotes()
-    return shlex.join([_python(), "-m", module, *flags, *kept, *checkpoint, run_dir])
-
-
-def run_command(overrides: Sequence[str], flags: Sequence[str] = (), module: str = PACKAGE) -> str:
-    """The command line of a run, quoted for a shell; of a job of a sweep, the one that makes this job alone.
-
-    Args:
+        config: the composed configuration.
         overrides: as the user typed them.
-        flags, module: see `resume_command`.
+        rounds: that the run has behind it. Results of that time are kept like a changed configuration.
+
+    Raises:
+        UserError: the earlier configuration is unreadable, or the system refuses to write.
 
     """
-    return shlex.join(["python", "-m", module, *flags, *hide_in_overrides(overrides)])
+    earlier = read_own_config(folder)
+    results = folder / "results.json"
+    if results.exists():
+        write_atomically(_kept(folder, "results.json", rounds), results.read_bytes())
+        results.unlink()
+    tree = tree_of(config)
+    if earlier is not None and not _changed(earlier, tree):
+        return
+    contents = {  # the configuration last: if it is there, the overrides are
+        "overrides.yaml": OmegaConf.create(hide_in_overrides(overrides)),
+        "config.yaml": OmegaConf.create(hide_in_tree(tree)),
+    }
+    for name, content in contents.items():
+        path, kept = folder / ".hydra" / name, _kept(folder, name, rounds)
+        begun = earlier is not None and path.exists()  # else the command that wrote it was killed before it began
+        if begun and not kept.exists():  # else the configuration between them has led to no checkpoint
+            write_atomically(kept, path.read_bytes())
+        write_atomically(path, OmegaConf.to_yaml(content).encode())
 
 
-def begin_sweep(folder: Path, words: Sequence[str]) -> None:
-    """Notes what continues the sweep that begins in `folder` by these words of the command line.
+def continued(folder: Path) -> list[dict[str, Any]]:
+    """After which rounds the run in `folder` went on with a changed configuration, and the keys that changed then."""
+    places = {int(m[1]): path for path in (folder / ".hydra").glob("*") if (m := _KEPT.fullmatch(path.name))}
+    configs = [*(_read(places[rounds]) for rounds in sorted(places)), read_own_config(folder)]
+    pairs = zip(sorted(places), configs, configs[1:], strict=False)
+    found = [(rounds, _changed(before, after)) for rounds, before, after in pairs if before and after]
+    return [{"round": rounds, "changed": keys} for rounds, keys in found if keys]
 
-    Finished jobs stay as they are. A sweep that was given a checkpoint keeps it, for the jobs that have not begun.
+
+def tree_of(config: DictConfig) -> dict[str, Any]:
+    """A composed configuration as it is written."""
+    tree: dict[str, Any] = OmegaConf.to_container(config, resolve=False)  # type: ignore[assignment]
+    return tree
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The keys in which two configurations differ once they are resolved, with both values, in alphabetical order."""
+    a, b = (flatten(hide_in_tree(resolved(with_data_dir(tree)))) for tree in (before, now))
+    return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    return [key for key in differences(before, after) if key not in _UNTOLD]
+
+
+def _kept(folder: Path, name: str, rounds: int) -> Path:
+    stem, ending = name.split(".")
+    return folder / ".hydra" / f"{stem}.until-round-{rounds:06d}.{ending}"
+
+
+def check_not_back(folder: Path, checkpoint: Path | None, config: DictConfig) -> None:
+    """Refuses to go back: the files of later rounds would belong to another run.
+
+    Raises:
+        UserError: the run in `folder` has a checkpoint of more rounds than `checkpoint`, or than planned.
+
     """
-    global _sweep
-    overrides = get_args_parser().parse_known_args(list(words))[0].overrides
-    options = [word for word in words if word not in overrides]  # before: Hydra reads overrides in one piece
-    _sweep = resume_command(folder.absolute(), overrides, options, own=False)
+    newest = checkpoint if checkpoint is None or config.ckpt_path == "auto" else newest_checkpoint(folder)
+    if checkpoint is None or newest is None:
+        return
+    planned = config.trainer.max_epochs
+    begin, done = rounds_of(checkpoint), rounds_of(newest)
+    require(
+        begin >= done,
+        f"ckpt_path: {checkpoint} is of round {begin}, and the run in {folder} has gone on to round {done}; continue "
+        "with ckpt_path=auto, or choose another run_dir",
+    )
+    require(
+        planned >= done,
+        f"trainer.max_epochs: the run in {folder} has gone on to round {done}, got {planned}; expected at least "
+        f"{done}, or another run_dir",
+    )
 
 
-def leave_sweep() -> None:
-    """A single run follows."""
-    global _sweep
-    _sweep = None
+def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
+    """The file to resume from: `ckpt_path` itself, or for "auto" the intact one with the most rounds in `folder`.
+
+    Raises:
+        UserError: the given file is missing or unreadable.
+
+    """
+    if ckpt_path is None:
+        return None
+    if ckpt_path != "auto":
+        require(Path(ckpt_path).is_file(), f"ckpt_path: no file {ckpt_path}")
+        read_checkpoint(Path(ckpt_path))
+        say_if_unverified(Path(ckpt_path))
+        return Path(ckpt_path)
+    newest = newest_checkpoint(folder)
+    if newest is not None:
+        say_if_unverified(newest)
+    else:
+        rank_zero_only(print)(
+            f"ckpt_path=auto: no checkpoint in {folder / 'checkpoints'}, the run starts from the beginning"
+        )
+    return newest
 
 
-def sweep_command() -> str | None:
-    """What continues the sweep; None if this process has begun none."""
-    return _sweep
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The intact checkpoint of a run with the most rounds, whatever its file's name; None: there is none.
+
+    A file that is not intact is named in a line.
+    """
+    rounds: dict[Path, int] = {}
+    for path in sorted((folder / "checkpoints").glob("*.ckpt")):
+        try:
+            rounds[path] = rounds_of(path)
+        except UserError as error:
+            rank_zero_only(print)(f"skipped: {error}")
+    return max(rounds, key=lambda path: (rounds[path], path.name)) if rounds else None
 
 
-def _python() -> str:
-    """`python` where a shell finds this one by that name, else its path."""
-    found = shutil.which("python")
-    same = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
-    return "python" if same else sys.executable
+def rounds_of(path: Path) -> int:
+    """Rounds that a checkpoint has behind it.
+
+    Raises:
+        UserError: the file is not an intact checkpoint of this package.
+
+    """
+    return len(read_checkpoint(path)["statistics"].get("round_seconds", ()))
+
+
+def check_checkpoint(path: Path, model: FederatedAlgorithm, federation: Federation) -> None:
+    """Refuses a checkpoint of another experiment: what would follow is not the run that its configuration says.
+
+    Raises:
+        UserError: its tensors, its server optimizer or its settings are not those of `model`, or it was trained on
+            another federation. `NOT_TRAINED` may differ.
+
+    """
+    checkpoint = read_checkpoint(path)
+    check_tensors(checkpoint, model, str(path))
+    require(
+        checkpoint["federation"] is None or federation.has_digest(checkpoint["federation"]),
+        f"ckpt_path: {path} was trained on another federation (other x or labels, partition, split or seed)",
+    )
+    _check_optimizer(path, checkpoint, model)
+    differing = recipe_differences(dict(checkpoint.get("recipe") or {}), recipe_of(model))
+    require(
+        not differing,
+        f"ckpt_path: {path} is of another experiment: {differences_line(differing)}; go on with its settings",
+    )
+
+
+def _check_optimizer(path: Path, checkpoint: dict[str, Any], model: FederatedAlgorithm) -> None:
+    """Lightning would put the options of the checkpoint in place of this run's, or fail in the first round."""
+    groups = [_options(state["param_groups"]) for state in checkpoint.get("optimizer_states") or ()]
+    mine = [_options(model.configure_optimizers().state_dict()["param_groups"])]
+    for before, now in zip(groups, mine, strict=False):
+        for key in sorted(before.keys() | now.keys()):
+            require(
+                before.get(key) == now.get(key),
+                f"ckpt_path: {path} was written with another server optimizer: {key} was {before.get(key)}, "
+                f"now it is {now.get(key)}",
+            )
+
+
+def _options(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """Options of an optimiser by name, and how many tensors each of its groups has."""
+    return {
+        f"{name} of group {i}" if i else name: len(value) if name == "params" else value
+        for i, group in enumerate(groups)
+        for name, value in group.items()
+    }

@@ -1,26 +1,26 @@
-"""A run's folder: never written over, and continued only by the run it belongs to."""
+"""A run's folder: never written over, continued only by the run it belongs to, and one run at a time in it."""
 
+import fcntl
 import json
 import os
+import re
 import shutil
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
-from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.checkpoints import check_tensors, read_checkpoint, recipe_of, say_if_unverified
-from fedem_lightning.algorithms.recipe_differences import differences_line, recipe_differences
-from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.configs import read_yaml, resolved
-from fedem_lightning.records.files import regular
-from fedem_lightning.run.config_history import continued, differences, read_own_config, tree_of
+from fedem_lightning.records.files import regular, writing
 from fedem_lightning.run.failures import user_message
+from fedem_lightning.run.resuming import continued, differences, read_own_config, tree_of
+from fedem_lightning.settings.keys import KEYS
 from fedem_lightning.startup.rank import in_another_process
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")
@@ -29,11 +29,10 @@ DRAWN_OR_KEPT = (".png", ".npz")
 """Endings of a run's other files; their names depend on the method."""
 IN_FOLDERS = {".hydra": (".yaml", ".json"), "checkpoints": (".ckpt",)}
 """Endings of the files in a run's own folders."""
-FREE_ON_RESUME = (
-    *("ckpt_path", "run_dir", "trainer", "logger", "callbacks"),
-    *("chosen_for", "default_lr", "learning_rates", "method_settings", "n_components"),
-)
-"""Parts of the configuration that a resumed run may change; what the last five set is compared in `algorithm`."""
+_MAY_CHANGE = {key.name for key in KEYS if key.may_change}
+"""Parts of the configuration that a resumed run may change; what some of them set is compared in `algorithm`."""
+LOCK = ".fedem_lightning.lock"
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\..+\.ckpt\.tmp|\.clients\.parquet\.tmp")  # the last two: of older versions
 
 
 def check_run_folder(folder: Path, config: DictConfig) -> None:
@@ -62,7 +61,7 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
     earlier = read_own_config(folder)
     continued(folder)  # reads the configurations before that one, too, which results.json will need
     for key, (before, now) in ({} if earlier is None else differences(earlier, tree_of(config))).items():
-        if key.split(".")[0] not in FREE_ON_RESUME and not _same_path(before, now):
+        if not {key, key.split(".")[0]} & _MAY_CHANGE and not _same_path(before, now):
             raise UserError(
                 f"{key}: the run in {folder} had {before}, now it is {now}; resume with the same "
                 "configuration, or choose another run_dir"
@@ -121,78 +120,6 @@ def check_kinds(folder: Path) -> None:
             require(fits, f"run_dir: {path} is {what}, but a run writes a file of that name; {away}")
 
 
-def check_not_back(folder: Path, checkpoint: Path | None, config: DictConfig) -> None:
-    """Refuses to go back: the files of later rounds would belong to another run.
-
-    Raises:
-        UserError: the run in `folder` has a checkpoint of more rounds than `checkpoint`, or than planned.
-
-    """
-    newest = checkpoint if checkpoint is None or config.ckpt_path == "auto" else newest_checkpoint(folder)
-    if checkpoint is None or newest is None:
-        return
-    planned = config.trainer.max_epochs
-    begin, done = rounds_of(checkpoint), rounds_of(newest)
-    require(
-        begin >= done,
-        f"ckpt_path: {checkpoint} is of round {begin}, and the run in {folder} has gone on to round {done}; continue "
-        "with ckpt_path=auto, or choose another run_dir",
-    )
-    require(
-        planned >= done,
-        f"trainer.max_epochs: the run in {folder} has gone on to round {done}, got {planned}; expected at least "
-        f"{done}, or another run_dir",
-    )
-
-
-def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
-    """The file to resume from: `ckpt_path` itself, or for "auto" the intact one with the most rounds in `folder`.
-
-    Raises:
-        UserError: the given file is missing or unreadable.
-
-    """
-    if ckpt_path is None:
-        return None
-    if ckpt_path != "auto":
-        require(Path(ckpt_path).is_file(), f"ckpt_path: no file {ckpt_path}")
-        read_checkpoint(Path(ckpt_path))
-        say_if_unverified(Path(ckpt_path))
-        return Path(ckpt_path)
-    newest = newest_checkpoint(folder)
-    if newest is not None:
-        say_if_unverified(newest)
-    else:
-        rank_zero_only(print)(
-            f"ckpt_path=auto: no checkpoint in {folder / 'checkpoints'}, the run starts from the beginning"
-        )
-    return newest
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The intact checkpoint of a run with the most rounds, whatever its file's name; None: there is none.
-
-    A file that is not intact is named in a line.
-    """
-    rounds: dict[Path, int] = {}
-    for path in sorted((folder / "checkpoints").glob("*.ckpt")):
-        try:
-            rounds[path] = rounds_of(path)
-        except UserError as error:
-            rank_zero_only(print)(f"skipped: {error}")
-    return max(rounds, key=lambda path: (rounds[path], path.name)) if rounds else None
-
-
-def rounds_of(path: Path) -> int:
-    """Rounds that a checkpoint has behind it.
-
-    Raises:
-        UserError: the file is not an intact checkpoint of this package.
-
-    """
-    return len(read_checkpoint(path)["statistics"].get("round_seconds", ()))
-
-
 def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
     """What results.json holds, if the run in `folder` has ended and `config` asks for no more rounds; else None."""
     try:
@@ -204,45 +131,79 @@ def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
     return results if done else None
 
 
-def check_checkpoint(path: Path, model: FederatedAlgorithm, federation: Federation) -> None:
-    """Refuses a checkpoint of another experiment: what would follow is not the run that its configuration says.
+@contextmanager
+def only_run_in(folder: Path, option: str = "run_dir") -> Iterator[None]:
+    """Within it no other process can run in this folder; the first process of several takes the lock for all.
+
+    The system drops the lock when the process ends, however it ends. The file only says who has it.
+
+    Args:
+        folder: of the run.
+        option: by which the user has named it.
 
     Raises:
-        UserError: its tensors, its server optimizer or its settings are not those of `model`, or it was trained on
-            another federation. `NOT_TRAINED` may differ.
+        UserError: another process has the lock, or the folder cannot be written to.
 
     """
-    checkpoint = read_checkpoint(path)
-    check_tensors(checkpoint, model, str(path))
-    require(
-        checkpoint["federation"] is None or federation.has_digest(checkpoint["federation"]),
-        f"ckpt_path: {path} was trained on another federation (other x or labels, partition, split or seed)",
-    )
-    _check_optimizer(path, checkpoint, model)
-    differing = recipe_differences(dict(checkpoint.get("recipe") or {}), recipe_of(model))
-    require(
-        not differing,
-        f"ckpt_path: {path} is of another experiment: {differences_line(differing)}; go on with its settings",
-    )
+    if in_another_process():
+        yield
+        return
+    new = not folder.exists()
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with _taken(folder, option):
+            _remove_temporaries(folder)
+            yield
+    finally:
+        if new:
+            with suppress(OSError):  # it has content
+                folder.rmdir()
 
 
-def _check_optimizer(path: Path, checkpoint: dict[str, Any], model: FederatedAlgorithm) -> None:
-    """Lightning would put the options of the checkpoint in place of this run's, or fail in the first round."""
-    groups = [_options(state["param_groups"]) for state in checkpoint.get("optimizer_states") or ()]
-    mine = [_options(model.configure_optimizers().state_dict()["param_groups"])]
-    for before, now in zip(groups, mine, strict=False):
-        for key in sorted(before.keys() | now.keys()):
-            require(
-                before.get(key) == now.get(key),
-                f"ckpt_path: {path} was written with another server optimizer: {key} was {before.get(key)}, "
-                f"now it is {now.get(key)}",
-            )
+@contextmanager
+def _taken(folder: Path, option: str) -> Iterator[None]:
+    path = folder / LOCK
+    while not _is_at(file := _locked(path, option), path):  # its last owner has removed it in between
+        file.close()
+    try:
+        with writing(path):
+            since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            file.truncate(0)
+            file.write(f"pid {os.getpid()} on {socket.gethostname()}, since {since}")
+            file.flush()
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            file.close()
 
 
-def _options(groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """Options of an optimiser by name, and how many tensors each of its groups has."""
-    return {
-        f"{name} of group {i}" if i else name: len(value) if name == "params" else value
-        for i, group in enumerate(groups)
-        for name, value in group.items()
-    }
+def _locked(path: Path, option: str) -> TextIO:
+    with writing(path):
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with file:
+            owner = " ".join(file.read(200).split())
+        raise UserError(f"{option}: {path.parent}: another process ({owner or 'just begun'}) is running it") from None
+    except OSError:  # a file system without locks
+        pass
+    return file
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_temporaries(folder: Path) -> None:
+    """Removes the temporary files of processes that were killed: no other process writes here now."""
+    for place in (folder, folder / ".hydra", folder / "checkpoints"):
+        for path in place.glob(".*.tmp"):
+            if _TEMPORARY.fullmatch(path.name) and path.is_file():
+                with writing(path):
+                    path.unlink()

@@ -1,7 +1,6 @@
 """Ctrl-C and SIGTERM, which SLURM, Docker and CI send: a run ends with one line that says how to go on."""
 
 import os
-import select
 import signal
 import sys
 import threading
@@ -16,20 +15,17 @@ import pytorch_lightning as pl
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint
 from fedem_lightning.callbacks.between_rounds import GRACE_SECONDS, SIGNALS
 from fedem_lightning.errors import Interrupted
-from fedem_lightning.run.other_processes import StartedProcesses, kill
-from fedem_lightning.run.resuming import sweep_command
+from fedem_lightning.run.job_folders import sweep_command
+from fedem_lightning.run.watchdogs import FORCE_SECONDS, StartedProcesses, Watchdog, kill
 from fedem_lightning.startup.loading import say_at_a_stop
 from fedem_lightning.startup.rank import in_another_process
-
-FORCE_SECONDS = 1.0
-"""What a run has to end by itself after a second signal."""
 
 
 class StopSignals:
     """Listens for the length of a run: a context.
 
     The first signal raises `Interrupted`; while rounds are trained, `FinishRoundOnInterrupt` hears it instead. What
-    has not ended some seconds later, or a second after a second signal, is ended by force: `_Watchdog`. Once the
+    has not ended some seconds later, or a second after a second signal, is ended by force: `Watchdog`. Once the
     results are written, the run ends by itself, and only a sweep is stopped.
 
     Args:
@@ -46,14 +42,14 @@ class StopSignals:
         self._late: str | None = None  # signal that came after the results
         self._results_before = self._results()
         self._lock = threading.RLock()
-        self._watchdog: _Watchdog | None = None
+        self._watchdog: Watchdog | None = None
         self._previous: dict[int, Any] = {}
         self._others: list[Any] = []  # processes that this one has started
         self._watch: StartedProcesses | None = None
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():  # Python hears signals there alone
-            self._watchdog = _Watchdog(self._patience, self._end_by_force)
+            self._watchdog = Watchdog(self._patience, self._end_by_force)
             self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
@@ -187,47 +183,3 @@ class StopSignals:
             self._others += new
             new.clear()
             return self._others
-
-
-class _Watchdog(threading.Thread):
-    """Ends a run that does not end itself.
-
-    A thread, because Python's handlers run in the main one, and wait while that waits for another process.
-    """
-
-    def __init__(self, patience: Callable[[int], float], end: Callable[[str], None]) -> None:
-        super().__init__(daemon=True, name="stop-signals")
-        self.first: str | None = None  # signal that came
-        self._patience, self._end = patience, end
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)
-        self._previous = signal.set_wakeup_fd(self._writer)
-        self.start()
-
-    def close(self) -> None:
-        """Stops watching."""
-        signal.set_wakeup_fd(self._previous)
-        os.close(self._writer)
-
-    def run(self) -> None:
-        """Waits for signals, then for the run's end or the deadline."""
-        deadline = float("inf")
-        while True:
-            left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
-            if not select.select([self._reader], [], [], left)[0]:
-                assert self.first is not None
-                self._end(self.first)
-                break
-            received = os.read(self._reader, 1)
-            if not received:
-                break
-            deadline = min(deadline, time.monotonic() + self._seconds(received[0]))
-        os.close(self._reader)
-
-    def _seconds(self, number: int) -> float:
-        if number not in SIGNALS:
-            return float("inf")
-        if self.first is not None:
-            return FORCE_SECONDS
-        self.first = SIGNALS[number]
-        return self._patience(number)

@@ -5,8 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedem_lightning.errors import one_line
 from fedem_lightning.records.measures import headline
-from fedem_lightning.run.plain_text import one_line
 
 
 def print_summary(results: dict[str, Any], console: Console | None = None) -> None:

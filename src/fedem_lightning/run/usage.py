@@ -5,9 +5,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-_PACKAGED = Path(__file__).parents[1] / "configs"
-CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[3] / "configs"
-"""Configurations: in a wheel inside the package, in a checkout at its root."""
+from fedem_lightning.settings.shipped import choices
 
 _EXAMPLES = """\
 python -m fedem_lightning                                       FedEM on the synthetic mixture
@@ -67,12 +65,6 @@ def usage(config_dir: Path) -> str:
     here = f"{config_dir.parent / 'README.md'}, {docs}"
     where = here if docs.is_dir() else "README.md and docs/ of the repository"
     return _TEXT.format(groups=_groups(config_dir, defaults), examples=textwrap.indent(_EXAMPLES, "  "), docs=where)
-
-
-def choices(config_dir: Path) -> dict[str, list[str]]:
-    """The choices of each configuration group, by the group's name."""
-    folders = sorted({path.parent for path in config_dir.rglob("*.yaml")} - {config_dir})
-    return {str(f.relative_to(config_dir)): sorted(path.stem for path in f.glob("*.yaml")) for f in folders}
 
 
 def _groups(config_dir: Path, defaults: dict[str, str]) -> str:

@@ -30,7 +30,7 @@ from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.files import regular, replacing
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import LimitedTensors, make, renewed, with_network, without_download
-from fedem_lightning.run.run_folder import newest_checkpoint
+from fedem_lightning.run.resuming import newest_checkpoint
 from fedem_lightning.serving.options import clients_file
 from fedem_lightning.settings.check import check_arguments
 

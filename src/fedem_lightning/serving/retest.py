@@ -31,8 +31,8 @@ from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.records.configs import flatten, read_tree
 from fedem_lightning.records.files import regular
 from fedem_lightning.records.remaking import ROOMS, make
-from fedem_lightning.run.execute import quieten_lightning
-from fedem_lightning.run.run_folder import check_checkpoint, rounds_of
+from fedem_lightning.run.building import quieten_lightning
+from fedem_lightning.run.resuming import check_checkpoint, rounds_of
 from fedem_lightning.serving.clients_on_rows import progress
 from fedem_lightning.serving.model_files import checkpoint_of, read_clients, read_notes
 from fedem_lightning.serving.output import Evaluation, Quality, for_json, summaries

@@ -1,12 +1,18 @@
-"""Which process of a run this one is: the only place that decides it. The module imports nothing slow.
+"""Which process of a run this one is, and its tie to the first: the only place that decides it.
 
 RANK, LOCAL_RANK or SLURM_PROCID alone say nothing: `salloc`, Kubeflow and old shells leave them to runs of their own.
+The module imports nothing slow.
 """
 
 import os
 import sys
+import threading
+import time
 
-from fedem_lightning.startup.first_process import end_with_the_first, started_by_the_first
+PARENT = "FEDEM_LIGHTNING_PARENT"
+"""Environment variable by which the first process tells the others its process id."""
+_EVERY = 0.2
+"""Seconds between two looks."""
 
 _LAUNCHERS = (  # in Lightning's order: rank, number of processes, and what else is set
     ("RANK", "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")),  # torchrun
@@ -18,12 +24,33 @@ _LAUNCHERS = (  # in Lightning's order: rank, number of processes, and what else
 _RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 _OF_A_GROUP = ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_NTASKS", "JSM_NAMESPACE_SIZE")
 
+
+def started_by_the_first() -> bool:
+    """Whether the first process of a run has started this one, and no launcher such as torchrun."""
+    return PARENT in os.environ and os.environ.get("LOCAL_RANK", "0") != "0"
+
+
 _is_another = started_by_the_first()  # until `decide` is called, which knows what the run asks for
 
 
 def in_another_process() -> bool:
     """Whether this is not the first process of a run."""
     return _is_another
+
+
+def end_with_the_first() -> None:
+    """In every process but the first: from here on it ends, without a word, once the process that started it is gone.
+
+    A process that torchrun or SLURM started ends with those.
+    """
+    parent = int(os.environ[PARENT]) if started_by_the_first() else os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_EVERY)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="first-process").start()
 
 
 def decide(processes: int | None) -> int:

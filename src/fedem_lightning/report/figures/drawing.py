@@ -15,8 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.looks import CHROME, FIRST, GRID_COLOUR, Look, row_names
-from fedem_lightning.run.method_names import title
-from fedem_lightning.run.plain_text import plain
+from fedem_lightning.run.figures import drawn_text
 
 _SVG_OPTIONS: dict[Any, Any] = {"svg.fonttype": "none", "path.simplify": False}
 WIDTH, HEIGHT = 4.9, 3.3
@@ -95,9 +94,9 @@ class DrawnRows:
     def label(self, group: Group) -> str:
         """A row's name in a legend; among many rows only each method's first has one, with the method's title."""
         if len(self.setting.groups) <= _ROWS_NAMED:
-            return plain(self.names[group.label])
+            return drawn_text(self.names[group.label])
         first = next(g for g in self.setting.groups if g.algorithm == group.algorithm)
-        return plain(title(group.algorithm)) if group is first else NO_LABEL
+        return drawn_text(group.title) if group is first else NO_LABEL
 
     def main_pair(self) -> tuple[Group, Group]:
         """The row of the main method, else the first; and its rival: a baseline, else another row, else itself."""
@@ -122,7 +121,7 @@ def axes_of(words: str, height: float = HEIGHT, width: float = WIDTH) -> tuple[F
 
 def titled(figure: Figure, words: str) -> Figure:
     """The figure with a title, which is text and no formula."""
-    figure.suptitle(plain(words), fontsize=10, color=CHROME)
+    figure.suptitle(drawn_text(words), fontsize=10, color=CHROME)
     return figure
 
 

@@ -12,8 +12,7 @@ from fedem_lightning.report.figures.drawing import WIDTH, Drawn, DrawnRows, axes
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.looks import CHROME
-from fedem_lightning.run.figures import coefficients_figure, embedding_figure, weights_figure
-from fedem_lightning.run.palette import MARKERS, PALETTE
+from fedem_lightning.run.figures import MARKERS, PALETTE, coefficients_figure, embedding_figure, weights_figure
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])  # of the simplex in the plane
 _PATHS = 24

@@ -21,8 +21,7 @@ from fedem_lightning.report.groups import Group
 from fedem_lightning.report.looks import CHROME, MAIN_WIDTH
 from fedem_lightning.report.papers import Papers, tables_for
 from fedem_lightning.report.significance import CHANCE_LEVEL
-from fedem_lightning.run.method_names import title
-from fedem_lightning.run.plain_text import plain
+from fedem_lightning.run.figures import drawn_text
 
 _AXES = {
     "round": ("by_round", "communication round"),
@@ -39,7 +38,9 @@ _Values = pd.Series | np.ndarray
 
 def all_curves(rows: DrawnRows, papers: Papers) -> list[Drawn]:
     """Every figure of scores during training for which the runs have data."""
-    axes = _AXES | {f"time_{n}": (f"by_time_{n}", f"simulated time, {plain(n)}") for n in networks_of(rows.setting)}
+    axes = _AXES | {
+        f"time_{n}": (f"by_time_{n}", f"simulated time, {drawn_text(n)}") for n in networks_of(rows.setting)
+    }
     found = [curves(rows, x, xlabel, "test", name, papers) for x, (name, xlabel) in axes.items()]
     found.append(curves(rows, "round", "communication round", "val", "validation_by_round", papers))
     return [drawn for drawn in found if drawn is not None]
@@ -98,7 +99,7 @@ def _levels(axes: Axes, rows: DrawnRows, split: str, papers: Papers | None) -> N
         look = rows.looks[group.label]
         number = papers.find(group.runs[0], "average", tables_for(group.runs[0])) if papers else None
         if number is not None and look.width == MAIN_WIDTH:
-            label = f"paper, {title(group.algorithm)}: {number.value:g}"
+            label = f"paper, {group.title}: {number.value:g}"
             axes.axhline(number.value, color=look.colour, linewidth=0.9, linestyle=(0, (1, 2)), label=label)
             return
 
@@ -164,7 +165,10 @@ def pair_figure(rows: DrawnRows, a: Group, b: Group, pairs: pd.DataFrame) -> Dra
     low, high = min(low, axes.get_ylim()[0]), max(high, axes.get_ylim()[1])
     axes.plot([low, high], [low, high], color=CHROME, linewidth=0.7, linestyle=":")
     axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
-    axes.set(xlabel=f"{plain(names[1], 30)}, test {setting.unit}", ylabel=f"{plain(names[0], 30)}, test {setting.unit}")
+    axes.set(
+        xlabel=f"{drawn_text(names[1], 30)}, test {setting.unit}",
+        ylabel=f"{drawn_text(names[0], 30)}, test {setting.unit}",
+    )
     caption = (
         "One point a client and seed; full colour: the two models differ on the client's own test samples, p < 0.05."
     )

@@ -12,7 +12,7 @@ from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting, short
 from fedem_lightning.report.looks import Look, title_with
 from fedem_lightning.report.scores_table import final_scores
-from fedem_lightning.run.plain_text import plain
+from fedem_lightning.run.figures import drawn_text
 
 _LOG_FROM = 20
 """Ratio of largest to least value of a varied key from which its axis is logarithmic."""
@@ -61,15 +61,17 @@ def sweep(setting: Setting, key: str, found: dict[str, Look]) -> Drawn | None:
         if len(points) > 1:
             alike = [r for a, r in lines if a == algorithm and len(_values(lines[a, r], key)) > 1]
             x, y, spread = np.array(sorted(points)).T
-            label, look = _line_label(algorithm, rest, alike), found[groups[0].label]
-            axes.errorbar(x, y, spread, capsize=3, marker=look.marker, markersize=4, label=plain(label), **look.lined())
+            label, look = _line_label(groups[0].title, rest, alike), found[groups[0].label]
+            axes.errorbar(
+                x, y, spread, capsize=3, marker=look.marker, markersize=4, label=drawn_text(label), **look.lined()
+            )
             if 0 < x[0] <= x[-1] / _LOG_FROM:
                 logarithmic(axes)
             elif (x == x.round()).all():
                 whole_numbers(axes)
     if not axes.containers:
         return None
-    axes.set(xlabel=plain(key), ylabel=f"test {setting.unit}, {where} clients, weighted")
+    axes.set(xlabel=drawn_text(key), ylabel=f"test {setting.unit}, {where} clients, weighted")
     legend(figure, axes)
     name = f"{setting.title}_by_{short(key, setting.groups[0].config)}"
     return Drawn(name, "sweeps", f"Mean over seeds, with standard deviations; {seeds(setting.groups)}.", figure)
@@ -102,9 +104,9 @@ def _sweep_points(
     return points
 
 
-def _line_label(algorithm: str, rest: str, alike: list[str]) -> str:
+def _line_label(title: str, rest: str, alike: list[str]) -> str:
     """The algorithm's name, with the values in which its lines differ."""
     configs: list[dict[str, Any]] = [json.loads(text) for text in alike]
     mine = json.loads(rest)
     keys = [key for key in mine if any(config.get(key) != mine[key] for config in configs)]
-    return title_with(algorithm, keys, mine)
+    return title_with(title, keys, mine)

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 from jinja2 import Environment
 from markupsafe import Markup
 
+from fedem_lightning.errors import one_line
 from fedem_lightning.report.cells import Cell, Table, TableColumn
 from fedem_lightning.report.figures.drawing import Drawn, DrawnRows
 from fedem_lightning.report.finished_run import Run
@@ -17,7 +18,6 @@ from fedem_lightning.report.looks import CHROME, GRID_COLOUR, Look, looks
 from fedem_lightning.report.markup import shorten
 from fedem_lightning.report.page.gains import baselines, pairs_data
 from fedem_lightning.report.report_files import CAVEAT, Report
-from fedem_lightning.run.plain_text import one_line
 
 SECTIONS = {
     "convergence": "Scores during training",

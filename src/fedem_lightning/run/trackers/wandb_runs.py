@@ -1,7 +1,8 @@
 """Weights & Biases: one row a round, and at the end tables, histograms, figures and a summary."""
 
+import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,18 @@ import pandas as pd
 from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning.loggers import WandbLogger
 
+from fedem_lightning.records.files import regular
 from fedem_lightning.records.secrets import hide_in_overrides
-from fedem_lightning.run.trackers.base import Outcome, RoundTracker, Tracked, keep_id, known_id
-from fedem_lightning.run.trackers.scores import client_scores
-from fedem_lightning.run.trackers.wandb_file import files_of, last_step
+from fedem_lightning.run.trackers import Outcome, RoundTracker, Tracked, keep_id, known_id
+from fedem_lightning.run.trackers.contents import score_histograms
 
-MOST_CLIENTS = 10_000
+MOST_ROWS = 10_000
 """Rows of the table of clients, which is as many as W&B shows."""
+_HEADER = 7
+"""Bytes before the first record of a file, and before every piece of a record."""
+_BLOCK = 32768
+_FULL, _LAST = 1, 4
+"""Kinds of pieces that end a record."""
 
 
 class WandbRounds(RoundTracker, WandbLogger):
@@ -89,7 +95,7 @@ class WandbRounds(RoundTracker, WandbLogger):
 
         media: dict[str, Any] = {f"figures/{path.stem}": wandb.Image(str(path)) for path in outcome.figures}
         media["clients"] = wandb.Table(dataframe=_shown(outcome.clients))
-        for name, values in client_scores(outcome.clients).items():
+        for name, values in score_histograms(outcome.clients).items():
             media[name] = wandb.Histogram(values.tolist())
         # the row of the last round is open, unless an earlier process has sent it
         self.experiment.log(media, step=outcome.rounds if self._open_row else None)
@@ -132,6 +138,46 @@ def _tags(run: Tracked) -> list[str]:
 
 def _shown(clients: pd.DataFrame) -> pd.DataFrame:
     """The table, or so many of its rows, at equal distances, as W&B shows."""
-    if len(clients) <= MOST_CLIENTS:
+    if len(clients) <= MOST_ROWS:
         return clients
-    return clients.iloc[np.linspace(0, len(clients) - 1, MOST_CLIENTS).astype(int)]
+    return clients.iloc[np.linspace(0, len(clients) - 1, MOST_ROWS).astype(int)]
+
+
+def records(path: Path) -> Iterator[Any]:
+    """The records of a file, as `wandb.proto.wandb_internal_pb2.Record`, up to where it was cut off."""
+    try:
+        data = regular(path).read_bytes()
+    except OSError:  # something else has the name
+        return
+    from google.protobuf.message import DecodeError
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+
+    position, pieces = _HEADER, b""
+    while position + _HEADER <= len(data):
+        if (left := _BLOCK - position % _BLOCK) < _HEADER:
+            position += left
+            continue
+        _, length, kind = struct.unpack("<IHB", data[position : position + _HEADER])
+        position += _HEADER
+        if kind == 0 or position + length > len(data):
+            return
+        pieces += data[position : position + length]
+        position += length
+        if kind in (_FULL, _LAST):
+            record = Record()
+            try:
+                record.ParseFromString(pieces)
+            except DecodeError:
+                return
+            yield record
+            pieces = b""
+
+
+def files_of(folder: Path, id_: str) -> list[Path]:
+    """The files of the W&B run `id_` in a run's folder, oldest first."""
+    return sorted((folder / "wandb").glob(f"*run-*-{id_}/run-{id_}.wandb"))
+
+
+def last_step(path: Path) -> int:
+    """The step of the file's last row of history; 0: it has none."""
+    return max((r.history.step.num for r in records(path) if r.WhichOneof("record_type") == "history"), default=0)

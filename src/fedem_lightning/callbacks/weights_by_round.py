@@ -11,10 +11,10 @@ import torch
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.records.files import regular, write_arrays
 
-MOST_CLIENTS = 200
+_MOST_CLIENTS = 200
 """Of more seen clients than this, as many are in the file, at even distances."""
 
-MOST_ROUNDS = 200
+_MOST_ROUNDS = 200
 """With more rounds than this in the file, every second one is dropped, and so again."""
 
 
@@ -25,7 +25,7 @@ class _Row(NamedTuple):
     entropy: np.ndarray  # float32, mean over all seen clients, in nats
 
 
-class MixtureWeights(pl.Callback):
+class SaveMixtureWeights(pl.Callback):
     """Writes pi at every evaluation, for an algorithm that has `pi` [T, M]; a resumed run goes on with the file.
 
     Args:
@@ -51,7 +51,7 @@ class MixtureWeights(pl.Callback):
         if pi is None or trainer.sanity_checking or trainer.state.fn != "fit" or not trainer.is_global_zero:
             return
         seen = batch.clients()
-        places = torch.linspace(0, len(seen) - 1, min(len(seen), MOST_CLIENTS), dtype=torch.float64).round().long()
+        places = torch.linspace(0, len(seen) - 1, min(len(seen), _MOST_CLIENTS), dtype=torch.float64).round().long()
         shown = seen[places.to(seen.device)]
         weights = pi[seen].double()  # [T, M]
         entropy = torch.special.entr(weights).sum(dim=1).mean()
@@ -71,7 +71,7 @@ def add_thinned(rows: list[Any], new: Any) -> None:
     if len(rows) > 2 and rows[-1].round - rows[-2].round < rows[1].round - rows[0].round:
         rows.pop()
     rows.append(new)
-    if len(rows) > MOST_ROUNDS:
+    if len(rows) > _MOST_ROUNDS:
         del rows[1::2]
 
 

@@ -1,6 +1,7 @@
-"""The processes of one run end together: none waits for another that is gone."""
+"""Threads that end a run which does not end itself: after a signal, or because another of its processes is gone."""
 
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -8,8 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from fedem_lightning.startup.first_process import PARENT
+from fedem_lightning.callbacks.between_rounds import SIGNALS
+from fedem_lightning.startup.rank import PARENT
 
+FORCE_SECONDS = 1.0
+"""What a run has to end by itself after a second signal."""
 _EVERY = 0.2
 """Seconds between two looks."""
 _GRACE = 5.0
@@ -70,3 +74,47 @@ def kill(processes: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None
     for process in processes:
         with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
+
+
+class Watchdog(threading.Thread):
+    """Ends a run that does not end itself.
+
+    A thread, because Python's handlers run in the main one, and wait while that waits for another process.
+    """
+
+    def __init__(self, patience: Callable[[int], float], end: Callable[[str], None]) -> None:
+        super().__init__(daemon=True, name="stop-signals")
+        self.first: str | None = None  # signal that came
+        self._patience, self._end = patience, end
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._previous = signal.set_wakeup_fd(self._writer)
+        self.start()
+
+    def close(self) -> None:
+        """Stops watching."""
+        signal.set_wakeup_fd(self._previous)
+        os.close(self._writer)
+
+    def run(self) -> None:
+        """Waits for signals, then for the run's end or the deadline."""
+        deadline = float("inf")
+        while True:
+            left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+            if not select.select([self._reader], [], [], left)[0]:
+                assert self.first is not None
+                self._end(self.first)
+                break
+            received = os.read(self._reader, 1)
+            if not received:
+                break
+            deadline = min(deadline, time.monotonic() + self._seconds(received[0]))
+        os.close(self._reader)
+
+    def _seconds(self, number: int) -> float:
+        if number not in SIGNALS:
+            return float("inf")
+        if self.first is not None:
+            return FORCE_SECONDS
+        self.first = SIGNALS[number]
+        return self._patience(number)

@@ -1,0 +1,69 @@
+"""The configurations that come with the package: where they are, what there is to choose, what methods are called."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_PACKAGED = Path(__file__).parents[1] / "configs"
+CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[3] / "configs"
+"""Configurations: in a wheel inside the package, in a checkout at its root."""
+
+
+def choices(config_dir: Path) -> dict[str, list[str]]:
+    """The choices of each configuration group, by the group's name."""
+    folders = sorted({path.parent for path in config_dir.rglob("*.yaml")} - {config_dir})
+    return {str(f.relative_to(config_dir)): sorted(path.stem for path in f.glob("*.yaml")) for f in folders}
+
+
+@functools.cache
+def shipped(group: str) -> dict[str, dict[str, Any]]:
+    """What the files of a group say, without the files that they build on, by the name of the choice."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    files = sorted((CONFIG_DIR / group).glob("*.yaml"))
+    return {path.stem: yaml.load(path.read_text(encoding="utf-8"), Loader=loader) or {} for path in files}
+
+
+def method_title(algorithm: str, own: Any = None) -> str:
+    """A method for readers, as its paper writes it: qffl -> q-FFL, fedavg+finetune -> FedAvg + finetune.
+
+    Args:
+        algorithm: its name, with "+NAME" for an adaptation after it.
+        own: `algorithm.title` of the run's configuration. One that the package gives another method is no title of this
+            one: its file builds on that method's.
+
+    Returns:
+        The title, with the adaptation; the name stands for a title where there is none.
+
+    """
+    name, _, adaptation = algorithm.partition("+")
+    titles = {method: tree.get("title") for method, tree in shipped("algorithm").items()}
+    title = own if own and own not in titles.values() else titles.get(name)
+    return " + ".join(filter(None, (str(title or name), adaptation)))
+
+
+def implied_adaptation(algorithm: str) -> str | None:
+    """The adaptation that a shipped method's file chooses, which its name implies: fedavg_plus -> finetune."""
+    entries = shipped("algorithm").get(algorithm, {}).get("defaults", [])
+    chosen = {group: name for entry in entries if isinstance(entry, dict) for group, name in entry.items()}
+    return next((name for group, name in chosen.items() if group.startswith("override /adaptation")), None)
+
+
+def variant(group: str, name: str, config: dict[str, Any]) -> str:
+    """The choice that a configuration means: one that builds on `name`, if the configuration has its values.
+
+    For example mapper, which is interpolate with objective: mixture.
+
+    Args:
+        group: adaptation, say.
+        name: of a choice, by its class or by the command line.
+        config: of a run, with dotted keys.
+
+    """
+    for other, tree in shipped(group).items():
+        values = {key: value for key, value in tree.items() if isinstance(value, str) and not key.startswith("_")}
+        builds_on = name in tree.get("defaults", ())
+        if builds_on and values and all(config.get(f"{group}.{key}") == value for key, value in values.items()):
+            return other
+    return name
