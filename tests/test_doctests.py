@@ -7,12 +7,12 @@ import pytest
 
 pytestmark = pytest.mark.fast
 
-PARTITIONS = ("partitions", "partitions.drawn", "partitions.owners", "partitions.pachinko_allocation")
+DATA = ("names", "own_data", "partitions", "partitions.drawn", "partitions.natural", "table_features")
 MODULES = (
     "aggregation.coordinates",
     "aggregation.base",
     "aggregation.weighted_mean",
-    *(f"data.{name}" for name in PARTITIONS),
+    *(f"data.{name}" for name in DATA),
     "em",
     "topology",
 )

@@ -351,7 +351,7 @@ def test_what_looks_odd_but_is_right_is_read(tmp_path: Path, quick_and_small: No
 
 
 def test_arrays_larger_than_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedem_lightning.data.formats.checks.memory", lambda: 4900)
+    monkeypatch.setattr("fedem_lightning.data.formats.memory", lambda: 4900)
     path = npz(x=np.zeros((N, 50)))(tmp_path)
     with pytest.raises(UserError, match=r"a.npz, the file: .* GB, more than this machine's memory, 4.9e-06 GB"):
         NpzDataModule(path)
@@ -447,7 +447,7 @@ def test_a_table_is_refused(name: str, tmp_path: Path, quick_and_small: None) ->
 def test_a_table_of_too_many_rows_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = long_run(tmp_path)
     assert path.stat().st_size < 20_000
-    monkeypatch.setattr("fedem_lightning.data.formats.checks.memory", lambda: 10**7)
+    monkeypatch.setattr("fedem_lightning.data.formats.memory", lambda: 10**7)
     with pytest.raises(UserError, match=r"t.parquet, the table: 0.024 GB, more than this machine's memory, 0.01 GB"):
         TableDataModule(path, "y", "client")
 

@@ -12,7 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from fedem_lightning import MOCHA, ClientSGD, FedEM, Interpolate, Local, TableDataModule, UserError
 from fedem_lightning.adaptation.interpolate import MixtureStep
-from fedem_lightning.data.class_weights import class_weights
+from fedem_lightning.data.own_data import class_weights
 from fedem_lightning.engine import LoopEngine, VmapEngine
 from fedem_lightning.tasks import BinaryClassification, Classification, training_loss
 from helpers.federations import make_data, make_model, parameters, train

@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose
 
 from fedem_lightning import Digits, FederatedDataModule, Federation, NpzDataModule, SyntheticMixture, UserError
 from fedem_lightning.data.datasets.synthetic import bayes_probability
-from fedem_lightning.data.partitions import Labels, dirichlet
-from fedem_lightning.data.shifts import shift_groups
+from fedem_lightning.data.partitions import Labels, Partition, dirichlet
+from fedem_lightning.data.shifts import Shift
 from fedem_lightning.data.splits import hold_out_clients, split_samples
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, split_of, stored
@@ -123,7 +123,7 @@ def test_dirichlet_partition_deals_every_sample_and_alpha_sets_the_skew() -> Non
 
 def test_label_permutations_differ_between_groups_only() -> None:
     y, client = np.arange(600) % 10, np.arange(600) % 6
-    _, shifted, group = shift_groups(np.zeros(600), y, client, 6, 10, "labels", 3, seed=0)
+    _, shifted, group = Shift("labels", 3).apply(np.zeros(600), y, Partition(client, tuple("abcdef")), 10, seed=0)
     assert np.bincount(group).tolist() == [2, 2, 2]
     maps = []
     for g in range(3):

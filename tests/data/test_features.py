@@ -11,7 +11,7 @@ import pytest
 
 from fedem_lightning import UserError
 from fedem_lightning.data import TableFeatures
-from fedem_lightning.data.features import MAX_CATEGORIES, Categories, Number
+from fedem_lightning.data.table_features import MAX_CATEGORIES, CategoryColumn, NumberColumn
 
 FRAME = pd.DataFrame(
     {
@@ -130,7 +130,7 @@ def test_types_of_columns(values: Any, names: list[str]) -> None:
 
 
 def test_a_column_that_does_not_change_has_deviation_1() -> None:
-    assert one([0.1] * 7).columns == (Number("c", 0.1, 1.0),)
+    assert one([0.1] * 7).columns == (NumberColumn("c", 0.1, 1.0),)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_missing_values_of_several_columns_are_one_line() -> None:
 
 
 def test_the_summary_counts() -> None:
-    assert TableFeatures((Number("a", 0.0, 1.0),)).summary() == "1 feature: 1 number standardised"
-    assert TableFeatures((Categories("a", ("x", "y")),)).summary() == "2 features: 1 column one-hot (2)"
+    assert TableFeatures((NumberColumn("a", 0.0, 1.0),)).summary() == "1 feature: 1 number standardised"
+    assert TableFeatures((CategoryColumn("a", ("x", "y")),)).summary() == "2 features: 1 column one-hot (2)"
 
 
 def test_values_that_training_did_not_know_are_named() -> None:

@@ -7,11 +7,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from fedem_lightning import UserError
+from fedem_lightning import FederatedDataModule, ImageDataModule, UserError
 from fedem_lightning.data.partitions import (
+    Dealing,
     Labels,
     Partition,
-    deal,
     dirichlet,
     iid,
     natural,
@@ -19,7 +19,7 @@ from fedem_lightning.data.partitions import (
     quantity_skew,
     shards,
 )
-from fedem_lightning.data.shifts import shift_groups
+from fedem_lightning.data.shifts import Shift
 
 pytestmark = pytest.mark.fast
 
@@ -116,7 +116,7 @@ def test_natural_keeps_whole_owners() -> None:
         (lambda: pachinko(LABELS, 0, 12, 0.4, -1.0), "^beta"),
         (lambda: shards(LABELS, 0, 4000, 2), "8000 shards of 6000 samples"),
         (lambda: quantity_skew(LABELS, 0, 700, 0.4), "too few for 700 clients"),
-        (lambda: deal(LABELS, 0, cast(Any, "even"), {}), "partition: expected natural, iid"),
+        (lambda: made(partition="even"), "partition: expected natural, iid"),
     ],
 )
 def test_wrong_arguments_are_named(wrong: Callable[[], Partition], message: str) -> None:
@@ -128,7 +128,7 @@ def test_a_partition_may_be_ones_own_function() -> None:
     def halves(labels: Labels, seed: int, n_clients: int) -> Partition:
         return Partition(np.arange(len(labels.y)) * n_clients // len(labels.y), tuple("ab"))
 
-    dealt = deal(LABELS, 0, halves, {"n_clients": 2, "alpha": 0.4})
+    dealt = Dealing(halves, n_clients=2, alpha=0.4).deal(LABELS, seed=0)
     assert np.bincount(dealt.client).tolist() == [3000, 3000]
 
 
@@ -138,13 +138,21 @@ def test_every_process_and_machine_deals_alike() -> None:
     assert dealt.hexdigest().startswith("246c4b552c3756ea")
 
 
+def made(**options: Any) -> Any:
+    return FederatedDataModule.from_arrays(np.zeros((len(Y), 1)), Y, **options)
+
+
+def dealt_to(client: np.ndarray, n_clients: int) -> Partition:
+    return Partition(client, tuple(map(str, range(n_clients))))
+
+
 # --- shifts -----------------------------------------------------------------------------------------------------------
 
 
 def test_groups_are_rotated_by_quarter_turns() -> None:
     rng = np.random.default_rng(0)
     x, client = rng.integers(256, size=(80, 6, 6)).astype(np.uint8), np.arange(80) % 8
-    turned, y, group = shift_groups(x.copy(), Y[:80], client, 8, 20, "rotation", 4, seed=0)
+    turned, y, group = Shift("rotation", 4).apply(x.copy(), Y[:80], dealt_to(client, 8), 20, seed=0)
     assert np.bincount(group).tolist() == [2, 2, 2, 2]
     assert np.array_equal(y, Y[:80])
     for i in range(80):
@@ -153,7 +161,7 @@ def test_groups_are_rotated_by_quarter_turns() -> None:
 
 def test_the_second_group_is_inverted() -> None:
     x, client = np.random.default_rng(0).integers(256, size=(80, 6, 6)).astype(np.uint8), np.arange(80) % 8
-    found, y, group = shift_groups(x.copy(), Y[:80], client, 8, 20, "inversion", 2, seed=0)
+    found, y, group = Shift("inversion", 2).apply(x.copy(), Y[:80], dealt_to(client, 8), 20, seed=0)
     assert np.bincount(group).tolist() == [4, 4]
     assert np.array_equal(y, Y[:80])
     for i in range(80):
@@ -163,9 +171,9 @@ def test_the_second_group_is_inverted() -> None:
 @pytest.mark.parametrize(("share", "sizes"), [(0.0, [20]), (0.3, [16, 2, 2]), (0.5, [14, 3, 3]), (1.0, [7, 7, 6])])
 def test_a_share_of_the_clients_is_dealt_to_the_groups(share: float, sizes: list[int]) -> None:
     x, client = np.zeros((40, 6, 6), dtype=np.uint8), np.arange(40) % 20
-    group = shift_groups(x, np.arange(40) % 2, client, 20, 2, "labels", 3, seed=1, shifted_share=share)[2]
+    group = Shift("labels", 3, share).apply(x, np.arange(40) % 2, dealt_to(client, 20), 2, seed=1)[2]
     assert np.bincount(group).tolist() == sizes
-    everyone = shift_groups(x, np.arange(40) % 2, client, 20, 2, "labels", 3, seed=1)[2]
+    everyone = Shift("labels", 3).apply(x, np.arange(40) % 2, dealt_to(client, 20), 2, seed=1)[2]
     assert np.array_equal(group, everyone) == (share == 1)
 
 
@@ -173,7 +181,6 @@ def test_a_share_of_the_clients_is_dealt_to_the_groups(share: float, sizes: list
     ("shape", "kind", "n_groups", "message"),
     [
         ((8, 6, 6), "inversion", 3, "2 groups at most"),
-        ((8, 6, 6), "tilt", 2, "shift: expected rotation"),
         ((8, 6, 6), "rotation", 5, "4 groups at most"),
         ((8, 6, 5), "rotation", 2, "square images"),
         ((8, 6), "rotation", 2, "needs images"),
@@ -183,4 +190,9 @@ def test_a_share_of_the_clients_is_dealt_to_the_groups(share: float, sizes: list
 def test_impossible_shifts_are_named(shape: tuple[Any, ...], kind: Any, n_groups: int, message: str) -> None:
     x = np.zeros(shape, dtype=np.uint8)
     with pytest.raises(UserError, match=message):
-        shift_groups(x, np.arange(8) % 2, np.arange(8), 8, 2, kind, n_groups, seed=0)
+        Shift(kind, n_groups).apply(x, np.arange(8) % 2, dealt_to(np.arange(8), 8), 2, seed=0)
+
+
+def test_an_unknown_shift_is_named_before_anything_is_read() -> None:
+    with pytest.raises(UserError, match="shift: expected rotation"):
+        ImageDataModule("cifar10", shift="tilt", path="nowhere")

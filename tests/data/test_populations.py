@@ -10,7 +10,7 @@ import torch
 
 import fedem_lightning.models.client_store as client_store
 from fedem_lightning import ClientSGD, FedEM, Local, MixturePopulation, UserError
-from fedem_lightning.data.datasets.population import Numbers
+from fedem_lightning.data.datasets.population import NumberedNames
 from fedem_lightning.models.client_store import ClientStore
 from helpers.federations import make_data, make_model, make_trainer, train
 
@@ -77,7 +77,7 @@ def test_wrong_options_are_named(options: dict[str, Any]) -> None:
 
 
 def test_numbers_name_clients() -> None:
-    names = Numbers(10**12)
+    names = NumberedNames(10**12)
     assert (len(names), names[7], names[-1], names[2:4]) == (10**12, "7", "999999999999", ["2", "3"])
 
 

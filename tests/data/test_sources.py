@@ -24,7 +24,7 @@ from PIL import Image
 from fedem_lightning import ImageDataModule, UserError
 from fedem_lightning.data import sources
 from fedem_lightning.data.formats.npz import read_npz, write_npz
-from fedem_lightning.data.sources import load, read
+from fedem_lightning.data.sources import load_arrays, read_arrays
 from fedem_lightning.run.failures import user_message
 from helpers.commands import CONFIG_DIR, call
 
@@ -102,7 +102,7 @@ def cifar(root: Path, coarse: bool) -> tuple[Path, np.ndarray]:
 
 @pytest.mark.parametrize("form", [leaf, parquet])
 def test_femnist_by_writer(form: Callable[[Path], Path], tmp_path: Path) -> None:
-    arrays = read("femnist", form(tmp_path / "femnist"))
+    arrays = read_arrays("femnist", form(tmp_path / "femnist"))
     assert arrays["x"].dtype == np.uint8
     assert arrays["client_names"].tolist() == ["f1", "f2"]
     for writer in (0, 1):
@@ -115,7 +115,7 @@ def test_femnist_by_writer(form: Callable[[Path], Path], tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("name", "form"), [("emnist", emnist), ("mnist", mnist)])
 def test_torchvisions_idx_files(name: str, form: Callable[[Path], Path], tmp_path: Path) -> None:
-    arrays = read(name, form(tmp_path))
+    arrays = read_arrays(name, form(tmp_path))
     assert np.array_equal(arrays["x"], PIXELS)  # EMNIST's files hold transposed images
     assert np.array_equal(arrays["y"], LABELS)
     assert arrays["split"].tolist() == [0] * 8 + [2] * 4
@@ -124,7 +124,7 @@ def test_torchvisions_idx_files(name: str, form: Callable[[Path], Path], tmp_pat
 @pytest.mark.parametrize("coarse", [False, True])
 def test_torchvisions_cifar_batches(coarse: bool, tmp_path: Path) -> None:
     root, colours = cifar(tmp_path, coarse)
-    arrays = read("cifar100" if coarse else "cifar10", root)
+    arrays = read_arrays("cifar100" if coarse else "cifar10", root)
     assert np.array_equal(arrays["x"], colours)
     assert arrays["y"][:4].tolist() == [0, 7, 1, 7]
     assert ("coarse" in arrays) == coarse
@@ -138,7 +138,7 @@ def test_a_pickle_that_is_no_array_is_refused(tmp_path: Path) -> None:
     root, _ = cifar(tmp_path, coarse=False)
     (root / "cifar-10-batches-py" / "data_batch_1").write_bytes(pickle.dumps({b"data": Evil()}, protocol=2))
     with pytest.raises(UserError, match="no part of an array"):
-        read("cifar10", root)
+        read_arrays("cifar10", root)
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_leafs_windows_are_put_together_again(tmp_path: Path) -> None:
     content = {"user_data": {"HAMLET": hamlet, "GHOST": {"x": x[:3], "y": y[:3]}, "NOBODY": {"x": [], "y": []}}}
     (tmp_path / "all_data.json").write_text(json.dumps(content))
     with pytest.warns(UserWarning, match="1 users have no samples and are left out: NOBODY"):
-        arrays = read("shakespeare", tmp_path)
+        arrays = read_arrays("shakespeare", tmp_path)
     assert arrays["client_names"].tolist() == ["HAMLET", "GHOST"]
     pieces = [arrays["text"][arrays["piece"] == p].tobytes().decode() for p in range(3)]
     assert pieces == [TEXT[:130], TEXT[90:], TEXT[:83]]
@@ -167,7 +167,7 @@ def test_the_hubs_csv_is_put_together_again(tmp_path: Path) -> None:
     x, y = windows(TEXT.replace(" that", "\nthat"))
     table = pa.table({"character_id": ["HAMLET"] * len(x), "x": x, "y": y})
     pa.csv.write_csv(table, tmp_path / "shakespeare.csv")
-    arrays = read("shakespeare", tmp_path)
+    arrays = read_arrays("shakespeare", tmp_path)
     assert arrays["text"].tobytes().decode() == TEXT.replace(" that", "\nthat")
 
 
@@ -176,7 +176,7 @@ def test_plays_in_plain_text(tmp_path: Path) -> None:
         "A tragedy\n\nHAMLET. To be, [aside] or not.\nThat is it.\n\nGHOST.\nSwear.\n\nHAMLET.\nRest.\n"
     )
     (tmp_path / "other.txt").write_text("First Citizen:\nBefore we proceed: hear.\nAll: Speak.\n")
-    arrays = read("shakespeare", tmp_path)
+    arrays = read_arrays("shakespeare", tmp_path)
     spoken = {
         str(name): arrays["text"][arrays["client"] == t].tobytes().decode()
         for t, name in enumerate(arrays["client_names"])
@@ -206,15 +206,15 @@ def fake_download(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_path_then_copy_then_download(tmp_path: Path, fake_download: list[str]) -> None:
     kept = tmp_path / "kept"
-    downloaded, origin = load("femnist", None, kept)
+    downloaded, origin = load_arrays("femnist", None, kept)
     assert (fake_download, origin) == (["femnist"], str(kept / "femnist.npz"))
     assert [p.name for p in kept.iterdir()] == ["femnist.npz"]  # nothing else is left behind
-    again, _ = load("femnist", None, kept)
+    again, _ = load_arrays("femnist", None, kept)
     assert fake_download == ["femnist"]  # the copy is used
     assert np.array_equal(again["x"], downloaded["x"])
-    _, origin = load("femnist", leaf(tmp_path / "mine"), kept)
+    _, origin = load_arrays("femnist", leaf(tmp_path / "mine"), kept)
     assert origin == str(tmp_path / "mine")  # the given path comes first
-    assert load("emnist", None, emnist(tmp_path / "torchvision"))[1] == str(tmp_path / "torchvision")
+    assert load_arrays("emnist", None, emnist(tmp_path / "torchvision"))[1] == str(tmp_path / "torchvision")
 
 
 def test_no_network_and_no_file_is_one_line_with_two_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

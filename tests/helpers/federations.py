@@ -7,8 +7,8 @@ import pytorch_lightning as pl
 import torch
 
 from fedem_lightning import MLP, FederatedAlgorithm, FederatedDataModule, Federation, Linear
-from fedem_lightning.data.positions import Split
 from fedem_lightning.data.samples import Arrays
+from fedem_lightning.data.splits import Split
 
 
 def make_data(

@@ -14,14 +14,13 @@ import pytest
 
 from fedem_lightning import UserError
 from fedem_lightning.callbacks.weights_by_round import _read as read_mixture_weights
-from fedem_lightning.data.formats.hub import read_hub_images, read_hub_text
-from fedem_lightning.data.formats.leaf import read_leaf_images, read_leaf_text
+from fedem_lightning.data.formats.leaf import read_hub_images, read_hub_text, read_leaf_images, read_leaf_text
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.formats.plays import read_plays
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.formats.torchvision import read_torchvision
 from fedem_lightning.data.one_client import load_client
-from fedem_lightning.data.sources import read
+from fedem_lightning.data.sources import read_arrays
 from fedem_lightning.deploy.node import NEWEST, Node
 from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.network.networks import DeviceNetwork
@@ -113,8 +112,8 @@ OF_DATA: dict[str, tuple[str, Reader]] = {
     "hub-folder": ("d.parquet", lambda path: read_hub_images(path.parent)),
     "plays": ("d.txt", read_plays),
     "plays-folder": ("d.txt", lambda path: read_plays(path.parent)),
-    "source": ("d.json", lambda path: read("femnist", path)),
-    "source-folder": ("d.txt", lambda path: read("shakespeare", path.parent)),
+    "source": ("d.json", lambda path: read_arrays("femnist", path)),
+    "source-folder": ("d.txt", lambda path: read_arrays("shakespeare", path.parent)),
     "idx": ("MNIST/raw/train-images-idx3-ubyte", lambda path: read_torchvision("mnist", path.parents[2])),
     "cifar": ("cifar-10-batches-py/data_batch_1", lambda path: read_torchvision("cifar10", path.parents[1])),
     "devices": ("d.csv", DeviceNetwork),

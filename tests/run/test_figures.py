@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from fedem_lightning.data.describe import draw
+from fedem_lightning.data.describe import draw_federation
 from fedem_lightning.run.figures import draw_figures, drawn_text
 from helpers.federations import make_data
 from helpers.runs import make_run
@@ -76,7 +76,7 @@ def test_a_tiny_client_does_not_darken_the_picture(tmp_path: Path, drawn: dict[s
     client = np.repeat(np.arange(4), (2000, 2000, 2000, 3))
     y = np.where(client == 3, 7, rng.integers(40, size=len(client)))
     data = type(make_data()).from_arrays(rng.normal(size=(len(client), 2)), y, client)
-    draw(data.federation, tmp_path / "figure.png")
+    draw_federation(data.federation, tmp_path / "figure.png")
     image = drawn["figure"].axes[1].images[0]
     low, high = image.get_clim()
     assert low == 0
@@ -88,7 +88,7 @@ def test_a_tiny_client_does_not_darken_the_picture(tmp_path: Path, drawn: dict[s
 def test_a_scale_that_holds_all_shares_has_no_arrow(tmp_path: Path, drawn: dict[str, Figure]) -> None:
     y, client = np.array([0, 1, 2, 0, 1, 2] * 4), np.repeat([0, 1], 12)
     data = type(make_data()).from_arrays(np.ones((24, 2)), y, client)
-    draw(data.federation, tmp_path / "figure.png")
+    draw_federation(data.federation, tmp_path / "figure.png")
     sizes, shares = drawn["figure"].axes[:2]
     image = shares.images[0]
     assert image.get_clim() == pytest.approx((0, 1 / 3))

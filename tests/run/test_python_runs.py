@@ -27,7 +27,7 @@ def test_it_enters_everything_that_takes_a_run(
     with pytest.MonkeyPatch.context() as patch:
         leave_undrawn(patch)
         for kind in (FedEM, FedAvg):
-            data = FederatedDataModule.from_arrays(**full)  # type: ignore[arg-type]
+            data = FederatedDataModule.from_arrays(**full)
             model = kind(Linear(data.in_shape, data.n_outputs), data.n_clients)
             with pytest.raises(UserError, match=r"call trainer.test\(model, data\) first"):
                 save_run(model, data, "runs/early")

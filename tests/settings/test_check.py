@@ -3,6 +3,7 @@
 import datetime
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,7 +17,7 @@ from torch import nn
 
 from fedem_lightning import MLP, ClientSGD, FedAvg, Linear, UserError
 from fedem_lightning.records.recipes import recorded
-from fedem_lightning.settings.check import Checked, Setting, check_arguments, parameters
+from fedem_lightning.settings.check import Checked, Setting, check_arguments, grouped, parameters
 from fedem_lightning.settings.expected import takes_objects
 from fedem_lightning.settings.ranges import Fractions, Names, PositiveInt, Seed, Share, ShareOrNumber
 
@@ -115,6 +116,35 @@ class Point(NamedTuple):
 
 def generator(n: PositiveInt, *rest: int) -> Iterator[int]:
     yield n
+
+
+@dataclass(frozen=True)
+class Size:
+    width: PositiveInt = 3
+    height: int = 4
+
+
+@dataclass(frozen=True)
+class Colour:
+    grey: bool = False
+
+
+class Drawn:
+    def __init__(self, height: float, *, grey: str = "x", **options: Annotated[Any, "text", Size, Colour]) -> None: ...
+
+
+def test_keywords_may_be_the_fields_of_dataclasses() -> None:
+    known, is_open = parameters(Drawn)
+    hints = {name: setting.hint for name, setting in known.items()}
+    assert hints == {"height": float, "grey": str, "width": PositiveInt}  # what the target says itself counts
+    assert list(known) == ["height", "grey", "width"]
+    assert known["width"].default == 3
+    assert not is_open
+    with pytest.raises(UserError, match=r"^width: expected a whole number of at least 1, got 0"):
+        check_arguments("", Drawn, {"width": 0})
+    assert grouped({"grey": True, "width": 1}, Size, Colour) == [Size(1, 4), Colour(True)]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
+        grouped({"depth": 1}, Size, Colour)
 
 
 def test_parameters_are_those_of_base_classes_too_as_far_as_they_are_reached() -> None:

@@ -15,8 +15,8 @@ from fedem_lightning.adaptation.base import GRID, Adaptation, Best, Grid, Select
 from fedem_lightning.data.arrays import check_features, check_labels
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.formats.npz import read_npz
-from fedem_lightning.data.positions import Positions
 from fedem_lightning.data.samples import Arrays, Joined, as_tensor
+from fedem_lightning.data.splits import Positions
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.local_solver import ClientOptimizer
 from fedem_lightning.models.personal_models import OwnModels

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.federation import Domains, Federation
-from fedem_lightning.data.positions import Split
-from fedem_lightning.data.samples import Samples
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.samples import Domains, Samples
 from fedem_lightning.data.schema import Schema
+from fedem_lightning.data.splits import Split
 from fedem_lightning.errors import UserError
 from fedem_lightning.models.features import users_network
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedem_lightning.data.catalogue import SOURCES, kept_copy
+from fedem_lightning.data.sources import SOURCES, kept_copy
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.startup.loading import loading
@@ -65,7 +65,7 @@ def _list(chosen: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedem_lightning.data.printing import printable
+    from fedem_lightning.data.names import printable
 
     folder = _data_dir(chosen.overrides)
     table = Table(title=printable(f"data_dir: {folder}"))
@@ -94,9 +94,9 @@ def _convert(chosen: argparse.Namespace) -> None:
     require(not chosen.out.exists(), f"out: {chosen.out} is already there and will not be written over")
     with loading():
         from fedem_lightning.data.formats.npz import write_npz
-        from fedem_lightning.data.sources import load
+        from fedem_lightning.data.sources import load_arrays
 
-    arrays, _ = load(chosen.name, chosen.path, data_dir=chosen.out.parent)
+    arrays, _ = load_arrays(chosen.name, chosen.path, data_dir=chosen.out.parent)
     write_npz(chosen.out, arrays)
     print(f"written: {chosen.out} ({', '.join(f'{k} {v.dtype} {list(v.shape)}' for k, v in arrays.items())})")
 
@@ -109,14 +109,14 @@ def _describe(chosen: argparse.Namespace) -> None:
     with loading():
         from hydra.utils import instantiate
 
-        from fedem_lightning.data.describe import draw, print_description
+        from fedem_lightning.data.describe import draw_federation, print_description
         from fedem_lightning.run.gate import check_group
 
     check_group("dataset", OmegaConf.to_container(config.dataset, resolve=True))
     data = instantiate(config.dataset)
     print_description(data.federation)
     if chosen.figure is not None:
-        draw(data.federation, chosen.figure)
+        draw_federation(data.federation, chosen.figure)
         print(f"drawn: {chosen.figure}")
 
 

@@ -1,94 +1,24 @@
-"""Checks of a user's own arrays, from which a federation is made."""
+"""Checks of a user's own arrays, one by one.
+
+Samples must be finite in float32, in which models compute: what is not is refused, and its first client named.
+"""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
-from fedem_lightning.data.class_weights import ClassWeights, class_weights
-from fedem_lightning.data.columns import EXACT
-from fedem_lightning.data.dealing import own_clients
-from fedem_lightning.data.federation import Domains, Federation
-from fedem_lightning.data.finite import check_finite
-from fedem_lightning.data.layout import channels_last
-from fedem_lightning.data.names import check_names, shown, strings
-from fedem_lightning.data.partitions import Partition, PartitionName
-from fedem_lightning.data.splits import SPLITS, seen_clients, split_samples
+from fedem_lightning.data.digest import PIECE
+from fedem_lightning.data.names import checked_names, shown, strings
+from fedem_lightning.data.samples import Domains
 from fedem_lightning.errors import UserError, require, require_whole
-from fedem_lightning.records.recipes import plain
+from fedem_lightning.records.measures import SPLITS
 from fedem_lightning.settings.expected import given
-from fedem_lightning.settings.ranges import Names
-from fedem_lightning.tasks import make_task
 
 FEW_CLASSES, LARGEST_Y = 1000, 10**6
 """More classes than the first, and than samples, must be asked for: labels that are ids would make a huge network."""
-
-
-def checked_federation(
-    x: np.ndarray,
-    y: np.ndarray,
-    client: np.ndarray | None,
-    split: np.ndarray | None,
-    names: np.ndarray | None,
-    domain: np.ndarray | None,
-    coarse: np.ndarray | None = None,
-    *,
-    task: str,
-    n_classes: int | None,
-    noise_scale: float,
-    label_smoothing: float,
-    weights: ClassWeights | None,
-    partition: PartitionName | Callable[..., Partition],
-    options: Mapping[str, Any],
-    fractions: Sequence[float],
-    unseen_fraction: float,
-    unseen: Names,
-    seed: int,
-    notes: dict[str, Any] | None = None,
-) -> Federation:
-    """The federation of checked arrays; see `FederatedDataModule.from_arrays`. `options` are those of partitions."""
-    x, y, notes = as_array("x", x), as_array("y", y), notes or {}
-    require(x.ndim > 0 and len(x) > 0, "x: expected at least one sample, got none")
-    require(x.ndim > 1 and x.size > 0, f"x: expected features [n, ...], at least one, got shape {x.shape}")
-    owner, own_names = None, None
-    if client is not None:
-        owner, own_names = check_clients(as_array("client", client), names, len(x))
-    if task == "regression":
-        y, n_classes = check_targets(y, len(x)), 0
-    else:
-        y, notes = _numbered(y, notes)
-        y, n_classes = check_labels(y, n_classes, len(x))
-    x = check_features(x, owner, own_names)
-    if looks_like_pixels(x):
-        warnings.warn("x: numbers in 0..255 look like pixels; give them as uint8, or divide by 255", stacklevel=3)
-    if x.dtype == np.uint8 and x.ndim in (3, 4):
-        x, notes["images"] = channels_last(x)
-    if coarse is not None:
-        coarse, _ = check_labels(as_array("coarse", coarse), None, len(x), "coarse")
-    by_class = task != "regression"
-    dealt = own_clients(y, owner, own_names, partition, options, seed, by_class=by_class, coarse=coarse)
-    codes = (
-        split_samples(dealt.client, seed, fractions) if split is None else check_split(as_array("split", split), len(x))
-    )
-    seen = seen_clients(dealt.names, unseen_fraction, unseen, seed)
-    train = (codes == 0) & (dealt.client >= 0) & seen[dealt.client]
-    if weights is not None:
-        notes["class_weights"] = plain(weights)
-    weights = class_weights(weights, y[train], n_classes)
-    return Federation.from_arrays(
-        x,
-        y,
-        dealt.client,
-        codes,
-        task=make_task(task, n_classes, y[0].size, noise_scale, label_smoothing, weights),
-        names=dealt.names,
-        seen=seen,
-        domains=None if domain is None else _check_domains(as_array("domain", domain), len(x)),
-        notes={**notes, **dealt.notes},
-    )
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
@@ -138,27 +68,6 @@ def as_rows(name: str, values: Any) -> np.ndarray:
     array = as_array(name, values)
     require(array.ndim > 0, f"{name}: expected an array with an entry for each sample, got {given(values)}")
     return array
-
-
-def strings_or_whole(column: pd.Series) -> np.ndarray:
-    """A table's column of strings or whole numbers as an array [n]; 1.0 is 1.
-
-    Raises:
-        UserError: it holds something else.
-
-    """
-    whole = pd.api.types.is_float_dtype(column.dtype) and bool((column == np.trunc(column)).all())
-    if whole and bool((column.abs() < EXACT).all()):
-        return np.asarray(column).astype(np.int64)
-    return as_array(f"column {column.name!r}", np.asarray(column))
-
-
-def _numbered(y: np.ndarray, notes: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-    """String labels as 0..Y-1, in alphabetical order; the notes keep the strings. Other labels are unchanged."""
-    if y.ndim != 1 or y.dtype.kind not in "SU":
-        return y, notes
-    codes, names = _distinct("y", y)
-    return codes, {**notes, "classes": names}
 
 
 def _check_length(name: str, array: np.ndarray, n: int) -> None:
@@ -245,35 +154,36 @@ def check_targets(y: np.ndarray, n: int) -> np.ndarray:
     return y if y.dtype in (np.float32, np.float64) else y.astype(np.float32)
 
 
-def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple[np.ndarray, list[str]]:
+def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns client indices int64 [n] in 0..T-1 and the clients' names [T]; anything else is a UserError."""
     _check_length("client", client, n)
     if names is None:
-        codes, found = _distinct("client", client)
+        codes, found = distinct_values("client", client)
         nameless = [i for i, name in enumerate(found) if not name.strip()]
         first = int(np.isin(codes, nameless).argmax())
         require(not nameless, f"client: sample {first} has an empty name")
         require(client.dtype.kind != "i" or int(found[0]) >= 0, f"client: expected ids of 0 or more, got {found[0]}")
-        return codes, found
+        return codes, tuple(found)
     names = as_array("names", names)
     require(names.ndim == 1 and names.dtype.kind in "iuSU", f"names: expected strings [T], got dtype {names.dtype}")
     inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)
     require(inside, f"client: with names it must be whole numbers in 0..{len(names) - 1}, one for each name")
     given = [str(name) for name in strings("names", names)]
-    return client.astype(np.int64), check_names("names", given, unique=True)
+    return client.astype(np.int64), tuple(checked_names("names", given, unique=True))
 
 
-def _check_domains(domain: np.ndarray, n: int) -> Domains:
+def check_domains(domain: np.ndarray, n: int) -> Domains:
+    """Returns the domain of each of n samples, from whole numbers or strings; anything else is a UserError."""
     _check_length("domain", domain, n)
-    codes, names = _distinct("domain", domain)
+    codes, names = distinct_values("domain", domain)
     return Domains(tuple(names), torch.from_numpy(codes))
 
 
-def _distinct(name: str, values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def distinct_values(name: str, values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """The index of each value among the distinct values, int64 [n], and these as strings, in ascending order."""
     require(values.dtype.kind in "iubSU", f"{name}: expected whole numbers or strings, got dtype {values.dtype}")
     distinct, codes = np.unique(strings(name, values), return_inverse=True)
-    return codes.astype(np.int64), check_names(name, [str(value) for value in distinct])
+    return codes.astype(np.int64), checked_names(name, [str(value) for value in distinct])
 
 
 def check_split(split: np.ndarray, n: int, name: str = "split") -> np.ndarray:
@@ -287,3 +197,39 @@ def check_split(split: np.ndarray, n: int, name: str = "split") -> np.ndarray:
     wrong = int(known.argmin())
     require(bool(known.all()), f"{name}: expected {expected}, got {shown(str(split[wrong]))} at sample {wrong}")
     return (np.select([split == word for word in SPLITS], range(3)) if words else split).astype(np.int8)
+
+
+def check_finite(
+    name: str, array: np.ndarray, client: np.ndarray | None = None, names: Sequence[str] | None = None
+) -> None:
+    """Raises UserError if a sample [n, ...] has a value that is not finite, or too large for float32.
+
+    Args:
+        name: of the array, for the message.
+        array: the samples; anything but floats is finite.
+        client: the client of each sample, int [n], if it is known.
+        names: names of the clients, [T].
+
+    """
+    if array.dtype.kind != "f" or not array.size:
+        return
+    require(array.dtype.itemsize <= 8, f"{name}: expected float64 or smaller, got {array.dtype}")
+    rows = max(1, PIECE // array[:1].nbytes)
+    parts = [array[start : start + rows] for start in range(0, len(array), rows)]
+    bad = np.concatenate([_not_finite(part) for part in parts])
+    if not bad.any():
+        return
+    first, n = int(bad.argmax()), int(bad.sum())
+    what = "numbers too large for float32" if np.isfinite(array[bad]).all() else "NaN or infinity"
+    whose = ""
+    if client is not None and names is not None:
+        n_clients = len(np.unique(client[bad]))
+        whose = f", of client {shown(names[client[first]])}; {n_clients} of {len(names)} clients have such samples"
+    raise UserError(f"{name}: {what} in {n} sample{'s' * (n != 1)}, the first is number {first}{whose}")
+
+
+def _not_finite(part: np.ndarray) -> np.ndarray:
+    """Whether a sample has such a value, bool [rows]."""
+    with np.errstate(over="ignore"):
+        single = part.astype(np.float32, copy=False)
+    return np.logical_not(np.isfinite(single).reshape(len(part), -1).all(axis=1))

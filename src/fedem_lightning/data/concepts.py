@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.positions import ranks
 from fedem_lightning.data.samples import Windows
+from fedem_lightning.data.splits import ranks
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import Regression
 
 DIMENSION = 64
 """Dimensions of the random projection in which samples are compared."""
-MOST_CLIENTS = 100
+MOST_COMPARED = 100
 """Number of clients that are compared at most; of more, so many are drawn."""
 PERMUTATIONS = 99
 LEVEL = 0.05
@@ -67,8 +67,8 @@ def concept_difference(federation: Federation) -> ConceptDifference | None:
         return None
     clients = federation.clients()
     random = generator(0, Purpose.SUBSAMPLE)
-    if len(clients) > MOST_CLIENTS:
-        drawn = random.choice(len(clients), MOST_CLIENTS, replace=False)
+    if len(clients) > MOST_COMPARED:
+        drawn = random.choice(len(clients), MOST_COMPARED, replace=False)
         clients = clients[torch.from_numpy(drawn).to(clients.device)].sort().values
     if len(clients) < 2:
         return None

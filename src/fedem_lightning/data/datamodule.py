@@ -1,32 +1,20 @@
 """The data module for Lightning: an epoch is a round, and its only batch is the federation."""
 
 import reprlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 
-from fedem_lightning.data.arrays import checked_federation
-from fedem_lightning.data.class_weights import ClassWeights
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.partitions import Partition, PartitionName
-from fedem_lightning.data.printing import printable
+from fedem_lightning.data.names import printable
+from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
+from fedem_lightning.data.partitions import Dealing
+from fedem_lightning.data.splits import Splitting
 from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, plain
-from fedem_lightning.settings.check import check_arguments
-from fedem_lightning.settings.ranges import (
-    BelowOne,
-    Count,
-    Fractions,
-    Names,
-    Positive,
-    PositiveInt,
-    Seed,
-    ShareOrNumber,
-    TwoOrMore,
-)
-from fedem_lightning.tasks import TaskName
+from fedem_lightning.settings.check import check_arguments, grouped
 
 
 class OneBatch:
@@ -69,28 +57,13 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
         names: np.ndarray | None = None,
         domain: np.ndarray | None = None,
         coarse: np.ndarray | None = None,
-        task: TaskName = "classification",
-        n_classes: TwoOrMore | None = None,
-        noise_scale: Positive = 1.0,
-        label_smoothing: BelowOne = 0.0,
-        class_weights: ClassWeights | None = None,
-        partition: PartitionName | Callable[..., Partition] = "natural",
-        n_clients: ShareOrNumber | None = None,
-        alpha: Positive = 0.4,
-        beta: Positive = 10.0,
-        n_label_groups: PositiveInt | None = None,
-        shards_per_client: PositiveInt = 2,
-        min_samples: Count = 10,
-        fractions: Fractions = (0.6, 0.2, 0.2),
-        unseen_fraction: BelowOne = 0.0,
-        unseen: Names = (),
-        seed: Seed = 0,
+        **options: Annotated[Any, TaskOptions, Dealing, Splitting],
     ) -> "FederatedDataModule":
         """A data module from a user's own arrays.
 
         Args:
             x: features [n, ...]: floats, or uint8 images [n, height, width], [n, height, width, channels] or
-                [n, channels, height, width]; see `layout.channels_last`.
+                [n, channels, height, width]; see `own_data.to_channels_last`.
             y: labels [n]: whole numbers in 0..n_classes-1, or strings, which are numbered in alphabetical order; for a
                 regression real targets [n] or [n, k].
             client: the client of each sample [n]: whole numbers or strings. Pandas columns are allowed here and below.
@@ -99,51 +72,18 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
             names: names of the clients, [T]; `client` must then be whole numbers in 0..T-1.
             domain: the domain of each sample [n]: whole numbers or strings; `Agnostic` needs it.
             coarse: superclasses [n], whole numbers; the partition "pachinko" needs them.
-            task: "classification" (one logit a class), "binary" (one logit), or "regression".
-            n_classes: Y; default: the largest label plus 1.
-            noise_scale: standard deviation of real targets around their mean, in units of y.
-            label_smoothing: of a classification, in [0, 1); see `Classification`.
-            class_weights: of the loss in training: "balanced", or a number for each class; see `class_weights`.
-            partition: "natural": the clients are those of `client`. "iid", "dirichlet", "pachinko", "shards",
-                "quantity_skew", or a function (labels, seed, ...) deals the samples anew: see
-                `fedem_lightning.data.partitions`.
-            n_clients, alpha, beta, n_label_groups, shards_per_client, min_samples: passed to the partition if it has
-                them.
-            fractions: of each client's samples for train, val, test.
-            unseen_fraction: share of the clients that take no part in training.
-            unseen: names of clients that take no part in training, in place of a share.
-            seed: of the split and of the choice of unseen clients.
+            options: those of `TaskOptions`, `Dealing` and `Splitting`.
 
         Raises:
             UserError: arrays have different lengths, x has NaN, a label is outside the classes, or a client has no
                 training samples.
 
         """
-        options: dict[str, Any] = {
-            "task": task,
-            "n_classes": n_classes,
-            "noise_scale": noise_scale,
-            "label_smoothing": label_smoothing,
-            "partition": partition,
-            "fractions": fractions,
-            "unseen_fraction": unseen_fraction,
-            "unseen": unseen,
-            "seed": seed,
-        }
-        dealing = {
-            "n_clients": n_clients,
-            "alpha": alpha,
-            "beta": beta,
-            "n_label_groups": n_label_groups,
-            "shards_per_client": shards_per_client,
-            "min_samples": min_samples,
-        }
-        check_arguments("", cls.from_arrays, options | dealing | {"class_weights": class_weights})
-        made = checked_federation(
-            x, y, client, split, names, domain, coarse, **options, weights=class_weights, options=dealing
-        )
-        data = FederatedDataModule(made)
-        data._describe(options | dealing | {"class_weights": class_weights})
+        check_arguments("", cls.from_arrays, options)
+        groups = grouped(options, TaskOptions, Dealing, Splitting)
+        arrays = OwnArrays(x, y, client, split, names, domain, coarse)
+        data = FederatedDataModule(checked_federation(arrays, *groups))
+        data._describe({name: value for group in groups for name, value in vars(group).items()})
         return data
 
     def _describe(self, arguments: dict[str, Any]) -> None:

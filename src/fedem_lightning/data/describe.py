@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedem_lightning.data.concepts import concept_difference
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.printing import printable
+from fedem_lightning.data.names import printable
 from fedem_lightning.data.samples import Arrays, Joined, Windows
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.records.files import replacing
@@ -113,7 +113,7 @@ def _colour_limit(shares: np.ndarray, counts: np.ndarray) -> float:
     return float(shares.flatten()[order][np.searchsorted(below, 0.99 * below[-1])]) or 1.0
 
 
-def draw(federation: Federation, path: Path) -> None:
+def draw_federation(federation: Federation, path: Path) -> None:
     """Draws each client's samples by split (above) and shares of classes (below); clients are sorted by size.
 
     They are those that are `looked_at`.

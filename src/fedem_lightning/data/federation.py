@@ -1,35 +1,22 @@
-"""A federation: flat arrays of all samples, and for every split the positions of its samples, sorted by client.
-
-Shape letters used throughout the package: T clients of the federation, C clients of a block, M components,
-n samples (of a block, or of all), B samples of a batch, J local steps, Y classes, K rounds.
-"""
+"""A federation: flat arrays of all samples, and for every split the positions of its samples, sorted by client."""
 
 import copy
-import hashlib
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.augmentation import Augmentation
-from fedem_lightning.data.digest import sha256_of, with_shapes
-from fedem_lightning.data.features import TableFeatures
-from fedem_lightning.data.positions import Positions, Split, ranks
-from fedem_lightning.data.samples import Arrays, Samples, as_tensor
-from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.data.digest import hash_without_x, is_earlier_digest, with_shapes
+from fedem_lightning.data.samples import Arrays, Domains, Samples, as_tensor
+from fedem_lightning.data.shifts import Augmentation
+from fedem_lightning.data.splits import Positions, Split, ranks, splits_by_client
+from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.tasks import Task
-
-COLUMNS_RELEASED = (
-    "the means, deviations, medians and categories of a table's columns; scale them by public numbers, and use "
-    "dataset=npz"
-)
-WEIGHTS_RELEASED = "class weights, from the frequencies of all clients' labels; give numbers"
 
 
 @dataclass(frozen=True)
@@ -69,15 +56,12 @@ class Block:
         return self.federation.domains.of_sample[self.index]
 
     def batch(self, positions: Tensor, key: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """A training batch, augmented if the federation has an augmentation.
+        """A training batch x [..., B, *in_shape], y [..., B] or [..., B, targets], augmented if the data are.
 
         Args:
             positions: indices into the block's samples, int64 [..., B].
             key: key of the client and step, int64 [...]; it sets the augmentation.
             dtype: dtype of the features.
-
-        Returns:
-            x [..., B, *in_shape], y [..., B] or [..., B, targets].
 
         """
         samples = self.federation.samples
@@ -103,17 +87,6 @@ class Block:
         for start in range(0, max(1, len(self.index)), size):  # one empty piece if there are no samples
             part = slice(start, start + size)
             yield Block(self.federation, self.clients, self.index[part], self.owner[part])
-
-
-class Domains(NamedTuple):
-    """Known domains of samples; a client may have samples of several domains."""
-
-    names: tuple[str, ...]  # names of the p domains
-    of_sample: Tensor  # int64 [positions]: the domain of each sample by position; -1 for samples of no client
-
-    def to(self, device: torch.device | str) -> "Domains":
-        """The same domains on another device."""
-        return Domains(self.names, self.of_sample.to(device))
 
 
 class Federation:
@@ -161,9 +134,10 @@ class Federation:
     @property
     def released(self) -> tuple[str, ...]:
         """What x or the task tells of all clients' data, because it was computed from them: see `Facts.released`."""
-        columns = (COLUMNS_RELEASED,) * (self.features is not None)
+        columns = "the means, deviations, medians and categories of a table's columns; scale them by public numbers"
+        weights = "class weights, from the frequencies of all clients' labels; give numbers"
         counted = isinstance(self.notes.get("class_weights"), str)  # else they were given as numbers
-        return columns + (WEIGHTS_RELEASED,) * counted
+        return (f"{columns}, and use dataset=npz",) * (self.features is not None) + (weights,) * counted
 
     @classmethod
     def from_samples(
@@ -181,31 +155,20 @@ class Federation:
         """Makes a federation: positions are sorted by (split, client), samples are neither copied nor reordered.
 
         Args:
-            samples: features and labels by position.
             client: int [n] in 0..T-1, or -1 for a sample of no client.
             split: int [n], 0 train, 1 val, 2 test.
             position: position of each sample in `samples`, int64 [n]; default 0..n-1.
-            task: loss and label space.
-            names: names of the T clients.
-            seen: bool [T]; default: all clients.
-            more: `truth`, `augmentation`, `notes`, `domains`, `features`, `keys`.
+            samples, task, names, seen, more: see `Federation`; all clients are seen by default.
 
         Raises:
             UserError: a seen client has no training sample.
 
         """
-        n_clients = len(names)
-        seen = np.ones(n_clients, dtype=bool) if seen is None else seen
-        splits = {}
-        for code, name in enumerate(SPLITS):
-            index = np.flatnonzero((split == code) & (client >= 0))
-            index = index[np.argsort(client[index], kind="stable")]
-            counts = np.bincount(client[index], minlength=n_clients)
-            where = torch.from_numpy(index if position is None else position[index])
-            splits[name] = Split(where, torch.from_numpy(np.concatenate([[0], counts.cumsum()])))
-        idle = np.flatnonzero(seen & (splits["train"].counts().numpy() == 0))
-        shown = ", ".join(names[t] for t in idle[:3]) + (", ..." if len(idle) > 3 else "")
-        require(len(idle) == 0, f"client {shown} has no training sample: every client that trains needs at least one")
+        seen = np.ones(len(names), dtype=bool) if seen is None else seen
+        splits = splits_by_client(client, split, len(names), position)
+        idle = [names[t] for t in np.flatnonzero(seen & (splits["train"].counts().numpy() == 0)).tolist()]
+        some = ", ".join(idle[:3]) + ", ..." * (len(idle) > 3)
+        require(not idle, f"client {some} has no training sample: every client that trains needs at least one")
         return cls(samples, splits, tuple(names), torch.from_numpy(seen), task, **more)
 
     @classmethod
@@ -247,13 +210,10 @@ class Federation:
         """The same federation on another device."""
         if self.device == torch.device(device):
             return self
+        moved: dict[str, Any] = {name: getattr(self, name) for name in ("samples", "seen", "domains", "keys")}
+        moved = {name: part if part is None else part.to(device) for name, part in moved.items()}
         splits = {name: split.to(device) for name, split in self.splits.items()}
-        domains = self.domains and self.domains.to(device)
-        keys = None if self.keys is None else self.keys.to(device)
-        moved = {"samples": self.samples.to(device), "splits": splits, "seen": self.seen.to(device)}
-        other = self._with(**moved, domains=domains, keys=keys)
-        other._digest_of_x = self._digest_of_x
-        return other
+        return self._with(**moved, splits=splits, _digest_of_x=self._digest_of_x)
 
     def with_part(self, clients: Tensor, fraction: float, seed: int) -> "Federation":
         """The federation in which `clients` have only a subset of their training samples."""
@@ -279,22 +239,10 @@ class Federation:
         """
         if self._digest_of_x is None:
             self._digest_of_x = with_shapes(self.samples.fingerprint()[1:])
-        sha = self._hash_without_x()
+        sha = hash_without_x(self)
         sha.update(self._digest_of_x.encode())
         return sha.hexdigest()
 
     def has_digest(self, saved: str) -> bool:
         """Whether `saved` is this federation's digest; warns if it is one of an earlier version, which leaves out x."""
-        if saved == self.digest():
-            return True
-        equal = saved == self._hash_without_x().hexdigest()
-        if equal:
-            what = "labels, clients and splits are the same, x was not compared"
-            warnings.warn(f"ckpt_path: the checkpoint is of an earlier version: {what}", stacklevel=1)
-        return equal
-
-    def _hash_without_x(self) -> "hashlib._Hash":
-        positions = (t for split in self.splits.values() for t in split.fingerprint())
-        group = [torch.as_tensor(self.truth["group"])] if "group" in self.truth else []
-        domain = [] if self.domains is None else [self.domains.of_sample]
-        return sha256_of([self.samples.fingerprint()[0], self.seen, *positions, *group, *domain])
+        return saved == self.digest() or is_earlier_digest(self, saved)

@@ -28,7 +28,7 @@ def save_client(federation: Federation, client: int, path: Path) -> None:
     index = [federation.splits[split].positions(t)[0] for split in SPLITS]
     rows, samples = torch.cat(index), federation.samples
     x = samples.x[rows] if isinstance(samples, Arrays) else samples.features(rows, torch.float32)
-    form = form_of(federation)
+    form = sample_form(federation)
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(
             file,
@@ -40,7 +40,7 @@ def save_client(federation: Federation, client: int, path: Path) -> None:
         )
 
 
-def form_of(federation: Federation) -> dict[str, Any]:
+def sample_form(federation: Federation) -> dict[str, Any]:
     """The form of a federation's samples as plain values, without facts about its clients."""
     state = Schema.of(federation).state()
     return {name: value for name, value in state.items() if name not in ("seen", "n_train", "names")}

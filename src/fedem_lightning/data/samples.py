@@ -1,7 +1,7 @@
 """Storage of a federation's samples: compact in memory, or mapped from a file; a batch converts them to floats."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -165,6 +165,17 @@ class Windows:
     def fingerprint(self) -> list[Tensor]:
         """The text and the length of a window, which a digest must include."""
         return [self.codes, torch.tensor(self.length)]
+
+
+class Domains(NamedTuple):
+    """Known domains of samples; a client may have samples of several domains."""
+
+    names: tuple[str, ...]  # names of the p domains
+    of_sample: Tensor  # int64 [positions]: the domain of each sample by position; -1 for samples of no client
+
+    def to(self, device: torch.device | str) -> "Domains":
+        """The same domains on another device."""
+        return Domains(self.names, self.of_sample.to(device))
 
 
 def as_tensor(array: np.ndarray) -> Tensor:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.arrays import as_rows, check_features, check_labels
-from fedem_lightning.data.features import TableFeatures
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Arrays, Samples, Windows, as_tensor
+from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make

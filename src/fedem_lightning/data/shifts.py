@@ -1,13 +1,22 @@
-"""Shifts between true groups of clients (Mestoukirdi et al. 2021, Section IV-A), kept as ground truth."""
+"""Changes of samples: shifts between true groups of clients, and augmentation of training batches.
 
-from typing import Literal
+Shifts are those of Mestoukirdi et al. 2021, Section IV-A; the groups are kept as ground truth. An augmentation is a
+function of (seed, round, client, sample).
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from fedem_lightning.data.partitions import Partition
 from fedem_lightning.errors import require
-from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.check import check_arguments
-from fedem_lightning.settings.ranges import PositiveInt, Share
+from fedem_lightning.randomness import Purpose, fold, generator
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import Count, PositiveInt, Share
 
 
 def permute_labels(
@@ -50,42 +59,86 @@ def invert_images(x: np.ndarray, group: np.ndarray, n_groups: int) -> np.ndarray
     return x
 
 
-def shift_groups(
-    x: np.ndarray,
-    y: np.ndarray,
-    client: np.ndarray,
-    n_clients: int,
-    n_classes: int,
-    shift: Literal["rotation", "labels", "inversion"],
-    n_groups: PositiveInt,
-    seed: int,
-    shifted_share: Share = 1.0,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Assigns clients to groups, and shifts all samples of a group in the same way; the first group's stay as they are.
+@dataclass(frozen=True)
+class Shift:
+    """How samples differ between true groups of clients; the first group's stay as they are.
 
     Args:
-        x: [n, ...], changed in place unless labels are permuted; y: int [n]; client: int [n] in 0..T-1, -1: no client.
-        n_clients: T.
-        n_classes: Y.
-        shift: "rotation", "labels" or "inversion".
-        n_groups: number of groups.
-        seed: of groups and permutations.
+        shift: "rotation" (images of group g are turned by g * 90 degrees), "labels" (a permutation for each group) or
+            "inversion" (the second group's images are negatives); None: no shift.
+        n_groups: number of true groups of the shift.
         shifted_share: share of the clients that are dealt evenly to all groups; the others are in the first group. From
             0 to 1 it makes a federation more and more heterogeneous.
 
-    Returns:
-        x, y, and every client's group, int64 [T].
+    """
+
+    shift: Literal["rotation", "labels", "inversion"] | None = None
+    n_groups: PositiveInt = 1
+    shifted_share: Share = 1.0
+
+    def apply(
+        self, x: np.ndarray, y: np.ndarray, dealt: Partition, n_classes: int, seed: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Assigns clients to groups, and shifts all samples of a group in the same way.
+
+        Args:
+            x: [n, ...], changed in place unless labels are permuted; y: int [n].
+            dealt: the client of each sample.
+            n_classes: Y.
+            seed: of groups and permutations.
+
+        Returns:
+            x, y, and every client's group, int64 [T].
+
+        """
+        n_clients = len(dealt.names)
+        require(self.n_groups <= n_clients, f"n_groups: {self.n_groups} groups, but there are {n_clients} clients")
+        rng = generator(seed, Purpose.GROUPS)
+        n_dealt = round(self.shifted_share * n_clients)
+        order = np.arange(n_clients)
+        group = rng.permutation(np.where(order < n_dealt, order % self.n_groups, 0))
+        of_sample = np.where(dealt.client >= 0, group[dealt.client], -1)
+        if self.shift == "rotation":
+            few = f"n_groups: rotation by 90 degrees makes 4 groups at most, got {self.n_groups}"
+            require(self.n_groups <= 4, few)
+            x = rotate_images(x, of_sample, self.n_groups)
+        elif self.shift == "inversion":
+            x = invert_images(x, of_sample, self.n_groups)
+        elif self.shift == "labels":
+            y = permute_labels(y, of_sample, self.n_groups, n_classes, rng)
+        return x, y, group
+
+
+class Augmentation(Protocol):
+    """A random change of the training features of a batch."""
+
+    def __call__(self, x: Tensor, keys: Tensor) -> Tensor:
+        """Changes x [n, ...] by keys int64 [n] in [0, 2^32) -> [n, ...]."""
+
+
+class CropFlip(Checked):
+    """Shifts an image by up to `padding` pixels each way, filled with zeros, and mirrors half of the images.
+
+    Args:
+        padding: largest shift in pixels.
+        flip: whether images are mirrored left to right.
 
     """
-    check_arguments("", shift_groups, locals())
-    require(n_groups <= n_clients, f"n_groups: {n_groups} groups, but there are {n_clients} clients")
-    rng = generator(seed, Purpose.GROUPS)
-    n_dealt = round(shifted_share * n_clients)
-    group = rng.permutation(np.where(np.arange(n_clients) < n_dealt, np.arange(n_clients) % n_groups, 0))
-    of_sample = np.where(client >= 0, group[client], -1)
-    if shift == "rotation":
-        require(n_groups <= 4, f"n_groups: rotation by 90 degrees makes 4 groups at most, got {n_groups}")
-        return rotate_images(x, of_sample, n_groups), y, group
-    if shift == "inversion":
-        return invert_images(x, of_sample, n_groups), y, group
-    return x, permute_labels(y, of_sample, n_groups, n_classes, rng), group
+
+    def __init__(self, padding: Count = 4, flip: bool = True) -> None:
+        self.padding, self.flip = padding, flip
+
+    def __call__(self, x: Tensor, keys: Tensor) -> Tensor:
+        """Changes x [n, channels, height, width]."""
+        n, _, height, width = x.shape
+        span = 2 * self.padding + 1
+        down, right = (fold(keys, part) % span for part in (0, 1))  # [n]
+        rows = down.unsqueeze(1) + torch.arange(height, device=x.device)  # [n, height]
+        columns = right.unsqueeze(1) + torch.arange(width, device=x.device)  # [n, width]
+        if self.flip:
+            mirrored = (fold(keys, 2) & 1).bool().unsqueeze(1)
+            columns = torch.where(mirrored, columns.flip(1), columns)
+        padded = F.pad(x, [self.padding] * 4)
+        sample = torch.arange(n, device=x.device).view(n, 1, 1)
+        cropped = padded.movedim(1, -1)[sample, rows.unsqueeze(2), columns.unsqueeze(1)]  # [n, height, width, channels]
+        return cropped.movedim(-1, 1)

@@ -1,15 +1,59 @@
-"""Splits of each client's samples into train, validation and test, and of clients into seen and unseen."""
+"""Splits of each client's samples into train, validation and test, and of clients into seen and unseen.
+
+Below them are the positions of a split's samples, client by client.
+"""
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.randomness import Purpose, fold, generator
 from fedem_lightning.records.measures import SPLITS as SPLITS
 from fedem_lightning.settings.check import check_arguments
-from fedem_lightning.settings.ranges import BelowOne, Fractions, Names
+from fedem_lightning.settings.ranges import BelowOne, Fractions, Names, Seed
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Which clients take no part in training.
+
+    Args:
+        unseen_fraction: share of the clients that take no part in training.
+        unseen: names of clients that take no part in training, in place of a share.
+        seed: of everything drawn.
+
+    """
+
+    unseen_fraction: BelowOne = 0.0
+    unseen: Names = ()
+    seed: Seed = 0
+
+    def seen(self, names: Sequence[str]) -> np.ndarray:
+        """Whether each client is seen in training, bool [T]."""
+        return seen_clients(names, self.unseen_fraction, self.unseen, self.seed)
+
+
+@dataclass(frozen=True)
+class Splitting(HoldOut):
+    """How each client's samples are split, and which clients take no part in training.
+
+    Args:
+        unseen_fraction, unseen, seed: see `HoldOut`.
+        fractions: of each client's samples for train, val, test, where the data have no split.
+
+    """
+
+    fractions: Fractions = (0.6, 0.2, 0.2)
+
+    def split(self, client: np.ndarray) -> np.ndarray:
+        """The split of each sample, int8 [n], drawn for each client: see `split_samples`."""
+        return split_samples(client, self.seed, self.fractions)
 
 
 def split_samples(client: np.ndarray, seed: int, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> np.ndarray:
@@ -88,3 +132,81 @@ def _hint(name: str, names: Sequence[str]) -> str:
     """The client that may be meant, looked for among the first 10,000: in a million it would take a minute."""
     near = difflib.get_close_matches(name, names[:10_000], n=1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names[:3])}{', ...' * (len(names) > 3)}"
+
+
+class Positions(Protocol):
+    """Positions of the samples of one split. `len` is the number of samples."""
+
+    def __len__(self) -> int: ...
+
+    def counts(self, clients: Tensor | None = None) -> Tensor:
+        """Samples of each of `clients` (default: of all T), int64."""
+
+    def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions of the samples of `clients` (int64 [C]), and each owner's index in `clients`: int64 [n] each."""
+
+    def to(self, device: torch.device | str) -> "Positions":
+        """The same split on another device."""
+
+    def fingerprint(self) -> list[Tensor]:
+        """The tensors that a digest must include."""
+
+
+def ranks(owner: Tensor, counts: Tensor) -> Tensor:
+    """Each sample's index among its owner's samples: owner int64 [n], ascending; counts [C] -> int64 [n]."""
+    return torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
+
+
+@dataclass(frozen=True)
+class Split:
+    """`Positions` as an array, sorted by client."""
+
+    index: Tensor  # int64 [n], positions in the federation's arrays
+    offsets: Tensor  # int64 [T + 1]: client t owns index[offsets[t]:offsets[t + 1]]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def counts(self, clients: Tensor | None = None) -> Tensor:
+        """Samples of each of `clients` (default: of all T), int64."""
+        if clients is None:
+            return self.offsets.diff()
+        return self.offsets[clients + 1] - self.offsets[clients]
+
+    def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions of the samples of `clients` (int64 [C]), and each owner's index in `clients`: int64 [n] each."""
+        counts = self.counts(clients)  # [C]
+        owner = torch.repeat_interleave(torch.arange(len(clients), device=clients.device), counts)  # [n]
+        return self.index[self.offsets[clients][owner] + ranks(owner, counts)], owner
+
+    def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Split":
+        """The split with a random subset of the samples of `clients`: round(fraction n_t) of each."""
+        counts = self.offsets.diff()  # [T]
+        owner = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)  # [n]
+        order = torch.argsort((owner << 32) | fold(seed, Purpose.THINNED, self.index), stable=True)
+        sizes = counts.clone()
+        sizes[clients] = (fraction * counts[clients]).round().long()
+        kept = order[torch.arange(len(owner), device=owner.device) - self.offsets[owner] < sizes[owner]]
+        return Split(self.index[kept.sort().values], torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+
+    def to(self, device: torch.device | str) -> "Split":
+        """The same split on another device."""
+        return Split(self.index.to(device), self.offsets.to(device))
+
+    def fingerprint(self) -> list[Tensor]:
+        """The tensors that a digest must include."""
+        return [self.index, self.offsets]
+
+
+def splits_by_client(
+    client: np.ndarray, split: np.ndarray, n_clients: int, position: np.ndarray | None = None
+) -> dict[str, Split]:
+    """The three splits by name, each sorted by client: see `Federation.from_samples`."""
+    splits = {}
+    for code, name in enumerate(SPLITS):
+        index = np.flatnonzero((split == code) & (client >= 0))
+        index = index[np.argsort(client[index], kind="stable")]
+        counts = np.bincount(client[index], minlength=n_clients)
+        where = torch.from_numpy(index if position is None else position[index])
+        splits[name] = Split(where, torch.from_numpy(np.concatenate([[0], counts.cumsum()])))
+    return splits

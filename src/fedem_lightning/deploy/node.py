@@ -13,7 +13,7 @@ from fedem_lightning.aggregation import Models, Sent, all_finite, check_sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import made_from, take_dtypes
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.one_client import form_of
+from fedem_lightning.data.one_client import sample_form
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy.state import with_equal_ties
 from fedem_lightning.deploy.wire import Parcel, packed, with_prefix
@@ -118,7 +118,7 @@ class Node:
         """The client's name, the form of its samples, and the number of them that it trains on."""
         name, n_train = str(self.federation.names[0]), int(self.federation.splits["train"].counts().sum())
         newest = self._newest_round(request.facts["run"])
-        return Parcel({"name": name, "form": form_of(self.federation), "n_train": n_train, "round": newest}, {})
+        return Parcel({"name": name, "form": sample_form(self.federation), "n_train": n_train, "round": newest}, {})
 
     def _train(self, request: Parcel) -> Parcel:
         """The client update of a round, and the rows of client state that the method reports."""

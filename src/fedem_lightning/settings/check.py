@@ -1,5 +1,6 @@
 """Checks values against annotations, one set of rules for configurations and for Python; and against the memory."""
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -64,7 +65,10 @@ class Parameters(NamedTuple):
 
 @functools.cache
 def parameters(target: Callable[..., Any]) -> Parameters:
-    """The parameters of a function or a class, with those of its base classes as far as it hands arguments on."""
+    """The parameters of a function or a class, with those of its base classes as far as it hands arguments on.
+
+    `**options: Annotated[Any, GROUP, ...]` stands for the fields of these dataclasses.
+    """
     known: dict[str, Setting] = {}
     for call in _calls(target):
         if call is object.__init__ or getattr(call, "__module__", "") == "torch.nn.modules.module":
@@ -75,7 +79,12 @@ def parameters(target: Callable[..., Any]) -> Parameters:
         for name, parameter in found.items():
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name != "self":
                 known.setdefault(name, Setting(hints.get(name, Any), parameter.default))
-        if all(parameter.kind != parameter.VAR_KEYWORD for parameter in found.values()):
+        others = [name for name, parameter in found.items() if parameter.kind == parameter.VAR_KEYWORD]
+        said = getattr(hints.get(others[0]), "__metadata__", ()) if others else ()
+        groups: list[Any] = [group for group in said if dataclasses.is_dataclass(group)]
+        for group in groups:
+            known |= parameters(group).known | known  # the target's own come first
+        if groups or not others:
             return Parameters(known, open=False)
     return Parameters(known, open=True)
 
@@ -105,6 +114,22 @@ def arguments_of(function: Callable[..., Any], args: Sequence[Any], options: Map
         return {}
     rest = [name for name, p in signature.parameters.items() if p.kind is inspect.Parameter.VAR_KEYWORD]
     return {k: v for k, v in bound.items() if k not in rest} | (bound.get(rest[0], {}) if rest else {})
+
+
+def grouped(options: Mapping[str, Any], *groups: Callable[..., Any]) -> list[Any]:
+    """The keywords of a call as objects of these dataclasses, which have no field in common.
+
+    Raises:
+        TypeError: a keyword is a field of none.
+
+    """
+    fields = [parameters(group).known.keys() for group in groups]
+    for name in options.keys() - set().union(*fields):
+        raise TypeError(f"got an unexpected keyword argument {name!r}")
+    return [
+        group(**{name: options[name] for name in options.keys() & own})
+        for group, own in zip(groups, fields, strict=True)
+    ]
 
 
 class Checked:

@@ -3,7 +3,7 @@ with the smallest losses that one model for each client, or a few shared models,
 """
 
 import itertools
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
@@ -12,10 +12,10 @@ from scipy.special import entr
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.datasets.synthetic import BYTES_OF_A_CLIENT, BYTES_OF_A_SAMPLE
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.splits import seen_clients
+from fedem_lightning.data.splits import HoldOut
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.check import check_arguments, require_memory
-from fedem_lightning.settings.ranges import BelowOne, Count, Names, PositiveInt, Seed
+from fedem_lightning.settings.check import check_arguments, grouped, require_memory
+from fedem_lightning.settings.ranges import Count, PositiveInt
 from fedem_lightning.tasks import Density
 
 N_GROUPS = 4
@@ -29,7 +29,8 @@ class DensityDataModule(FederatedDataModule):
 
     P_j is the point mass on symbol j and U is uniform: half of client k's symbols are its group's symbol, a quarter its
     own symbol. The feature x is the constant 1. The ground truth of each client: "distribution" D_k [d], "group"
-    k mod 4, and "minimum_loss", the entropy of D_k in nats, the least expected loss of any model.
+    k mod 4, and "minimum_loss", the entropy of D_k in nats, the least expected loss of any model. A client's
+    samples of a split depend on (seed, client, split) only.
 
     Args:
         n_clients: T.
@@ -38,9 +39,7 @@ class DensityDataModule(FederatedDataModule):
         n_val: additional validation samples of each client; default n_samples // 3, at least 1.
         test_size: additional test samples of each client.
         shifted: whether a client's own symbol is 4 + (k mod (d - 4)), never a group's; in the paper it may be one.
-        unseen_fraction: share of the clients that take no part in training.
-        unseen: names of clients that take no part in training, in place of a share.
-        seed: of everything drawn; a client's samples of a split depend on (seed, client, split) only.
+        options: those of `HoldOut`.
 
     Raises:
         UserError: an option is out of its range.
@@ -55,21 +54,20 @@ class DensityDataModule(FederatedDataModule):
         n_val: Count | None = None,
         test_size: Count = 1000,
         shifted: bool = False,
-        unseen_fraction: BelowOne = 0.0,
-        unseen: Names = (),
-        seed: Seed = 0,
+        **options: Annotated[Any, HoldOut],
     ) -> None:
+        (held_out,) = grouped(options, HoldOut)
         n_val = max(1, n_samples // 3) if n_val is None else n_val
         self.made_with["n_val"] = n_val
         require_memory("n_symbols", 8 * n_symbols**2, f"distributions of {n_symbols} symbols")
         each = (n_samples + n_val + test_size) * (4 + BYTES_OF_A_SAMPLE) + 24 * n_symbols + BYTES_OF_A_CLIENT
         require_memory("n_clients", n_clients * each, f"{n_clients} clients with their samples and distributions")
         names = [str(t) for t in range(n_clients)]
-        seen = seen_clients(names, unseen_fraction, unseen, seed)
+        seen = held_out.seen(names)
         distribution, group = densities(n_clients, n_symbols, shifted), np.arange(n_clients) % N_GROUPS
         counts, clients = (n_samples, n_val, test_size), range(n_clients)
         y = [  # stored by split, then by client
-            generator(seed, Purpose.DENSITY, t, code).choice(n_symbols, size=n, p=distribution[t])
+            generator(held_out.seed, Purpose.DENSITY, t, code).choice(n_symbols, size=n, p=distribution[t])
             for code, n in enumerate(counts)
             for t in clients
         ]

@@ -1,37 +1,26 @@
-"""Federations of labelled images: FEMNIST, EMNIST, MNIST, CIFAR-10, CIFAR-100."""
+"""Federations of labelled images: FEMNIST, EMNIST, MNIST, CIFAR-10, CIFAR-100, and scikit-learn's digits."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 
 from fedem_lightning.data.arrays import check_clients, check_images, check_labels
-from fedem_lightning.data.augmentation import Augmentation
-from fedem_lightning.data.catalogue import SOURCES
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.federation import Domains, Federation
-from fedem_lightning.data.partitions import Labels, Partition, PartitionName, deal
-from fedem_lightning.data.samples import Arrays
-from fedem_lightning.data.shifts import shift_groups
-from fedem_lightning.data.sources import load
-from fedem_lightning.data.splits import seen_clients, split_samples
-from fedem_lightning.data.unread import names_of_clients
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.names import names_of_clients
+from fedem_lightning.data.partitions import Dealing, Labels, Partition, PartitionName
+from fedem_lightning.data.samples import Arrays, Domains
+from fedem_lightning.data.shifts import Augmentation, Shift
+from fedem_lightning.data.sources import SOURCES, load_arrays
+from fedem_lightning.data.splits import Splitting
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.ranges import (
-    BelowOne,
-    Count,
-    Fractions,
-    Names,
-    Positive,
-    PositiveInt,
-    Seed,
-    Share,
-    ShareOrNumber,
-)
+from fedem_lightning.settings.check import grouped
+from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt, ShareOrNumber
 from fedem_lightning.tasks import Classification
 
 
@@ -42,27 +31,17 @@ class ImageDataModule(FederatedDataModule):
 
     Args:
         name: femnist, emnist, mnist, cifar10 or cifar100.
-        partition: natural, iid, dirichlet, pachinko, shards or quantity_skew, see `fedem_lightning.data.partitions`; or
-            the user's own function (labels, seed, ...).
-        n_clients, alpha, beta, n_label_groups, shards_per_client, min_samples: passed to the partition if it has them.
-        path: a file or folder with the data, see `sources.load`.
+        partition, n_clients: see `Dealing`.
+        path: a file or folder with the data, see `sources.load_arrays`.
         data_dir: where downloads are kept.
         sample_fraction: up to 1: fraction of the samples to use, drawn at random; from 2 on: their number.
-        shift: "rotation" (images of group g are turned by g * 90 degrees), "labels" (a permutation for each group) or
-            "inversion" (the second group's images are negatives).
-        n_groups: number of true groups of the shift.
-        shifted_share: share of the clients that are dealt evenly to the groups; the others are in the first one, which
-            is not shifted.
         invert: whether black and white are exchanged (FEMNIST is black on white, EMNIST white on black).
         mean, std: of each channel in [0, 1], for normalisation.
         augmentation: of training batches.
         domains: name of a domain -> regular expression for the start of its clients' names, for `Agnostic`.
         label_smoothing: in [0, 1), see `Classification`.
-        fractions: of each client's samples for train, val, test.
-        unseen_fraction: share of the clients that take no part in training.
-        unseen: names of clients that take no part in training, in place of a share.
         mmap: whether the images are mapped from the file instead of read.
-        seed: of everything drawn.
+        options: those of `Dealing`, `Shift` and `Splitting`.
 
     Raises:
         UserError: the data is missing or broken, or an argument is out of its range.
@@ -74,53 +53,35 @@ class ImageDataModule(FederatedDataModule):
         name: Literal["femnist", "emnist", "mnist", "cifar10", "cifar100"],
         partition: PartitionName | Callable[..., Partition] = "natural",
         n_clients: ShareOrNumber | None = None,
-        alpha: Positive = 0.4,
-        beta: Positive = 10.0,
-        n_label_groups: PositiveInt | None = None,
-        shards_per_client: PositiveInt = 2,
-        min_samples: Count = 10,
+        *,
         path: str | Path | None = None,
         data_dir: str | Path = "data",
         sample_fraction: ShareOrNumber = 1.0,
-        shift: Literal["rotation", "labels", "inversion"] | None = None,
-        n_groups: PositiveInt = 1,
-        shifted_share: Share = 1.0,
         invert: bool = False,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         augmentation: Augmentation | None = None,
         domains: Mapping[str, str] | None = None,
         label_smoothing: BelowOne = 0.0,
-        fractions: Fractions = (0.6, 0.2, 0.2),
-        unseen_fraction: BelowOne = 0.0,
-        unseen: Names = (),
         mmap: bool = False,
-        seed: Seed = 0,
+        **options: Annotated[Any, Dealing, Shift, Splitting],
     ) -> None:
-        arrays, origin = load(name, path, data_dir, mmap)
+        dealt_by = {"partition": partition, "n_clients": n_clients}
+        dealing, shift, splitting = grouped(dealt_by | options, Dealing, Shift, Splitting)
+        arrays, origin = load_arrays(name, path, data_dir, mmap)
         x, labels = _checked(arrays, SOURCES[name].n_classes, origin)
-        options = {
-            "n_clients": n_clients,
-            "alpha": alpha,
-            "beta": beta,
-            "n_label_groups": n_label_groups,
-            "shards_per_client": shards_per_client,
-            "min_samples": min_samples,
-        }
-        dealt = _deal_share(labels, sample_fraction, seed, partition, options)
+        dealt = _deal_share(labels, sample_fraction, dealing, splitting.seed)
         y, n_classes, truth = labels.y, SOURCES[name].n_classes, {}
-        if shift is not None:
-            n_clients = len(dealt.names)
-            shifted = shift_groups(x, y, dealt.client, n_clients, n_classes, shift, n_groups, seed, shifted_share)
-            x, y, truth["group"] = shifted
+        if shift.shift is not None:
+            x, y, truth["group"] = shift.apply(x, y, dealt, n_classes, splitting.seed)
         super().__init__(
             Federation.from_samples(
                 Arrays(torch.from_numpy(x), torch.from_numpy(y), mean, std, invert),
                 dealt.client,
-                split_samples(dealt.client, seed, fractions),
+                splitting.split(dealt.client),
                 task=Classification(n_classes, label_smoothing=label_smoothing),
                 names=dealt.names,
-                seen=seen_clients(dealt.names, unseen_fraction, unseen, seed),
+                seen=splitting.seen(dealt.names),
                 truth=truth,
                 augmentation=augmentation,
                 domains=None if domains is None else domains_by_name(domains, dealt.client, dealt.names),
@@ -136,25 +97,19 @@ def _checked(arrays: dict[str, np.ndarray], n_classes: int, origin: str) -> tupl
     if "client" in arrays:
         client, names = check_clients(arrays["client"], names_of_clients(arrays), len(x))
     coarse = check_labels(arrays["coarse"], None, len(x), "coarse")[0] if "coarse" in arrays else None
-    return x, Labels(y, coarse, client, None if names is None else tuple(names))
+    return x, Labels(y, coarse, client, names)
 
 
-def _deal_share(
-    labels: Labels,
-    fraction: float,
-    seed: int,
-    partition: PartitionName | Callable[..., Partition],
-    options: dict[str, Any],
-) -> Partition:
+def _deal_share(labels: Labels, fraction: float, dealing: Dealing, seed: int) -> Partition:
     """Partitions a random subset of the samples, without a copy; the other samples belong to no client."""
     if fraction == 1:
-        return deal(labels, seed, partition, options)
+        return dealing.deal(labels, seed)
     n = len(labels.y)
     number = max(1, round(fraction * n)) if fraction <= 1 else int(fraction)
     require(number <= n, f"sample_fraction: {number} samples, but there are only {n}")
     kept = np.sort(generator(seed, Purpose.SUBSAMPLE, 0).permutation(n)[:number])
     coarse, owner = (None if a is None else a[kept] for a in (labels.coarse, labels.client))
-    dealt = deal(Labels(labels.y[kept], coarse, owner, labels.names), seed, partition, options)
+    dealt = dealing.deal(Labels(labels.y[kept], coarse, owner, labels.names), seed)
     client = np.full(n, -1, dtype=np.int64)
     client[kept] = dealt.client
     return Partition(client, dealt.names, {"sample_fraction": fraction, **dealt.notes})
@@ -186,3 +141,45 @@ def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequ
     )
     of_client = np.append(matches.argmax(axis=0), -1)  # the last entry is for samples of no client
     return Domains(tuple(patterns), torch.from_numpy(of_client[client]))
+
+
+class Digits(FederatedDataModule):
+    """scikit-learn's handwritten digits: 1,797 images of 8 x 8 pixels, which ship inside scikit-learn.
+
+    They are partitioned by a Dirichlet draw for each label; with `n_groups` > 1 there is also a concept shift.
+
+    Args:
+        n_clients: T.
+        alpha: concentration of the Dirichlet draw of each label.
+        n_groups: number of true groups of clients, each with its own label permutation (1: none).
+        options: those of `Splitting`.
+
+    """
+
+    def __init__(
+        self,
+        n_clients: PositiveInt = 20,
+        alpha: Positive = 0.4,
+        n_groups: PositiveInt = 1,
+        **options: Annotated[Any, Splitting],
+    ) -> None:
+        from sklearn.datasets import load_digits  # slow, and of no use to the other images
+
+        (splitting,) = grouped(options, Splitting)
+        images, y = load_digits(return_X_y=True)
+        x = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # grey levels 0..16 as pixels
+        dealt = Dealing("dirichlet", n_clients, alpha).deal(Labels(y), splitting.seed)
+        x, y, group = Shift("labels", n_groups).apply(x, y, dealt, 10, splitting.seed)
+        super().__init__(
+            Federation.from_arrays(
+                x,
+                y,
+                dealt.client,
+                splitting.split(dealt.client),
+                task=Classification(10),
+                names=dealt.names,
+                seen=splitting.seen(dealt.names),
+                truth={"group": group} if n_groups > 1 else {},
+                notes=dealt.notes,
+            )
+        )

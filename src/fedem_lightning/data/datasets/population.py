@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, overload
+from typing import Annotated, Any, overload
 
 import torch
 from annotated_types import MaxLen, MinLen, Predicate
@@ -12,13 +12,13 @@ from torch import Tensor
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.datasets.synthetic import BYTES_OF_A_CLIENT, draw_components
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.splits import SPLITS, seen_clients
+from fedem_lightning.data.splits import SPLITS, HoldOut
 from fedem_lightning.randomness import Purpose, fold, hash32
-from fedem_lightning.settings.check import require_memory
-from fedem_lightning.settings.ranges import BelowOne, Count, Names, NotNegative, Positive, PositiveInt, Seed
+from fedem_lightning.settings.check import grouped, require_memory
+from fedem_lightning.settings.ranges import Count, NotNegative, Positive, PositiveInt
 from fedem_lightning.tasks import BinaryClassification
 
-Samples = Annotated[
+SampleCounts = Annotated[
     Sequence[Count],
     MinLen(3),
     MaxLen(3),
@@ -30,6 +30,8 @@ Samples = Annotated[
 class MixturePopulation(FederatedDataModule):
     """`SyntheticMixture` with a fixed number of samples for each client and any number of clients; nothing is stored.
 
+    A sample is a function of (seed, client, number).
+
     Args:
         n_clients: T.
         n_components: M.
@@ -37,9 +39,7 @@ class MixturePopulation(FederatedDataModule):
         samples: numbers of samples of each client for train, val and test.
         alpha: concentration of the mixture weights.
         noise: standard deviation of eps.
-        unseen_fraction: share of the clients that take no part in training.
-        unseen: names of clients that take no part in training, in place of a share.
-        seed: of everything; a sample is a function of (seed, client, number).
+        options: those of `HoldOut`.
 
     """
 
@@ -48,18 +48,17 @@ class MixturePopulation(FederatedDataModule):
         n_clients: PositiveInt = 1_000_000,
         n_components: PositiveInt = 3,
         dimension: PositiveInt = 50,
-        samples: Samples = (20, 5, 25),
+        samples: SampleCounts = (20, 5, 25),
         alpha: Positive = 0.4,
         noise: NotNegative = 1.0,
-        unseen_fraction: BelowOne = 0.0,
-        unseen: Names = (),
-        seed: Seed = 0,
+        **options: Annotated[Any, HoldOut],
     ) -> None:
+        (held_out,) = grouped(options, HoldOut)
         require_memory("dimension", 8 * n_components * dimension, f"{n_components} components of {dimension} numbers")
         require_memory("samples", sum(samples) * (4 * dimension + 8), f"a client with {sum(samples)} samples")
         require_memory("n_clients", n_clients * BYTES_OF_A_CLIENT, f"{n_clients} clients and their numbers of samples")
-        theta = torch.from_numpy(draw_components(n_components, dimension, seed)).float()
-        names = Numbers(n_clients)
+        theta = torch.from_numpy(draw_components(n_components, dimension, held_out.seed)).float()
+        names = NumberedNames(n_clients)
         starts = [0, samples[0], samples[0] + samples[1]]
         splits = {
             name: EvenSplit(n_clients, sum(samples), start, size)
@@ -67,17 +66,17 @@ class MixturePopulation(FederatedDataModule):
         }
         super().__init__(
             Federation(
-                GeneratedMixture(theta, sum(samples), alpha, noise, seed),
+                GeneratedMixture(theta, sum(samples), alpha, noise, held_out.seed),
                 splits,
                 names,
-                torch.from_numpy(seen_clients(names, unseen_fraction, unseen, seed)),
+                torch.from_numpy(held_out.seen(names)),
                 BinaryClassification(),
                 notes={"generated": "samples are computed when they are needed; nothing is stored"},
             )
         )
 
 
-class Numbers(Sequence[str]):
+class NumberedNames(Sequence[str]):
     """The sequence of names "0", "1", ..., which are not stored."""
 
     def __init__(self, n: int) -> None:
@@ -127,7 +126,7 @@ class EvenSplit:
 
 
 class GeneratedMixture:
-    """Samples of `MixturePopulation` by position, see `Samples`; position p belongs to client p // per_client.
+    """Samples of `MixturePopulation` by position, see `samples.Samples`; position p belongs to client p // per_client.
 
         x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2),  y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
 

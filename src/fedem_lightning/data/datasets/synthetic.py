@@ -1,20 +1,22 @@
 """The synthetic mixture of FedEM (Marfoq et al. 2021, Appendix I.1.5), with ground truth and Bayes-optimal accuracy."""
 
+from typing import Annotated, Any
+
 import numpy as np
 from scipy.special import expit
 
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.splits import seen_clients
+from fedem_lightning.data.splits import HoldOut
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.check import require_memory
-from fedem_lightning.settings.ranges import BelowOne, Count, Names, NotNegative, Positive, PositiveInt, Seed
+from fedem_lightning.settings.check import grouped, require_memory
+from fedem_lightning.settings.ranges import Count, NotNegative, Positive, PositiveInt
 from fedem_lightning.tasks import BinaryClassification
 
 SIZE, SAMPLES, COMPONENTS, WEIGHTS = range(4)
 """Random draws, each with a key of its own. The keys determine what a seed means: never renumber them."""
 
-SMALLEST = 50
+SMALLEST_CLIENT = 50
 """Training samples of the smallest client."""
 BYTES_OF_A_SAMPLE = 8 + 8 + 1 + 8
 """Beside its features: label, client, split and position."""
@@ -29,6 +31,8 @@ class SyntheticMixture(FederatedDataModule):
         x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2),  y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
 
     The n_t samples are training samples; each client has n_t // 3 validation and `test_size` test samples in addition.
+    theta is a function of the seed; a client's pi and n_t are functions of (seed, client), and its samples also depend
+    on theta and pi. So additional clients do not change the others.
 
     Args:
         n_clients: T.
@@ -38,10 +42,7 @@ class SyntheticMixture(FederatedDataModule):
         noise: standard deviation of eps.
         test_size: test samples of each client.
         one_hot: whether each client draws from one component, uniformly chosen (Appendix J.4).
-        unseen_fraction: share of the clients that take no part in training.
-        unseen: names of clients that take no part in training, in place of a share.
-        seed: of everything drawn. theta is a function of the seed; a client's pi and n_t are functions of (seed,
-            client), and its samples also depend on theta and pi. So additional clients do not change the others.
+        options: those of `HoldOut`.
 
     """
 
@@ -54,13 +55,13 @@ class SyntheticMixture(FederatedDataModule):
         noise: NotNegative = 1.0,
         test_size: Count = 5000,
         one_hot: bool = False,
-        unseen_fraction: BelowOne = 0.0,
-        unseen: Names = (),
-        seed: Seed = 0,
+        **options: Annotated[Any, HoldOut],
     ) -> None:
-        _check_memory(n_clients, SMALLEST + SMALLEST // 3 + test_size, n_components, dimension)
+        (held_out,) = grouped(options, HoldOut)
+        seed = held_out.seed
+        _check_memory(n_clients, SMALLEST_CLIENT + SMALLEST_CLIENT // 3 + test_size, n_components, dimension)
         names = [str(t) for t in range(n_clients)]
-        seen = seen_clients(names, unseen_fraction, unseen, seed)
+        seen = held_out.seen(names)
         theta = draw_components(n_components, dimension, seed)
         pi = np.stack([_draw_weights(n_components, None if one_hot else alpha, seed, t) for t in range(n_clients)])
         n_train = np.array([_draw_size(seed, t) for t in range(n_clients)])
@@ -82,9 +83,7 @@ class SyntheticMixture(FederatedDataModule):
                 part = slice(bounds[code] - counts[code, t], bounds[code])
                 x[rows], y[rows] = xt[part], yt[part]
             bayes[t] = correct[bounds[1] :].mean() if test_size else np.nan
-        truth = {"pi": pi, "theta": theta, "bayes_accuracy": bayes}
-        if one_hot:
-            truth["group"] = pi.argmax(axis=1)
+        group = {"group": pi.argmax(axis=1)} if one_hot else {}
         super().__init__(
             Federation.from_arrays(
                 x,
@@ -94,7 +93,7 @@ class SyntheticMixture(FederatedDataModule):
                 task=BinaryClassification(),
                 names=names,
                 seen=seen,
-                truth=truth,
+                truth={"pi": pi, "theta": theta, "bayes_accuracy": bayes, **group},
             )
         )
 
@@ -121,7 +120,7 @@ def _draw_weights(m: int, alpha: float | None, seed: int, client: int) -> np.nda
 def _draw_size(seed: int, client: int) -> int:
     """A client's number of training samples."""
     drawn = generator(seed, Purpose.SYNTHETIC, SIZE, client).lognormal(4.0, 2.0)
-    return int(min(SMALLEST + np.floor(drawn), 1000))
+    return int(min(SMALLEST_CLIENT + np.floor(drawn), 1000))
 
 
 def _draw_client(

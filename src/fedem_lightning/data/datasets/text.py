@@ -4,7 +4,7 @@ import re
 import string
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.partitions import choose_clients
 from fedem_lightning.data.samples import Windows
-from fedem_lightning.data.sources import load
-from fedem_lightning.data.splits import check_fractions, seen_clients
+from fedem_lightning.data.sources import load_arrays
+from fedem_lightning.data.splits import Splitting, check_fractions
 from fedem_lightning.errors import require
-from fedem_lightning.settings.ranges import BelowOne, Count, Fractions, Names, PositiveInt, Seed, ShareOrNumber
+from fedem_lightning.settings.check import grouped
+from fedem_lightning.settings.ranges import Count, PositiveInt, ShareOrNumber
 from fedem_lightning.tasks import Classification
 
 SENTENCE_END = re.compile(rb"[.!?]+")
@@ -31,7 +32,7 @@ class TextDataModule(FederatedDataModule):
     They are views on the text, which is stored once, as one byte a character.
 
     Args:
-        path: a file or folder with the data, see `sources.load`.
+        path: a file or folder with the data, see `sources.load_arrays`.
         data_dir: where downloads are kept.
         window: number of characters of a window.
         stride: characters from one window to the next.
@@ -40,10 +41,7 @@ class TextDataModule(FederatedDataModule):
         printable: whether the vocabulary is Python's 100 printable characters; else the characters of the text.
         char_weights: whether characters have weights min(1, 0.012 / frequency) * 8 in the loss, as in the public FedEM
             code. The frequency is taken from the training text of the clients that train.
-        fractions: of each role's text for train, val, test.
-        unseen_fraction: share of the clients that take no part in training.
-        unseen: names of clients that take no part in training, in place of a share.
-        seed: of the choice of roles and of unseen clients.
+        options: those of `Splitting`.
 
     Raises:
         UserError: the data is missing or broken, or an argument is out of its range.
@@ -60,23 +58,21 @@ class TextDataModule(FederatedDataModule):
         n_clients: ShareOrNumber | None = None,
         printable: bool = False,
         char_weights: bool = False,
-        fractions: Fractions = (0.6, 0.2, 0.2),
-        unseen_fraction: BelowOne = 0.0,
-        unseen: Names = (),
-        seed: Seed = 0,
+        **options: Annotated[Any, Splitting],
     ) -> None:
-        arrays, origin = load("shakespeare", path, data_dir)
+        (splitting,) = grouped(options, Splitting)
+        arrays, origin = load_arrays("shakespeare", path, data_dir)
         text, client, piece, names = _checked(arrays, origin)
         codes, symbols = _encode(text, printable)
 
-        split = split_in_order(client, fractions)
+        split = split_in_order(client, splitting.fractions)
         start = window_starts(client, piece, split, window, stride)
         n_train = np.bincount(client[start[split[start] == 0]], minlength=len(names))
         sentences = _count_sentences(text, client, len(names))
         fit = np.flatnonzero((n_train > 0) & (sentences >= min_sentences))
-        needed = f"{window + 1} characters to train on and {min_sentences} sentences"
-        require(len(fit) > 0, f"window: no role in {origin} has {needed}")
-        kept = fit[choose_clients(len(fit), n_clients, seed)]
+        none = f"window: no role in {origin} has {window + 1} characters to train on and {min_sentences} sentences"
+        require(len(fit) > 0, none)
+        kept = fit[choose_clients(len(fit), n_clients, splitting.seed)]
         new = np.full(len(names), -1, dtype=np.int64)
         new[kept] = np.arange(len(kept))
         few = int((sentences < min_sentences).sum())
@@ -90,7 +86,7 @@ class TextDataModule(FederatedDataModule):
             **({"class_weights": "by frequency"} if char_weights else {}),
         }
         roles = [names[t] for t in kept]
-        seen = seen_clients(roles, unseen_fraction, unseen, seed)
+        seen = splitting.seen(roles)
         trained_on = codes[(split == 0) & np.isin(client, kept[seen])]
         weights = _char_weights(trained_on, len(symbols)) if char_weights else None
         super().__init__(
@@ -127,7 +123,7 @@ def window_starts(client: np.ndarray, piece: np.ndarray, split: np.ndarray, wind
     return starts[(starts - first[run[starts]]) % stride == 0]
 
 
-def _checked(arrays: dict[str, np.ndarray], origin: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+def _checked(arrays: dict[str, np.ndarray], origin: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
     """Text, client and piece of each character, sorted by client, and the roles' names."""
     text = arrays["text"]
     fits = text.dtype == np.uint8 and text.ndim == 1 and len(text) > 0

@@ -14,8 +14,8 @@ from typing import IO, Literal, NamedTuple
 
 import numpy as np
 
-from fedem_lightning.data.formats.checks import check_file, check_size, reading
-from fedem_lightning.data.unread import check_unread
+from fedem_lightning.data.formats import check_file, check_size, reading
+from fedem_lightning.data.names import check_unread
 from fedem_lightning.errors import require
 from fedem_lightning.records.files import replacing
 

@@ -13,8 +13,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from fedem_lightning.data.formats.checks import check_file, check_size, reading
-from fedem_lightning.data.names import check_names
+from fedem_lightning.data.formats import check_file, check_size, reading
+from fedem_lightning.data.names import checked_names
 from fedem_lightning.errors import UserError, require
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -121,4 +121,4 @@ def _check_names(path: Path, names: list[str]) -> None:
     unnamed = [i for i, name in enumerate(names, 1) if not name]
     hint = "pandas writes its index so, unless told index=False"
     require(not unnamed, f"path: {path}: column {', '.join(map(str, unnamed))} has no name; {hint}")
-    check_names(f"path: {path}: columns", names)
+    checked_names(f"path: {path}: columns", names)

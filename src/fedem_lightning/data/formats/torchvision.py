@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torchvision
 
-from fedem_lightning.data.catalogue import MARKS
-from fedem_lightning.data.formats.checks import check_file
-from fedem_lightning.data.unread import check_unread
+from fedem_lightning.data.formats import check_file
+from fedem_lightning.data.names import check_unread
+from fedem_lightning.data.sources import MARKS
 from fedem_lightning.errors import UserError, require
 
 CIFAR = ("data", "labels", "fine_labels", "coarse_labels", "batch_label", "filenames")

@@ -1,12 +1,38 @@
-"""The partition by the data's own clients, and random subsets of clients."""
+"""What every partition takes and gives; and the partition by the data's own clients, or a random subset of them."""
+
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from fedem_lightning.data.partitions.base import Labels, Partition
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import ShareOrNumber
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels and owners of all samples, from which a partition is made."""
+
+    y: np.ndarray  # int [n]
+    coarse: np.ndarray | None = None  # superclasses, int [n]
+    client: np.ndarray | None = None  # natural owners, int [n]
+    names: tuple[str, ...] | None = None  # names of the natural owners
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition of samples into clients."""
+
+    client: np.ndarray  # int64 [n] in 0..T-1; -1: no client
+    names: tuple[str, ...]  # [T]
+    notes: dict[str, Any] = field(default_factory=dict)  # samples left out and why, redraws
+
+
+def numbered(n_clients: int) -> tuple[str, ...]:
+    """Names of clients without names: 0, 1, ..."""
+    return tuple(str(t) for t in range(n_clients))
 
 
 def natural(labels: Labels, seed: int, n_clients: ShareOrNumber | None = None) -> Partition:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.data.names import check_names
+from fedem_lightning.data.arrays import as_array
+from fedem_lightning.data.names import checked_names
 from fedem_lightning.errors import UserError, require
 
 Kind = Literal["number", "category"]
@@ -22,6 +23,9 @@ DATES = ("datetime64", "datetime", "date", "time", "timedelta64", "timedelta", "
 
 EXACT = 2**53
 """Up to here, float64 has all whole numbers."""
+
+MISSING = "missing"
+"""The category of a value that is missing, and the end of the name of an indicator."""
 
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d.*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*,\d+")
@@ -126,6 +130,26 @@ def numbers(column: pd.Series) -> np.ndarray:
     return values.astype(np.float64)
 
 
+def strings_or_whole(column: pd.Series) -> np.ndarray:
+    """A table's column of strings or whole numbers as an array [n]; 1.0 is 1.
+
+    Raises:
+        UserError: it holds something else.
+
+    """
+    whole = pd.api.types.is_float_dtype(column.dtype) and bool((column == np.trunc(column)).all())
+    if whole and bool((column.abs() < EXACT).all()):
+        return np.asarray(column).astype(np.int64)
+    return as_array(f"column {column.name!r}", np.asarray(column))
+
+
+def named_missing(column: pd.Series) -> pd.Series:
+    """A column of categories, in which missing values are the word `MISSING`."""
+    gone = column.isna().to_numpy()
+    values = np.asarray(column, dtype=object)
+    return pd.Series(np.where(gone, MISSING, values), dtype=object, name=column.name) if gone.any() else column
+
+
 def words(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     """The categories of a column without missing values.
 
@@ -151,7 +175,7 @@ def words(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     order = sorted(range(len(keys)), key=keys.__getitem__)
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
-    return rank[codes], check_names(f"column {column.name!r}", [_word(distinct[i]) for i in order])
+    return rank[codes], checked_names(f"column {column.name!r}", [_word(distinct[i]) for i in order])
 
 
 def _word(value: Any) -> str:

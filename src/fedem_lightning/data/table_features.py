@@ -7,21 +7,18 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.data.columns import check_values, kind_of, numbers, words
+from fedem_lightning.data.table_columns import MISSING, check_values, kind_of, named_missing, numbers, words
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.settings.expected import given
 
 MAX_CATEGORIES = 1000
 """Of one column; one with more, such as a number of the row, would make the samples very large and teach nothing."""
 
-MISSING = "missing"
-"""The category of a value that is missing, and the end of the name of an indicator."""
-
 Fill = Literal["median"]
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberColumn:
     """A column of numbers, which becomes one feature, (value - mean) / deviation, or two.
 
     Args:
@@ -57,7 +54,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Categories:
+class CategoryColumn:
     """A column of categories, which becomes a feature a value: 1 where the column has it. Other values get zeros."""
 
     name: str
@@ -84,13 +81,6 @@ class Categories:
         return where[codes], [word for word, i in zip(found, where, strict=True) if i < 0]
 
 
-def named_missing(column: pd.Series) -> pd.Series:
-    """A column of categories, in which missing values are the word `MISSING`."""
-    gone = column.isna().to_numpy()
-    values = np.asarray(column, dtype=object)
-    return pd.Series(np.where(gone, MISSING, values), dtype=object, name=column.name) if gone.any() else column
-
-
 def _written(value: str) -> tuple[str, ...]:
     """Other words for true and false."""
     return (MISSING,) if value == MISSING else (value.lower(), str(int(value == "True")))
@@ -115,7 +105,7 @@ class TableFeatures:
 
     """
 
-    columns: tuple[Number | Categories, ...]
+    columns: tuple[NumberColumn | CategoryColumn, ...]
     missing: Fill | None = None
 
     @classmethod
@@ -143,7 +133,7 @@ class TableFeatures:
         check_values(frame, columns, filled=missing is not None)
         part = frame.loc[:, list(columns)].iloc[rows]
         require(len(part) > 0, "features: expected at least one row to learn from")
-        found: list[Number | Categories] = []
+        found: list[NumberColumn | CategoryColumn] = []
         for name in columns:
             kind = kind_of(frame[name].dropna(), name in categorical)
             found.append(_number(part[name], missing) if kind == "number" else _categories(part[name]))
@@ -169,10 +159,11 @@ class TableFeatures:
         """A line for each column with values that training did not know: new categories, or the first missing ones."""
         lines = []
         for column in self.columns:
-            if isinstance(column, Number) and not column.indicator and (gone := int(frame[column.name].isna().sum())):
+            gone = int(frame[column.name].isna().sum())
+            if isinstance(column, NumberColumn) and not column.indicator and gone:
                 said = f"column {column.name!r}: {gone} of {len(frame)} rows have no value, which training did not know"
                 lines.append(f"{said}; they get the median, {column.median:g}")
-            if isinstance(column, Categories):
+            if isinstance(column, CategoryColumn):
                 where, odd = column.places(frame[column.name])
                 some = ", ".join(odd[:3]) + ", ..." * (len(odd) > 3)
                 n, known = int((where < 0).sum()), ", ".join(column.values[:5]) + ", ..." * (len(column.values) > 5)
@@ -187,11 +178,11 @@ class TableFeatures:
 
     def summary(self) -> str:
         """One line: "12 features: 3 numbers standardised, 2 columns one-hot (9)"."""
-        widths = [len(column.values) for column in self.columns if isinstance(column, Categories)]
+        widths = [len(column.values) for column in self.columns if isinstance(column, CategoryColumn)]
         n = len(self.columns) - len(widths)
         parts = [f"{_counted(n, 'number')} standardised"] * (n > 0)
         parts += [f"{_counted(len(widths), 'column')} one-hot ({sum(widths)})"] * (len(widths) > 0)
-        filled = sum(isinstance(column, Number) and column.indicator for column in self.columns)
+        filled = sum(isinstance(column, NumberColumn) and column.indicator for column in self.columns)
         parts += [f"{_counted(filled, 'column')} with missing values filled and marked"] * (filled > 0)
         return f"{_counted(len(self.names), 'feature')}: {', '.join(parts)}"
 
@@ -215,42 +206,42 @@ class TableFeatures:
             raise UserError(f"features: not the state of a TableFeatures ({error!r})") from error
 
 
-def _number(part: pd.Series, missing: Fill | None) -> Number:
+def _number(part: pd.Series, missing: Fill | None) -> NumberColumn:
     values = numbers(part.dropna())
     none = f"column {part.name!r}: missing in all {len(part)} training rows"
     require(len(values) > 0, f"{none}; leave it out with features=[...]")
     median = None if missing is None else float(np.median(values))
     gone = len(values) < len(part)
     if values.min() == values.max():  # rounding would make a small deviation of none
-        return Number(str(part.name), float(values[0]), 1.0, median, gone)
+        return NumberColumn(str(part.name), float(values[0]), 1.0, median, gone)
     with np.errstate(over="ignore"):
         mean, deviation = float(values.mean()), float(values.std())
     fits = np.isfinite(mean) and np.isfinite(deviation) and deviation > 0
     require(fits, f"column {part.name!r}: numbers of up to {np.abs(values).max():g} are too large or small to scale")
-    return Number(str(part.name), mean, deviation, median, gone)
+    return NumberColumn(str(part.name), mean, deviation, median, gone)
 
 
-def _categories(part: pd.Series) -> Categories:
+def _categories(part: pd.Series) -> CategoryColumn:
     _, found = words(named_missing(part))
     many = f"column {part.name!r}: {len(found)} categories, more than {MAX_CATEGORIES}"
     require(len(found) <= MAX_CATEGORIES, f"{many}; leave it out with features=[...], or make fewer of them")
-    return Categories(str(part.name), tuple(dict.fromkeys(found)))
+    return CategoryColumn(str(part.name), tuple(dict.fromkeys(found)))
 
 
 def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def _state_of(column: Number | Categories) -> dict[str, Any]:
-    kind = "number" if isinstance(column, Number) else "category"
+def _state_of(column: NumberColumn | CategoryColumn) -> dict[str, Any]:
+    kind = "number" if isinstance(column, NumberColumn) else "category"
     said = {key: value for key, value in asdict(column).items() if value is not None and value is not False}
     return {"kind": kind, **{key: list(v) if isinstance(v, tuple) else v for key, v in said.items()}}
 
 
-def _column_from(state: dict[str, Any]) -> Number | Categories:
+def _column_from(state: dict[str, Any]) -> NumberColumn | CategoryColumn:
     if state["kind"] == "number":
         median = state.get("median")
         numbers_ = (float(state["mean"]), float(state["deviation"]), None if median is None else float(median))
-        return Number(str(state["name"]), *numbers_, bool(state.get("indicator", False)))
+        return NumberColumn(str(state["name"]), *numbers_, bool(state.get("indicator", False)))
     require(state["kind"] == "category", f"features: unknown kind {state['kind']!r} of column {state['name']!r}")
-    return Categories(str(state["name"]), tuple(str(value) for value in state["values"]))
+    return CategoryColumn(str(state["name"]), tuple(str(value) for value in state["values"]))

@@ -1,0 +1,180 @@
+"""A federation from a user's own arrays: checked, dealt to clients, split; with the task that the user asks for."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedem_lightning.data.arrays import (
+    as_array,
+    check_clients,
+    check_domains,
+    check_features,
+    check_labels,
+    check_split,
+    check_targets,
+    distinct_values,
+    looks_like_pixels,
+)
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.partitions import Dealing, Labels
+from fedem_lightning.data.splits import Splitting
+from fedem_lightning.errors import require
+from fedem_lightning.records.recipes import plain
+from fedem_lightning.settings.ranges import BelowOne, Positive, TwoOrMore
+from fedem_lightning.tasks import Task, TaskName, make_task
+
+ClassWeights = Annotated[Literal["balanced"] | Sequence[Positive], "balanced, or a list with a number above 0 a class"]
+CHANNELS = (1, 3)
+"""Numbers of channels by which an axis is known: grey, and red, green and blue."""
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What is learned from labels, and how errors count.
+
+    Args:
+        task: "classification" (one logit a class), "binary" (one logit), or "regression" (real y [n] or [n, k]).
+        n_classes: Y; default: the largest label plus 1; of a table: the number of different labels.
+        noise_scale: standard deviation of real targets around their mean, in units of y.
+        label_smoothing: of a classification, in [0, 1); see `Classification`.
+        class_weights: of the loss in training: "balanced", or a number for each class; see `class_weights`.
+
+    """
+
+    task: TaskName = "classification"
+    n_classes: TwoOrMore | None = None
+    noise_scale: Positive = 1.0
+    label_smoothing: BelowOne = 0.0
+    class_weights: ClassWeights | None = None
+
+    def make(self, y: np.ndarray, train: np.ndarray, n_classes: int) -> Task:
+        """The task of y [n] or [n, k], of which those of `train`, bool [n], are trained on; real y have 0 classes."""
+        weights = class_weights(self.class_weights, y[train], n_classes)
+        return make_task(self.task, n_classes, y[0].size, self.noise_scale, self.label_smoothing, weights)
+
+    def notes(self) -> dict[str, Any]:
+        """What a federation's notes say of it."""
+        return {} if self.class_weights is None else {"class_weights": plain(self.class_weights)}
+
+
+class OwnArrays(NamedTuple):
+    """A user's arrays, as `FederatedDataModule.from_arrays` has them."""
+
+    x: Any
+    y: Any
+    client: Any = None
+    split: Any = None
+    names: Any = None
+    domain: Any = None
+    coarse: Any = None
+
+
+def checked_federation(
+    arrays: OwnArrays, options: TaskOptions, dealing: Dealing, splitting: Splitting, notes: dict[str, Any] | None = None
+) -> Federation:
+    """The federation of checked arrays; see `FederatedDataModule.from_arrays`."""
+    x, y, notes = as_array("x", arrays.x), as_array("y", arrays.y), notes or {}
+    owner, own_names, coarse = None, None, None
+    require(x.ndim > 0 and len(x) > 0, "x: expected at least one sample, got none")
+    require(x.ndim > 1 and x.size > 0, f"x: expected features [n, ...], at least one, got shape {x.shape}")
+    if arrays.client is not None:
+        owner, own_names = check_clients(as_array("client", arrays.client), arrays.names, len(x))
+    by_class = options.task != "regression"
+    if by_class:
+        y, notes = _numbered(y, notes)
+        y, n_classes = check_labels(y, options.n_classes, len(x))
+    else:
+        y, n_classes = check_targets(y, len(x)), 0
+    x = check_features(x, owner, own_names)
+    if looks_like_pixels(x):
+        warnings.warn("x: numbers in 0..255 look like pixels; give them as uint8, or divide by 255", stacklevel=3)
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        x, notes["images"] = to_channels_last(x)
+    if arrays.coarse is not None:
+        coarse, _ = check_labels(as_array("coarse", arrays.coarse), None, len(x), "coarse")
+    dealt = dealing.deal_own(Labels(y, coarse, owner, own_names), splitting.seed, by_class)
+    own_split = arrays.split is not None
+    codes = check_split(as_array("split", arrays.split), len(x)) if own_split else splitting.split(dealt.client)
+    seen = splitting.seen(dealt.names)
+    return Federation.from_arrays(
+        x,
+        y,
+        dealt.client,
+        codes,
+        task=options.make(y, (codes == 0) & (dealt.client >= 0) & seen[dealt.client], n_classes),
+        names=dealt.names,
+        seen=seen,
+        domains=None if arrays.domain is None else check_domains(as_array("domain", arrays.domain), len(x)),
+        notes={**notes, **options.notes(), **dealt.notes},
+    )
+
+
+def _numbered(y: np.ndarray, notes: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
+    """String labels as 0..Y-1, in alphabetical order; the notes keep the strings. Other labels are unchanged."""
+    if y.ndim != 1 or y.dtype.kind not in "SU":
+        return y, notes
+    codes, names = distinct_values("y", y)
+    return codes, {**notes, "classes": names}
+
+
+def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> tuple[float, ...] | None:
+    """The weight of each class, [Y]; None: all alike.
+
+    "balanced" is n / (K n_y) for the n_y samples of class y, where K classes occur (King and Zeng 2001): every class
+    has the same sum of weights, and the mean weight of a sample is 1. A class that does not occur has weight 1.
+
+    Args:
+        given: "balanced", or a list.
+        y: labels of the training samples of the clients that train, int64 [n].
+        n_classes: Y; 0: y has no classes.
+
+    Raises:
+        UserError: there are no classes, or not as many weights.
+
+    Example:
+        >>> class_weights("balanced", np.array([0, 0, 0, 1]), n_classes=2)
+        (0.6666666666666666, 2.0)
+
+    """
+    if given is None:
+        return None
+    require(n_classes > 0, "class_weights: a regression has no classes")
+    said = f"class_weights: expected balanced or {n_classes} numbers, one for each class"
+    if not isinstance(given, str):
+        require(len(given) == n_classes, f"{said}, got {len(given)}")
+        return tuple(float(weight) for weight in given)
+    require(given == "balanced", f"{said}, got {given!r}")
+    counts = np.bincount(y, minlength=n_classes)  # [Y]
+    balanced = len(y) / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    return tuple(np.where(counts > 0, balanced, 1.0).tolist())
+
+
+def to_channels_last(x: np.ndarray) -> tuple[np.ndarray, str]:
+    """Images of bytes with the channels' axis last, as a view; and a line that says how they were read.
+
+    The channels are the first or the last axis of an image, whichever has 1 or 3 entries. If neither has, they are the
+    last axis.
+
+    Args:
+        x: uint8 [n, height, width], [n, height, width, channels] or [n, channels, height, width].
+
+    Raises:
+        UserError: both axes have 1 or 3 entries.
+
+    Example:
+        >>> images, line = to_channels_last(np.zeros((5, 3, 28, 32), dtype=np.uint8))
+        >>> images.shape, line
+        ((5, 28, 32, 3), 'images 28 x 32 with 3 channels')
+
+    """
+    if x.ndim == 3:
+        return x, f"images {x.shape[1]} x {x.shape[2]} with 1 channel"
+    first, last = (x.shape[axis] in CHANNELS for axis in (1, 3))
+    both = f"x: axes 1 and 3 of uint8 images {list(x.shape)} may both be the channels"
+    require(not (first and last), f"{both}; give floats in [0, 1] of shape [n, channels, height, width]")
+    x = np.moveaxis(x, 1, 3) if first else x
+    _, height, width, n = x.shape
+    return x, f"images {height} x {width} with {n} channel{'s' * (n != 1)}"

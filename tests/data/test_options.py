@@ -1,0 +1,74 @@
+"""What data modules take: the keywords of each, and the options that they share, which are defined once."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedem_lightning import (
+    DensityDataModule,
+    Digits,
+    FederatedDataModule,
+    ImageDataModule,
+    MixturePopulation,
+    NpzDataModule,
+    SyntheticMixture,
+    TableDataModule,
+    TextDataModule,
+)
+from fedem_lightning.data import Dealing, HoldOut, Shift, Splitting, TaskOptions
+from fedem_lightning.settings.check import parameters
+
+HELD_OUT = "unseen_fraction unseen seed"
+SPLIT = f"{HELD_OUT} fractions"
+DEALT = f"{SPLIT} partition n_clients alpha beta n_label_groups shards_per_client min_samples"
+TASK = "task n_classes noise_scale label_smoothing class_weights"
+IMAGES = "name path data_dir sample_fraction shift n_groups shifted_share invert mean std augmentation domains mmap"
+TABLE = "path label client features categorical missing split"
+KEYWORDS: dict[Any, str] = {
+    SyntheticMixture: f"n_clients n_components dimension alpha noise test_size one_hot {HELD_OUT}",
+    DensityDataModule: f"n_clients n_symbols n_samples n_val test_size shifted {HELD_OUT}",
+    MixturePopulation: f"n_clients n_components dimension samples alpha noise {HELD_OUT}",
+    Digits: f"n_clients alpha n_groups {SPLIT}",
+    TextDataModule: f"path data_dir window stride min_sentences n_clients printable char_weights {SPLIT}",
+    ImageDataModule: f"{IMAGES} label_smoothing {DEALT}",
+    NpzDataModule: f"path mmap {TASK} {DEALT}",
+    TableDataModule: f"{TABLE} {TASK} {DEALT}",
+    FederatedDataModule.from_arrays: f"x y client split names domain coarse {TASK} {DEALT}",
+}
+
+
+@pytest.mark.parametrize("kind", KEYWORDS, ids=lambda kind: kind.__name__)
+def test_the_keywords_of_a_data_module(kind: Any) -> None:
+    known, is_open = parameters(kind)
+    assert sorted(known) == sorted(KEYWORDS[kind].split())
+    assert not is_open
+    needed = [name for name, setting in known.items() if setting.default is inspect.Parameter.empty]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shards'"):
+        kind(**dict.fromkeys(needed, "mnist"), shards=2)
+
+
+def test_an_option_has_the_same_range_and_default_everywhere() -> None:
+    """Except for a partition of a table, whose samples have no coarse labels, and its task, which its labels say."""
+    groups: tuple[Any, ...] = (TaskOptions, Dealing, Splitting, HoldOut, Shift)
+    shared = {name: setting for group in groups for name, setting in parameters(group).known.items()}
+    own: dict[Any, tuple[str, ...]] = {TableDataModule: ("partition", "task"), TextDataModule: ("n_clients",)}
+    for kind in (ImageDataModule, NpzDataModule, TableDataModule, TextDataModule, FederatedDataModule.from_arrays):
+        for name, setting in parameters(kind).known.items():
+            if name in shared and name not in own.get(kind, ()):
+                assert (setting.hint, setting.default) == (shared[name].hint, shared[name].default), (kind, name)
+
+
+def test_all_options_are_recorded_whether_given_or_not(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pd.DataFrame({"y": np.arange(40) % 2, "a": rng.normal(size=40)}).to_csv(tmp_path / "t.csv", index=False)
+    data = TableDataModule(tmp_path / "t.csv", "y", partition="iid", n_clients=2, unseen=["1"])
+    said = data.hparams["data"]
+    assert said.keys() == {"class", *KEYWORDS[TableDataModule].split()}
+    assert (said["n_clients"], said["unseen"], said["fractions"]) == (2, ["1"], [0.6, 0.2, 0.2])
+    assert "partition='iid'" in repr(data)
+    arrays = FederatedDataModule.from_arrays(np.ones((8, 1)), np.arange(8) % 2, np.arange(8) % 2, alpha=1.0)
+    assert arrays.hparams["data"].keys() == {"class", *f"{TASK} {DEALT}".split()}
