@@ -10,7 +10,7 @@ import torch
 from fedem_lightning import ClientSGD, FedEM, TopK, UserError
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.partial_upload import chosen, upload_some
-from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.deploy.server import RemoteDataModule
 from helpers.federations import make_data, make_model, parameters, train
 from helpers.remote import ByteLink, nodes_of
 

@@ -24,7 +24,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.cohort import draw_cohort
-from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.deploy.server import RemoteDataModule
 from helpers.conformance import EVERY, Noisy, Row
 from helpers.federations import make_data, make_model, parameters, stored, train
 from helpers.remote import ByteLink, nodes_of

@@ -12,7 +12,7 @@ import pytest
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
 from fedem_lightning import ClientSGD, FedEM
-from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.run.results import run_results, save_results
 from fedem_lightning.run.summary import print_summary

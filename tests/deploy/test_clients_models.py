@@ -35,8 +35,8 @@ from fedem_lightning import (
     load_clients,
 )
 from fedem_lightning.data.one_client import load_client, save_client
-from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.node import Node
+from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.export import main as export
 from fedem_lightning.personalize import main as personalize

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, FedEM, UserError
-from fedem_lightning.deploy.joining import RemoteDataModule
-from fedem_lightning.deploy.node import failed
-from fedem_lightning.deploy.wire import Parcel
+from fedem_lightning.deploy.server import RemoteDataModule
+from fedem_lightning.deploy.wire import Parcel, failed
 from fedem_lightning.rejections import EXCEPTION, INVALID, NO_ANSWER, NOT_FINITE
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.remote import ByteLink, nodes_of

@@ -20,8 +20,7 @@ import yaml
 pytest.importorskip("grpc", reason="deploy needs the extra deploy")
 
 from fedem_lightning.data.one_client import save_client
-from fedem_lightning.deploy.__main__ import main, parser
-from fedem_lightning.deploy.commands import folder_of
+from fedem_lightning.deploy.__main__ import folder_and_words, main, parser
 from fedem_lightning.deploy.status import Status
 from fedem_lightning.run.command_line import composed
 from helpers.federations import make_data
@@ -65,10 +64,10 @@ def test_a_mistake_is_one_line(
 
 
 def test_the_folder_is_taken_from_the_words() -> None:
-    folder, words = folder_of(["+experiment=digits", "run_dir=runs/a"])
+    folder, words = folder_and_words(["+experiment=digits", "run_dir=runs/a"])
     assert folder.name == "a"
     assert words == ["+experiment=digits"]
-    assert folder_of(['run_dir="/a b/c=d"']) == (Path("/a b/c=d"), [])
+    assert folder_and_words(['run_dir="/a b/c=d"']) == (Path("/a b/c=d"), [])
 
 
 def test_processes_train_what_the_simulation_trains(tmp_path: Path) -> None:
@@ -196,7 +195,7 @@ def test_the_compose_file_has_commands_that_are_right() -> None:
         assert "/keys" in mounted
         check = service["healthcheck"]["test"]
         assert check[:5] == ["CMD", "python", "-m", "fedem_lightning.deploy", "status"]
-        folder = folder_of(found[name]["words"])[0] if name == "server" else found[name]["state"]
+        folder = folder_and_words(found[name]["words"])[0] if name == "server" else found[name]["state"]
         assert Path(check[5]) == folder
         assert any(folder.is_relative_to(place) for place in mounted)
     composed([word for word in found["server"]["words"] if not word.startswith("run_dir=")])

@@ -15,8 +15,10 @@ from flwr.app import Error, Message
 from fedem_lightning.data.one_client import save_client
 from fedem_lightning.deploy import flower_client
 from fedem_lightning.deploy.__main__ import main
-from fedem_lightning.deploy.flower import FlowerLink, parcel_of, record_of
+from fedem_lightning.deploy.flower_client import folder_of_client, parcel_of, record_of
+from fedem_lightning.deploy.flower_server import FlowerLink
 from fedem_lightning.deploy.wire import Parcel
+from fedem_lightning.errors import UserError
 from helpers.federations import make_data
 from helpers.flower import in_a_task  # noqa: F401 - a fixture of every test here
 
@@ -78,3 +80,16 @@ def test_the_app_is_a_folder_for_flwr_run(tmp_path: Path, capsys: pytest.Capture
     main(["app", str(tmp_path / "app")])
     assert "flwr run" in capsys.readouterr().out
     assert "fedem_lightning.deploy.flower_server:app" in (tmp_path / "app" / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", "a/../../x", "."])
+def test_the_name_in_a_data_file_chooses_no_folder_elsewhere(name: str) -> None:
+    with pytest.raises(UserError, match=r"name: .*state="):
+        folder_of_client(name)
+
+
+def test_a_clients_folder_has_its_name() -> None:
+    assert [folder_of_client(name) for name in ("clinic 3", "play/ROLE")] == [
+        Path("fedem_state/clinic 3"),
+        Path("fedem_state/play/ROLE"),
+    ]

@@ -13,7 +13,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedem_lightning.data.one_client import save_client
 from fedem_lightning.deploy import flower_client
 from fedem_lightning.deploy.__main__ import main
-from fedem_lightning.deploy.flower import KINDS, parcel_of, record_of
+from fedem_lightning.deploy.flower_client import parcel_of, record_of
+from fedem_lightning.deploy.flower_server import KINDS
 from fedem_lightning.deploy.masking import content_in, packed_content
 from fedem_lightning.deploy.wire import Parcel
 from helpers.federations import make_data

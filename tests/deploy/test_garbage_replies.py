@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedem_lightning import QFFL, Ditto, FedEM, HypCluster, TopK, UserCentric
-from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.node import Node
+from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.rejections import EXCEPTION, INVALID, NOT_FINITE
 from helpers.federations import make_data, make_model, make_trainer

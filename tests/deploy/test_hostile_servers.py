@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from fedem_lightning import FedEM
-from fedem_lightning.deploy.joining import RemoteDataModule
-from fedem_lightning.deploy.node import NEWEST, Node, folder_of
+from fedem_lightning.deploy.node import NEWEST, Node
+from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.deploy.wire import Parcel
-from fedem_lightning.errors import UserError
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.remote import ByteLink, nodes_of
 from helpers.runs import snapshot
@@ -89,16 +88,3 @@ def test_plain_names_are_taken(asked: tuple[Node, Parcel], tmp_path: Path) -> No
     for run in ("x", "3", "first-run_2", "0123456789abcdef" * 4):
         assert "error" not in place.answer(Parcel(train.facts | {"run": run}, train.tensors)).facts
         assert (tmp_path / "own" / run / NEWEST).is_file()
-
-
-@pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", "a/../../x", "."])
-def test_the_name_in_a_data_file_chooses_no_folder_elsewhere(name: str) -> None:
-    with pytest.raises(UserError, match=r"name: .*state="):
-        folder_of(name)
-
-
-def test_a_clients_folder_has_its_name() -> None:
-    assert [folder_of(name) for name in ("clinic 3", "play/ROLE")] == [
-        Path("fedem_state/clinic 3"),
-        Path("fedem_state/play/ROLE"),
-    ]

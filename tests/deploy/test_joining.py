@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fedem_lightning import UserError
-from fedem_lightning.deploy import joining
-from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.deploy import server as joining
+from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.deploy.wire import Parcel
 from helpers.federations import make_data
 from helpers.garbage import garbled

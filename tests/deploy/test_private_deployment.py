@@ -9,8 +9,8 @@ import torch
 
 from fedem_lightning import FedAvg, PrivateMean
 from fedem_lightning.cohort import draw_cohort
-from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.node import Node
+from fedem_lightning.deploy.server import RemoteDataModule
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.remote import ByteLink, nodes_of
 

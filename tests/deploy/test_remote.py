@@ -10,7 +10,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from fedem_lightning import ClientSGD, FederatedDataModule, UserError
-from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.settings.shipped import CONFIG_DIR
 from helpers.conformance import EVERY, Row

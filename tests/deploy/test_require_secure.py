@@ -18,11 +18,10 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 
 from fedem_lightning import ClientSGD, FedAvg, FederatedDataModule, UserCentric, UserError
 from fedem_lightning.deploy import masking
-from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.masking import CONTENT, content_in, packed_content
 from fedem_lightning.deploy.node import Node
 from fedem_lightning.deploy.secure import SecureLink
-from fedem_lightning.deploy.server import run_on
+from fedem_lightning.deploy.server import RemoteDataModule, run_on
 from fedem_lightning.deploy.wire import Parcel
 from helpers.federations import make_data, make_model, make_trainer, parameters
 from helpers.remote import ByteLink, nodes_of

@@ -32,10 +32,10 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
-from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.masking import CONTENT, MODULUS, content_in, masks, packed_content, use_masks
 from fedem_lightning.deploy.node import Node
 from fedem_lightning.deploy.secure import SecureLink, _facts
+from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.deploy.wire import Parcel
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 from helpers.remote import ByteLink, nodes_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, FederatedDataModule, UserCentric
-from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.deploy.wire import with_prefix
 from helpers.federations import grouped, make_model, make_trainer
 from helpers.remote import ByteLink, nodes_of

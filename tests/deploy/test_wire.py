@@ -11,8 +11,8 @@ import torch
 from fedem_lightning import FedAvg, FedEM, FedPer, UserError
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.one_client import load_client, save_client
-from fedem_lightning.deploy.joining import RemoteDataModule
 from fedem_lightning.deploy.node import Node
+from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.deploy.wire import Parcel, with_prefix
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.remote import ByteLink, nodes_of

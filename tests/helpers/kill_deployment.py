@@ -143,7 +143,7 @@ def script() -> None:
     """Runs all methods."""
     options, rng, rows, wrong, total = parse(), random.Random(), [], 0, 0
     rng.seed(options.seed)
-    CONTEXT.set_forkserver_preload(["fedem_lightning.deploy.commands", "fedem_lightning.deploy.server", "__main__"])
+    CONTEXT.set_forkserver_preload(["fedem_lightning.deploy.__main__", "fedem_lightning.deploy.server", "__main__"])
     federation = instantiate(composed([*WORDS, f"dataset.n_clients={N_CLIENTS}"]).dataset).federation
     with tempfile.TemporaryDirectory() as place:
         for method in options.methods:

@@ -24,7 +24,7 @@ from fedem_lightning import (
     load_clients,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.deploy.joining import RemoteDataModule
+from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.models.components import make_components
 from fedem_lightning.models.features import users_network

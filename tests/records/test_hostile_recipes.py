@@ -53,7 +53,7 @@ FOREIGN = [
     *("fedem_lightning.algorithms.checkpoints.torch.load", "fedem_lightning.models.client_store.torch.load"),
     *("fedem_lightning.FedAvg.load_from_checkpoint", "fedem_lightning.algorithms.fedavg.FedAvg.load_from_checkpoint"),
     *("fedem_lightning.backbones.dense.MLP.__init__", "fedem_lightning.records.files.write_atomically"),
-    *("fedem_lightning.deploy.commands.main", "fedem_lightning.__main__.main", "torch.optim.functools.reduce"),
+    *("fedem_lightning.deploy.__main__.main", "fedem_lightning.__main__.main", "torch.optim.functools.reduce"),
     *("torch.optim.sgd.cast", "torch.optim._functional", "torch.optim.lr_scheduler.LambdaLR", "torch.nn.Linear"),
     *(3, None, ["os.system"], ("os", "system"), {"_target_": "os.system"}, True),
 ]

@@ -15,16 +15,15 @@ from fedem_lightning.algorithms.checkpoints import made_from, take_dtypes
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.one_client import sample_form
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.deploy.state import with_equal_ties
-from fedem_lightning.deploy.wire import Parcel, packed, with_prefix
-from fedem_lightning.errors import UserError, require, require_whole
+from fedem_lightning.deploy.wire import Parcel, failed, packed, with_equal_ties, with_prefix
+from fedem_lightning.errors import require, require_whole
 from fedem_lightning.evaluation.scores import models_scored, scored_columns, scores_of
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.records.files import replacing
-from fedem_lightning.rejections import NOT_FINITE, first_line
+from fedem_lightning.rejections import NOT_FINITE
 from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.serving.options import MODEL, STATE
 from fedem_lightning.uploads import compressed, received_models
@@ -37,25 +36,6 @@ MOST_ROUNDS = 1_000_000
 
 IN_CLEAR = ("describe", "score", "secure")
 """What a client answers that insists on secure aggregation; "secure" is masked."""
-
-
-def failed(error: Exception) -> Parcel:
-    """The reply of a client that has failed."""
-    is_users = isinstance(error, UserError)
-    return Parcel({"error": str(error) if is_users else first_line(error), "is_users": is_users}, {})
-
-
-def folder_of(name: str) -> Path:
-    """Where a client of this name keeps its state, unless it is told another folder.
-
-    Raises:
-        UserError: the name, which the data file may say, leads elsewhere.
-
-    """
-    above = Path("fedem_state")
-    inside = above.resolve() in (above / name).resolve().parents
-    require(inside, f"name: {name[:40]!r} is no name of a folder below {above}; name another folder with state=")
-    return above / name
 
 
 class OneProcess(NamedTuple):

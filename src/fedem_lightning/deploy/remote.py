@@ -17,8 +17,15 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy import replies
 from fedem_lightning.deploy.forms import Refused
 from fedem_lightning.deploy.remote_updates import RemoteUpdates, check_number_in_sum
-from fedem_lightning.deploy.state import sent_for_scoring, sent_for_training, sent_with_question, state_of_client
-from fedem_lightning.deploy.wire import Link, Parcel, SummingLink
+from fedem_lightning.deploy.wire import (
+    Link,
+    Parcel,
+    SummingLink,
+    sent_for_scoring,
+    sent_for_training,
+    sent_with_question,
+    state_of_client,
+)
 from fedem_lightning.errors import NoUpdateLeft, require
 from fedem_lightning.evaluation.scores import Scores, scored_columns
 from fedem_lightning.models.client_store import Owner

@@ -25,8 +25,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedem_lightning.deploy.masking import LIMIT, MODULUS, STEPS, content_in, packed_content, threshold_of, use_masks
-from fedem_lightning.deploy.node import failed
-from fedem_lightning.deploy.wire import Link, Parcel, Summed
+from fedem_lightning.deploy.wire import Link, Parcel, Summed, failed
 from fedem_lightning.rejections import first_line
 
 use_masks(SecAggPlusWorkflow.unmask_stage)
