@@ -27,7 +27,7 @@ class UpdateSource(Protocol):
         """Gives all clients the private state from before the round; all updates were rejected."""
 
 
-class RemoteClients(Protocol):
+class ClientProcesses(Protocol):
     """Clients that are processes of their own, elsewhere; `deploy.remote` documents the members."""
 
     def check(self, algorithm: "FederatedAlgorithm") -> None: ...

@@ -150,11 +150,6 @@ class LocalStep:
         self.optimizer.descend(learner, gradient(learner), self.lr)
 
 
-def along(scale: Tensor, tensor: Tensor) -> Tensor:
-    """One number for each learner, [...], with trailing axes of length 1, so that it scales tensors [..., *]."""
-    return scale.reshape(*scale.shape, *[1] * (tensor.ndim - scale.ndim))
-
-
 @dataclass(frozen=True)
 class Batches:
     """The batches of a block's C clients: E passes over each client's samples, in a new order, in batches of B.

@@ -12,7 +12,7 @@ import torch
 from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedAlgorithm, HypCluster, Oracle, UserCentric
 from fedem_lightning.algorithms import user_centric
 from fedem_lightning.algorithms.streams import DENSE_LIMIT, coordinates
-from fedem_lightning.evaluation.components import group_scores
+from fedem_lightning.evaluation.component_diagnostics import group_scores
 from fedem_lightning.run.figures import draw_figures
 from fedem_lightning.run.results import run_results
 from helpers.commands import TINY, call

@@ -30,7 +30,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data.federation import Block
-from fedem_lightning.evaluation.components import component_health
+from fedem_lightning.evaluation.component_diagnostics import component_health
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.report.diagnostic_tables import FinalWeights
 from fedem_lightning.tasks import Classification

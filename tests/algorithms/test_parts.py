@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedem_lightning import ClientSGD, Linear, LoopEngine, UserError
 from fedem_lightning.aggregation import Means
 from fedem_lightning.algorithms.local_training import LocalTraining
-from fedem_lightning.algorithms.server import Server
+from fedem_lightning.algorithms.server_step import Server
 from fedem_lightning.history import Statistics
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.personal_models import broadcast

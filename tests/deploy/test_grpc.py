@@ -16,9 +16,18 @@ import torch
 
 from fedem_lightning.deploy import client as grpc_client
 from fedem_lightning.deploy import grpc_server
+from fedem_lightning.deploy.certificates import (
+    CERTIFICATE,
+    CLIENTS,
+    KEY,
+    Keys,
+    allowed,
+    digest_of,
+    make_keys,
+    remove_clients,
+)
 from fedem_lightning.deploy.client import serve
 from fedem_lightning.deploy.grpc_server import SERVICE, GrpcLink
-from fedem_lightning.deploy.keys import CERTIFICATE, CLIENTS, KEY, Keys, allowed, digest_of, make_keys, remove_clients
 from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.errors import UserError
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from fedem_lightning import DFedEM, FedAvg, FedEM
-from fedem_lightning.evaluation import components as module
-from fedem_lightning.evaluation.components import agreement
+from fedem_lightning.evaluation import component_diagnostics as module
+from fedem_lightning.evaluation.component_diagnostics import agreement
 from fedem_lightning.run.results import run_results
 from helpers.federations import make_data, make_model, make_trainer, stored
 from helpers.networks import Drawing

@@ -11,7 +11,7 @@ from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score
 
 from fedem_lightning import Digits, FedEM, FederatedDataModule, Local
 from fedem_lightning.evaluation.class_scores import by_class, majority
-from fedem_lightning.evaluation.samples import TestRows
+from fedem_lightning.evaluation.sample_scores import TestRows
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.scores_table import final_scores, score_columns
 from fedem_lightning.run.summary import print_summary

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedem_lightning import FedAvg, FedEM, Local
-from fedem_lightning.evaluation.components import cosine_distance, recovery_scores
+from fedem_lightning.evaluation.component_diagnostics import cosine_distance, recovery_scores
 from fedem_lightning.evaluation.scores import ClientMetrics
 from fedem_lightning.evaluation.summaries import summarize, summarize_table
 from fedem_lightning.tasks import Classification

@@ -27,7 +27,7 @@ from hydra.utils import instantiate
 
 from fedem_lightning.data.one_client import save_client
 from fedem_lightning.deploy.__main__ import main
-from fedem_lightning.deploy.keys import make_keys
+from fedem_lightning.deploy.certificates import make_keys
 from fedem_lightning.run.command_line import composed
 
 N_CLIENTS, ROUNDS = 3, 120

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.evaluation.components import recovery_scores
+from fedem_lightning.evaluation.component_diagnostics import recovery_scores
 from fedem_lightning.history import RoundMetrics
 from fedem_lightning.processes import Processes
 from fedem_lightning.records.files import write_atomically

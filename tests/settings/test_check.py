@@ -17,7 +17,7 @@ from torch import nn
 
 from fedem_lightning import MLP, ClientSGD, FedAvg, Linear, UserError
 from fedem_lightning.records.recipes import recorded
-from fedem_lightning.settings.check import Checked, Setting, check_arguments, grouped, parameters
+from fedem_lightning.settings.check import AllowedValues, Checked, check_arguments, grouped, parameters
 from fedem_lightning.settings.expected import takes_objects
 from fedem_lightning.settings.ranges import Fractions, Names, PositiveInt, Seed, Share, ShareOrNumber
 
@@ -77,13 +77,13 @@ DOES_NOT: list[tuple[Any, Any, str]] = [
 @pytest.mark.parametrize(("hint", "values"), FITS)
 def test_what_an_annotation_allows(hint: Any, values: list[Any]) -> None:
     for value in values:
-        Setting(hint).check("key", value)
+        AllowedValues(hint).check("key", value)
 
 
 @pytest.mark.parametrize(("hint", "value", "line"), DOES_NOT)
 def test_what_it_does_not(hint: Any, value: Any, line: str) -> None:
     with pytest.raises(UserError) as caught:
-        Setting(hint).check("key", value)
+        AllowedValues(hint).check("key", value)
     assert str(caught.value) == f"key: {line}"
 
 

@@ -18,15 +18,15 @@ from fedem_lightning.algorithms import checkpoints, fitting, scoring
 from fedem_lightning.algorithms.checks import check_is_federation
 from fedem_lightning.algorithms.facts import Facts, check_class
 from fedem_lightning.algorithms.local_training import LocalTraining
-from fedem_lightning.algorithms.server import Server, ServerOptimizer
+from fedem_lightning.algorithms.server_step import Server, ServerOptimizer
 from fedem_lightning.algorithms.trained import TrainedModel
-from fedem_lightning.client_updates import RemoteClients
+from fedem_lightning.client_updates import ClientProcesses
 from fedem_lightning.compression import Compression
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.evaluation.samples import SampleScores
+from fedem_lightning.evaluation.sample_scores import SampleScores
 from fedem_lightning.faults import Faults
 from fedem_lightning.history import Round, RoundMetrics, Statistics
 from fedem_lightning.local_solver import ClientOptimizer, ClientSGD
@@ -240,7 +240,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.save_hyperparameters(checkpoints.logged_arguments(self))
         self.schema: Schema | None = None  # what the model knows of its federation
         self.federation_digest: str | None = None  # digest of the training data
-        self.remote: RemoteClients | None = None  # where clients are not simulated here
+        self.remote: ClientProcesses | None = None  # where clients are not simulated here
         self.deployed_before = False  # whether they were not in the process that wrote the checkpoint
         self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
         self.curves: dict[int, dict[str, float]] = {}  # what each round logged, by its number from 1
@@ -376,7 +376,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
     @torch.no_grad()
     def training_step(self, batch: Federation, batch_idx: int) -> None:
         """One communication round; it steps the server optimiser once."""
-        fitting.begin(self, batch)
+        fitting.begin_fit(self, batch)
         with keyed_streams(self.device, self.seed, self.statistics.rounds):
             metrics = run_round(self, batch)
         fitting.log(self, metrics)

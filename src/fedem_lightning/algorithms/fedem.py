@@ -17,7 +17,6 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.initialization import farthest_models, load_models, perturb, start_at_clients
-from fedem_lightning.algorithms.partial_upload import chosen, upload_some
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses
 from fedem_lightning.errors import require
@@ -28,6 +27,7 @@ from fedem_lightning.models.personal_models import SharedModels, broadcast, comp
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.ranges import Count, Positive, PositiveInt, PositiveShare
+from fedem_lightning.uploads import chosen_uploads, upload_some
 
 UPLOADED = "uploaded_components"
 """Column of metrics.csv: components that a client uploads, on average."""
@@ -58,7 +58,7 @@ class FedEM(FederatedAlgorithm):
         normalize_weights: whether a client divides the weights of its samples by its pi, component by component: then a
             component with a small pi does not take smaller steps.
         upload_threshold: a client uploads component m with probability min(1, pi_m / threshold), and its update counts
-            as many times as that makes it rarer (`algorithms/partial_upload.py`). None: always, as in the paper.
+            as many times as that makes it rarer (`uploads.py`). None: always, as in the paper.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, after which pi is still close
             to the uniform weights.
         personalize_tolerance: a client stops earlier, once every weight of its pi moves by less; None: it never does.
@@ -160,7 +160,7 @@ class FedEM(FederatedAlgorithm):
     def _upload_some(self, sent: Sent, threshold: float, block: Block, round_: int) -> Sent:
         """Components with a pi below the threshold are rarely uploaded."""
         p = (self.pi[block.clients] / threshold).clamp(max=1.0)  # [C, M]
-        sends = chosen(p, self.seed, round_, block.keys)
+        sends = chosen_uploads(p, self.seed, round_, block.keys)
         self.round_metrics.add(UPLOADED, sends.sum(dim=1))
         received = broadcast(self.components, len(block.clients))
         return upload_some(sent, received, p, sends, self.params_of(sent.models))

@@ -8,7 +8,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms.checkpoints import CheckpointReader
 from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits, check_trains
-from fedem_lightning.algorithms.server import check_optimizers
+from fedem_lightning.algorithms.server_step import check_optimizers
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
@@ -65,7 +65,7 @@ def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
         algorithm.schema = Schema.of(federation)
 
 
-def begin(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+def begin_fit(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Prepares for the federation before its first round here; UserError if the model was trained on another one."""
     vars(algorithm).pop("_trained", None)  # it has the state of an earlier round
     if federation is algorithm._prepared:

@@ -38,7 +38,7 @@ from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
 from fedem_lightning.tasks import BinaryClassification
 
 
-class Loss(NamedTuple):
+class MarginLoss(NamedTuple):
     """A loss of the margin m, and its conjugate as a function of a = y alpha in [0, 1]."""
 
     primal: Callable[[Tensor], Tensor]  # phi(m)
@@ -47,12 +47,12 @@ class Loss(NamedTuple):
 
 
 LOSSES = {
-    "hinge": Loss(
+    "hinge": MarginLoss(
         lambda m: (1 - m).clamp(min=0),
         lambda a: a,
         lambda a, m, c: ((1 - m) / c + a).clamp(0, 1),  # the best a
     ),
-    "logistic": Loss(
+    "logistic": MarginLoss(
         lambda m: F.softplus(-m),
         lambda a: torch.special.entr(a) + torch.special.entr(1 - a),
         lambda a, m, c: a + (torch.sigmoid(-m) - a) / (c + 1 / 4).clamp(min=1),  # Shalev-Shwartz and Zhang 2013
@@ -212,7 +212,7 @@ class MOCHA(FederatedAlgorithm):
 
 
 def ascend(
-    loss: Loss, z: Tensor, a: Tensor, m: Tensor, c: Tensor, scale: Tensor, n: Tensor, active: list[int]
+    loss: MarginLoss, z: Tensor, a: Tensor, m: Tensor, c: Tensor, scale: Tensor, n: Tensor, active: list[int]
 ) -> tuple[Tensor, Tensor]:
     """The local solver: coordinate steps, one after the other, of all clients at once.
 

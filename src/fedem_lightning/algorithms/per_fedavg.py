@@ -15,10 +15,11 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.client_gradients import GradientStep
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.local_solver import Gradient, Learner, LocalStep, along
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.models.tensors import along
 from fedem_lightning.settings.ranges import NotNegative, Positive, PositiveInt
 
 

@@ -14,9 +14,10 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block
 from fedem_lightning.history import Round
-from fedem_lightning.local_solver import Gradient, Learner, LocalStep, along
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.tensors import along
 from fedem_lightning.network import Transmission
 
 

@@ -47,7 +47,7 @@ def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     prepare(algorithm, federation)
     check_finite_models(algorithm)
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds), _left(algorithm, federation):
-        found = client_table(algorithm, federation, personalized(algorithm, federation))
+        found = client_table(algorithm, federation, personalize_for_scoring(algorithm, federation))
     algorithm.clients, algorithm.test_samples, algorithm.class_scores = found
     log(algorithm, final_metrics(algorithm.clients))
 
@@ -60,7 +60,7 @@ def predict(algorithm: "FederatedAlgorithm", federation: Federation) -> ClientPr
     processes, task = Processes.of(algorithm.trainer), federation.task
     names, labels, predictions = [], [], []
     with _left(algorithm, federation):
-        own = personalized(algorithm, federation)
+        own = personalize_for_scoring(algorithm, federation)
         mine = all_scored_clients(algorithm, federation)[processes.rank :: processes.size]
         for block in algorithm.local.blocks(own, mine):
             personal, test = algorithm.scored_models(block), federation.block(block.clients, "test")
@@ -81,7 +81,7 @@ def own_data(algorithm: "FederatedAlgorithm", federation: Federation) -> Federat
     return federation if part == 1 else federation.with_part(federation.clients(seen=False), part, algorithm.seed)
 
 
-def personalized(algorithm: "FederatedAlgorithm", federation: Federation) -> Federation:
+def personalize_for_scoring(algorithm: "FederatedAlgorithm", federation: Federation) -> Federation:
     """Personalises unseen clients on their `own_data`, which it returns, and seen ones where the method does so."""
     unseen, own = scored_clients(algorithm, federation, seen=False), own_data(algorithm, federation)
     if algorithm.facts.personalizes_seen:  # an adaptation may need the groups of all clients

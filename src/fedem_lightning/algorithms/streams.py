@@ -59,7 +59,7 @@ def squared_norms(gradients: ClientStore, clients: Tensor) -> Tensor:
     return torch.cat(parts)  # type: ignore[arg-type]
 
 
-def squared_distances(products: Tensor, squares: Tensor, other_squares: Tensor) -> Tensor:
+def gradient_distances(products: Tensor, squares: Tensor, other_squares: Tensor) -> Tensor:
     """|a_i - b_j|^2 from inner products [C, T] and squared norms [C], [T]; overwrites `products`."""
     distance = products.mul_(-2).add_(squares.unsqueeze(1)).add_(other_squares).clamp_(min=0)
     return distance.nan_to_num_(torch.inf, torch.inf)  # where norms overflow

@@ -18,10 +18,11 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
-from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep, along
+from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SampleWeights, SharedModels
+from fedem_lightning.models.tensors import along
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt
 

@@ -31,9 +31,9 @@ from fedem_lightning.algorithms.streams import (
     coefficients,
     coordinates,
     direction_distances,
+    gradient_distances,
     member_weights,
     scaled,
-    squared_distances,
     squared_norms,
     stream_weights,
     with_unheard,
@@ -229,7 +229,7 @@ class UserCentric(FederatedAlgorithm):
         """Squared distances of gradients or of their directions, float64 [C, C']."""
         squares = squared_norms(self.gradients, clients)
         other_squares = squares if others is clients else squared_norms(self.gradients, others)
-        measure = direction_distances if self.similarity == "cosine" else squared_distances
+        measure = direction_distances if self.similarity == "cosine" else gradient_distances
         return measure(self.gradients.products(clients, others), squares, other_squares)
 
     def _refresh(self, federation: Federation) -> None:

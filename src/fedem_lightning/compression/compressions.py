@@ -99,7 +99,7 @@ class EightBit(Compression):
             flat = rows.reshape(*rows.shape[:2], -1)  # [C, M, D]
             scale = flat.abs().amax(dim=2, keepdim=True)  # [C, M, 1]
             exact = (LEVELS * flat / scale).nan_to_num(0.0)  # a tensor of zeros has scale 0
-            draws = uniform(keys, i, flat.shape[1:].numel()).view_as(flat).to(flat)
+            draws = _uniform(keys, i, flat.shape[1:].numel()).view_as(flat).to(flat)
             levels = (exact + draws).floor().clamp(-LEVELS, LEVELS)
             messages |= {f"{name}.levels": levels.to(torch.int8), f"{name}.scale": scale.squeeze(2)}
         return messages
@@ -113,7 +113,7 @@ class EightBit(Compression):
         return updates
 
 
-def uniform(keys: Tensor, tensor: int, size: int) -> Tensor:
+def _uniform(keys: Tensor, tensor: int, size: int) -> Tensor:
     """Uniform numbers in [0, 1) as a function of client, tensor and position, float64 [C, size]."""
     entries = torch.arange(size, device=keys.device)
     return fold(keys.unsqueeze(1), tensor, entries).double() / 2**32

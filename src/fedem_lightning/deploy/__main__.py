@@ -146,7 +146,7 @@ def client(chosen: argparse.Namespace) -> None:
 
 def keys(chosen: argparse.Namespace) -> None:
     """Certificates for the server and for clients."""
-    from fedem_lightning.deploy.keys import CLIENTS, make_keys, remove_clients
+    from fedem_lightning.deploy.certificates import CLIENTS, make_keys, remove_clients
 
     require_whole("--days", chosen.days, at_least=1, below=_LONGEST_VALID)
     if chosen.remove:

@@ -18,9 +18,9 @@ from hydra.utils import instantiate
 from fedem_lightning.algorithms.checks import check_deployable
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.one_client import save_client
+from fedem_lightning.deploy.certificates import make_keys
 from fedem_lightning.deploy.client import Client
 from fedem_lightning.deploy.grpc_server import GrpcLink
-from fedem_lightning.deploy.keys import make_keys
 from fedem_lightning.deploy.remote import check_sum_suffices
 from fedem_lightning.deploy.server import run_on
 from fedem_lightning.errors import require

@@ -15,7 +15,7 @@ from typing import Self
 
 import grpc
 
-from fedem_lightning.deploy.keys import Keys, allowed, digest_of, name_of
+from fedem_lightning.deploy.certificates import Keys, allowed, digest_of, name_of
 from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.errors import UserError
 

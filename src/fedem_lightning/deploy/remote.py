@@ -203,7 +203,7 @@ class RemoteClients:
         )
         for t, reply in self.ask(algorithm, "score", clients, algorithm.statistics.rounds):
             try:
-                facts = replies.scores_of(reply, measures, columns, self.known[t]["n_train"])
+                facts = replies.scores_in(reply, measures, columns, self.known[t]["n_train"])
             except Refused as refused:
                 missing[t] = f"{refused.reason}: {refused}" if str(refused) else refused.reason
                 continue

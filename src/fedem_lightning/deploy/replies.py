@@ -144,7 +144,7 @@ def schema_of(found: list[dict[str, Any]]) -> Schema:
     return Schema.from_state({**found[0]["form"], "seen": n_train > 0, "n_train": n_train, "names": names})
 
 
-def scores_of(
+def scores_in(
     reply: Parcel | None, measures: Collection[str], columns: Collection[str], n_train: int
 ) -> dict[str, Any]:
     """A client's scores."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Arrays
-from fedem_lightning.evaluation.samples import TestRows
+from fedem_lightning.evaluation.sample_scores import TestRows
 from fedem_lightning.evaluation.summaries import summarize
 
 IMBALANCE = 0.2

@@ -8,7 +8,7 @@ import torch
 
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.evaluation.class_scores import Predictions, class_columns, class_scores, majority
-from fedem_lightning.evaluation.samples import SampleScores
+from fedem_lightning.evaluation.sample_scores import SampleScores
 from fedem_lightning.evaluation.scores import all_scored_clients, score
 from fedem_lightning.evaluation.summaries import summarize_table
 

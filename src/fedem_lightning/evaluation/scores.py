@@ -12,7 +12,7 @@ from fedem_lightning.cohort import draw_clients, share_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation.class_scores import Predictions
-from fedem_lightning.evaluation.samples import SampleScores, sample_scores
+from fedem_lightning.evaluation.sample_scores import SampleScores, sample_scores
 from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
 from fedem_lightning.processes import Processes

@@ -12,7 +12,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
 from fedem_lightning.models.personal_models import client_means
-from fedem_lightning.models.tensors import SizedByState
+from fedem_lightning.models.tensors import SizedByState, along
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.tasks import Task
@@ -234,8 +234,3 @@ def fitted(means: Tensor, covariances: Tensor, sums: Models, regularization: flo
     moved = torch.where(along(used, means), means + shift, means)
     new = regularized(torch.where(along(used, covariances), second - square, covariances), regularization)
     return moved, torch.where(along(used, covariances), new, covariances)
-
-
-def along(values: Tensor, tensor: Tensor) -> Tensor:
-    """One value for each Gaussian, [M], with trailing axes of length 1, for tensors [M, *]."""
-    return values.view(-1, *[1] * (tensor.ndim - 1))

@@ -80,3 +80,8 @@ class SizedByState(nn.Module):
             if prefix + name in state_dict:
                 tensor.data = tensor.new_zeros(state_dict[prefix + name].shape)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def along(scale: Tensor, tensor: Tensor) -> Tensor:
+    """One number for each learner, [...], with trailing axes of length 1, so that it scales tensors [..., *]."""
+    return scale.reshape(*scale.shape, *[1] * (tensor.ndim - scale.ndim))

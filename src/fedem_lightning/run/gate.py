@@ -19,7 +19,7 @@ from fedem_lightning.algorithms.trainer_options import TRAINER
 from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.run.misspelt import check_added_names
-from fedem_lightning.settings.check import Parameters, Setting, parameters
+from fedem_lightning.settings.check import AllowedValues, Parameters, parameters
 from fedem_lightning.settings.expected import given, takes_objects
 from fedem_lightning.settings.keys import BY_NAME, KEYS, Key, handed_by_run
 from fedem_lightning.settings.ranges import Positive
@@ -66,10 +66,10 @@ def _made_by(group: str) -> tuple[type, ...]:
     return tuple(pkgutil.resolve_name(path) for path in BY_NAME[group].takes)
 
 
-def _setting(key: Key) -> Setting:
+def _setting(key: Key) -> AllowedValues:
     """What a value may be."""
     hint = pkgutil.resolve_name(key.takes) if isinstance(key.takes, str) else key.takes
-    return Setting(hint | None if key.null else hint)
+    return AllowedValues(hint | None if key.null else hint)
 
 
 def _check_own(config: DictConfig) -> None:
@@ -85,7 +85,7 @@ def _check_own(config: DictConfig) -> None:
     for key, part in rates.items():
         for name, rate in part.items():
             if rate is not None:
-                Setting(Positive).check(f"{key}.{name}", rate)
+                AllowedValues(Positive).check(f"{key}.{name}", rate)
     check_added_names(config, "learning_rates")
 
 
@@ -124,7 +124,7 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
         path = f"{key}.{name}"
         require(isinstance(name, str), f"{path}: expected the name of an argument")
         if name in FLAGS:
-            Setting(FLAGS[name]).check(path, value)
+            AllowedValues(FLAGS[name]).check(path, value)
         elif name.startswith("_") or name in handed or (key == "backbone" and value is None):
             continue  # a null of the backbone's is for the data to say
         elif path in BY_NAME and BY_NAME[path].effect == "words":
@@ -138,7 +138,7 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
         _try_optimizer(key, target, {name: value for name, value in part.items() if not name.startswith("_")})
 
 
-def _check_argument(path: str, value: Any, setting: Setting) -> None:
+def _check_argument(path: str, value: Any, setting: AllowedValues) -> None:
     if isinstance(value, dict) and "_target_" in value and takes_objects(setting.hint):
         _check_made(path, value, _classes(setting.hint))
     elif _has_parts(value) and takes_objects(setting.hint):
@@ -176,7 +176,7 @@ def _target(key: str, path: Any) -> Callable[..., Any]:
         UserError: it cannot be imported, or not be called.
 
     """
-    Setting(str).check(f"{key}._target_", path)
+    AllowedValues(str).check(f"{key}._target_", path)
     try:
         found: Callable[..., Any] = pkgutil.resolve_name(path)
     except Exception as error:  # importing somebody's module may fail in any way
@@ -189,7 +189,7 @@ def _takes(target: Callable[..., Any]) -> Parameters:
     """The parameters of a target, with what is known of them beside their annotations."""
     known, is_open = parameters(target)
     if isinstance(target, type) and issubclass(target, pl.Trainer):
-        known = known | {name: Setting(hint) for name, hint in TRAINER.items()}
+        known = known | {name: AllowedValues(hint) for name, hint in TRAINER.items()}
     return Parameters(known, is_open)
 
 

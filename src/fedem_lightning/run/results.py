@@ -16,7 +16,7 @@ from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation.client_table import REFERENCES
-from fedem_lightning.evaluation.components import agreement, component_health, group_scores, recovery_scores
+from fedem_lightning.evaluation.component_diagnostics import agreement, component_health, group_scores, recovery_scores
 from fedem_lightning.evaluation.scores import shares_models
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically

@@ -19,7 +19,7 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=Tr
 """True is no number, 1 is not true, and no text is either; a whole number may stand for a number."""
 
 
-class Setting:
+class AllowedValues:
     """What a parameter may be.
 
     Args:
@@ -59,7 +59,7 @@ class Setting:
 class Parameters(NamedTuple):
     """The parameters of a target."""
 
-    known: dict[str, Setting]
+    known: dict[str, AllowedValues]
     open: bool  # whether it hands other arguments on to something unknown
 
 
@@ -69,7 +69,7 @@ def parameters(target: Callable[..., Any]) -> Parameters:
 
     `**options: Annotated[Any, GROUP, ...]` stands for the fields of these dataclasses.
     """
-    known: dict[str, Setting] = {}
+    known: dict[str, AllowedValues] = {}
     for call in _calls(target):
         if call is object.__init__ or getattr(call, "__module__", "") == "torch.nn.modules.module":
             return Parameters(known, open=False)  # they accept **kwargs, and refuse all of them
@@ -78,7 +78,7 @@ def parameters(target: Callable[..., Any]) -> Parameters:
         hints, found = _hints(call), inspect.signature(call).parameters
         for name, parameter in found.items():
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name != "self":
-                known.setdefault(name, Setting(hints.get(name, Any), parameter.default))
+                known.setdefault(name, AllowedValues(hints.get(name, Any), parameter.default))
         others = [name for name, parameter in found.items() if parameter.kind == parameter.VAR_KEYWORD]
         said = getattr(hints.get(others[0]), "__metadata__", ()) if others else ()
         groups: list[Any] = [group for group in said if dataclasses.is_dataclass(group)]
