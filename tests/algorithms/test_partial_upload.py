@@ -9,8 +9,8 @@ import torch
 
 from fedem_lightning import ClientSGD, FedEM, TopK, UserError
 from fedem_lightning.aggregation import Sent
-from fedem_lightning.algorithms.partial_upload import chosen, upload_some
 from fedem_lightning.deploy.server import RemoteDataModule
+from fedem_lightning.uploads import chosen_uploads, upload_some
 from helpers.federations import make_data, make_model, parameters, train
 from helpers.remote import ByteLink, nodes_of
 
@@ -25,7 +25,7 @@ def test_an_update_counts_as_often_as_it_is_rare() -> None:
     for round_ in range(rounds):
         update = Sent({"a": torch.tensor(trained)}, torch.ones(2))
         received = {"a": torch.tensor(theta)}
-        sends = chosen(torch.tensor(p), 7, round_, torch.tensor([3, 8]))
+        sends = chosen_uploads(torch.tensor(p), 7, round_, torch.tensor([3, 8]))
         b, found = sends.numpy(), upload_some(update, received, torch.tensor(p), sends, ["a"]).models["a"].numpy()
         factors = np.divide(b, p, out=np.zeros_like(p), where=p > 0)
         assert found == pytest.approx(theta + factors[..., None] * (trained - theta), abs=1e-12)
