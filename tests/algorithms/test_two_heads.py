@@ -31,7 +31,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
-from fedem_lightning.models.features import find_head
+from fedem_lightning.models.parts import find_head
 from fedem_lightning.serving.model_files import write_clients
 from helpers.by_hand import ALL_TRAIN, assert_agree, batches, samples
 from helpers.federations import make_data, make_model, make_trainer, parameters, train

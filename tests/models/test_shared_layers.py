@@ -27,7 +27,7 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.models.components import make_components
-from fedem_lightning.models.features import users_network
+from fedem_lightning.models.parts import users_network
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.serving.export_formats import FORMATS, measured
 from fedem_lightning.serving.model_files import write_clients

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedem_lightning import MLP, EStep, FedEM, ResNet18, Topology, UserError, load
-from fedem_lightning.models.features import WithFeatures
+from fedem_lightning.models.parts import WithFeatures
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import ROOMS, find, make, renewed
 from fedem_lightning.tasks import Classification

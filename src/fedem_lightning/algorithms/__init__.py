@@ -8,22 +8,19 @@ from fedem_lightning.algorithms.clustered import Clustered
 from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization, DFedEM
 from fedem_lightning.algorithms.ditto import Ditto
 from fedem_lightning.algorithms.fedala import FedALA
-from fedem_lightning.algorithms.fedavg import FedAvg, FedAvgEnsemble
+from fedem_lightning.algorithms.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local
 from fedem_lightning.algorithms.fedbabu import FedBABU
 from fedem_lightning.algorithms.fedem import FedEM
 from fedem_lightning.algorithms.fedfomo import FedFOMO
 from fedem_lightning.algorithms.fedgmm import FedGMM
 from fedem_lightning.algorithms.fedproto import FedProto
-from fedem_lightning.algorithms.fedprox import FedProx
-from fedem_lightning.algorithms.fedrep import FedRep
 from fedem_lightning.algorithms.fedrod import FedRoD
 from fedem_lightning.algorithms.hypcluster import HypCluster
 from fedem_lightning.algorithms.l2sgd import L2SGD
-from fedem_lightning.algorithms.local import Local
 from fedem_lightning.algorithms.mapper import Mapper
 from fedem_lightning.algorithms.mocha import MOCHA
 from fedem_lightning.algorithms.oracle import Oracle
-from fedem_lightning.algorithms.partial_averaging import FedBN, FedPer, LGFedAvg
+from fedem_lightning.algorithms.partial_averaging import FedBN, FedPer, FedRep, LGFedAvg
 from fedem_lightning.algorithms.per_fedavg import PerFedAvg
 from fedem_lightning.algorithms.pfedme import PFedMe
 from fedem_lightning.algorithms.qffl import QFFL

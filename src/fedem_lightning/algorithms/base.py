@@ -33,7 +33,7 @@ from fedem_lightning.local_solver import ClientOptimizer, ClientSGD
 from fedem_lightning.models.client_model import ClientModel
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone, arrange, make_components, start_equal
-from fedem_lightning.models.features import model_bytes
+from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
 from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.network import Network, Transmission, check_networks

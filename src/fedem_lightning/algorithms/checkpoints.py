@@ -13,7 +13,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from fedem_lightning.algorithms.recipe_differences import warn_of_other_settings
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.models.features import users_network
+from fedem_lightning.models.parts import users_network
 from fedem_lightning.records.files import is_intact
 from fedem_lightning.records.recipes import is_plain, plain, recipe
 from fedem_lightning.records.remaking import LimitedTensors, call, find, make, without_download

@@ -19,8 +19,8 @@ from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
-from fedem_lightning.models.features import with_features
 from fedem_lightning.models.heads import PrototypeNetwork, PulledLoss, apart, class_sums
+from fedem_lightning.models.parts import with_features
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import NotNegative

@@ -16,8 +16,8 @@ from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.partial_averaging import PartialAveraging
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.models.components import Backbone, model_state
-from fedem_lightning.models.features import class_counts, with_features
 from fedem_lightning.models.heads import BothLosses, TwoHeads
+from fedem_lightning.models.parts import class_counts, with_features
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, component_outputs
 from fedem_lightning.settings.ranges import PositiveInt
 

@@ -12,7 +12,7 @@ from fedem_lightning.data.samples import Domains, Samples
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import Split
 from fedem_lightning.errors import UserError
-from fedem_lightning.models.features import users_network
+from fedem_lightning.models.parts import users_network
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm

@@ -12,7 +12,7 @@ from fedem_lightning.engine import AutoEngine, Engine
 from fedem_lightning.history import RoundObserver, Statistics
 from fedem_lightning.local_solver import ClientSGD, Learner, LocalStep, shuffled_batches
 from fedem_lightning.models.client_store import ClientStore
-from fedem_lightning.models.features import model_bytes
+from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.tensors import trained_parameters
 
 OF_THE_SENT = "of the models that clients send"

@@ -1,6 +1,6 @@
-"""FedPer, LG-FedAvg and FedBN: the server averages a part of the model, and each client keeps the rest.
+"""FedPer, LG-FedAvg, FedBN and FedRep: the server averages a part of the model, and each client keeps the rest.
 
-They differ only in that part:
+They differ in that part, and FedRep in the order of training:
 
 - FedPer. Arivazhagan, Aggarwal, Singh, Choudhary: "Federated Learning with Personalization Layers", 2019, arXiv
   1912.00818. Clients keep the head.
@@ -8,6 +8,8 @@ They differ only in that part:
   Learning with Local and Global Representations", 2020, arXiv 2001.01523. Clients keep the body.
 - FedBN. Li, Jiang, Zhang, Kamp, Dou: "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization",
   ICLR 2021, arXiv 2102.07623. Clients keep the normalisation layers: parameters and statistics.
+- FedRep. Collins, Hassani, Mokhtari, Shakkottai: "Exploiting Shared Representations for Personalized Federated
+  Learning", ICML 2021, arXiv 2102.07078. Algorithm 1. Clients keep the head, which they train before the body.
 """
 
 from collections.abc import Collection
@@ -25,7 +27,7 @@ from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.parts import normalization_tensors, share_of_bytes, split_body_head, with_own_statistics
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
-from fedem_lightning.settings.ranges import PositiveInt
+from fedem_lightning.settings.ranges import Count, PositiveInt
 
 
 class PartialAveraging(FederatedAlgorithm):
@@ -156,3 +158,34 @@ class FedBN(PartialAveraging):
         for block in self.local.blocks(federation, clients) if self.private else ():
             models = self.broadcast(block.clients)
             self.train_private(with_own_statistics(self.components[0], models, block, self.local.batch_size), block)
+
+
+class FedRep(PartialAveraging):
+    """tau_h epochs on h_t with the received phi fixed, then phi with h_t fixed; the server averages phi.
+
+    An unseen client takes tau_h epochs on the initial head.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`; `local_epochs` or `local_steps` are those of phi.
+        head: a regular expression found in the names of the head's tensors; None: the last layer.
+        head_epochs: tau_h.
+
+    """
+
+    def __init__(
+        self, backbone: Backbone, n_clients: int, head: str | None = None, head_epochs: Count = 1, **options: Any
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        self.keep(split_body_head(self.components[0], head).head, head_epochs)
+        self.head_epochs = head_epochs
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """Alg. 1: first the head, then the body."""
+        models = self.models_of(block.clients)  # [C, 1, ...]
+        models = self.local.solve(models, block, round_, only=self.private, epochs=self.head_epochs, quiet=True)
+        return self.kept_and_sent(block, self.local.solve(models, block, round_, only=self.shared))
+
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """Gradients of the body's steps and of tau_h epochs of the head's."""
+        counts = federation.splits["train"].counts(clients)
+        return super().local_work(federation, clients, round_) + self.head_epochs * counts

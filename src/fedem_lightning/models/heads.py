@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require
-from fedem_lightning.models.features import WithFeatures, by_learner, class_counts, find_head
+from fedem_lightning.models.parts import WithFeatures, by_learner, class_counts, find_head
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.tasks import Loss
 

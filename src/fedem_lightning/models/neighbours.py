@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.errors import require
-from fedem_lightning.models.features import with_inputs_of
+from fedem_lightning.models.parts import with_inputs_of
 from fedem_lightning.models.tensors import SizedByState, share_frozen
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt

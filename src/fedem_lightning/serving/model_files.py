@@ -25,7 +25,7 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import arrange, model_state
-from fedem_lightning.models.features import WithFeatures
+from fedem_lightning.models.parts import WithFeatures
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.files import regular, replacing
 from fedem_lightning.records.recipes import recipe
