@@ -1,5 +1,6 @@
 """mixture_weights.npz: mixture weights over the rounds, current to the last evaluation."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +99,8 @@ def test_of_many_clients_some_are_shown_at_even_distances(tmp_path: Path) -> Non
 
 class OnesOwn(FedAvg):
     """A method of one's own with mixture weights."""
+
+    facts = replace(FedAvg.facts, mixes=True)
 
     @property
     def pi(self) -> torch.Tensor:

@@ -9,10 +9,12 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from fedem_lightning.errors import UserError, require
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LONGEST_NAME = 1000
 """Characters of a name; a longer one is no name but a text that got into the wrong place."""
@@ -64,13 +66,15 @@ def shown(name: str) -> str:
     return cut if cut.isprintable() else ascii(cut)
 
 
-def strings(what: str, values: np.ndarray) -> np.ndarray:
+def strings(what: str, values: "np.ndarray") -> "np.ndarray":
     """Bytes as the UTF-8 text that they are; other arrays as they are.
 
     Raises:
         UserError: they are no UTF-8.
 
     """
+    import numpy as np  # `data list` answers without it
+
     if values.dtype.kind != "S":
         return values
     try:
@@ -149,7 +153,7 @@ def _singular(word: str) -> str:
     return word[:-1] if word.endswith("s") and len(word) > 2 else word
 
 
-def names_of_clients(arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+def names_of_clients(arrays: Mapping[str, "np.ndarray"]) -> "np.ndarray | None":
     """The array `client_names`, or `names`, its other name; None if there is neither.
 
     Raises:
