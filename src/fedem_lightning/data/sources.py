@@ -6,10 +6,12 @@ The module imports nothing slow; readers are imported where they are needed.
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from fedem_lightning.errors import UserError, require
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def kept_copy(name: str, folder: Path) -> Path | None:
 
 def load_arrays(
     name: str, path: str | Path | None, data_dir: str | Path, mmap: bool = False
-) -> tuple[dict[str, np.ndarray], str]:
+) -> "tuple[dict[str, np.ndarray], str]":
     """Loads the arrays of a data set (see `formats`); returns them with their source.
 
     Args:
@@ -80,7 +82,7 @@ def load_arrays(
     return arrays, str(found)
 
 
-def read_arrays(name: str, path: Path, mmap: bool = False) -> dict[str, np.ndarray]:
+def read_arrays(name: str, path: Path, mmap: bool = False) -> "dict[str, np.ndarray]":
     """Reads the data set at `path` in any of its formats."""
     text = "text" in SOURCES[name].arrays
     if path.suffix == ".npz":
