@@ -19,11 +19,11 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import NoUpdateLeft, UserError
 from fedem_lightning.history import Round, RoundMetrics
 from fedem_lightning.models.components import model_state
-from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
-from fedem_lightning.network import Clocks, Traffic, Transmission
+from fedem_lightning.models.tensors import trained_parameters
+from fedem_lightning.network import Clocks
 from fedem_lightning.processes import Processes
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, TOO_LONG, Rejection, summarised
-from fedem_lightning.uploads import received_models, transmitted
+from fedem_lightning.uploads import received_models, transmitted, with_frozen
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -218,40 +218,3 @@ def count_rejections(
         )
     counted.add(round_ + 1, rejections, unnamed)
     return len(rejections) + unnamed
-
-
-def count_special_round(algorithm: "FederatedAlgorithm", federation: Federation, down: float, up: float) -> None:
-    """Counts a special round, in which all clients that train take part, whatever the cohort and the deadline.
-
-    Every client receives the same `down` models, computes the gradients of its training samples, and sends `up` models.
-    """
-    clients, statistics = federation.clients(), algorithm.statistics
-    statistics.special_rounds += 1
-    work = federation.splits["train"].counts(clients)
-    clocks = Clocks(algorithm.networks, clients, work, algorithm.seed, -statistics.special_rounds, limited=False)
-    traffic = Transmission(down, up).traffic(len(clients), len(clients), algorithm.message_bytes)
-    traffic = with_frozen(algorithm, clients, traffic)
-    statistics.count(traffic, clocks.times(traffic))
-
-
-def with_frozen(algorithm: "FederatedAlgorithm", clients: Tensor, traffic: Traffic) -> Traffic:
-    """A round's traffic, including the frozen parameters for clients that receive a model for the first time.
-
-    The server broadcasts them once for all of these clients. Without a server (graphs, Local) clients have them from
-    the start, like their first models.
-
-    Args:
-        algorithm: it records which clients have them.
-        clients: clients that receive from the server in this round, int64 [C].
-        traffic: the round's traffic without them.
-
-    """
-    n_bytes = frozen_bytes(algorithm.components[0])
-    new = clients[~algorithm.has_frozen[clients]]
-    if not n_bytes or not traffic.streams or not len(new):
-        return traffic
-    algorithm.has_frozen[new] = True
-    models = n_bytes / traffic.model_bytes
-    return traffic._replace(
-        down=traffic.down + models * len(new), streams=traffic.streams + models, on_air=traffic.on_air + models
-    )

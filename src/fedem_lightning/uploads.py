@@ -1,4 +1,4 @@
-"""What clients upload in place of their updates: compressed ones, or some of their components alone.
+"""What clients upload in place of their updates, compressed or some components alone; and what a round sends in all.
 
 Components are chosen at random by a client's mixture weights. FedEM's paper names it as future work (Marfoq et al.,
 NeurIPS 2021, Conclusion): clients with few resources could send only some of the components.
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, all_finite
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
-from fedem_lightning.models.tensors import trained_parameters
+from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.network import Transmission
+from fedem_lightning.network.traffic import Clocks, Traffic
 from fedem_lightning.randomness import Purpose, fold
 
 if TYPE_CHECKING:
@@ -133,3 +134,40 @@ def upload_some(
             rows = start + factors.to(rows).view(shape) * (rows - start)
         models[name] = torch.where(sends.view(shape), rows, start)
     return update._replace(models=models, included=sends)
+
+
+def count_special_round(algorithm: "FederatedAlgorithm", federation: Federation, down: float, up: float) -> None:
+    """Counts a special round, in which all clients that train take part, whatever the cohort and the deadline.
+
+    Every client receives the same `down` models, computes the gradients of its training samples, and sends `up` models.
+    """
+    clients, statistics = federation.clients(), algorithm.statistics
+    statistics.special_rounds += 1
+    work = federation.splits["train"].counts(clients)
+    clocks = Clocks(algorithm.networks, clients, work, algorithm.seed, -statistics.special_rounds, limited=False)
+    traffic = Transmission(down, up).traffic(len(clients), len(clients), algorithm.message_bytes)
+    traffic = with_frozen(algorithm, clients, traffic)
+    statistics.count(traffic, clocks.times(traffic))
+
+
+def with_frozen(algorithm: "FederatedAlgorithm", clients: Tensor, traffic: Traffic) -> Traffic:
+    """A round's traffic, including the frozen parameters for clients that receive a model for the first time.
+
+    The server broadcasts them once for all of these clients. Without a server (graphs, Local) clients have them from
+    the start, like their first models.
+
+    Args:
+        algorithm: it records which clients have them.
+        clients: clients that receive from the server in this round, int64 [C].
+        traffic: the round's traffic without them.
+
+    """
+    n_bytes = frozen_bytes(algorithm.components[0])
+    new = clients[~algorithm.has_frozen[clients]]
+    if not n_bytes or not traffic.streams or not len(new):
+        return traffic
+    algorithm.has_frozen[new] = True
+    models = n_bytes / traffic.model_bytes
+    return traffic._replace(
+        down=traffic.down + models * len(new), streams=traffic.streams + models, on_air=traffic.on_air + models
+    )

@@ -46,8 +46,8 @@ from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
-from fedem_lightning.round import count_special_round
 from fedem_lightning.settings.ranges import Count, PositiveInt, TwoOrMore
+from fedem_lightning.uploads import count_special_round
 
 
 class UserCentric(FederatedAlgorithm):
