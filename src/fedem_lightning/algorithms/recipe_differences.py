@@ -14,10 +14,11 @@ from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import renewed
 from fedem_lightning.settings.check import parameters
+from fedem_lightning.settings.keys import BY_NAME, handed_by_run
 
 NOT_TRAINED = ("engine", "adaptation", "algorithm.scored_clients", "algorithm.personalize_fraction")
 """Keys on which training does not depend, up to the last bits: a run may go on from a checkpoint with others."""
-_GROUPS = ("backbone", "engine", "adaptation", "aggregation", "compression", "faults", "seed")
+_GROUPS = tuple(name for name in handed_by_run("algorithm") if name in BY_NAME)
 """Arguments of an algorithm that are keys of their own in a configuration."""
 _MOST = 4
 """Differences that a line names."""
