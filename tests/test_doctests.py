@@ -9,7 +9,7 @@ pytestmark = pytest.mark.fast
 
 DATA = ("names", "own_data", "partitions", "partitions.drawn", "partitions.natural", "table_features")
 MODULES = (
-    "aggregation.coordinates",
+    "aggregation.rules",
     "aggregation.base",
     "aggregation.weighted_mean",
     *(f"data.{name}" for name in DATA),
