@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,25 @@ METRICS = """round,up_megabytes,down_megabytes,test/accuracy,test/accuracy_botto
 """
 
 
-def test_the_table_of_a_sweep(tmp_path: Path) -> None:
+def tables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str | Path
+) -> tuple[int, list[str], str]:
+    """The exit code of `benchmarks/tables.py` run in this process, the lines that it prints, and its complaint."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.setattr(sys, "argv", ["tables.py", *map(str, arguments)])
+    capsys.readouterr()
+    code = 0
+    try:
+        runpy.run_path(str(BENCHMARKS / "tables.py"), run_name="__main__")
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out.splitlines(), err.strip()
+
+
+def test_the_table_of_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two methods, two seeds, three clients: means, deviations, who is worse off, and the difference by client."""
     accuracies = {"local": [[0.5, 0.6, 0.7], [0.5, 0.6, 0.9]], "fedem": [[0.6, 0.5, 0.8], [0.7, 0.5, 1.0]]}
     for method, of_seeds in accuracies.items():
@@ -79,20 +98,20 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     assert first == "| FedEM | `fedem` | 73.8 ± 8.8 | 50.0 ± 0.0 | 33 % |  | 3.00 |"
     assert second == "| Local | `local` | 67.5 ± 7.1 | 50.0 ± 0.0 |  |  | 3.00 |"
     assert size == "4 runs, 2 minutes"
-    done = subprocess.run([*command[:3], "--by", "noise"], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.splitlines()[0] == "| FedEM |  | 73.8 ± 8.8 | 50.0 ± 0.0 | 2 |"
-    done = subprocess.run([*command[:3], "--round", "10"], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.splitlines()[0] == "| FedEM | `fedem` | 45.0 ± 7.1 | 20.0 ± 0.0 |  |  | 2.00 |"
-    done = subprocess.run([*command[:3], "--unseen"], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.splitlines()[0] == "| FedEM | `fedem` | 30.0 ± 0.0 | 10.0 ± 0.0 | 0 % |  | 3.00 |"
-    done = subprocess.run([*command[:3], "--round", "9"], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr.strip().endswith("round 9 was not evaluated, but 10")) == (2, True)
-    done = subprocess.run([*command[:4], "fedem", "fedex"], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.strip().endswith("--against fedex: no runs of common seeds; the methods here are fedem, local")
-    one_seed = [*command[:2], str(tmp_path / "fedem1")]
-    done = subprocess.run(one_seed, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.splitlines()[0] == "| FedEM | `fedem` | 80.0 | 50.0 |  |  | 3.00 |"
+    for options, line in (
+        (["--by", "noise"], "| FedEM |  | 73.8 ± 8.8 | 50.0 ± 0.0 | 2 |"),
+        (["--round", "10"], "| FedEM | `fedem` | 45.0 ± 7.1 | 20.0 ± 0.0 |  |  | 2.00 |"),
+        (["--unseen"], "| FedEM | `fedem` | 30.0 ± 0.0 | 10.0 ± 0.0 | 0 % |  | 3.00 |"),
+    ):
+        code, lines, _ = tables(monkeypatch, capsys, tmp_path, *options)
+        assert (code, lines[0]) == (0, line)
+    code, _, complaint = tables(monkeypatch, capsys, tmp_path, "--round", "9")
+    assert (code, complaint.endswith("round 9 was not evaluated, but 10")) == (2, True)
+    code, lines, complaint = tables(monkeypatch, capsys, tmp_path, "--against", "fedem", "fedex")
+    assert (code, lines) == (2, [])
+    assert complaint.endswith("--against fedex: no runs of common seeds; the methods here are fedem, local")
+    code, lines, _ = tables(monkeypatch, capsys, tmp_path / "fedem1")
+    assert (code, lines[0]) == (0, "| FedEM | `fedem` | 80.0 | 50.0 |  |  | 3.00 |")
     assert re.fullmatch(r"fedem - local: 6\.25 \(-?\d+\.\d\d to \d+\.\d\d\), p 0\.\d+", against)
 
 

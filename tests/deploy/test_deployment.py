@@ -23,7 +23,9 @@ from fedem_lightning.data.one_client import save_client
 from fedem_lightning.deploy.__main__ import folder_and_words, main, parser
 from fedem_lightning.deploy.status import Status
 from fedem_lightning.run.command_line import composed
+from helpers.commands import call
 from helpers.federations import make_data
+from helpers.runs import leave_undrawn
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,11 +72,13 @@ def test_the_folder_is_taken_from_the_words() -> None:
     assert folder_and_words(['run_dir="/a b/c=d"']) == (Path("/a b/c=d"), [])
 
 
-def test_processes_train_what_the_simulation_trains(tmp_path: Path) -> None:
+def test_processes_train_what_the_simulation_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["+experiment=digits", "dataset.n_clients=2", "trainer.max_epochs=2", "trainer.check_val_every_n_epoch=2"]
-    for command, name in ((["fedem_lightning"], "here"), (["fedem_lightning.deploy", "demo"], "there")):
-        command = [sys.executable, "-m", *command, *words, f"run_dir={tmp_path / name}"]
-        subprocess.run(command, check=True, capture_output=True, timeout=400)
+    with monkeypatch.context() as patched:
+        leave_undrawn(patched)
+        assert call(tmp_path, patched, *words, "run_dir=here") == 0
+    command = [sys.executable, "-m", "fedem_lightning.deploy", "demo", *words, f"run_dir={tmp_path / 'there'}"]
+    subprocess.run(command, check=True, capture_output=True, timeout=400)
     here, there = (
         torch.load(next((tmp_path / name / "checkpoints").glob("*.ckpt")), weights_only=True)["state_dict"]
         for name in ("here", "there")
