@@ -71,10 +71,8 @@ class States:
 
         """
         self.module.register_buffer(name, tensor, persistent)
-        state = State(owner, client_axis, columns)
-        if client_axis is None and (state.is_clients or columns is not None):
-            state = State(owner, 0, columns)
-        self.declared[name] = state
+        of_clients = owner in (Owner.CLIENT, Owner.REPORTED) or columns is not None
+        self.declared[name] = State(owner, 0 if client_axis is None and of_clients else client_axis, columns)
         if not tensor.numel():
             self.sized_by_data.add(name)
         if groups:

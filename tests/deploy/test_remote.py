@@ -9,11 +9,13 @@ import torch
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from fedem_lightning import ClientSGD, FederatedDataModule, UserError
+from fedem_lightning import ClientSGD, FedAvg, FederatedDataModule, UserError
 from fedem_lightning.deploy.server import RemoteDataModule
+from fedem_lightning.deploy.wire import state_of_client
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.settings.shipped import CONFIG_DIR
 from helpers.conformance import EVERY, Row
+from helpers.federations import make_data, make_model
 from helpers.remote import ByteLink, nodes_of, train_and_test
 
 PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
@@ -70,3 +72,26 @@ def test_the_page_names_the_methods_that_cannot_be_deployed() -> None:
         kind: Any = get_class(OmegaConf.load(path)._target_)
         refused |= {path.stem: kind.facts.needs_one_machine} if kind.facts.needs_one_machine else {}
     assert documented == refused
+
+
+class Secretive(FedAvg):
+    """A method whose server keeps tensors of each form to itself."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.states.declare("total", torch.ones(()), Owner.SERVER_ONLY)
+        self.states.declare("table", torch.ones(2, 3), Owner.SERVER_ONLY)
+        self.states.declare("scores", torch.ones(self.n_clients), Owner.SERVER_ONLY, client_axis=0)
+        self.states.declare("found", torch.ones(0, 5), Owner.SERVER_ONLY)  # sized by the data
+
+
+def test_a_client_starts_with_the_form_of_what_the_server_keeps_to_itself() -> None:
+    data = make_data()
+    model = make_model(Secretive, data)
+    model.found = torch.ones(7, 5)
+    start = state_of_client(model, 2)
+    assert not any(start[name].any() for name in ("total", "table", "scores", "found"))
+    client = make_model(Secretive, make_data(sizes=(5,)))
+    client.load_state_dict(start)
+    assert client.scores.shape == (1,)
+    assert client.found.shape == (0, 5)

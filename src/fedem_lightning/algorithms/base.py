@@ -249,6 +249,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.class_scores: dict[str, Any] | None = None  # scores of their classes, also by Trainer.test
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
         self._prepared: Federation | None = None
+        self._trained: TrainedModel | None = None  # until the next round
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -315,13 +316,9 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
 
     @property
     def trained_model(self) -> TrainedModel:
-        """The models of known and of new clients, by name.
-
-        Raises:
-            UserError: the model has not been trained.
-
-        """
-        return TrainedModel.of(self)
+        """The models of known and of new clients, by name; UserError if the model has not been trained."""
+        self._trained = self._trained or TrainedModel(self)
+        return self._trained
 
     def client(self, name: str) -> ClientModel:
         """The model of a client that trained, a copy; see `TrainedModel.client`."""

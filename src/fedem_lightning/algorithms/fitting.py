@@ -67,7 +67,7 @@ def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
 
 def begin_fit(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Prepares for the federation before its first round here; UserError if the model was trained on another one."""
-    vars(algorithm).pop("_trained", None)  # it has the state of an earlier round
+    algorithm._trained = None  # it has the state of an earlier round
     if federation is algorithm._prepared:
         return
     prepare(algorithm, federation)

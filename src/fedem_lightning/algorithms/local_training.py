@@ -1,7 +1,7 @@
 """The clients' local training: weighted SGD over each client's training samples (FedEM, Alg. 2, LocalSolver)."""
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,6 @@ from fedem_lightning.local_solver import ClientSGD, Learner, LocalStep, shuffled
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.tensors import trained_parameters
-
-OF_THE_SENT = "of the models that clients send"
-"""The momentum that `LocalTraining` keeps itself."""
 
 
 class LocalTraining:
@@ -115,7 +112,7 @@ class LocalTraining:
         epochs: int | None = None,
         steps: int | None = None,
         only: Collection[str] | None = None,
-        momentum: ClientStore | str | None = OF_THE_SENT,
+        momentum: ClientStore | Literal["of the sent"] | None = "of the sent",
         quiet: bool = False,
     ) -> Learner:
         """`epochs` passes, or `steps` steps, over each client's training samples.
@@ -129,7 +126,8 @@ class LocalTraining:
             extra: tensors that the step needs beside "params", "buffers" and "momentum", each [C, M, ...].
             epochs, steps: passes, or steps; None: those of every round.
             only: names of the parameters that train; the others stay as they are. None: all.
-            momentum: where the momentum of these models is kept, from `momentum_store`; None: it starts at zero.
+            momentum: where the momentum of these models is kept, from `momentum_store`; "of the sent": with that of the
+                models that clients send; None: nowhere, it starts at zero.
             quiet: whether this training is left out of the progress bar.
 
         Returns:
@@ -138,8 +136,7 @@ class LocalTraining:
         """
         step = step or self.step(block, round_)
         params = [name for name in trained_parameters(self.network) if only is None or name in only]
-        kept = self.momentum if momentum is OF_THE_SENT else momentum
-        assert not isinstance(kept, str)
+        kept = self.momentum if isinstance(momentum, str) else momentum
         restart = {name: torch.zeros_like(models[name]) for name in params if step.optimizer.momentum}
         learners = {
             "params": {name: models[name] for name in params},

@@ -34,7 +34,10 @@ def validate(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     prepare(algorithm, federation)
     check_finite_models(algorithm)
     training = algorithm.trainer.state.fn == "fit"
-    with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds), _left(algorithm, federation):
+    with (
+        keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds),
+        _training_state_kept(algorithm, federation),
+    ):
         if algorithm.facts.personalizes_seen:
             _personalize(algorithm, federation, scored_clients(algorithm, federation))
         metrics = curve_metrics(algorithm, federation, SPLITS if training else ("train", "val"))
@@ -46,7 +49,10 @@ def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Personalises the unseen clients, scores all clients on every split; fills the clients' table and the rest."""
     prepare(algorithm, federation)
     check_finite_models(algorithm)
-    with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds), _left(algorithm, federation):
+    with (
+        keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds),
+        _training_state_kept(algorithm, federation),
+    ):
         found = client_table(algorithm, federation, personalize_for_scoring(algorithm, federation))
     algorithm.clients, algorithm.test_samples, algorithm.class_scores = found
     log(algorithm, final_metrics(algorithm.clients))
@@ -59,7 +65,7 @@ def predict(algorithm: "FederatedAlgorithm", federation: Federation) -> ClientPr
     prepare(algorithm, federation)
     processes, task = Processes.of(algorithm.trainer), federation.task
     names, labels, predictions = [], [], []
-    with _left(algorithm, federation):
+    with _training_state_kept(algorithm, federation):
         own = personalize_for_scoring(algorithm, federation)
         mine = all_scored_clients(algorithm, federation)[processes.rank :: processes.size]
         for block in algorithm.local.blocks(own, mine):
@@ -106,13 +112,15 @@ def _personalize(algorithm: "FederatedAlgorithm", federation: Federation, client
 
 
 @contextmanager
-def _left(algorithm: "FederatedAlgorithm", federation: Federation) -> Iterator[None]:
-    """Seen clients have afterwards the state with which they train, where a method says so."""
+def _training_state_kept(algorithm: "FederatedAlgorithm", federation: Federation) -> Iterator[None]:
+    """Gives seen clients the state with which they train back after they were scored, where a method says so."""
     facts = algorithm.facts
     if not (facts.personalizes_seen and facts.keeps_state_when_scored):
         yield
         return
     with torch.inference_mode(False):
         put_back = algorithm.states.remember(federation.clients(), stores=False)
-    yield
-    put_back()
+    try:
+        yield
+    finally:
+        put_back()

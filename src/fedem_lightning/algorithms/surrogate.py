@@ -8,7 +8,7 @@ clients, v_t private. Either algorithm runs any `Surrogate`.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,9 +25,6 @@ from fedem_lightning.models.personal_models import SampleWeights, SharedModels
 from fedem_lightning.models.tensors import along
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 class Majorizer(NamedTuple):
@@ -56,7 +53,7 @@ class Surrogate(Recorded, ABC):
         return torch.zeros(n_clients, 0)
 
     @abstractmethod
-    def majorize(self, algorithm: "FederatedAlgorithm", block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
+    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """The surrogates g_t of the block's clients, and the v that minimises them.
 
         Args:
@@ -83,7 +80,7 @@ class MixtureSurrogate(Surrogate):
         """The uniform pi, [T, M]."""
         return torch.full((n_clients, n_components), 1.0 / n_components)
 
-    def majorize(self, algorithm: "FederatedAlgorithm", block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
+    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """The E-step (Eq. 8) and the mixture weights (Eq. 9)."""
         losses = algorithm.losses(block)  # [n, M]
         algorithm.round_metrics.add("objective", mixture_losses(v, losses, block.owner))
@@ -110,7 +107,7 @@ class MoreauSurrogate(Surrogate):
     def __init__(self, penalty: Positive = 15.0, inner_steps: PositiveInt = 5, inner_lr: Positive = 0.01) -> None:
         self.penalty, self.inner_steps, self.inner_lr = penalty, inner_steps, inner_lr
 
-    def majorize(self, algorithm: "FederatedAlgorithm", block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
+    def majorize(self, algorithm: FederatedAlgorithm, block: Block, u: Models, v: Tensor, round_: int) -> Majorizer:
         """theta = prox(u), by gradient steps on the client's batches."""
         backbone, params = algorithm.components[0], algorithm.params_of(u)
         step = PulledStep(
@@ -141,7 +138,7 @@ def pulled(anchor: Models, pull: Tensor, n_components: int) -> Learner:
 
 
 def descend_surrogate(
-    algorithm: "FederatedAlgorithm", g: Majorizer, u: Models, block: Block, round_: int, scale: Tensor | None = None
+    algorithm: FederatedAlgorithm, g: Majorizer, u: Models, block: Block, round_: int, scale: Tensor | None = None
 ) -> Models:
     """LocalSolver on g_t: u <- u - eta scale_t grad g_t(u, v_t; xi), [C, M, ...].
 

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fedem_lightning.algorithms.growth import federation_of, grown
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import models_scored
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
@@ -24,28 +23,17 @@ class TrainedModel:
 
     Args:
         algorithm: it has been trained, or loaded.
-        schema: what it knows of its federation.
+
+    Raises:
+        UserError: it has not.
 
     """
 
-    def __init__(self, algorithm: "FederatedAlgorithm", schema: Schema) -> None:
-        self.algorithm, self.schema = algorithm, schema
-        self._guest: FederatedAlgorithm | None = None  # a copy with room for one more client
-
-    @classmethod
-    def of(cls, algorithm: "FederatedAlgorithm") -> "TrainedModel":
-        """The trained model of an algorithm, the same one until the next round.
-
-        Raises:
-            UserError: the algorithm has not been trained.
-
-        """
+    def __init__(self, algorithm: "FederatedAlgorithm") -> None:
         if algorithm.schema is None:
             raise UserError("the model has not been trained: it knows no clients; fit or load it first")
-        made: TrainedModel | None = vars(algorithm).get("_trained")
-        if made is None or made.schema is not algorithm.schema or made.algorithm is not algorithm:
-            made = vars(algorithm)["_trained"] = cls(algorithm, algorithm.schema)
-        return made
+        self.algorithm, self.schema = algorithm, algorithm.schema
+        self._guest: FederatedAlgorithm | None = None  # a copy with room for one more client
 
     def client(self, name: str) -> ClientModel:
         """The model of a client that trained, a copy.

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,15 +31,12 @@ from fedem_lightning.evaluation.scores import Scores, scored_columns
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER
 
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
-
 NOTHING = Parcel({}, {})
 SENT = {"train": sent_for_training, "score": sent_for_scoring, "answer": sent_with_question}
 """What a client receives with each kind of request."""
 
 
-def check_sum_suffices(algorithm: "FederatedAlgorithm") -> None:
+def check_sum_suffices(algorithm: FederatedAlgorithm) -> None:
     """Raises UserError if the method, or its options, need more of clients than the sum of their updates."""
     plain = algorithm.aggregation.is_plain and algorithm.compression is None and algorithm.faults is None
     needs = "the mean of uncompressed updates and nothing else of clients"
@@ -68,7 +65,7 @@ class RemoteClients:
         self.strangers: set[int] = set()  # nodes of no client of this run
         self.said: set[Any] = set()  # whose refusals were said, and of what kind
 
-    def check(self, algorithm: "FederatedAlgorithm") -> None:
+    def check(self, algorithm: FederatedAlgorithm) -> None:
         """Raises UserError if the link is for sums, and the method, or its options, need more than a sum."""
         if isinstance(self.link, SummingLink):
             check_sum_suffices(algorithm)

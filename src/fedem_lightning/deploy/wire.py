@@ -121,13 +121,11 @@ def state_of_client(algorithm: FederatedAlgorithm, client: int) -> Models:
     states, found = algorithm.states.all(), {}
     for name, tensor in algorithm.state_dict().items():
         state = states.get(name)
-        if state is None:
-            found[name] = tensor
-        elif state.owner is Owner.SERVER_ONLY:
-            found[name] = tensor[:0] if state.client_axis is None and name in algorithm.states.declared else tensor[:1]
-            found[name] = torch.zeros_like(found[name])
-        else:
-            found[name] = tensor if state.client_axis is None else tensor.narrow(state.client_axis, client, 1)
+        if state is not None and state.client_axis is not None:
+            tensor = tensor.narrow(state.client_axis, client, 1)
+        if state is not None and state.owner is Owner.SERVER_ONLY:
+            tensor = torch.zeros_like(tensor[:0] if name in algorithm.states.sized_by_data else tensor)
+        found[name] = tensor
     return found
 
 

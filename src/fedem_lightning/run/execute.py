@@ -97,12 +97,7 @@ def run(
         trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))
         require_group(trainer, size)
         clients = data.federation.clients()
-        planned = sampling_of(model, len(clients), config.trainer.max_epochs)
-        if checkpoint is None:
-            model.aggregation.plan(planned)
-        private = (
-            model.aggregation.report(planned).get("privacy") if checkpoint is None and planned.rounds > 0 else None
-        )
+        private = _planned_privacy(model, len(clients), config.trainer.max_epochs) if checkpoint is None else None
         stop.listen_for(trainer)
         loggers = trainer.loggers[1:]  # beside metrics.csv
         names = _names(config, choices) | {"command": run_command(overrides, flags, module)}
@@ -126,6 +121,16 @@ def run(
                 if trainer.is_global_zero:
                     results = _report(folder, model, data, loggers, names, title)
         return results
+
+
+def _planned_privacy(model: FederatedAlgorithm, n_clients: int, rounds: int) -> dict[str, Any] | None:
+    """What the planned rounds will have spent; None: no rule adds noise, or nobody knows their number (-1).
+
+    The noise is chosen here, where it follows from an epsilon; what is refused is refused before the training.
+    """
+    planned = sampling_of(model, n_clients, rounds)
+    model.aggregation.plan(planned)
+    return model.aggregation.report(planned).get("privacy") if rounds > 0 else None
 
 
 def _finished_before(folder: Path, config: DictConfig) -> dict[str, Any] | None:
