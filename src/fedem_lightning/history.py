@@ -37,11 +37,6 @@ class Statistics:
         """Number of finished rounds."""
         return len(self.round_seconds)
 
-    @property
-    def rejected_updates(self) -> int:
-        """Number of client updates that were left out."""
-        return self.rejections.total
-
     def begin(self, start: float) -> None:
         """Sets the time at which this process began the run, by `time.perf_counter`."""
         self._begun = start
@@ -52,12 +47,8 @@ class Statistics:
 
     def count_on(self, saved: dict[str, Any]) -> None:
         """Takes the statistics of a checkpoint; the time at which this process began the run stays."""
-        earlier = dict(saved)
-        unnamed = earlier.pop("rejected_updates", 0)  # what checkpoints of version 0.1.0 have
-        rejections = Rejections(**earlier.pop("rejections", {}))
-        rejections.add(0, [], unnamed)
-        begun = self._begun
-        vars(self).update(vars(Statistics(**earlier, rejections=rejections)))
+        rejections, begun = Rejections(**saved.get("rejections", {})), self._begun
+        vars(self).update(vars(Statistics(**{**saved, "rejections": rejections})))
         self.begin(begun)
 
     def plan(self, rounds: int) -> None:

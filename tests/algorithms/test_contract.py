@@ -9,7 +9,6 @@ import torch
 
 from fedem_lightning import ClientSGD, DFedEM, FedAvg, FedEM, FederatedAlgorithm, FedGMM, HypCluster, UserError
 from fedem_lightning.aggregation import Sent
-from fedem_lightning.algorithms.facts import RENAMED
 from fedem_lightning.data import Block
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.run.results import _n_served_models
@@ -74,14 +73,6 @@ def test_an_empty_tensor_takes_its_size_from_a_checkpoint() -> None:
     fresh = make_model(Keeps, data)
     fresh.load_state_dict(trained.state_dict())
     assert fresh.total.tolist() == [7.0] * 4
-
-
-@pytest.mark.parametrize("name", RENAMED)
-def test_a_hook_of_an_older_version_is_refused(name: str) -> None:
-    data = make_data()
-    old = type("Old", (FedAvg,), {name: None, "__module__": "mine"})
-    with pytest.raises(UserError, match=f"Old defines {name}, which is now {RENAMED[name]}: see CHANGELOG.md"):
-        make_model(old, data)
 
 
 def test_how_many_models_serve_all_clients() -> None:

@@ -221,15 +221,6 @@ def test_a_resumed_run_knows_what_was_rejected_before(tmp_path: Path) -> None:
     assert table.rejected_updates.tolist() == [6]
 
 
-def test_checkpoints_of_older_versions_have_a_number_only() -> None:
-    model = make_model(FedAvg, make_data())
-    saved = {"round_seconds": [1.0], "rejected_updates": 5}
-    model.statistics.count_on(saved)
-    statistics = model.statistics
-    assert statistics.rejected_updates == 5
-    assert statistics.rejections.by_client == []
-
-
 def test_the_record_has_an_end() -> None:
     record = Rejections()
     record.add(1, [Rejection(t, "not finite") for t in range(LIMIT + 50)], unnamed=3)

@@ -54,45 +54,8 @@ class Facts:
     """Names of the columns of the clients' table that `scored_models` brings."""
 
 
-RENAMED = {
-    "personalize": "personalize_clients",
-    "serving": "personal_models",
-    "mixture": "personal_models",
-    "served_components": "personal_models",
-    "shares_models": "personal_models",
-    "sample_weights": "personal_models",
-    "messages": "transmission",
-    "uploads": "transmission",
-    "streams": "transmission",
-    "stream_of": "transmission",
-    "check_federation": "prepare",
-    "samples_clients": "prepare",
-    "serves_unseen": "prepare",
-    "client_columns": "states.declare",
-    "sized_by_data": "states.declare",
-    "expected_update": "unmoved",
-    "received_models": "unmoved",
-    "cohort": "facts.samples_by_size",
-    "scored_columns": "facts.score_columns",
-    "n_trained_models": "facts.chooses_one",
-    "n_served_models": "facts.chooses_one",
-    **{
-        name: f"facts.{name}"
-        for name in (
-            *("released", "needs_one_machine", "uses_server_optimizer", "uses_client_optimizer", "sends_updates"),
-            *("personalizes_seen", "predicts_with_own_state"),
-        )
-    },
-}
-"""Hooks of earlier versions and their replacements."""
-
-
 def check_class(kind: type) -> None:
-    """Raises UserError if a class lacks a hook or defines an old one, never called; a LightningModule is no ABC."""
-    for name in (name for base in kind.__mro__ if not base.__module__.startswith("fedem_") for name in vars(base)):
-        require(
-            name not in RENAMED, f"{kind.__name__} defines {name}, which is now {RENAMED.get(name)}: see CHANGELOG.md"
-        )
+    """Raises UserError if a class lacks a hook; a LightningModule is no ABC."""
     for name in dir(kind):
         abstract = getattr(getattr(kind, name), "__isabstractmethod__", False)
         require(not abstract, f"{kind.__name__} does not define {name}, see docs/adding_an_algorithm.md")

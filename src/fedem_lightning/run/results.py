@@ -61,7 +61,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
             "time": dict(statistics.times),
         },
         "stragglers": statistics.stragglers,
-        "rejected_updates": statistics.rejected_updates,
+        "rejected_updates": statistics.rejections.total,
         **_faults(algorithm, federation),
         **algorithm.aggregation.report(sampling_of(algorithm, len(federation.clients()), statistics.rounds)),
         "data": federation.notes,
