@@ -449,33 +449,20 @@ def test_a_sweep_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPatc
 # Examples
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "said"),
-    [
-        ("quickstart", ["--clients", "6", "--rounds", "2"], ("FedEM   seen", "FedEM   unseen", "Local   seen")),
-        ("new_algorithm", ["--clients", "5", "--rounds", "2"], ("FedAvg  mean", "MyDitto mean")),
-        ("own_data", ["--samples", "20", "--rounds", "2"], ("test_accuracy", "clinic A", "pi_1")),
-    ],
-)
-def test_an_example_runs(
-    name: str,
-    arguments: list[str],
-    said: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_the_example_of_a_method_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = ROOT / "examples" / f"{name}.py"
+    script = ROOT / "examples" / "new_algorithm.py"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+    monkeypatch.setattr(sys, "argv", [str(script), "--clients", "5", "--rounds", "2"])
     runpy.run_path(str(script), run_name="__main__")
     out = capsys.readouterr().out
-    assert all(text in out for text in said)
+    assert all(text in out for text in ("FedAvg  mean", "MyDitto mean"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_every_example_is_run() -> None:
-    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {"quickstart", "new_algorithm", "own_data"}
+    assert [path.stem for path in (ROOT / "examples").glob("*.py")] == ["new_algorithm"]  # others: test_notebooks.py
 
 
 def test_the_examples_ditto_is_the_documents() -> None:

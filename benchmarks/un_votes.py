@@ -1,0 +1,85 @@
+"""How 193 states vote in the United Nations: the data as a federation, and the figure of what FedEM finds in it.
+
+The votes are those of the R package unvotes 0.3.0 (CRAN; after Voeten, "Data and Analyses of Voting in the UN General
+Assembly"), 1991 to 2019, as a table with the columns client (ISO code), item (roll call) and label (yes, abstain, no).
+The features are embeddings of the resolutions' titles and descriptions by all-MiniLM-L6-v2, an array `emb`
+[items, 384] in an .npz file. docs/reproduction/un_votes.md has the commands and the scores.
+
+    python benchmarks/un_votes.py make VOTES.parquet EMBEDDINGS.npz un.npz
+    python benchmarks/un_votes.py draw RUN un_votes.png
+"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+VOTES = 200
+"""Votes of each state, drawn at random."""
+NAMED = (
+    *("US", "GB", "FR", "DE", "IT", "ES", "PL", "NO", "JP", "KR", "AU", "CA", "NZ", "IL", "TR", "RU", "UA", "CN"),
+    *("IN", "ID", "EG", "IR", "SA", "NG", "KE", "ZA", "BR", "AR", "MX", "CL", "CO", "PE", "CU", "UY", "KP", "FM"),
+)
+"""States that the figure names, where there is room; the first ones first."""
+COLOURS = ("#c44601", "#2e8b57", "#0073b7")
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
+
+
+def make(votes: Path, embeddings: Path, out: Path) -> None:
+    """Writes x float32 [n, 384], y and client."""
+    table = pd.read_parquet(votes).groupby("client").sample(VOTES, random_state=0)
+    with np.load(embeddings, allow_pickle=False) as file:
+        x = file["emb"][table["item"]].astype(np.float32)
+    np.savez(out, x=x, y=table["label"].to_numpy(str), client=table["client"].to_numpy(str))
+
+
+def draw(run: Path, out: Path) -> None:
+    """Draws every state at its mixture weights, in the colour of its largest one."""
+    clients = pd.read_parquet(run / "clients.parquet")
+    pi = clients[["pi_0", "pi_1", "pi_2"]].to_numpy()  # [193, 3]
+    points = pi @ CORNERS
+    figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
+    axes.plot(*np.vstack([CORNERS, CORNERS[:1]]).T, color="#999999", linewidth=0.8)
+    axes.scatter(*points.T, s=16, c=[COLOURS[m] for m in pi.argmax(axis=1)], alpha=0.7, linewidths=0)
+    place, shown = dict(zip(clients["id"], points, strict=True)), [CORNERS[2] + [0.05, 0]]
+    for name in NAMED:
+        if all(np.abs((place[name] - other) / [0.06, 0.03]).max() > 1 for other in shown):  # else two names overlap
+            axes.annotate(name, place[name], xytext=(4, 2), textcoords="offset points", fontsize=8)
+            shown.append(place[name])
+    for m, corner in enumerate(CORNERS):
+        largest = [name for name in NAMED if pi[clients["id"] == name].argmax() == m][:7]
+        below = m < 2
+        axes.annotate(
+            f"model {m + 1}: {int((pi.argmax(axis=1) == m).sum())} states, e.g.\n{', '.join(largest)}",
+            corner,
+            xytext=(0, -30 if below else 8),
+            textcoords="offset points",
+            ha="center",
+            color=COLOURS[m],
+            fontsize=8.5,
+        )
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+    figure.savefig(out, dpi=150)
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    first = commands.add_parser("make", help="write the federation")
+    first.set_defaults(work=make)
+    for name in ("votes", "embeddings", "out"):
+        first.add_argument(name, type=Path)
+    second = commands.add_parser("draw", help="draw the mixture weights of a run")
+    second.set_defaults(work=draw)
+    for name in ("run", "out"):
+        second.add_argument(name, type=Path)
+    chosen = vars(parser.parse_args())
+    chosen.pop("work")(**chosen)
+
+
+if __name__ == "__main__":
+    main()
