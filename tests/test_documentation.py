@@ -165,6 +165,24 @@ def test_choices_that_are_named_exist() -> None:
     assert missing == []
 
 
+def test_pages_and_files_that_the_code_names_exist() -> None:
+    """`docs/lab_notes/tuning.md` in a comment of a configuration, and the like."""
+    named = [
+        (p, n)
+        for d in ("benchmarks", "configs", "examples", "src")
+        for p in (ROOT / d).rglob("*")
+        if p.is_file()
+        for n in re.findall(r"\bdocs/[\w/.-]+\.(?:csv|md|png)\b", p.read_text(errors="ignore"))
+    ]
+    assert [f"{path.relative_to(ROOT)}: {name}" for path, name in named if not (ROOT / name).is_file()] == []
+
+
+def test_every_method_has_a_row_of_results() -> None:
+    table = (ROOT / "docs" / "reproduction.md").read_text().split("## The score of every method")[1]
+    rows = re.findall(r"^\| \[`(\w+)`\]\(methods/\1\.md\) \|", table, re.M)
+    assert sorted(rows) == sorted(path.stem for path in (ROOT / "configs" / "algorithm").glob("*.yaml"))
+
+
 # Python
 
 
