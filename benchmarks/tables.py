@@ -1,4 +1,4 @@
-"""The tables of docs/reproduction/baselines.md and real_data.md from the runs of a sweep: one Markdown row a method.
+"""The scores of docs/reproduction/baselines.md and real_data.md from the runs of a sweep: one Markdown row a method.
 
     python benchmarks/tables.py runs/cifar10 [--against fedem fedavg_ensemble]
     python benchmarks/tables.py runs/cifar10 --round 10

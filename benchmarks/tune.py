@@ -1,6 +1,6 @@
 """The same number of trials for every method, scored on validation samples: a CSV file with a row for each trial.
 
-    python benchmarks/tune.py baselines_synthetic --csv docs/tuning/baselines_synthetic.csv
+    python benchmarks/tune.py baselines_synthetic --csv docs/lab_notes/tuning/baselines_synthetic.csv
         --methods fedavg fedem [--words WORD ...]
     python benchmarks/tune.py femnist_mlp --csv trials.csv --methods fedem --settings "algorithm.warmup_rounds=60" ""
 

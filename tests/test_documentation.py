@@ -6,6 +6,7 @@ fails. docs/adding_an_algorithm.md, which is a project of its own, is followed i
 
 import ast
 import contextlib
+import csv
 import importlib
 import itertools
 import re
@@ -163,6 +164,49 @@ def test_choices_that_are_named_exist() -> None:
             known = {path.stem for path in (cli.CONFIG_DIR / group).glob("*.yaml")} | own
             missing += [f"{document}: {group}={name}" for name in names.strip(",").split(",") if name not in known]
     assert missing == []
+
+
+def test_pages_and_files_that_the_code_names_exist() -> None:
+    """`docs/lab_notes/tuning.md` in a comment of a configuration, and the like."""
+    named = [
+        (p, n)
+        for d in ("benchmarks", "configs", "examples", "src")
+        for p in (ROOT / d).rglob("*")
+        if p.is_file()
+        for n in re.findall(r"\bdocs/[\w/.-]+\.(?:csv|md|png)\b", p.read_text(errors="ignore"))
+    ]
+    assert [f"{path.relative_to(ROOT)}: {name}" for path, name in named if not (ROOT / name).is_file()] == []
+
+
+def test_every_method_has_a_row_of_results() -> None:
+    table = (ROOT / "docs" / "reproduction.md").read_text().split("## The score of every method")[1]
+    rows = re.findall(r"^\| \[`(\w+)`\]\(methods/\1\.md\) \|", table, re.M)
+    assert sorted(rows) == sorted(path.stem for path in (ROOT / "configs" / "algorithm").glob("*.yaml"))
+
+
+def test_the_tables_of_results_are_the_files() -> None:
+    """reproduction/baselines.md and real_data.md show the accuracies of lab_notes/scores.csv."""
+    with (ROOT / "docs" / "lab_notes" / "scores.csv").open(newline="") as file:
+        scores = {(row["experiment"], row["method"]): row for row in csv.DictReader(file)}
+    baselines = [
+        "synthetic",
+        "concept_shift",
+        "label_shift",
+        "cifar10_dirichlet01",
+        "cifar10_dirichlet05",
+        "femnist_mlp",
+    ]
+    real = ["femnist_lenet", "emnist_lenet", "cifar10_lenet", "cifar100_lenet", "shakespeare_small"]
+    pages = {"baselines": [*(f"baselines_{name}" for name in baselines), "femnist_lenet"], "real_data": real}
+    for page, experiments in pages.items():
+        table = (ROOT / "docs" / "reproduction" / f"{page}.md").read_text().split("\n| method")[1].split("\n\n")[0]
+        for row in table.splitlines()[2:]:
+            method, *cells = [cell.strip().replace("**", "") for cell in row.strip("|").split("|")]
+            for experiment, cell in zip(experiments, cells, strict=True):
+                score = scores.get((experiment, method.partition(" (")[0]))
+                if cell and not method.startswith("FedEM, the other rate"):
+                    assert cell.startswith(f"{score['accuracy']} ± {score['accuracy_sd']}")
+                    assert "(" not in cell or cell.endswith(f"({score['paper_accuracy']})")
 
 
 # Python
