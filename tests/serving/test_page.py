@@ -41,7 +41,7 @@ def test_the_page_works(
             found: dict[str, Any] = {"__name__": "__main__"}
             exec(compile(block, str(PAGE), "exec"), found)
             continue
-        for command in block.splitlines():
+        for command in re.sub(r"\\\n\s*", "", block).splitlines():
             _, _, module, *arguments = shlex.split(command)
             import_module(module).main(arguments)
             ran.append(module.rpartition(".")[2])
