@@ -45,11 +45,12 @@ class MyDitto(FederatedAlgorithm):
             "momentum": self.own_momentum,
             "quiet": True,  # the progress bar counts the training of w
         }
-        self.own.write_finite(t, self.local.solve(self.own.read(t), block, round_, **own))
+        v = self.local.solve(self.own.read(t), block, round_, **own)
+        self.own.write_finite(t, v)
         return Sent(self.local.solve(w, block, round_), block.counts())
 
     def local_work(self, federation, clients, round_):
-        return 2 * super().local_work(federation, clients, round_)  # gradients at v and w
+        return 2 * super().local_work(federation, clients, round_)  # at v and at w
 
     def personal_models(self, clients):
         return self.own_models(self.own.read(clients))
