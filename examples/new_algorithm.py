@@ -22,8 +22,10 @@ class HeldStep(LocalStep):
     strength: float
 
     def advance(self, learner, gradient):
-        pairs = zip(gradient(learner), learner["params"].values(), learner["anchor"].values(), strict=True)
-        self.optimizer.descend(learner, [g + self.strength * (v - w) for g, v, w in pairs], self.lr)
+        params, anchor = learner["params"].values(), learner["anchor"].values()
+        tensors = zip(gradient(learner), params, anchor, strict=True)
+        held = [g + self.strength * (v - w) for g, v, w in tensors]
+        self.optimizer.descend(learner, held, self.lr)
 
 
 class MyDitto(FederatedAlgorithm):
@@ -32,19 +34,23 @@ class MyDitto(FederatedAlgorithm):
     def __init__(self, backbone, n_clients, strength=0.1, **options):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.strength = strength
-        self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
-        self.own_momentum = self.local.momentum_store()  # of v_t, where clients keep their momentum
+        self.own = ClientStore.of_components(n_clients, self.components)  # v_t [1, ...]
+        self.own_momentum = self.local.momentum_store()  # of v_t, if clients keep it
 
     def client_update(self, block, round_):
         t, w = block.clients, self.broadcast(block.clients)  # [C, 1, ...]
-        step, extra = self.local.step(block, round_, HeldStep, strength=self.strength), {"anchor": self.params_of(w)}
-        own = {"momentum": self.own_momentum, "quiet": True}  # the progress bar counts the training of w
-        v = self.local.solve(self.own.read(t), block, round_, step=step, extra=extra, **own)
+        own = {
+            "step": self.local.step(block, round_, HeldStep, strength=self.strength),
+            "extra": {"anchor": self.params_of(w)},
+            "momentum": self.own_momentum,
+            "quiet": True,  # the progress bar counts the training of w
+        }
+        v = self.local.solve(self.own.read(t), block, round_, **own)
         self.own.write_finite(t, v)
         return Sent(self.local.solve(w, block, round_), block.counts())
 
     def local_work(self, federation, clients, round_):
-        return 2 * super().local_work(federation, clients, round_)  # gradients at v and at w
+        return 2 * super().local_work(federation, clients, round_)  # at v and at w
 
     def personal_models(self, clients):
         return self.own_models(self.own.read(clients))

@@ -226,12 +226,6 @@ def run_block(block: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile(block.text, str(block), "exec"), names)
 
 
-def with_files(block: Found, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes the file of clients' models that a block reads."""
-    if '"exported/clients.safetensors"' in block.text:
-        run_export(request.getfixturevalue("files"), monkeypatch, ["--all", "--format", "safetensors"])
-
-
 def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainers of one round, few clients."""
     quick = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}
@@ -241,11 +235,8 @@ def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=str)
-def test_python_runs(
-    block: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_python_runs(block: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with_files(block, request, monkeypatch)
     shortened(monkeypatch)
     run_block(block, monkeypatch)
 
@@ -253,15 +244,10 @@ def test_python_runs(
 @pytest.mark.slow
 @pytest.mark.parametrize("block", PYTHON, ids=str)
 def test_python_prints_what_it_says(
-    block: Found,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-    capsys: pytest.CaptureFixture[str],
+    block: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As long as it stands there. `print(...)  # 0.656` promises the number, to the digits given."""
     monkeypatch.chdir(tmp_path)
-    with_files(block, request, monkeypatch)
     run_block(block, monkeypatch)
     printed = capsys.readouterr().out.splitlines()
     for value in re.findall(r"^print\(.*\)  # (-?\d+\.\d+)$", block.text, re.M):
@@ -434,8 +420,6 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
                 words[3:]
             )  # tests/deploy/test_clients_models.py runs it
             return None
-        case ["python", "-m", "fedem_lightning.export", "RUN", *_]:
-            return None  # the form of the command; what stands below it runs
         case ["python", "-m", "fedem_lightning.export", _, *arguments]:
             return run_export(here, monkeypatch, arguments)
         case ["python", "-m", "fedem_lightning.data", "convert", name, _, out]:

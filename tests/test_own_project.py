@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def commands() -> list[list[str]]:
     """The arguments of the document's calls of the package."""
-    lines = [shlex.split(line) for line in blocks("bash")[0].splitlines()]
+    lines = [shlex.split(line) for line in re.sub(r"\\\n\s*", "", blocks("bash")[0]).splitlines()]
     return [line[3:] for line in lines if line[:3] == ["python", "-m", "fedem_lightning"]]
 
 

@@ -30,7 +30,7 @@ def test_the_tutorial_works(
             names = {"__name__": "__main__"}
             exec(compile(text, str(PAGE), "exec"), names)
             continue
-        for command in text.splitlines():
+        for command in re.sub(r"\\\n\s*", "", text).splitlines():
             python, flag, module, *arguments = shlex.split(command)
             assert (python, flag) == ("python", "-m")
             if module == "fedem_lightning":

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedem_lightning.run.usage import usage
+from fedem_lightning.serving import exporting
 from fedem_lightning.settings.shipped import CONFIG_DIR
 from helpers import serving
 from helpers.paths import ROOT
@@ -24,6 +25,7 @@ def test_the_page_works(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(exporting, "push", lambda *given: "")
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: path.write(b"png"))
     full = serving.arrays()
     for run, algorithm in (("a", "fedem"), ("b", "fedavg_plus")):
@@ -41,11 +43,11 @@ def test_the_page_works(
             found: dict[str, Any] = {"__name__": "__main__"}
             exec(compile(block, str(PAGE), "exec"), found)
             continue
-        for command in block.splitlines():
+        for command in re.sub(r"\\\n\s*", "", block).splitlines():
             _, _, module, *arguments = shlex.split(command)
             import_module(module).main(arguments)
             ran.append(module.rpartition(".")[2])
-    assert set(ran) == set(COMMANDS)
+    assert set(ran) == {*COMMANDS, "export"}
     assert len(pd.read_parquet("predictions.parquet")) == 3 * 24
     assert "equal to results.json" in capsys.readouterr().out
 
