@@ -16,5 +16,6 @@ test-fast:
 	$(BIN)python -m pytest -m 'fast and not slow'
 
 docs:
-	$(BIN)python docs/method_tables.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)mkdocs build --strict
+	$(BIN)python docs/check_site.py site
+	$(BIN)python docs/screenshots.py site

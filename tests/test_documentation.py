@@ -12,10 +12,12 @@ import itertools
 import re
 import runpy
 import shlex
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -504,35 +506,84 @@ def test_the_examples_ditto_is_the_documents() -> None:
 # The site
 
 
-def test_the_lists_of_methods_are_written() -> None:
-    """`make docs` writes them from the configurations and the exports."""
-    tables = runpy.run_path(str(ROOT / "docs" / "method_tables.py"))
-    methods = [path.stem for path in (ROOT / "configs" / "algorithm").glob("*.yaml")]
-    for path, text in tables["written"]().items():
-        assert path.read_text() == text
-        assert path.name == "api.md" or all(re.search(rf"^\| \[?`{name}`", text, re.M) for name in methods)
+@pytest.fixture
+def site_code(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The modules that make and check the site."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    names = ("method_pages", "api_pages", "check_site")
+    return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
 
 
-def test_a_new_method_gets_its_row_with_the_result_of_the_others_kept() -> None:
-    tables = runpy.run_path(str(ROOT / "docs" / "method_tables.py"))
-    head, page = "| `algorithm=` | paper | test score: here / the paper's |\n|---|---|---|\n", "## `fedem`, `d_fedem`\n"
-    rows = tables["in_readme"](head + "| `fedem` | old | 1 / 2 |\n", page).splitlines()[2:]
-    assert rows[0] == (
-        "| [`fedem`](docs/algorithms.md#fedem-d_fedem) "
-        "| [Marfoq et al., NeurIPS 2021](https://arxiv.org/abs/2108.10252) | 1 / 2 |"
-    )
-    assert "| `local` | every client trains alone | - |" in rows[1:]
-    assert len(rows) == len(list((ROOT / "configs" / "algorithm").glob("*.yaml")))
+def test_every_method_is_in_one_family_and_has_a_page(site_code: SimpleNamespace) -> None:
+    listed = [name for names in site_code.method_pages.families().values() for name in names]
+    assert sorted(listed) == site_code.method_pages.methods()
+    assert "Other methods" not in site_code.method_pages.families()
+    assert set(listed) <= {path.stem for path in (ROOT / "docs" / "methods").glob("*.md")}
 
 
-def test_the_api_page_has_all_public_names() -> None:
-    listed = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
-    assert len(listed) == len(set(listed))
+def test_a_methods_page_has_its_settings_scores_cost_and_class(
+    site_code: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "RESULTS": "| [`pfedme`](methods/pfedme.md) | [synthetic](reproduction/fedem.md) | 70.0 | 69.2 |\n",
+        "SCORES": "experiment,method,accuracy,accuracy_sd\nmine,pFedMe,69.4,1.0\nmine,Local,66.3,1.2\nx,Ditto,1,2\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(site_code.method_pages, name, tmp_path / name)
+    page = site_code.method_pages.completed("pfedme", "# pFedMe\n")
+    assert "| `inner_steps` | `5` | towards the proximal point, for each batch |" in page
+    assert "| `penalty` | `1.0` | lambda (the paper: 15); chosen anew for some data sets; in Python 15.0 |" in page
+    assert "| [synthetic](../reproduction/fedem.md) | 70.0 | 69.2 |" in page
+    assert "| pFedMe | FedAvg | Local |" in page
+    assert "| `mine` | 69.4 ± 1.0 | - | 66.3 ± 1.2 |" in page
+    assert "`x`" not in page
+    assert "| theta_t | 1 / 1 | one local update |" in page
+    assert "::: fedem_lightning.PFedMe" in page
+    assert "[`FedAvg`](fedavg.md#in-python)" in site_code.method_pages.completed("fedavg_plus", "")
+
+
+def test_a_new_method_needs_no_page(
+    site_code: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages, configs = site_code.method_pages, tmp_path / "configs"
+    shutil.copytree(cli.CONFIG_DIR, configs)
+    text = "defaults:\n  - /algorithm_base@_here_\n  - _self_\n\ntitle: Mine\n_target_: fedem_lightning.Ditto\n"
+    text = "# Mine (Authors, arXiv 1234.56789): what it does.\n" + text + "penalty: 2.0 # lambda\n"
+    (configs / "algorithm" / "mine.yaml").write_text(text)
+    known = {path.stem: yaml.safe_load(path.read_text()) for path in (configs / "algorithm").glob("*.yaml")}
+    monkeypatch.setattr(pages, "CONFIG_DIR", configs)
+    monkeypatch.setattr(pages, "shipped", lambda group: known)
+    assert pages.families()["Other methods"] == ["mine"]
+    assert "[Mine](mine.md): Mine (Authors, [arXiv 1234.56789]" in pages.with_others("# Methods\n")
+    page = pages.completed("mine", pages.new_page("mine"))
+    assert page.startswith("# Mine\n")
+    assert "| `penalty` | `2.0` | lambda; in Python 0.1 |" in page
+
+
+def test_every_public_name_is_on_one_page(site_code: SimpleNamespace) -> None:
+    pages = site_code.method_pages
+    classes = {f"fedem_lightning.{pages.class_of(name)}" for name in pages.methods()}
+    texts = [*site_code.api_pages.pages(classes).values(), *map("\n".join, map(pages.class_section, pages.methods()))]
+    listed = re.findall(r"^::: (\S+)$", "\n".join(texts), re.M)
     public = {f"fedem_lightning.{name}" for name in fedem_lightning.__all__}
     for package in (fedem_lightning.data, fedem_lightning.report):
         names = set(package.__all__) - set(fedem_lightning.__all__)  # those are there already
         public |= {f"{package.__name__}.{name}" for name in names}
-    assert set(listed) == public
+    assert sorted(listed) == sorted(public)
+
+
+def test_faults_of_a_built_site_are_found(site_code: SimpleNamespace, tmp_path: Path) -> None:
+    (tmp_path / "picture.png").touch()
+    fine = '<h1 id="top-of-it">A</h1><img src="picture.png"><a href="b.html#there">b</a><a href="https://x.org/y">x</a>'
+    (tmp_path / "a.html").write_text(f"{fine}<pre><code>{'x' * 88}\n</code></pre>")
+    (tmp_path / "b.html").write_text('<a id="there"></a><a href="a.html">a</a>')
+    assert list(site_code.check_site.faults(tmp_path)) == []
+    faulty = '<img src="none.png"><a href="c.html">c</a><a href="a.html#nowhere">a</a><a href="#nor-here">b</a>'
+    (tmp_path / "b.html").write_text(f'<a id="there"></a>{faulty}<pre><code>{"x" * 89}\n</code></pre>')
+    found = [fault.partition(": ")[2] for fault in site_code.check_site.faults(tmp_path)]
+    assert found[:2] == ["none.png: no such file", "c.html: no such file"]
+    assert found[2:4] == ["a.html#nowhere: no such anchor", "#nor-here: no such anchor"]
+    assert found[4].startswith("89 columns of code: xxx")
 
 
 # What CI runs

@@ -247,43 +247,33 @@ def test_the_smallest_difference_of_effective_rates_is_seen() -> None:
     assert not torch.allclose(a, model_after(config.all.local, {}), rtol=1e-3)
 
 
-DOCUMENTED = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|", re.MULTILINE)
+def documented_defaults(section: str) -> list[tuple[str, str]]:
+    """The rows "| `key` | default | ..." of a section."""
+    return re.findall(r"^\| `([^`|]+)` \| ([^|]+) \|", section, re.MULTILINE)
 
 
-def documented_defaults(section: str, algorithm: str) -> list[tuple[str, str]]:
-    """The rows "| `key` | default | ..." of a section: several keys in a row have as many defaults.
-
-    "3; `d_fedavg`: 1" is 1 for that algorithm, and 3 for the others of the section.
-    """
-    found = []
-    for keys, defaults in DOCUMENTED.findall(section):
-        names = re.findall(r"`([^`]+)`", keys)
-        own = re.search(rf"`{algorithm}`: (\S+)", defaults)
-        defaults = own.group(1) if own else defaults.split(";")[0]
-        values = [value.strip(" `") for value in defaults.split(",")]
-        found += list(zip(names, values, strict=True)) if len(names) == len(values) else [(", ".join(names), defaults)]
-    return found
+def shown(value: object) -> str:
+    """A value as the documentation writes it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_documented_defaults_are_the_configurations(name: str) -> None:
-    text = (CONFIG_DIR.parent / "docs" / "algorithms.md").read_text()
-    sections = re.split(r"^## ", text, flags=re.MULTILINE)
-    config = composed(f"algorithm={name}").algorithm
-    for section in (s for s in sections if re.match(rf"[^\n]*`{name}`", s)):
-        for key, default in documented_defaults(section, name):
-            value = OmegaConf.select(config, key, default="no such key")
-            shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-            same = shown == default or number(shown) == number(default) is not None
-            assert same, f"{name}: {key} is {shown}, documented as {default}"
+@pytest.mark.parametrize("name", ["dapper", "finetune", "interpolate", "knn"])
+def test_the_documented_defaults_of_an_adaptation_are_the_configurations(name: str) -> None:
+    text = (CONFIG_DIR.parent / "docs" / "methods" / "adaptations.md").read_text()
+    section = next(s for s in re.split(r"^## ", text, flags=re.MULTILINE) if s.startswith(f"`{name}`"))
+    config = composed(f"adaptation={name}").adaptation
+    found = documented_defaults(section)
+    assert found
+    assert [(key, shown(OmegaConf.select(config, key, default="no such key"))) for key, _ in found] == found
 
 
-def number(text: str) -> float | None:
-    """10^9 and 1e9 are numbers too."""
-    try:
-        return float(text.replace("10^", "1e"))
-    except ValueError:
-        return None
+def test_the_documented_defaults_of_all_methods_are_the_configurations() -> None:
+    text = (CONFIG_DIR.parent / "docs" / "methods" / "index.md").read_text()
+    section = text.partition("### Settings of all methods")[2].partition("\n#")[0]
+    config = composed("dataset=npz", "dataset.path=mine.npz", "backbone=mlp").algorithm
+    found = documented_defaults(section)
+    assert {key.partition(".")[0] for key, _ in found} == set(OmegaConf.load(CONFIG_DIR / "algorithm_base.yaml"))
+    assert [(key, shown(OmegaConf.select(config, key, default="no such key"))) for key, _ in found] == found
 
 
 def test_pfedme_warns_where_its_personal_model_is_the_one_it_sends() -> None:

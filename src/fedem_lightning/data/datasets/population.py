@@ -128,7 +128,8 @@ class EvenSplit:
 class GeneratedMixture:
     """Samples of `MixturePopulation` by position, see `samples.Samples`; position p belongs to client p // per_client.
 
-        x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2),  y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
+        x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2)
+        y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
 
     Args:
         theta: the components, [M, d].
