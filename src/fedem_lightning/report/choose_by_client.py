@@ -11,8 +11,9 @@ import pandas as pd
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.records.measures import SPLITS
+from fedem_lightning.report.collect import OPTIONAL
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.groups import as_typed, comparable, relevant
+from fedem_lightning.report.groups import as_typed, comparable, relevant, sortable
 
 _CHOSEN = "best by hold-out"
 """The value of the key in the configuration of a chosen run, which its label shows."""
@@ -68,23 +69,14 @@ def choose(runs: Iterable[Run], key: str) -> list[Chosen]:
     families: dict[str, dict[str, Run]] = defaultdict(dict)
     for run in sorted(runs, key=lambda r: r.date):  # of two runs with the same value the newer one counts
         if key in run.config and run.clients is not None:
-            families[_family(run, run.clients, key)][as_typed(run.config[key])] = run
+            names = ("seed", "dataset", "backbone", "federation_digest")
+            same = [run.algorithm, *(run.results.get(name) for name in names)]
+            shared = comparable({k: v for k, v in relevant(run.config).items() if k != key})
+            families[f"{same} {shared} {hash(tuple(run.clients.id))}"][as_typed(run.config[key])] = run
     found = [list(family.values()) for family in families.values() if len(family) > 1]
     alone = "no runs with the same data and seed differ in it alone"
     require(bool(found), f"--choose {key}: nothing to choose from, {alone}")
-    return [_chosen(sorted(family, key=lambda run: _order(run.config[key])), key) for family in found]
-
-
-def _family(run: Run, clients: pd.DataFrame, key: str) -> str:
-    """The properties that runs must share to be combined."""
-    same = [run.results.get(name) for name in ("dataset", "backbone", "federation_digest")]
-    shared = {k: v for k, v in relevant(run.config).items() if k != key}
-    return f"{run.algorithm} {run.seed} {same} {hash(tuple(clients.id))} {comparable(shared)}"
-
-
-def _order(value: Any) -> tuple[bool, Any]:
-    number = isinstance(value, (int, float))
-    return not number, value if number else as_typed(value)
+    return [_chosen(sorted(family, key=lambda run: sortable(run.config[key])), key) for family in found]
 
 
 def _chosen(runs: list[Run], key: str) -> Chosen:
@@ -111,15 +103,15 @@ def _losses(clients: pd.DataFrame) -> np.ndarray:
 
 def _results(runs: list[Run], seen: pd.DataFrame, unseen: pd.DataFrame) -> dict[str, Any]:
     """Results in the form of results.json; bytes and time are the sums over all runs among which clients choose."""
-    first = runs[0].results
-    kept = ("algorithm", "adaptation", "dataset", "backbone", "seed", "n_clients", "reference", "environment")
     seconds = [run.results["seconds"].get("per_round") for run in runs]
     sent = [run.results["communication"] for run in runs]
+    kept = ("algorithm", "adaptation", "dataset", "backbone", "seed", "n_clients", "reference", "environment")
     return {
-        **{name: first[name] for name in kept if name in first},
+        **{key: {} for key in OPTIONAL},
+        **{name: value for name, value in runs[0].results.items() if name in kept},
         "rounds": max(run.results["rounds"] for run in runs),
         **{split: summarize_table(seen, split) for split in SPLITS},
-        "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
+        "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else {},
         "seconds": {"per_round": None if None in seconds else sum(seconds)},
         "communication": {name: sum(s[name] for s in sent) for name in ("up_bytes", "down_bytes")},
     }

@@ -13,20 +13,8 @@ from fedem_lightning.report.finished_run import Run
 from fedem_lightning.settings.keys import KEYS
 from fedem_lightning.settings.shipped import method_title
 
-ALGORITHMS = [
-    "local",
-    "fedavg",
-    "fedprox",
-    "fedavg_plus",
-    "clustered",
-    "pfedme",
-    "apfl",
-    "l2sgd",
-    "afl",
-    "qffl",
-    "mocha",
-]
-ALGORITHMS += ["fedem", "d_fedem"]
+ALGORITHMS = ["local", "fedavg", "fedprox", "fedavg_plus", "clustered", "pfedme", "apfl", "l2sgd", "afl", "qffl"]
+ALGORITHMS += ["mocha", "fedem", "d_fedem"]
 _DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthetic"]
 """The order of FedEM's tables; other names follow alphabetically."""
 
@@ -66,6 +54,16 @@ class Group:
         own = self.runs[0].config.get("algorithm.title")
         return one_line(method_title(self.algorithm, own))
 
+    @property
+    def name(self) -> str:
+        """The label with the title in place of the algorithm's name."""
+        return self.label.replace(self.algorithm, self.title, 1)
+
+    def named(self, keys: Iterable[str]) -> str:
+        """The title, in brackets the values of some keys, e.g. those in which rows of the method differ."""
+        details = ", ".join(f"{short(key, self.config)}={as_typed(self.config.get(key))}" for key in keys)
+        return f"{self.title} ({details})" if details else self.title
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -83,6 +81,11 @@ class Setting:
     backbone: str
     title: str
     groups: list[Group]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of all groups."""
+        return [run for group in self.groups for run in group.runs]
 
     @property
     def measure(self) -> tuple[str, float]:
@@ -172,7 +175,7 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
         name = runs[0].algorithm
         label = one_line(f"{name} ({details})" if details else name)
         labelled.append((Group(name, label, runs), [config.get(k) for k in keys]))
-    ordered = sorted(labelled, key=lambda pair: (_rank(pair[0].algorithm, ALGORITHMS), [_sortable(v) for v in pair[1]]))
+    ordered = sorted(labelled, key=lambda pair: (_rank(pair[0].algorithm, ALGORITHMS), [sortable(v) for v in pair[1]]))
     return [group for group, _ in ordered]
 
 
@@ -211,7 +214,8 @@ def as_typed(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _sortable(value: Any) -> tuple[int, float, str]:
+def sortable(value: Any) -> tuple[int, float, str]:
+    """A sorting key: numbers come first, then texts."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return (0, float(value), "") if number else (1, 0.0, str(value))
 
