@@ -14,9 +14,9 @@ from rich.console import Console
 from scipy import stats
 
 from fedem_lightning.report import Papers, command, find_runs
+from fedem_lightning.report.choices import recommendation
 from fedem_lightning.report.collect import read_run
 from fedem_lightning.report.command import assemble
-from fedem_lightning.report.recommend_method import recommendation
 from fedem_lightning.report.report_files import Report
 from fedem_lightning.report.significance import mean_tests
 from fedem_lightning.report.terminal import print_report, watch
@@ -182,7 +182,7 @@ def test_numbers_are_never_cut(tmp_path: Path) -> None:
         make_run(tmp_path / f"b{seed}", 0.7, "x" * 100, seed)
         make_run(tmp_path / f"c{seed}", 0.7, "fedavg", seed, config=long)
         make_run(tmp_path / f"d{seed}", 0.7, "fedavg", seed)
-    content = assemble(find_runs([tmp_path])[0], [], Papers()).report
+    content = assemble(find_runs([tmp_path])[0], [], Papers())[1]
     for width in (60, 80, 120, 300):
         text = printed(content, width)
         lines = text.splitlines()
@@ -205,7 +205,7 @@ def test_a_sweep_is_watched_until_ctrl_c(tmp_path: Path) -> None:
     read = functools.cache(read_run)
 
     def view() -> Report:
-        return assemble(*find_runs([tmp_path], read), Papers()).report
+        return assemble(*find_runs([tmp_path], read), Papers())[1]
 
     waits = []
 

@@ -92,7 +92,7 @@ def test_three_seeds_are_too_few_however_many_clients(tmp_path: Path) -> None:
                 samples = [rng.random(50) < level for _ in range(60)]
                 make_sampled_run(tmp_path / f"{i}" / f"{row}{seed}", samples, row, seed, keep_samples=False)
         runs = find_runs([tmp_path / str(i)])[0]
-        bold += any(table.leaders for table in assemble(runs, [], Papers()).report.tables)
+        bold += any(table.leaders for table in assemble(runs, [], Papers())[1].tables)
     assert bold == 0
 
 

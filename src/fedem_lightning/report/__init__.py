@@ -3,7 +3,7 @@
 In reading order: `command` does the command's work, `collect` finds the runs, each a `finished_run`, `groups` groups
 those that differ by seed, `papers` has the published numbers. `scores_table`, `equal_cost` and `diagnostic_tables` make
 tables of `cells`; `gains_by_client` compares two rows client by client, with the tests of `significance`.
-`choose_by_client` and `recommend_method` are options of the command. `terminal` prints (also for `--watch`),
+`choices` are by validation samples, for options of the command. `terminal` prints (also for `--watch`),
 `report_files` writes, `figures` draws, with the looks of `drawing`, and `page` makes the HTML page.
 """
 

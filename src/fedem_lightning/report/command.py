@@ -3,13 +3,12 @@
 import argparse
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from rich.text import Text
 
 from fedem_lightning.errors import UserError, one_line, require, require_number
 from fedem_lightning.report.cells import Table
-from fedem_lightning.report.choose_by_client import Chosen, choose
+from fedem_lightning.report.choices import Chosen, choose, recommendation
 from fedem_lightning.report.collect import Skipped, find_runs, read_run
 from fedem_lightning.report.diagnostic_tables import bounds_table, components_table
 from fedem_lightning.report.equal_cost import check_timed, equal_cost_table
@@ -19,7 +18,6 @@ from fedem_lightning.report.gains_by_client import client_rows, compared
 from fedem_lightning.report.groups import Setting, group_runs
 from fedem_lightning.report.page import page
 from fedem_lightning.report.papers import Papers
-from fedem_lightning.report.recommend_method import recommendation
 from fedem_lightning.report.report_files import REPORT_FILES, Report, check_free, write_report
 from fedem_lightning.report.scores_table import scores_table
 from fedem_lightning.report.terminal import comparison_parts, print_parts, print_report, watch
@@ -29,20 +27,13 @@ _LONGEST = 1e6
 _MainTable = Callable[[Setting, Papers], Table]
 
 
-class Content(NamedTuple):
-    """The settings of a report, and the report without figures."""
-
-    settings: list[Setting]
-    report: Report
-
-
 def make_report(chosen: argparse.Namespace) -> None:
     """Prints the report that the command's options select, and with `--out` writes it."""
     _check_options(chosen)
     papers = Papers(chosen.table)
     if chosen.watch:
         read = functools.cache(read_run)  # a finished run is read once
-        watch(lambda: assemble(*_usable(*find_runs(chosen.folders, read), papers), papers).report, chosen.every)
+        watch(lambda: assemble(*_usable(*find_runs(chosen.folders, read), papers), papers)[1], chosen.every)
         return
     if chosen.out is not None:  # before any work; the figures' names are checked once they are known
         check_free(chosen.out, [*REPORT_FILES, *(["compare.csv"] if chosen.compare else [])], chosen.force)
@@ -100,8 +91,8 @@ def assemble(
     skipped: Sequence[Skipped],
     papers: Papers,
     chosen: argparse.Namespace | None = None,
-) -> Content:
-    """All tables of some runs.
+) -> tuple[list[Setting], Report]:
+    """All tables of some runs: the settings, and the report without figures.
 
     Args:
         runs: complete runs.
@@ -124,4 +115,4 @@ def assemble(
         n_runs += len(setting.runs) - len(by_client)
         others = (components_table(setting, papers), bounds_table(setting))
         tables += [scores, *(table for table in others if table is not None)]
-    return Content(settings, Report(tables, n_runs, list(skipped), notes))
+    return settings, Report(tables, n_runs, list(skipped), notes)

@@ -50,10 +50,6 @@ class FinalWeights(NamedTuple):
     seen: np.ndarray
     unseen: np.ndarray
 
-    def dead(self) -> list[int]:
-        """Indices of the components that hardly any client uses."""
-        return dead_components(self.seen) if len(self.seen) else []
-
 
 def final_weights(run: Run) -> FinalWeights | None:
     """The columns pi_0, pi_1, ... of clients.parquet; None if there are fewer than two."""
@@ -103,7 +99,7 @@ def _of_components(run: Run, notes: list[str]) -> dict[str, float]:
     measures: dict[str, float] = {}
     weights = final_weights(run)
     if weights is not None:
-        dead, m = weights.dead(), weights.seen.shape[1]
+        dead, m = dead_components(weights.seen) if len(weights.seen) else [], weights.seen.shape[1]
         measures = {"components": m, "entropy": entropy(weights.seen), "dead": len(dead)}
         measures |= {"unseen_entropy": entropy(weights.unseen)} if len(weights.unseen) else {}
         measures |= {"smallest": float(weights.seen.mean(axis=0).min())} if len(weights.seen) else {}

@@ -61,8 +61,7 @@ class Group:
 
     def named(self, keys: Iterable[str]) -> str:
         """The title, in brackets the values of some keys, e.g. those in which rows of the method differ."""
-        details = ", ".join(f"{short(key, self.config)}={as_typed(self.config.get(key))}" for key in keys)
-        return f"{self.title} ({details})" if details else self.title
+        return _with_values(self.title, keys, self.config, self.config)
 
 
 @dataclass(frozen=True)
@@ -171,20 +170,23 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
     rivals_in_name = dict.fromkeys(key for keys in shown for key in keys)
     labelled = []
     for runs, config, keys in zip(groups, configs, shown, strict=True):
-        details = ", ".join(_shown(key, config.get(key), rivals_in_name) for key in keys)
         name = runs[0].algorithm
-        label = one_line(f"{name} ({details})" if details else name)
-        labelled.append((Group(name, label, runs), [config.get(k) for k in keys]))
-    ordered = sorted(labelled, key=lambda pair: (_rank(pair[0].algorithm, ALGORITHMS), [sortable(v) for v in pair[1]]))
-    return [group for group, _ in ordered]
+        group = Group(name, one_line(_with_values(name, keys, config, rivals_in_name)), runs)
+        labelled.append((_rank(name, ALGORITHMS), [sortable(config.get(k)) for k in keys], group))
+    return [group for *_, group in sorted(labelled, key=lambda found: found[:2])]
 
 
-def _shown(key: str, value: Any, others: dict[str, Any]) -> str:
-    """A key and its value; of a part of the configuration with a target the part's name and the class."""
-    part, _, name = key.rpartition(".")
-    if part and name == "_target_":
-        return f"{part}={'default' if value is None else str(value).rpartition('.')[2]}"
-    return f"{short(key, others)}={as_typed(value)}"
+def _with_values(title: str, keys: Iterable[str], config: dict[str, Any], others: dict[str, Any]) -> str:
+    """A title, in brackets keys and their values; of a part with a target the part's name and the class."""
+    shown = []
+    for key in keys:
+        part, _, name = key.rpartition(".")
+        value = config.get(key)
+        if part and name == "_target_":
+            shown.append(f"{part}={'default' if value is None else str(value).rpartition('.')[2]}")
+        else:
+            shown.append(f"{short(key, others)}={as_typed(value)}")
+    return f"{title} ({', '.join(shown)})" if shown else title
 
 
 def _usual(values: list[Any]) -> Any:

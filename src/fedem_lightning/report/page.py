@@ -130,10 +130,10 @@ def _add_title(element: ElementTree.Element, words: str) -> None:
 
 
 def _axes(drawn: Drawn) -> str:
-    """Where the first panel lies (in the SVG's units), its limits, whether they are logarithmic, and its labels."""
+    """Where the first panel lies (in the SVG's units), its limits, and whether they are logarithmic."""
     figure = drawn.figure
     axes = figure.axes[0]
     box, width, height = axes.get_position(), 72 * figure.get_figwidth(), 72 * figure.get_figheight()
     x = [box.x0 * width, box.x1 * width, *axes.get_xlim(), axes.get_xscale() == "log"]
     y = [(1 - box.y0) * height, (1 - box.y1) * height, *axes.get_ylim(), axes.get_yscale() == "log"]
-    return json.dumps({"x": x, "y": y, "labels": [axes.get_xlabel(), axes.get_ylabel()]}, allow_nan=False)
+    return json.dumps({"x": x, "y": y}, allow_nan=False)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 
 from fedem_lightning.report.drawing import (
     CHROME,
@@ -151,12 +152,8 @@ def main_pair_figure(rows: DrawnRows) -> Drawn | None:
     if pairs is None:
         return None
     figure, axes = axes_of(f"{setting.title}: {a.name} and {b.name}, client by client", height=4.4, width=4.6)
-    tips = {}
-    sure = pairs.p < CHANCE_LEVEL  # False for NaN
-    for chosen, alpha, gid in ((~sure, 0.25, "even"), (sure, 0.9, "sure")):
-        shown = pairs[chosen]
-        axes.scatter(shown.b, shown.a, s=12, color=rows.looks[a.label].colour, alpha=alpha, linewidths=0, gid=gid)
-        tips[gid] = [f"{i}, seed {s}" for i, s in zip(shown.id, shown.seed, strict=True)]
+    colours = [to_rgba(rows.looks[a.label].colour, 0.9 if p < CHANCE_LEVEL else 0.25) for p in pairs.p]
+    axes.scatter(pairs.b, pairs.a, s=12, color=colours, linewidths=0)
     low, high = np.sort([*axes.get_xlim(), *axes.get_ylim()])[[0, -1]]
     axes.plot([low, high], [low, high], color=CHROME, linewidth=0.7, linestyle=":")
     x, y = (f"{drawn_text(group.name, 30)}, test {setting.unit}" for group in (b, a))
@@ -164,7 +161,7 @@ def main_pair_figure(rows: DrawnRows) -> Drawn | None:
     caption = (
         "One point a client and seed; full colour: the two models differ on the client's own test samples, p < 0.05."
     )
-    return Drawn(f"{setting.title}_{a.name}_and_{b.name}", "gains", caption, figure, points=tips)
+    return Drawn(f"{setting.title}_{a.name}_and_{b.name}", "gains", caption, figure)
 
 
 def _draw_row(

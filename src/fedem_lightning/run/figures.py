@@ -52,14 +52,16 @@ def draw_figures(
         "coefficients": coefficients_figure(artifacts.get("coefficients", {})),
         "embedding": embedding_figure(clients),
     }
-    paths = []
-    for name, figure in figures.items():
-        if figure is not None:
-            figure.suptitle(title)
-            paths.append(folder / f"{name}.png")
-            with replacing(paths[-1]) as temporary:
-                figure.savefig(temporary, dpi=120, format="png")
-    return paths
+    drawn = {folder / f"{name}.png": figure for name, figure in figures.items() if figure is not None}
+    for path, figure in drawn.items():
+        _save(figure, title, path)
+    return list(drawn)
+
+
+def _save(figure: Figure, title: str, path: Path) -> None:
+    figure.suptitle(title)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
 
 
 def drawn_text(text: Any, limit: int = 80) -> str:
@@ -86,11 +88,8 @@ def draw_rounds(folder: Path, title: str) -> None:
     columns = pd.read_csv(path, nrows=0).columns if path.exists() else pd.Index([])
     measure, factor, unit = headline(str(name).rpartition("/")[2] for name in columns)
     figure = _by_round(path, {"reference": {}}, measure, factor, unit)
-    if figure is None:
-        return
-    figure.suptitle(title)
-    with replacing(folder / f"{measure}_by_round.png") as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+    if figure is not None:
+        _save(figure, title, folder / f"{measure}_by_round.png")
 
 
 def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, unit: str) -> Figure | None:
