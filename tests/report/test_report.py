@@ -568,7 +568,7 @@ def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(
     settings, _ = group_runs(find_runs([tmp_path])[0])
     (family,) = families(settings)
     assert varied_numbers(family) == ["dataset.n_samples"]
-    drawn = sweep(family, "dataset.n_samples", looks([family]))
+    drawn = sweep(DrawnRows(family, looks([family])), "dataset.n_samples")
     assert drawn is not None
     (axes,) = drawn.figure.axes
     assert axes.get_ylabel() == "test loss, nats, seen clients, weighted"
@@ -604,7 +604,7 @@ def test_accuracy_is_drawn_against_streams_and_unicast_is_one_for_each(
     make_run(tmp_path / "avg")
     (setting,), _ = group_runs(find_runs([tmp_path])[0])
     assert varied_numbers(setting) == ["algorithm.n_streams"]
-    drawn = sweep(setting, "algorithm.n_streams", looks([setting]))
+    drawn = sweep(DrawnRows(setting, looks([setting])), "algorithm.n_streams")
     assert drawn is not None
     (axes,) = drawn.figure.axes
     (container,) = axes.containers

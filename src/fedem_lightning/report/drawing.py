@@ -123,10 +123,25 @@ class Drawn:
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """The rows of a setting as figures show them, with their looks by label."""
+    """The rows of a setting as figures show them, with their looks by label, and where: in a panel, or a new figure."""
 
     setting: Setting
     looks: dict[str, Look]
+    ax: Axes | None = None
+
+    def axes(self, words: str, height: float = HEIGHT, width: float = WIDTH) -> tuple[Figure, Axes]:
+        """The panel with a title, and its figure."""
+        if self.ax is None:
+            return axes_of(words, height, width)
+        self.ax.set_title(drawn_text(words))
+        return self.ax.get_figure(root=True), self.ax  # type: ignore[return-value]
+
+    def legend(self, figure: Figure, axes: Axes, order: Sequence[str] = ()) -> None:
+        """The legend, below the panel of a new figure or within a given one."""
+        if self.ax is None:
+            legend(figure, axes, order)
+        elif len(axes.get_legend_handles_labels()[0]) > 1:
+            axes.legend()
 
     def gid(self, group: Group) -> str:
         """The id of a row's artists in a figure."""

@@ -14,9 +14,6 @@ from fedem_lightning.report.drawing import (
     STYLE,
     Drawn,
     DrawnRows,
-    Look,
-    axes_of,
-    legend,
     logarithmic,
     looks,
     seeds,
@@ -51,7 +48,7 @@ def report_figures(settings: Sequence[Setting], papers: Papers) -> tuple[dict[in
     makers = [(i, make) for i, s in enumerate(settings) for make in _of_setting(DrawnRows(s, found), papers)]
     for family in families(settings):  # keys that are not the data's are varied within a setting
         keys = [key for key in varied_numbers(family) if key.startswith("dataset.")]
-        makers += [(-1, functools.partial(sweep, family, key, found)) for key in keys]
+        makers += [(-1, functools.partial(sweep, DrawnRows(family, found), key)) for key in keys]
     with mpl.rc_context(STYLE):
         for i, make in makers:
             try:
@@ -85,7 +82,7 @@ def _of_setting(rows: DrawnRows, papers: Papers) -> Iterator[_Maker]:
         yield functools.partial(mixture_figures, rows, group)
         yield functools.partial(structure_figures, rows, group)
     for key in varied_numbers(rows.setting):
-        yield functools.partial(sweep, rows.setting, key, rows.looks)
+        yield functools.partial(sweep, rows, key)
 
 
 def families(settings: Sequence[Setting]) -> list[Setting]:
@@ -107,15 +104,15 @@ def varied_numbers(setting: Setting) -> list[str]:
     return [key for key, found in values.items() if len(found) > 1]
 
 
-def sweep(setting: Setting, key: str, found: dict[str, Look]) -> Drawn | None:
+def sweep(rows: DrawnRows, key: str) -> Drawn | None:
     """Draws the test score against a varied key, with a line for runs that agree otherwise; None if no line varies it.
 
     Args:
-        setting: the setting to compare.
+        rows: the setting to compare; a line has the look of its first row.
         key: key of the configuration.
-        found: the rows' looks by label; a line has that of its first row.
 
     """
+    setting = rows.setting
     where, score = ("unseen", "unseen") if key in _UNSEEN_KEYS else ("seen", "weighted")
     points: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
     first: dict[tuple[str, str], Group] = {}
@@ -128,11 +125,11 @@ def sweep(setting: Setting, key: str, found: dict[str, Look]) -> Drawn | None:
     drawn = [line for line, found_points in points.items() if len(found_points) > 1]
     if not drawn:
         return None
-    figure, axes = axes_of(f"{setting.title}: test score by {key}")
+    figure, axes = rows.axes(f"{setting.title}: test score by {key}")
     for line in drawn:
         x, y, spread = np.array(sorted(points[line])).T
         keys = differing_keys([_others(first[each], key) for each in drawn if each[0] == line[0]])
-        label, look = first[line].named(keys), found[first[line].label]
+        label, look = first[line].named(keys), rows.looks[first[line].label]
         axes.errorbar(
             x, y, spread, capsize=3, marker=look.marker, markersize=4, label=drawn_text(label), **look.lined()
         )
@@ -141,7 +138,7 @@ def sweep(setting: Setting, key: str, found: dict[str, Look]) -> Drawn | None:
         elif (x == x.round()).all():
             whole_numbers(axes)
     axes.set(xlabel=drawn_text(key), ylabel=f"test {setting.unit}, {where} clients, weighted")
-    legend(figure, axes)
+    rows.legend(figure, axes)
     name = f"{setting.title}_by_{short(key, setting.groups[0].config)}"
     return Drawn(name, "sweeps", f"Mean over seeds, with standard deviations; {seeds(setting.groups)}.", figure)
 

@@ -11,7 +11,14 @@ from fedem_lightning.report.diagnostic_tables import entropies, final_weights
 from fedem_lightning.report.drawing import CHROME, WIDTH, Drawn, DrawnRows, axes_of, legend, titled, whole_numbers
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group
-from fedem_lightning.run.figures import MARKERS, PALETTE, coefficients_figure, embedding_figure, weights_figure
+from fedem_lightning.run.figures import (
+    MARKERS,
+    PALETTE,
+    coefficients_figure,
+    drawn_text,
+    embedding_figure,
+    weights_figure,
+)
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])  # of the simplex in the plane
 _PATHS = 24
@@ -41,8 +48,13 @@ def structure_figures(rows: DrawnRows, group: Group) -> list[Drawn]:
 
 def _own(rows: DrawnRows, group: Group, name: str, section: str, caption: str, figure: Figure, **tips: Any) -> Drawn:
     """A figure of a row's first seed, which its title names."""
-    titled(figure, f"{group.name}, seed {group.runs[0].seed}")
-    for axes in figure.axes if figure.axes[0].images else ():
+    words = f"{group.name}, seed {group.runs[0].seed}"
+    if rows.ax is None:
+        titled(figure, words)
+    else:
+        rows.ax.set_title(drawn_text(words))
+    mine = figure.axes if rows.ax is None else [rows.ax]
+    for axes in mine if mine[0].images else ():
         axes.grid(visible=False)
     return Drawn(f"{rows.setting.title}_{group.name}_{name}", section, caption, figure, **tips)
 
@@ -82,7 +94,7 @@ def mixture_figures(rows: DrawnRows, group: Group) -> list[Drawn]:
     if weights is None or not len(weights.seen):
         return []
     caption = "Mixture weights after the last round: one column a client, sorted by its largest component."
-    found = [_own(rows, group, "weights", "mixture", caption, weights_figure(weights.seen, WIDTH))]
+    found = [_own(rows, group, "weights", "mixture", caption, weights_figure(weights.seen, WIDTH, rows.ax))]
     several = "mean" in history and len(history["round"]) > 1
     if weights.seen.shape[1] == 3:
         found.append(_simplex(rows, group, weights.seen, history["pi"] if several else None))

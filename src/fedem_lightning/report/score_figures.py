@@ -12,8 +12,6 @@ from fedem_lightning.report.drawing import (
     SENDS_NOTHING,
     Drawn,
     DrawnRows,
-    axes_of,
-    legend,
     logarithmic,
     seeds,
     whole_numbers,
@@ -26,7 +24,7 @@ from fedem_lightning.report.papers import Papers, tables_for
 from fedem_lightning.report.significance import CHANCE_LEVEL
 from fedem_lightning.run.figures import drawn_text
 
-_AXES = {
+COSTS = {
     "round": ("by_round", "communication round"),
     "megabytes": ("by_megabytes", "megabytes a client, up and down"),
     "air_megabytes": ("by_air_megabytes", "megabytes on the air, by all"),
@@ -41,7 +39,7 @@ _Values = pd.Series | np.ndarray
 
 def all_curves(rows: DrawnRows, papers: Papers) -> list[Drawn]:
     """Every figure of scores during training for which the runs have data."""
-    axes = _AXES | {
+    axes = COSTS | {
         f"time_{n}": (f"by_time_{n}", f"simulated time, {drawn_text(n)}") for n in networks_of(rows.setting)
     }
     found = [curves(rows, x, xlabel, "test", name, papers) for x, (name, xlabel) in axes.items()]
@@ -66,7 +64,7 @@ def curves(rows: DrawnRows, x: str, xlabel: str, split: str, name: str, papers: 
     drawn = {g.label: _over_seeds(g, x, f"{split}/{measure}") for g in setting.groups}
     if all(points is None for points in drawn.values()):
         return None
-    figure, axes = axes_of(f"{setting.title}: {'validation' if split == 'val' else 'test'} score by {xlabel}")
+    figure, axes = rows.axes(f"{setting.title}: {'validation' if split == 'val' else 'test'} score by {xlabel}")
     for group in reversed(setting.groups):  # the first rows lie on top
         points = drawn[group.label]
         if points is None:
@@ -85,7 +83,7 @@ def curves(rows: DrawnRows, x: str, xlabel: str, split: str, name: str, papers: 
         whole_numbers(axes)
     if x.endswith("megabytes"):
         logarithmic(axes)  # a graph of clients sends a hundred times as much as a server
-    legend(figure, axes, order=[rows.label(group) for group in setting.groups])
+    rows.legend(figure, axes, [rows.label(group) for group in setting.groups])
     caption = f"Mean of the clients that train, weighted by their training samples; {_seeds_and_bands(rows)}."
     return Drawn(f"{setting.title}_{name}", "convergence", caption, figure, rows.tips())
 
@@ -121,7 +119,7 @@ def _over_seeds(group: Group, x: str, column: str) -> pd.DataFrame | None:
 def percentile_figure(rows: DrawnRows) -> Drawn | None:
     """Draws test scores of the clients that train, from the lowest to the highest, with a band over seeds."""
     setting = rows.setting
-    figure, axes = axes_of(f"{setting.title}: test scores over clients")
+    figure, axes = rows.axes(f"{setting.title}: test scores over clients")
     for group in setting.groups:
         quantiles = [q for run in group.runs if (q := _quantiles(run)) is not None]
         if quantiles:
@@ -130,7 +128,7 @@ def percentile_figure(rows: DrawnRows) -> Drawn | None:
     if not axes.lines:
         return None
     axes.set(xlabel="percentile of clients, lowest score first", ylabel=f"a client's test {setting.unit}")
-    legend(figure, axes)
+    rows.legend(figure, axes)
     caption = f"The score that this share of the clients does not exceed; {_seeds_and_bands(rows)}."
     return Drawn(f"{setting.title}_fairness", "clients", caption, figure, rows.tips())
 
@@ -145,13 +143,17 @@ def _quantiles(run: Run) -> np.ndarray | None:
 
 
 def main_pair_figure(rows: DrawnRows) -> Drawn | None:
-    """Draws every client as a point: its score with the main method's rival to the right, with the main one upwards."""
-    setting = rows.setting
+    """Draws the clients' scores with the main method and its rival."""
     a, b = rows.main_pair()
-    pairs = compare_clients(a, b) if a is not b else None
+    return pair_figure(rows, a, b) if a is not b else None
+
+
+def pair_figure(rows: DrawnRows, a: Group, b: Group) -> Drawn | None:
+    """Draws every client as a point: its score with b to the right, with a upwards; None without any."""
+    setting, pairs = rows.setting, compare_clients(a, b)
     if pairs is None:
         return None
-    figure, axes = axes_of(f"{setting.title}: {a.name} and {b.name}, client by client", height=4.4, width=4.6)
+    figure, axes = rows.axes(f"{setting.title}: {a.name} and {b.name}, client by client", height=4.4, width=4.6)
     colours = [to_rgba(rows.looks[a.label].colour, 0.9 if p < CHANCE_LEVEL else 0.25) for p in pairs.p]
     axes.scatter(pairs.b, pairs.a, s=12, color=colours, linewidths=0)
     low, high = np.sort([*axes.get_xlim(), *axes.get_ylim()])[[0, -1]]

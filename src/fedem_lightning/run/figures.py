@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -117,15 +118,19 @@ def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
     return weights_figure(clients[names].to_numpy(dtype=float)) if names else None
 
 
-def weights_figure(pi: np.ndarray, width: float = 8.0) -> Figure:
-    """Draws mixture weights pi [T, M]: a column for each client, by its largest component, the purest clients first."""
+def weights_figure(pi: np.ndarray, width: float = 8.0, ax: Axes | None = None) -> Figure:
+    """Draws mixture weights pi [T, M]: a column for each client, by its largest component, the purest clients first.
+
+    `ax` is where to draw; None: a new figure.
+    """
     order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))
-    figure = Figure(figsize=(width, 1.6 + 0.35 * pi.shape[1]), layout="constrained")
-    axes = figure.subplots()
+    axes = ax or Figure(figsize=(width, 1.6 + 0.35 * pi.shape[1]), layout="constrained").subplots()
+    figure = axes.get_figure(root=True)
+    assert figure is not None
     image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
     axes.set(xlabel="clients, sorted by their largest component", ylabel="component")
     axes.locator_params(integer=True)
-    figure.colorbar(image, label="mixture weight")
+    figure.colorbar(image, ax=axes, label="mixture weight")
     return figure
 
 
