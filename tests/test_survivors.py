@@ -34,10 +34,9 @@ from fedem_lightning.algorithms.client_gradients import gradients
 from fedem_lightning.data.splits import SPLITS, split_samples
 from fedem_lightning.evaluation.component_diagnostics import component_health
 from fedem_lightning.processes import Processes
-from fedem_lightning.report import find_runs, group_runs
+from fedem_lightning.report import Papers, find_runs, group_runs
 from fedem_lightning.report.diagnostic_tables import bounds_table
-from fedem_lightning.report.more_columns import minimum_cell
-from fedem_lightning.report.scores_table import final_scores
+from fedem_lightning.report.scores_table import final_scores, scores_table
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.results import save_results
 from fedem_lightning.tasks import Classification
@@ -234,9 +233,11 @@ def test_unseen_clients_have_a_mean_of_their_own(tmp_path: Path) -> None:
 
 def test_a_minimum_is_a_mean_over_seeds(tmp_path: Path) -> None:
     for seed, loss in enumerate((1.0, 2.0)):
-        make_run(tmp_path / str(seed), 0.7, "local", seed, "density", reference={"minimum_loss": loss})
-    cell = minimum_cell(find_runs([tmp_path])[0])
-    assert cell is not None
+        reference = {"minimum_loss": loss}
+        make_run(tmp_path / str(seed), 0.7, "local", seed, "density", measure="loss", reference=reference)
+    (setting,), _ = group_runs(find_runs([tmp_path])[0])
+    ((_, cells),) = scores_table(setting, Papers()).rows
+    cell = cells["minimum"]
     assert (cell.value, cell.high, cell.n) == (1.5, None, 2)
 
 

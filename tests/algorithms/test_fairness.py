@@ -30,9 +30,8 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data.federation import Block
-from fedem_lightning.evaluation.component_diagnostics import component_health
+from fedem_lightning.evaluation.component_diagnostics import component_health, dead_components
 from fedem_lightning.local_solver import LocalStep
-from fedem_lightning.report.diagnostic_tables import FinalWeights
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
@@ -63,8 +62,7 @@ def test_a_run_and_a_report_call_the_same_components_dead(share: float, dead: li
     """Below 0.05 / M: in between lies what only one of two thresholds would name."""
     pi = np.tile([0.5, 0.5 - share / 3, share / 3], (4, 1))
     assert component_health(pi, np.eye(3))["dead"] == dead
-    assert FinalWeights(pi, pi[:0]).dead() == dead
-    assert FinalWeights(pi[:0], pi).dead() == []
+    assert dead_components(pi) == dead
 
 
 # --- FedEM's warm-up --------------------------------------------------------------------------------------------------

@@ -65,5 +65,5 @@ def test_a_recommendation_without_a_test_names_rates_that_nobody_chose(
     make_rated_run(tmp_path / "b", "local", 0.0, ("local", 0.03, None))
     out, _, _ = report(capsys, tmp_path, "--recommend")
     (said,) = (line.strip() for line in out.splitlines() if "sure: " in line)
-    assert said.startswith("not sure: fedem is not shown to be better than local (")
+    assert said.startswith("not sure: fedem is not shown to be better than local; ")
     assert "; nobody chose the learning rate of local for these data" in said

@@ -1,5 +1,6 @@
 """Damaged, foreign and hostile runs: named, as text, and the rest still shown."""
 
+import functools
 import json
 import os
 import time
@@ -14,8 +15,9 @@ from fedem_lightning import UserError
 from fedem_lightning.errors import one_line
 from fedem_lightning.records.configs import flatten
 from fedem_lightning.report import find_runs
-from fedem_lightning.report.collect import read_config
-from fedem_lightning.report.markup import cell_text, latex_text, markdown_text, shorten
+from fedem_lightning.report.cells import cell_text, shorten
+from fedem_lightning.report.collect import read_config, read_run
+from fedem_lightning.report.report_files import latex_text, markdown_text
 from helpers.report_runs import report
 from helpers.runs import composed_small, make_run
 
@@ -104,7 +106,7 @@ def test_a_damaged_run_never_ends_the_report(tmp_path: Path, capsys: pytest.Capt
     for name in (*DAMAGE, "weights", "deep", "binary"):
         assert f"{tmp_path / name}: broken: " in left_out
     assert f"{tmp_path / 'empty'}: no run in it or below" in left_out
-    assert f"{tmp_path / 'killed'}: unfinished: no results.json; the last round in metrics.csv is 4" in left_out
+    assert f"{tmp_path / 'killed'}: unfinished: no results.json; round 4 of 4, test accuracy 70" in left_out
     shown = pd.read_csv(tmp_path / "report" / "report_wide.csv")
     assert {"local", "harmless0", "npz", "encoded"} <= set(shown.row)
     assert left_out.count(": broken") == len(DAMAGE) + 3
@@ -150,12 +152,9 @@ def test_letters_that_have_a_meaning() -> None:
     assert [cell_text(name) for name in ("=1", "+a", "-b", "@c", "d=1")] == ["'=1", "'+a", "'-b", "'@c", "d=1"]
 
 
-def test_a_folder_is_read_once_while_it_does_not_change(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    known: dict[Path, Any] = {}
-    (first,), _ = find_runs([tmp_path], known)
-    assert find_runs([tmp_path], known)[0][0] is first
-    results = json.loads((run / "results.json").read_text())
-    (run / "results.json").write_text(json.dumps(results | {"rounds": 5}))
-    os.utime(run / "results.json", (1, 1))
-    assert find_runs([tmp_path], known)[0][0].results["rounds"] == 5
+def test_a_folder_is_read_once_with_a_memory(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    read = functools.cache(read_run)
+    (first,), _ = find_runs([tmp_path], read)
+    assert find_runs([tmp_path], read)[0][0] is first
+    assert find_runs([tmp_path])[0][0] is not first

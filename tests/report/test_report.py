@@ -15,10 +15,9 @@ from matplotlib.container import ErrorbarContainer
 from fedem_lightning import UserError
 from fedem_lightning.report import Papers, command, find_runs, group_runs
 from fedem_lightning.report.diagnostic_tables import entropy
-from fedem_lightning.report.figures.drawing import DrawnRows
-from fedem_lightning.report.figures.score_figures import curves
-from fedem_lightning.report.figures.sweeps import families, sweep, varied_numbers
-from fedem_lightning.report.looks import looks
+from fedem_lightning.report.drawing import DrawnRows, looks
+from fedem_lightning.report.figures import families, sweep, varied_numbers
+from fedem_lightning.report.score_figures import curves
 from fedem_lightning.report.scores_table import scores_table
 from helpers.commands import call
 from helpers.report_runs import report
@@ -107,12 +106,12 @@ def test_unfinished_and_broken_runs_are_named(tmp_path: Path, capsys: pytest.Cap
     assert value(cells, "fedavg", "seeds") == 1
     text = (tmp_path / "report" / "report.md").read_text()
     reasons = {
-        "unfinished": "unfinished: no results.json; the last round in metrics.csv is 4",
+        "unfinished": "unfinished: no results.json; round 4 of 4, test accuracy 70",
         "torn": "broken: results.json is unreadable",
-        "keyless": "broken: results.json has no seconds",
-        "sumless": "broken: results.json has no train.accuracy.pooled",
-        "odd": "broken: results.json holds something else than scores",
-        "listed": "broken: results.json has no keys",
+        "keyless": "broken: results.json: seconds: Input should be a valid dictionary",
+        "sumless": "broken: results.json: train.accuracy.pooled: Field required",
+        "odd": "broken: results.json: train.accuracy: Input should be ",
+        "listed": "broken: results.json: : Input should be ",
         "configless": "broken: .hydra/config.yaml is unreadable",
     }
     out = report(capsys, tmp_path)[0]
@@ -143,7 +142,7 @@ def test_mistakes_get_one_line_and_code_2(tmp_path: Path, capsys: pytest.Capture
     out, err, code = report(capsys, run)
     assert code == 2
     assert "unfinished: no results.json" in out
-    assert "no complete run, 1 unfinished or broken" in err
+    assert err == f"error: no complete run: {run}: unfinished: no results.json; round 4 of 4, test accuracy 70\n"
 
 
 def test_of_two_runs_with_one_seed_the_newest_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -430,7 +429,7 @@ def test_the_separate_variant_is_no_mapper(tmp_path: Path, capsys: pytest.Captur
 
 
 def make_density_run(folder: Path, loss: float, algorithm: str, n_components: int = 1, **options: Any) -> Path:
-    """Of the density federation: accuracies are there, the loss is what counts, and its minima are known."""
+    """Of the density federation: the loss is what counts, and its minima are known."""
     adapted = "adaptation._target_" in options.get("config", {})
     known: dict[str, Any] = {
         "n_served_models": None if adapted else n_components,
@@ -440,7 +439,7 @@ def make_density_run(folder: Path, loss: float, algorithm: str, n_components: in
     config = {"algorithm.n_components": n_components, "dataset.n_samples": 100, **options.pop("config", {})}
     run = make_run(folder, algorithm=algorithm, dataset="density", config=config, **known, **options)
     results = json.loads((run / "results.json").read_text())
-    results["test"] = {"accuracy": sums(0.5), "loss": sums(loss)}
+    results["test"] = {"loss": sums(loss)}
     (run / "results.json").write_text(json.dumps(results))
     return run
 
@@ -458,7 +457,7 @@ def test_a_known_minimum_stands_beside_the_loss(tmp_path: Path, capsys: pytest.C
     assert ranges["hypcluster"] == (2.78, 2.89)
     assert [ranges[row][0] for row in ("fedavg", "hypcluster+dapper")] == [3.17, 1.93]
     assert all(math.isnan(ranges[row][1]) for row in ("fedavg", "hypcluster+dapper"))
-    assert value(hundred, "hypcluster", "mean") == pytest.approx(3.02)  # of losses, not of accuracies
+    assert value(hundred, "hypcluster", "mean") == pytest.approx(3.02)
     assert value(hundred, "hypcluster", "paper_mean") == 3.1  # without being asked
     assert value(cells[few], "hypcluster", "paper_mean") is None  # the paper has 100 samples a client
     assert value(cells[few], "hypcluster", "minimum") == 2.47
@@ -569,7 +568,7 @@ def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(
     settings, _ = group_runs(find_runs([tmp_path])[0])
     (family,) = families(settings)
     assert varied_numbers(family) == ["dataset.n_samples"]
-    drawn = sweep(family, "dataset.n_samples", looks([family]))
+    drawn = sweep(DrawnRows(family, looks([family])), "dataset.n_samples")
     assert drawn is not None
     (axes,) = drawn.figure.axes
     assert axes.get_ylabel() == "test loss, nats, seen clients, weighted"
@@ -605,7 +604,7 @@ def test_accuracy_is_drawn_against_streams_and_unicast_is_one_for_each(
     make_run(tmp_path / "avg")
     (setting,), _ = group_runs(find_runs([tmp_path])[0])
     assert varied_numbers(setting) == ["algorithm.n_streams"]
-    drawn = sweep(setting, "algorithm.n_streams", looks([setting]))
+    drawn = sweep(DrawnRows(setting, looks([setting])), "algorithm.n_streams")
     assert drawn is not None
     (axes,) = drawn.figure.axes
     (container,) = axes.containers

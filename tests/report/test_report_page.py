@@ -14,13 +14,12 @@ import pandas as pd
 import pytest
 
 from fedem_lightning.report import Papers, find_runs, group_runs
+from fedem_lightning.report.cells import Cell
+from fedem_lightning.report.drawing import FIRST, MAIN_WIDTH, Drawn, DrawnRows, looks
 from fedem_lightning.report.figures import by_file_name, report_figures
-from fedem_lightning.report.figures.drawing import Drawn, DrawnRows
-from fedem_lightning.report.figures.mixture_and_clusters import structure_figures
 from fedem_lightning.report.groups import Setting
-from fedem_lightning.report.looks import FIRST, MAIN_WIDTH, looks
-from fedem_lightning.report.page import SVG, inline_svg, page
-from fedem_lightning.report.page.gains import baselines, pairs_data
+from fedem_lightning.report.mixture_figures import structure_figures
+from fedem_lightning.report.page import SVG, inline_svg, page, pairs_data
 from fedem_lightning.report.report_files import Report
 from fedem_lightning.report.scores_table import scores_table
 from fedem_lightning.run.figures import PALETTE
@@ -114,27 +113,27 @@ def test_names_are_text(tmp_path: Path) -> None:
 
 
 def test_who_gains_by_hand(tmp_path: Path) -> None:
-    rows = rows_of(three_methods(tmp_path, ["a", "b"]))
-    names = [rows.names[group.label] for group in rows.setting.groups]
-    assert names == ["Local", "FedAvg", "FedEM"]
-    data = pairs_data(rows)
+    (setting,) = settings_of(three_methods(tmp_path, ["a", "b"]))
+    data = pairs_data(setting)
     assert data is not None
+    assert data["rows"] == ["Local", "FedAvg", "FedEM"]
     assert data["clients"] == [["a", 0], ["b", 0]]
     assert data["scores"] == [[50, 90], [80, 80], [90, 90]]
     # Local against FedAvg: 30 samples lost by a, 10 won by b; FedEM and Local agree on b
     assert data["pairs"]["0,1"] == {"shares": [0.5, 0.5, 0, 0.5, 0.5, 0.025, 2], "marks": "-+"}
     assert data["pairs"]["0,2"] == {"shares": [0, 0.5, 0.5, 0, 0.5, 0.025, 2], "marks": "-."}
     assert data["pairs"]["1,2"] == {"shares": [0, 1, 0, 0, 1, 0.025, 2], "marks": "--"}
-    lines = {line["name"]: dict(line["against"]) for line in baselines(rows, data["pairs"])}
-    assert lines["FedEM"] == {"FedAvg": [0, 0, 1, 1], "Local": [0, 0, 0.5, 0.5]}
-    assert lines["Local"] == {"FedAvg": [0.5, 0.5, 0.5, 0.5], "Local": [None] * 4}
+    cells = dict((group.label, cells) for group, cells in scores_table(setting, Papers()).rows)
+    shares = {name: [cells[name].get(key) for key in ("worse_than_fedavg", "loses_to_fedavg")] for name in HITS}
+    assert shares == {"local": [Cell(50, None, 1)] * 2, "fedavg": [None] * 2, "fedem": [Cell(0, None, 1)] * 2}
+    assert "worse than fedavg beyond chance, %" in written(tmp_path)
 
 
 def test_many_clients_are_thinned_out_and_shares_are_those_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedem_lightning.report.page.gains.MARKS_SHOWN", 3)
-    data = pairs_data(rows_of(three_methods(tmp_path, ["a", "b"])))
+    monkeypatch.setattr("fedem_lightning.report.page.MARKS_SHOWN", 3)
+    data = pairs_data(*settings_of(three_methods(tmp_path, ["a", "b"])))
     assert data is not None
     assert (data["clients"], data["left_out"]) == ([["a", 0]], 1)
     assert data["pairs"]["1,2"] == {"shares": [0, 1, 0, 0, 1, 0.025, 2], "marks": "-"}

@@ -16,11 +16,11 @@ import yaml
 from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
-from fedem_lightning.report import find_runs, group_runs
+from fedem_lightning.report import find_runs
 from fedem_lightning.run.resuming import continued, save_config
 from fedem_lightning.run.run_folder import LOCK, check_run_folder, only_run_in
 from helpers.commands import TINY, call
-from helpers.runs import leave_undrawn, make_run, snapshot
+from helpers.runs import leave_undrawn, snapshot
 
 RUN = [*TINY, "algorithm=fedavg", "callbacks.checkpoint.every_n_rounds=1", "callbacks.checkpoint.keep=9"]
 RUN += ["run_dir=run", "trainer.accelerator=cpu"]
@@ -276,14 +276,6 @@ def test_a_run_without_its_configuration_writes_it(place: Path, monkeypatch: Any
     assert call(place, monkeypatch, *RUN, "ckpt_path=auto") == 0
     runs, skipped = find_runs([place])
     assert ([run.folder.name for run in runs], skipped) == (["run"], [])
-
-
-def test_reports_do_not_mix_numbers_of_rounds(tmp_path: Path) -> None:
-    """A folder of an older version, whose configuration was not written again: 8 rounds, where it says 4."""
-    for seed, rounds in ((0, 4), (1, 8), (2, 4)):
-        make_run(tmp_path / str(seed), seed=seed, rounds=rounds)
-    (setting,), _ = group_runs(find_runs([tmp_path])[0])
-    assert sorted(sorted(run.seed for run in group.runs) for group in setting.groups) == [[0, 2], [1]]
 
 
 # --- what the system refuses ------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from fedem_lightning import UserError
 from fedem_lightning.records.configs import flatten
 from fedem_lightning.report.collect import find_runs
 from fedem_lightning.report.groups import group_runs
-from fedem_lightning.report.looks import row_names
 from fedem_lightning.run.gate import check_configuration
 from fedem_lightning.run.resuming import continued, read_own_config, save_config
 from fedem_lightning.run.run_folder import check_run_folder
@@ -106,14 +105,14 @@ def test_runs_with_and_without_a_title_are_repetitions(tmp_path: Path) -> None:
     make_run(tmp_path / "now", algorithm="fedem", seed=1, config={"algorithm.title": "FedEM"})
     (setting,), _ = group_runs(find_runs([tmp_path])[0])
     assert [len(group.runs) for group in setting.groups] == [2]
-    assert row_names(setting) == {"fedem": "FedEM"}
+    assert {group.label: group.name for group in setting.groups} == {"fedem": "FedEM"}
 
 
 def test_a_report_has_the_title_of_a_method_from_elsewhere(tmp_path: Path) -> None:
     make_run(tmp_path / "a", algorithm="mine", config={"algorithm.title": "My\nOwn"})
     make_run(tmp_path / "b", algorithm="other", config={"algorithm.title": "FedEM"})
     (setting,), _ = group_runs(find_runs([tmp_path])[0])
-    assert row_names(setting) == {"mine": "My Own", "other": "other"}
+    assert {group.label: group.name for group in setting.groups} == {"mine": "My Own", "other": "other"}
 
 
 def test_a_run_is_drawn_under_its_title_and_its_method_never_sees_it(

@@ -1,11 +1,13 @@
-"""Tables of the report, with their columns and cells, independent of the output format."""
+"""Tables of the report, with their columns and cells, independent of the output format; names as text and in CSV."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from fedem_lightning.errors import one_line
 from fedem_lightning.report.groups import Group, Setting
 
 
@@ -64,23 +66,28 @@ class Table:
     """A table, independent of the output format.
 
     Args:
-        name: scores or components.
-        title: title for readers.
+        name: scores, components or bounds.
+        what: what it shows; with the setting it makes the title.
         setting: the setting that is compared.
         columns: columns by key, in their order.
         rows: pairs of a group and its cells by key of the column.
         notes: lines below the table.
-        leaders: labels of the rows that are best beyond chance, by key of the column; they are printed in bold.
+        leaders: the label of the row that is best beyond chance, by key of the column; it is printed in bold.
 
     """
 
     name: str
-    title: str
+    what: str
     setting: Setting
     columns: dict[str, TableColumn]
     rows: list[tuple[Group, dict[str, Cell]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    leaders: dict[str, set[str]] = field(default_factory=dict)
+    leaders: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The title for readers."""
+        return f"{shorten(self.setting.title)}: {self.what}"
 
     def filled(self, details: bool = False) -> dict[str, TableColumn]:
         """The columns in which any row has a cell; those that are details only if `details`."""
@@ -89,7 +96,13 @@ class Table:
 
     def is_leader(self, group: Group, key: str) -> bool:
         """Whether a row is the best of a column beyond chance."""
-        return group.label in self.leaders.get(key, ())
+        return self.leaders.get(key) == group.label
+
+    def lines(self, columns: Mapping[str, TableColumn]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
+        """Every row's label, and the text of its cells, each with whether it is bold."""
+        for group, cells in self.rows:
+            texts = [(column.show(cells.get(key)), self.is_leader(group, key)) for key, column in columns.items()]
+            yield shorten(group.label), texts
 
     def add_sources(self) -> None:
         """Adds notes with the sources of the papers' numbers."""
@@ -121,3 +134,18 @@ def cell(values: Iterable[float | None]) -> Cell | None:
 def mean_cells(seeds: Sequence[Mapping[str, float | None]]) -> dict[str, Cell]:
     """The cells of a row by key of the column, from the values of each seed; see `cell`."""
     return {key: found for key in seeds[0] if (found := cell(values.get(key) for values in seeds)) is not None}
+
+
+def shorten(text: str, longest: int = 80) -> str:
+    """A text of at most `longest` letters; beginning and end are kept, because labels often differ at their end.
+
+    Tables in CSV have it in full.
+    """
+    end = longest // 3
+    return text if len(text) <= longest else f"{text[: longest - end - 3]}...{text[-end:]}"
+
+
+def cell_text(text: Any) -> str:
+    """A name in a CSV file; one that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = one_line(text)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -1,39 +1,60 @@
 """Search for runs, and a check of what they say: finished ones are read, the others skipped with a reason."""
 
 import json
-import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from pydantic import BaseModel, ValidationError
+
 from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.records.configs import flatten, read_yaml, resolved
 from fedem_lightning.records.files import regular
+from fedem_lightning.records.measures import headline
 from fedem_lightning.report.finished_run import Run
 
-SUMMARIES = ("weighted", "pooled", "mean", "bottom_decile", "worst")
-"""How results.json sums up a score over clients."""
-_OPTIONAL = (
+OPTIONAL = (
     *("environment", "honest", "val", "unseen", "reference", "recovery", "components", "bounds", "data", "not_finite"),
     "class_scores",
 )
 """Keys of results.json with further keys; anything else there counts as nothing."""
-_REQUIRED: dict[str, type] = {
-    "algorithm": str,
-    "dataset": str,
-    "backbone": str,
-    "seed": int,
-    "rounds": int,
-    "n_clients": int,
-    "train": dict,
-    "test": dict,
-    "seconds": dict,
-    "communication": dict,
-}
 _NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}
 """Values set in a configuration before it is resolved, so that values derived from them (dataset.seed) agree too."""
+
+
+class _Sums(BaseModel):
+    weighted: float | None
+    pooled: float | None
+    mean: float | None
+    bottom_decile: float | None
+    worst: float | None
+
+
+class _Bytes(BaseModel):
+    up_bytes: float
+    down_bytes: float
+
+
+class _Results(BaseModel):
+    """What tables need of results.json."""
+
+    algorithm: str
+    dataset: str
+    backbone: str
+    seed: int
+    rounds: int
+    n_clients: int
+    train: dict[str, _Sums]
+    test: dict[str, _Sums]
+    seconds: dict[str, Any]
+    communication: _Bytes
+
+
+SUMMARIES = tuple(_Sums.model_fields)
+"""How results.json sums up a score over clients."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +65,38 @@ class Skipped:
     reason: str
 
 
-def find_runs(
-    folders: Sequence[str | Path], known: dict[Path, tuple[float, Run]] | None = None
-) -> tuple[list[Run], list[Skipped]]:
+def read_run(folder: Path) -> Run:
+    """Reads one run.
+
+    Raises:
+        UserError: the run is unfinished or broken; the message says which, without the folder.
+
+    """
+    path = folder / "results.json"
+    require(path.is_file(), f"unfinished: no results.json{_progress(folder)}")
+    try:
+        results = json.loads(regular(path).read_text())
+        _Results.model_validate(results, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"broken: results.json: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError("broken: results.json is unreadable") from error
+    results |= {key: {} for key in OPTIONAL if not isinstance(results.get(key), dict)}
+    return Run(folder, results, read_config(folder / ".hydra" / "config.yaml"))
+
+
+def find_runs(folders: Sequence[str | Path], read: Callable[[Path], Run] = read_run) -> tuple[list[Run], list[Skipped]]:
     """All runs at any depth below `folders`, complete and skipped ones, each once and sorted by path.
 
     A folder without a run is among the skipped ones. Links to folders are not followed.
 
     Args:
         folders: any folders.
-        known: runs by folder that an earlier call has read, with the time of their results; new ones are added.
+        read: `read_run`, or the same with a memory.
 
     Raises:
-        UserError: a folder is missing, or there is no run in any of them.
+        UserError: a folder is missing.
 
     """
     places: dict[Path, Path] = {}
@@ -68,10 +108,9 @@ def find_runs(
             skipped.append(Skipped(folder, "no run in it or below (a run is a folder with .hydra/config.yaml)"))
         for place in found:
             places.setdefault(place.resolve(), place)
-    require(bool(places), "; ".join(f"{one_line(s.folder)}: {s.reason}" for s in skipped))
     for place in places.values():
         try:
-            runs.append(_read_once(place, {} if known is None else known))
+            runs.append(read(place))
         except UserError as error:
             skipped.append(Skipped(place, str(error)))
     return runs, skipped
@@ -85,35 +124,6 @@ def _places(folder: Path) -> Iterator[Path]:
         below[:] = [name for name in below if name not in (".hydra", "checkpoints")]
 
 
-def _read_once(folder: Path, known: dict[Path, tuple[float, Run]]) -> Run:
-    path = folder / "results.json"
-    written = path.stat().st_mtime if path.is_file() else math.nan
-    if folder not in known or known[folder][0] != written:
-        known[folder] = written, read_run(folder)
-    return known[folder][1]
-
-
-def read_run(folder: Path) -> Run:
-    """Reads one run.
-
-    Raises:
-        UserError: the run is unfinished or broken; the message says which, without the folder.
-
-    """
-    path = folder / "results.json"
-    require(path.is_file(), f"unfinished: no results.json{_last_round(folder)}")
-    try:
-        results = json.loads(regular(path).read_text())
-        missing = _first_missing(results)
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError("broken: results.json is unreadable") from error
-    except (AttributeError, TypeError) as error:
-        raise UserError("broken: results.json holds something else than scores") from error
-    require(missing is None, f"broken: results.json has no {missing}")
-    results |= {key: {} for key in _OPTIONAL if not isinstance(results.get(key), dict)}
-    return Run(folder, results, _planned(read_config(folder / ".hydra" / "config.yaml"), results["rounds"]))
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """A run's configuration with dotted keys, resolved as if its seed were 0.
 
@@ -124,36 +134,20 @@ def read_config(path: Path) -> dict[str, Any]:
     return flatten(resolved(read_yaml(path) | _NEUTRAL))
 
 
-def _planned(config: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """The configuration with as many rounds as were run: older versions left it as it was when they went on."""
-    planned = config.get("trainer.max_epochs")
-    return config | {"trainer.max_epochs": rounds} if isinstance(planned, int) and 0 <= planned < rounds else config
-
-
-def _last_round(folder: Path) -> str:
-    """What an unfinished run says of its last round."""
+def _progress(folder: Path) -> str:
+    """How far an unfinished run has come: its round, and its last scores in metrics.csv."""
     metrics = Run(folder, {}, {}).metrics
-    if metrics is None or "round" not in metrics or not math.isfinite(last := metrics["round"].max()):
+    if metrics is None or "round" not in metrics or not metrics["round"].notna().any():
         return ""
-    return f"; the last round in metrics.csv is {last:.0f}"
-
-
-def _first_missing(results: Any) -> str | None:
-    """The first key that tables need and results.json lacks."""
-    if not isinstance(results, dict):
-        return "keys"
-    for key, kind in _REQUIRED.items():
-        if not isinstance(results.get(key), kind):
-            return key
-    for key in ("up_bytes", "down_bytes"):
-        if not isinstance(results["communication"].get(key), (int, float)):
-            return f"communication.{key}"
-    unseen = (results.get("unseen") or {}).get("test") or {}
-    for place, scores in (("train", results["train"]), ("test", results["test"]), ("unseen.test", unseen)):
-        for measure, sums in scores.items():
-            for name in SUMMARIES:
-                if name not in sums:
-                    return f"{place}.{measure}.{name}"
-                if not isinstance(sums[name], (int, float, type(None))):
-                    raise TypeError(name)
-    return None
+    try:
+        planned = read_config(folder / ".hydra" / "config.yaml").get("trainer.max_epochs")
+    except UserError:
+        planned = None
+    said = f"; round {metrics['round'].max():.0f}" + (f" of {planned}" if isinstance(planned, int) else "")
+    for split in ("val", "test"):
+        measures = [str(c).removeprefix(f"{split}/") for c in metrics if str(c).startswith(f"{split}/")]
+        name, factor, _ = headline(measures)
+        values = metrics[f"{split}/{name}"].dropna() if name in measures else pd.Series(dtype=float)
+        if len(values):
+            said += f", {split} {name} {factor * float(values.iloc[-1]):.4g}"
+    return said

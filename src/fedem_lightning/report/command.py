@@ -3,39 +3,28 @@
 import argparse
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from rich.console import Console
 from rich.text import Text
 
 from fedem_lightning.errors import UserError, one_line, require, require_number
 from fedem_lightning.report.cells import Table
-from fedem_lightning.report.choose_by_client import Chosen, choose
-from fedem_lightning.report.collect import Skipped, find_runs
-from fedem_lightning.report.compare_rows import client_rows, compared, comparison_parts
+from fedem_lightning.report.choices import Chosen, choose, recommendation
+from fedem_lightning.report.collect import Skipped, find_runs, read_run
 from fedem_lightning.report.diagnostic_tables import bounds_table, components_table
 from fedem_lightning.report.equal_cost import check_timed, equal_cost_table
 from fedem_lightning.report.figures import by_file_name, report_figures
 from fedem_lightning.report.finished_run import Run
+from fedem_lightning.report.gains_by_client import client_rows, compared
 from fedem_lightning.report.groups import Setting, group_runs
-from fedem_lightning.report.more_columns import add_baselines, add_rates
 from fedem_lightning.report.page import page
 from fedem_lightning.report.papers import Papers
-from fedem_lightning.report.recommend_method import recommendation
 from fedem_lightning.report.report_files import REPORT_FILES, Report, check_free, write_report
-from fedem_lightning.report.scores_table import not_finite_notes, scores_table
-from fedem_lightning.report.terminal import Watch, print_parts, print_report, watch
+from fedem_lightning.report.scores_table import scores_table
+from fedem_lightning.report.terminal import comparison_parts, print_parts, print_report, watch
 
 _LONGEST = 1e6
 """Seconds between two looks of --watch, above which nobody waits."""
 _MainTable = Callable[[Setting, Papers], Table]
-
-
-class Content(NamedTuple):
-    """The settings of a report, and the report without figures."""
-
-    settings: list[Setting]
-    report: Report
 
 
 def make_report(chosen: argparse.Namespace) -> None:
@@ -43,16 +32,16 @@ def make_report(chosen: argparse.Namespace) -> None:
     _check_options(chosen)
     papers = Papers(chosen.table)
     if chosen.watch:
-        watch(Watch(chosen.folders, functools.partial(_quick_report, papers=papers)), chosen.every)
+        read = functools.cache(read_run)  # a finished run is read once
+        watch(lambda: assemble(*_usable(*find_runs(chosen.folders, read), papers), papers)[1], chosen.every)
         return
     if chosen.out is not None:  # before any work; the figures' names are checked once they are known
         check_free(chosen.out, [*REPORT_FILES, *(["compare.csv"] if chosen.compare else [])], chosen.force)
-    runs, skipped = find_runs(chosen.folders)
-    runs, skipped = _usable(runs, skipped, papers)
+    runs, skipped = _usable(*find_runs(chosen.folders), papers)
     if not runs:
-        print_report(Report([], 0, skipped), Console())
-        folders = ", ".join(map(one_line, chosen.folders))
-        raise UserError(f"{folders}: no complete run, {len(skipped)} unfinished or broken")
+        print_report(Report([], 0, skipped))
+        first = f"{one_line(skipped[0].folder)}: {skipped[0].reason}"
+        raise UserError(f"no complete run: {first}" + f", and {len(skipped) - 1} more" * (len(skipped) > 1))
     if chosen.choose is not None:
         runs += choose(runs, chosen.choose)
     settings, report = assemble(runs, skipped, papers, chosen)
@@ -61,8 +50,9 @@ def make_report(chosen: argparse.Namespace) -> None:
     print_report(report)
     for setting, a, b in pairs:
         print_parts(comparison_parts(setting, a, b))
-    if chosen.recommend:
-        _recommend(settings)
+    for setting in settings if chosen.recommend else ():
+        title = Text(f"\n{setting.title}: recommended by validation scores", style="bold")
+        print_parts([title, *(Text(f"  {line}") for line in recommendation(setting))])
     if chosen.out is not None:
         figures, notes = report_figures(settings, papers)
         report.notes += notes
@@ -71,10 +61,6 @@ def make_report(chosen: argparse.Namespace) -> None:
         paths = write_report(report, chosen.out, chosen.force)
         tables = ", ".join(path.name for path in paths if path.suffix not in (".png", ".svg"))
         print(f"written: {one_line(chosen.out)} ({tables}, and {len(report.figures)} figures as PNG and SVG)")
-
-
-def _quick_report(runs: list[Run], skipped: list[Skipped], papers: Papers) -> Report:
-    return assemble(*_usable(runs, skipped, papers), papers).report
 
 
 def _check_options(chosen: argparse.Namespace) -> None:
@@ -105,8 +91,8 @@ def assemble(
     skipped: Sequence[Skipped],
     papers: Papers,
     chosen: argparse.Namespace | None = None,
-) -> Content:
-    """All tables of some runs.
+) -> tuple[list[Setting], Report]:
+    """All tables of some runs: the settings, and the report without figures.
 
     Args:
         runs: complete runs.
@@ -121,28 +107,12 @@ def assemble(
         check_timed(settings, chosen.equal_time)
     if chosen is not None and (chosen.equal_time or chosen.equal_communication):
         main_table = functools.partial(equal_cost_table, network=chosen.equal_time)
-    tables, n_runs = _tables(settings, papers, main_table)
-    return Content(settings, Report(tables, n_runs, list(skipped), notes))
-
-
-def _tables(settings: list[Setting], papers: Papers, main_table: _MainTable) -> tuple[list[Table], int]:
-    """All tables, and the number of runs in them."""
     tables, n_runs = [], 0
     for setting in settings:
-        shown = [run for group in setting.groups for run in group.runs]
-        chosen = [run for run in shown if isinstance(run, Chosen)]
-        n_runs += len(shown) - len(chosen)
         scores = main_table(setting, papers)
-        if main_table is scores_table:  # clients.parquet has the scores after the last round only
-            add_baselines(scores)
-        add_rates(scores)
-        scores.notes += [run.note for run in chosen] + not_finite_notes(setting)
+        by_client = [run.note for run in setting.runs if isinstance(run, Chosen)]
+        scores.notes += by_client
+        n_runs += len(setting.runs) - len(by_client)
         others = (components_table(setting, papers), bounds_table(setting))
         tables += [scores, *(table for table in others if table is not None)]
-    return tables, n_runs
-
-
-def _recommend(settings: Sequence[Setting]) -> None:
-    for setting in settings:
-        title = Text(f"\n{setting.title}: recommended by validation scores", style="bold")
-        print_parts([title, *(Text(f"  {line}") for line in recommendation(setting))])
+    return settings, Report(tables, n_runs, list(skipped), notes)

@@ -1,8 +1,7 @@
 """Tables beside that of scores: components and groups (entropy, ground truth, dead ones); generalisation bounds."""
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,6 @@ from fedem_lightning.evaluation.component_diagnostics import DEAD, dead_componen
 from fedem_lightning.report.cells import Cell, Table, TableColumn, mean_cells
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Setting
-from fedem_lightning.report.markup import shorten
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers
 
 _COMPONENTS = {
@@ -46,22 +44,11 @@ _BOUNDS = {
 _RECOVERY = ("pi_cosine_distance", "theta_cosine_distance", "group_accuracy", "adjusted_rand_index", "groups_found")
 
 
-@dataclass(frozen=True)
-class FinalWeights:
-    """Mixture weights of a run.
-
-    Args:
-        seen: those of the clients that trained, [T, M].
-        unseen: those of the unseen clients, [U, M].
-
-    """
+class FinalWeights(NamedTuple):
+    """Mixture weights of a run: of the clients that trained [T, M], and of the unseen clients [U, M]."""
 
     seen: np.ndarray
     unseen: np.ndarray
-
-    def dead(self) -> list[int]:
-        """Indices of the components that hardly any client uses."""
-        return dead_components(self.seen) if len(self.seen) else []
 
 
 def final_weights(run: Run) -> FinalWeights | None:
@@ -93,12 +80,7 @@ def components_table(setting: Setting, papers: Papers) -> Table | None:
         papers: published numbers; FedEM's Appendix J.3 gives two entropies.
 
     """
-    table = Table(
-        "components",
-        f"{shorten(setting.title)}: components and groups after the last round",
-        setting,
-        dict(_COMPONENTS),
-    )
+    table = Table("components", "components and groups after the last round", setting, dict(_COMPONENTS))
     for group in setting.groups:
         runs = [_of_components(run, table.notes) for run in group.runs]
         if not all(runs):
@@ -117,28 +99,21 @@ def _of_components(run: Run, notes: list[str]) -> dict[str, float]:
     measures: dict[str, float] = {}
     weights = final_weights(run)
     if weights is not None:
-        dead = weights.dead()
-        measures["components"] = weights.seen.shape[1]
-        measures["entropy"] = entropy(weights.seen)
-        if len(weights.unseen):
-            measures["unseen_entropy"] = entropy(weights.unseen)
-        if len(weights.seen):
-            measures["smallest"] = float(weights.seen.mean(axis=0).min())
-        measures["dead"] = len(dead)
+        dead, m = dead_components(weights.seen) if len(weights.seen) else [], weights.seen.shape[1]
+        measures = {"components": m, "entropy": entropy(weights.seen), "dead": len(dead)}
+        measures |= {"unseen_entropy": entropy(weights.unseen)} if len(weights.unseen) else {}
+        measures |= {"smallest": float(weights.seen.mean(axis=0).min())} if len(weights.seen) else {}
         if dead:
-            which = f"component{'s' * (len(dead) > 1)} {', '.join(map(str, dead))}"
-            below = f"below {DEAD:g} / {weights.seen.shape[1]}"
-            notes.append(f"dead: {run.algorithm}, seed {run.seed}, {which} (mean weight {below}) in {run.folder}")
-    recovery = run.results.get("recovery") or {}
-    for key in _RECOVERY:
-        if recovery.get(key) is not None:
-            measures[key] = recovery[key] * (100 if key == "group_accuracy" else 1)
-    return measures
+            which = f"component{'s' * (len(dead) > 1)} {', '.join(map(str, dead))} (mean weight below {DEAD:g} / {m})"
+            notes.append(f"dead: {run.algorithm}, seed {run.seed}, {which} in {run.folder}")
+    recovery = run.results["recovery"]
+    known = {key: recovery[key] for key in _RECOVERY if recovery.get(key) is not None}
+    return measures | {key: value * (100 if key == "group_accuracy" else 1) for key, value in known.items()}
 
 
 def bounds_table(setting: Setting) -> Table | None:
     """Skewness, discrepancies and suggestions of runs with `callbacks=bounds`; None if there is no such run."""
-    table = Table("bounds", f"{shorten(setting.title)}: generalisation bounds as diagnostics", setting, dict(_BOUNDS))
+    table = Table("bounds", "generalisation bounds as diagnostics", setting, dict(_BOUNDS))
     for group in setting.groups:
         runs = [_of_bounds(run) for run in group.runs]
         if all(runs):
@@ -149,7 +124,7 @@ def bounds_table(setting: Setting) -> Table | None:
 
 
 def _of_bounds(run: Run) -> dict[str, float | None]:
-    bounds: dict[str, Any] = run.results.get("bounds") or {}
+    bounds: dict[str, Any] = run.results["bounds"]
     found: dict[str, float | None] = {key: bounds[key] for key in ("dimension", "skewness") if key in bounds}
     found |= {f"discrepancy_{name}": value for name, value in bounds.get("discrepancy", {}).items()}
     return found | {f"suggest_{name}": value for name, value in bounds.get("suggestions", {}).items()}

@@ -8,15 +8,14 @@ from fedem_lightning.report.cells import Table, TableColumn
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.papers import Papers, tables_for
-from fedem_lightning.report.scores_table import build
+from fedem_lightning.report.scores_table import scores_table
 
 _SLACK = 1 + 1e-6  # metrics.csv has float32 megabytes and times
 
 
 def networks_of(setting: Setting) -> list[str]:
     """The names of all networks in which any of the runs was timed, in alphabetical order."""
-    metrics = [run.metrics for group in setting.groups for run in group.runs]
-    names = {str(name) for table in metrics if table is not None for name in table}
+    names = {str(name) for run in setting.runs if run.metrics is not None for name in run.metrics}
     return sorted(name.removeprefix("time_") for name in names if name.startswith("time_"))
 
 
@@ -60,10 +59,10 @@ def equal_cost_table(setting: Setting, papers: Papers, network: str | None = Non
     scores = functools.partial(_scores_within, cost=cost, limit=limit)
     if network is None:
         what, amount = "scores at equal communication", f"{limit:.4g} MB a client, up and down"
-        table = build(setting, papers, what, scores, lambda run: tables_for(run, equal_communication=True))
+        table = scores_table(setting, papers, what, scores, lambda run: tables_for(run, equal_communication=True))
     else:  # no paper has numbers at equal time
         what, amount = f"scores at equal time ({network})", f"{limit:.4g} of simulated time"
-        table = build(setting, papers, what, scores, lambda run: ())
+        table = scores_table(setting, papers, what, scores, lambda run: ())
         table.columns[cost] = TableColumn(f"time, {network}")
     table.columns["rounds"] = TableColumn("round used", ".0f")
     if found is not None:

@@ -19,44 +19,17 @@ class SavedSampleScores(NamedTuple):
     """Scores of every test sample of a run.
 
     Args:
-        n: number of samples of each row of clients.parquet, int64 [T].
-        start: index in `values` of each row's first sample, int64 [T].
-        values: the samples' scores, bool (whether the prediction is right) or float32 [sum n].
+        names: of all clients in clients.parquet, str [T].
+        owner: for each sample its client's row there, int64 [N].
+        values: the samples' scores, bool (whether the prediction is right) or float32 [N].
         measure: name of the score.
-        total: sum of each row's values, [T]; of bool the number of right predictions, int64.
 
     """
 
-    n: np.ndarray
-    start: np.ndarray
+    names: np.ndarray
+    owner: np.ndarray
     values: np.ndarray
     measure: str
-    total: np.ndarray
-
-    def of(self, rows: np.ndarray) -> np.ndarray:
-        """The samples of `rows`, int64 [R], one row after the other."""
-        n = self.n[rows]
-        if len(rows) and (np.diff(rows) == 1).all():  # nothing to copy
-            return self.values[self.start[rows[0]] : self.start[rows[-1]] + n[-1]]
-        first = np.cumsum(n) - n
-        return self.values[np.repeat(self.start[rows] - first, n) + np.arange(n.sum())]
-
-
-class ScoredClients(NamedTuple):
-    """Clients of a run that train and have test samples.
-
-    Args:
-        id: their names, str [T].
-        row: their rows in clients.parquet, int64 [T].
-        n_test: their numbers of test samples, int64 [T]; float64 and NaN if the table lacks them.
-        score: their scores in the table's unit, float64 [T].
-
-    """
-
-    id: np.ndarray
-    row: np.ndarray
-    n_test: np.ndarray
-    score: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -91,14 +64,8 @@ class Run:
 
     @property
     def measure(self) -> tuple[str, float]:
-        """The score that tables show, and its factor in the tables.
-
-        Of a density it is the loss, also where an older version has saved an accuracy.
-        """
-        scores = self.results["test"] or self.results["train"]
-        if "minimum_loss" in (self.results.get("reference") or {}):
-            return "loss", 1.0
-        return headline(scores)[:2]
+        """The score that tables show, and its factor in the tables."""
+        return headline(self.results["test"] or self.results["train"])[:2]
 
     @property
     def sign(self) -> int:
@@ -113,9 +80,8 @@ class Run:
 
     @property
     def date(self) -> tuple[str, float]:
-        """The date when the run ended, for sorting; runs without a date in results.json count as older."""
-        date = self.results["environment"].get("date") if self.results.get("environment") else ""
-        return str(date or ""), (self.folder / "results.json").stat().st_mtime
+        """The date when the run ended, for sorting."""
+        return str(self.results["environment"].get("date") or ""), (self.folder / "results.json").stat().st_mtime
 
     @cached_property
     def metrics(self) -> pd.DataFrame | None:
@@ -130,15 +96,12 @@ class Run:
 
     def curve(self, cost: str) -> pd.DataFrame | None:
         """`metrics` with a column `megabytes`: up and down together, for each client; None without it, or `cost`."""
-        return self._costs if self._costs is not None and cost in self._costs else None
-
-    @cached_property
-    def _costs(self) -> pd.DataFrame | None:
         metrics = self.metrics
         if metrics is None or not {"round", "up_megabytes", "down_megabytes"} <= set(metrics):
             return None
         total = metrics["up_megabytes"] + metrics["down_megabytes"]
-        return metrics.assign(megabytes=total / max(1, self.results["n_clients"]))
+        curve = metrics.assign(megabytes=total / max(1, self.results["n_clients"]))
+        return curve if cost in curve else None
 
     @cached_property
     def clients(self) -> pd.DataFrame | None:
@@ -150,14 +113,35 @@ class Run:
         return table if "population" in table and table.columns.is_unique else None
 
     @cached_property
-    def scored(self) -> ScoredClients | None:
-        """The clients that train and have test samples, with their scores; None if clients.parquet lacks these."""
-        return None if self.clients is None else _scored_clients(self.clients, *self.measure)
+    def scored(self) -> pd.DataFrame | None:
+        """The clients that train and have test samples, by name; None if clients.parquet lacks them.
+
+        Columns: row (in clients.parquet), n_test (NaN if the table lacks it), score (in the table's unit).
+        """
+        clients, (measure, factor) = self.clients, self.measure
+        if clients is None or not {"id", f"test_{measure}"} <= set(clients):
+            return None
+        score = factor * pd.to_numeric(clients[f"test_{measure}"], errors="coerce").astype(float)
+        n_test = pd.to_numeric(clients["n_test"], errors="coerce") if "n_test" in clients else np.nan
+        table = pd.DataFrame({"row": np.arange(len(clients)), "n_test": n_test, "score": score})
+        table.index = pd.Index(clients["id"].astype(str), name="id")
+        has_samples = table["n_test"] > 0 if "n_test" in clients else table["score"].notna()
+        table = table[(clients["population"] == "seen").to_numpy(dtype=bool) & has_samples]
+        return table if len(table) and table.index.is_unique else None
 
     @cached_property
     def samples(self) -> SavedSampleScores | None:
         """The content of test_samples.npz; None if it is missing, unreadable, or does not fit clients.parquet."""
-        return None if self.clients is None else _sample_scores(self, len(self.clients))
+        try:
+            found = self.arrays("test_samples")
+            n, values, measure = found["n"], found["values"], str(found["measure"])
+        except Exception:  # a zip archive, headers and arrays can each be damaged, with an error of their own
+            return None
+        counts = n.ndim == 1 and np.issubdtype(n.dtype, np.integer) and (n >= 0).all()
+        scores = values.ndim == 1 and (values.dtype == bool or np.issubdtype(values.dtype, np.floating))
+        if self.clients is None or not (counts and scores and (len(n), n.sum()) == (len(self.clients), len(values))):
+            return None
+        return SavedSampleScores(self.clients["id"].to_numpy(), np.repeat(np.arange(len(n)), n), values, measure)
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of the file NAME.npz, by name; empty if it is missing or unreadable."""
@@ -166,41 +150,3 @@ class Run:
                 return {key: file[key] for key in file.files}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return {}
-
-
-def _sample_scores(run: Run, n_rows: int) -> SavedSampleScores | None:
-    """The content of test_samples.npz; None if it is missing, unreadable, or does not fit `n_rows` clients."""
-    try:
-        found = run.arrays("test_samples")
-        n, values, measure = found["n"], found["values"], str(found["measure"])
-    except Exception:  # a zip archive, headers and arrays can each be damaged, with an error of their own
-        return None
-    counts = n.ndim == 1 and np.issubdtype(n.dtype, np.integer) and len(n) == n_rows and (n >= 0).all()
-    scores = values.ndim == 1 and (values.dtype == bool or np.issubdtype(values.dtype, np.floating))
-    if not (counts and scores and n.sum() == len(values)):
-        return None
-    n = n.astype(np.int64)
-    end = np.cumsum(n)
-    running = np.concatenate([[0], np.cumsum(values, dtype=np.int64 if values.dtype == bool else np.float64)])
-    return SavedSampleScores(n, end - n, values, measure, running[end] - running[end - n])
-
-
-def _scored_clients(clients: pd.DataFrame, measure: str, factor: float) -> ScoredClients | None:
-    column = f"test_{measure}"
-    if not {"id", "population", column} <= set(clients):
-        return None
-    score, n_test = _numbers(clients, column), _numbers(clients, "n_test")
-    has_samples = n_test > 0 if "n_test" in clients else ~np.isnan(score)
-    row = np.flatnonzero((clients["population"] == "seen").to_numpy(dtype=bool) & has_samples)
-    names = clients["id"].astype(str).to_numpy(dtype=object)[row]
-    if not len(row) or len(set(names)) < len(names):
-        return None
-    n_test = n_test[row]
-    return ScoredClients(names, row, n_test if np.isnan(n_test).any() else n_test.astype(np.int64), factor * score[row])
-
-
-def _numbers(table: pd.DataFrame, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """A column as float64; NaN for what is no number, and where there is no such column."""
-    if column not in table:
-        return np.full(len(table), np.nan)
-    return pd.to_numeric(table[column], errors="coerce").to_numpy(dtype=np.float64)

@@ -1,12 +1,16 @@
-"""Paired comparison of two groups of runs: the same clients, the same seeds, the same test samples."""
+"""Paired comparison of two groups of runs: the same clients, the same seeds, the same test samples; `--compare A B`."""
 
+import difflib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.report.finished_run import Run, ScoredClients
-from fedem_lightning.report.groups import Group
+from fedem_lightning.errors import one_line, require
+from fedem_lightning.report.cells import cell_text
+from fedem_lightning.report.finished_run import Run
+from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.significance import CHANCE_LEVEL, fisher, mcnemar, mean_tests
 
 
@@ -41,81 +45,103 @@ def compare_clients(a: Group, b: Group) -> pd.DataFrame | None:
         accuracies; NaN where neither is possible).
 
     """
-    measure = a.runs[0].measure
     others = {run.seed: run for run in b.runs}
     pairs = [(run, others[run.seed]) for run in a.runs if run.seed in others]
-    found = [part for one, other in pairs if one.measure == other.measure == measure and (part := _pair(one, other))]
-    if not found:
+    found = [part for one, other in pairs if (part := _pair(one, other)) is not None]
+    return pd.concat(found, ignore_index=True) if found else None
+
+
+def _pair(a: Run, b: Run) -> pd.DataFrame | None:
+    """The clients of two runs of one seed; None if they have none in common."""
+    if a.scored is None or b.scored is None or a.measure != b.measure:
         return None
-    table = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
-    difference = table["a"] - table["b"]
-    p = table.pop("p")
-    gain = a.runs[0].sign * difference
-    return pd.DataFrame({**table, "difference": difference, "gain": gain, "p": p}, copy=False)
-
-
-def _pair(a: Run, b: Run) -> dict[str, np.ndarray] | None:
-    """The columns of two runs of one seed; None if they have no client in common."""
-    mine, theirs = a.scored, b.scored
-    if mine is None or theirs is None:
+    both = a.scored.join(b.scored.add_suffix("_b"), how="inner")
+    if both.empty:
         return None
-    i, j = _common(mine.id, theirs.id)
-    if not len(i):
-        return None
-    p = _by_samples(a, b, mine.row[i], theirs.row[j])
-    if p is None:
-        p = _by_scores(a, mine, theirs, i, j)
-    named = {"seed": np.full(len(i), a.seed), "id": mine.id[i], "n_test": mine.n_test[i]}
-    return {**named, "a": mine.score[i], "b": theirs.score[j], "p": p}
+    p = _by_samples(a, b)
+    difference = both["score"] - both["score_b"]
+    found = {
+        **{"seed": a.seed, "id": both.index, "n_test": both["n_test"], "a": both["score"], "b": both["score_b"]},
+        **{"difference": difference, "gain": a.sign * difference},
+        "p": _by_scores(a, both) if p is None else p[both["row"]],
+    }
+    return pd.DataFrame(found)
 
 
-def _common(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The places of the names that both have, in the order of `a`: int64 [T] each."""
-    if len(a) == len(b) and (a == b).all():
-        return np.arange(len(a)), np.arange(len(a))
-    where = pd.Index(b).get_indexer(pd.Index(a))
-    return np.flatnonzero(where >= 0), where[where >= 0]
-
-
-def _by_samples(a: Run, b: Run, rows_a: np.ndarray, rows_b: np.ndarray) -> np.ndarray | None:
-    """p-values from the scores of the same samples, [T]; None if the runs do not have these."""
+def _by_samples(a: Run, b: Run) -> np.ndarray | None:
+    """p-values of all rows of clients.parquet from the scores of the same samples; None if the runs lack these."""
     x, y, digest = a.samples, b.samples, a.results.get("federation_digest")
     if x is None or y is None or digest is None or digest != b.results.get("federation_digest"):
         return None
-    n = x.n[rows_a]
-    same = x.measure == y.measure and x.values.dtype == y.values.dtype and (n == y.n[rows_b]).all()
-    if not same or not n.all():
+    same = x.measure == y.measure and x.values.dtype == y.values.dtype and np.array_equal(x.owner, y.owner)
+    if not same or not np.array_equal(x.names, y.names):
         return None
-    mine, theirs = x.of(rows_a), y.of(rows_b)
-    if mine.dtype != bool:
-        tested = mean_tests(mine.astype(float) - theirs, np.repeat(np.arange(len(n)), n), len(n))
-        return np.maximum(tested.p, np.minimum(1.0, 2.0 ** (1 - n)))  # as few samples as these show nothing
-    first = np.cumsum(n) - n  # every client has samples, as `reduceat` needs
-    both = np.add.reduceat(mine & theirs, first, dtype=np.int64)
-    return mcnemar(x.total[rows_a] - both, y.total[rows_b] - both)
+    n = np.bincount(x.owner, minlength=len(x.names))
+    if x.values.dtype != bool:
+        tested = mean_tests(x.values.astype(float) - y.values, x.owner, len(n))
+        return np.maximum(tested.p, np.minimum(1.0, 2.0 ** (1.0 - n)))  # as few samples as these show nothing
+    only_a, only_b = x.values & ~y.values, y.values & ~x.values
+    return mcnemar(np.bincount(x.owner[only_a], minlength=len(n)), np.bincount(x.owner[only_b], minlength=len(n)))
 
 
-def _by_scores(run: Run, a: ScoredClients, b: ScoredClients, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-    """p-values from accuracies and numbers of samples, [T]; NaN where these do not give whole numbers of samples."""
+def _by_scores(run: Run, both: pd.DataFrame) -> np.ndarray:
+    """p-values from accuracies and numbers of samples; NaN where these do not give whole numbers of samples."""
     name, factor = run.measure
-    p = np.full(len(i), np.nan)
-    if name != "accuracy":
-        return p
-    n_a, n_b = a.n_test[i].astype(float), b.n_test[j].astype(float)
-    right_a, right_b = a.score[i] / factor * n_a, b.score[j] / factor * n_b
-    whole = [np.abs(right - np.round(right)) < 0.01 for right in (right_a, right_b)]  # not for sequences
-    known = whole[0] & whole[1]  # False for NaN
-    p[known] = fisher(np.round(right_a[known]), n_a[known], np.round(right_b[known]), n_b[known])
-    return p
+    n = both[["n_test", "n_test_b"]].to_numpy(dtype=float).T
+    right = both[["score", "score_b"]].to_numpy().T / factor * n
+    whole = (np.abs(right - right.round()) < 0.01).all(axis=0) & (name == "accuracy")  # not for sequences
+    right = right.round()
+    return np.where(whole, fisher(right[0], n[0], right[1], n[1]), np.nan)
 
 
 def gains_and_losses(table: pd.DataFrame) -> Shares:
     """Counts the clients of `compare_clients` that have a better and a worse model with a than with b."""
-    gain, p = table["gain"].to_numpy(), table["p"].to_numpy()
-    p = p[~np.isnan(gain)]
-    gain = gain[~np.isnan(gain)]
+    gain, p = table.loc[table["gain"].notna(), ["gain", "p"]].to_numpy().T
     n, tested = max(1, len(gain)), not np.isnan(p).all()
-    beyond = p < CHANCE_LEVEL
-    gains, loses = (float((beyond & sign).sum()) / n if tested else np.nan for sign in (gain > 0, gain < 0))
-    better, worse, equal = (float(sign.sum()) / n for sign in (gain > 0, gain < 0, gain == 0))
+    signs = [(gain > 0), (gain < 0), (gain == 0)]
+    gains, loses = (float((sign & (p < CHANCE_LEVEL)).sum()) / n if tested else np.nan for sign in signs[:2])
+    better, worse, equal = (float(sign.sum()) / n for sign in signs)
     return Shares(better, worse, equal, gains, loses, CHANCE_LEVEL / 2, len(gain))
+
+
+def compared(settings: Sequence[Setting], names: Sequence[str]) -> list[tuple[Setting, Group, Group]]:
+    """The two rows that `names` mean, for each setting that has both.
+
+    Raises:
+        UserError: no row has such a name (the message has the nearest), a name means several rows of one table, or no
+            table has both.
+
+    """
+    found = [(setting, _row(setting, names[0]), _row(setting, names[1])) for setting in settings]
+    groups = [group for setting in settings for group in setting.groups]
+    known = [each for group in groups for each in (group.label, group.algorithm)]
+    for name, rows in zip(names, ([a for _, a, _ in found], [b for _, _, b in found]), strict=True):
+        nearest = difflib.get_close_matches(name, known, 1, cutoff=0)[0]
+        require(any(rows), f"--compare: no row {one_line(name)!r}; the nearest is {nearest!r}")
+    pairs = [(setting, a, b) for setting, a, b in found if a is not None and b is not None]
+    require(bool(pairs), f"--compare: no table has both {one_line(names[0])!r} and {one_line(names[1])!r}")
+    return pairs
+
+
+def _row(setting: Setting, name: str) -> Group | None:
+    for key in ("label", "algorithm", "name"):  # the last as on the page
+        rows = [group for group in setting.groups if getattr(group, key) == name]
+        labels = ", ".join(repr(group.label) for group in rows)
+        what = f"means {len(rows)} rows of {setting.title}; expected one of {labels}"
+        require(len(rows) < 2, f"--compare: {one_line(name)!r} {what}")
+        if rows:
+            return rows[0]
+    return None
+
+
+def client_rows(pairs: Sequence[tuple[Setting, Group, Group]]) -> pd.DataFrame:
+    """All clients of all comparisons, for compare.csv: setting, row_a, row_b, and the columns of `compare_clients`."""
+    tables = []
+    for setting, a, b in pairs:
+        clients = compare_clients(a, b)
+        if clients is not None:
+            names = {"setting": setting.title, "row_a": a.label, "row_b": b.label}
+            clients["id"] = clients["id"].map(cell_text)
+            tables.append(clients.assign(**{key: cell_text(name) for key, name in names.items()}))
+    found = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+    return found[[*found.columns[-3:], *found.columns[:-3]]]

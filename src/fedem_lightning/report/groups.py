@@ -13,20 +13,8 @@ from fedem_lightning.report.finished_run import Run
 from fedem_lightning.settings.keys import KEYS
 from fedem_lightning.settings.shipped import method_title
 
-ALGORITHMS = [
-    "local",
-    "fedavg",
-    "fedprox",
-    "fedavg_plus",
-    "clustered",
-    "pfedme",
-    "apfl",
-    "l2sgd",
-    "afl",
-    "qffl",
-    "mocha",
-]
-ALGORITHMS += ["fedem", "d_fedem"]
+ALGORITHMS = ["local", "fedavg", "fedprox", "fedavg_plus", "clustered", "pfedme", "apfl", "l2sgd", "afl", "qffl"]
+ALGORITHMS += ["mocha", "fedem", "d_fedem"]
 _DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthetic"]
 """The order of FedEM's tables; other names follow alphabetically."""
 
@@ -66,6 +54,15 @@ class Group:
         own = self.runs[0].config.get("algorithm.title")
         return one_line(method_title(self.algorithm, own))
 
+    @property
+    def name(self) -> str:
+        """The label with the title in place of the algorithm's name."""
+        return self.label.replace(self.algorithm, self.title, 1)
+
+    def named(self, keys: Iterable[str]) -> str:
+        """The title, in brackets the values of some keys, e.g. those in which rows of the method differ."""
+        return _with_values(self.title, keys, self.config, self.config)
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -83,6 +80,11 @@ class Setting:
     backbone: str
     title: str
     groups: list[Group]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of all groups."""
+        return [run for group in self.groups for run in group.runs]
 
     @property
     def measure(self) -> tuple[str, float]:
@@ -168,20 +170,23 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
     rivals_in_name = dict.fromkeys(key for keys in shown for key in keys)
     labelled = []
     for runs, config, keys in zip(groups, configs, shown, strict=True):
-        details = ", ".join(_shown(key, config.get(key), rivals_in_name) for key in keys)
         name = runs[0].algorithm
-        label = one_line(f"{name} ({details})" if details else name)
-        labelled.append((Group(name, label, runs), [config.get(k) for k in keys]))
-    ordered = sorted(labelled, key=lambda pair: (_rank(pair[0].algorithm, ALGORITHMS), [_sortable(v) for v in pair[1]]))
-    return [group for group, _ in ordered]
+        group = Group(name, one_line(_with_values(name, keys, config, rivals_in_name)), runs)
+        labelled.append((_rank(name, ALGORITHMS), [sortable(config.get(k)) for k in keys], group))
+    return [group for *_, group in sorted(labelled, key=lambda found: found[:2])]
 
 
-def _shown(key: str, value: Any, others: dict[str, Any]) -> str:
-    """A key and its value; of a part of the configuration with a target the part's name and the class."""
-    part, _, name = key.rpartition(".")
-    if part and name == "_target_":
-        return f"{part}={'default' if value is None else str(value).rpartition('.')[2]}"
-    return f"{short(key, others)}={as_typed(value)}"
+def _with_values(title: str, keys: Iterable[str], config: dict[str, Any], others: dict[str, Any]) -> str:
+    """A title, in brackets keys and their values; of a part with a target the part's name and the class."""
+    shown = []
+    for key in keys:
+        part, _, name = key.rpartition(".")
+        value = config.get(key)
+        if part and name == "_target_":
+            shown.append(f"{part}={'default' if value is None else str(value).rpartition('.')[2]}")
+        else:
+            shown.append(f"{short(key, others)}={as_typed(value)}")
+    return f"{title} ({', '.join(shown)})" if shown else title
 
 
 def _usual(values: list[Any]) -> Any:
@@ -211,7 +216,8 @@ def as_typed(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _sortable(value: Any) -> tuple[int, float, str]:
+def sortable(value: Any) -> tuple[int, float, str]:
+    """A sorting key: numbers come first, then texts."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return (0, float(value), "") if number else (1, 0.0, str(value))
 

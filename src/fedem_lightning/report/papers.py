@@ -1,4 +1,4 @@
-"""Published numbers of the papers, from the .csv files in `papers/`.
+"""Published numbers of the papers, from papers.csv.
 
 Columns: paper and table (together the name that --table takes), dataset, algorithm, `when` (keys and values that the
 run's configuration must have, KEY=VALUE;KEY=VALUE, or nothing), column (the score), value and std as in the paper
@@ -6,10 +6,8 @@ run's configuration must have, KEY=VALUE;KEY=VALUE, or nothing), column (the sco
 """
 
 import math
-from collections import defaultdict
 from importlib.resources import files
 from io import StringIO
-from typing import Any
 
 import pandas as pd
 
@@ -18,11 +16,11 @@ from fedem_lightning.report.cells import Cell
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import as_typed
 
-_FILES = ("fedem", "three_approaches", "user_centric")
 _TITLES = {"fedem": "FedEM", "three-approaches": "Three approaches", "user-centric": "User-centric"}
 _SAME = {"fedavg_plus": "fedavg+finetune", "fedavg+finetune": "fedavg_plus", "mapper": "fedavg+mapper"}
 """Two names of one method in different papers."""
 
+_TEXTS = ("note", "when")
 COMPONENTS_TABLE = "fedem-appendix-j3"
 
 
@@ -38,18 +36,14 @@ class Papers:
     """
 
     def __init__(self, table: str | None = None) -> None:
-        texts = [(files(__package__) / "papers" / f"{name}.csv").read_text(encoding="utf-8") for name in _FILES]
-        frames = [pd.read_csv(StringIO(text), dtype={"note": str, "when": str}) for text in texts]
-        self.numbers = pd.concat(frames, ignore_index=True).fillna({"note": "", "when": ""})
+        text = (files(__package__) / "papers.csv").read_text(encoding="utf-8")
+        self.numbers = pd.read_csv(StringIO(text), dtype=dict.fromkeys(_TEXTS, str)).fillna(dict.fromkeys(_TEXTS, ""))
         self.numbers["name"] = self.numbers.paper + "-" + self.numbers.table
         if table is not None and table not in self.names:
             raise UserError(f"--table: there is no {table}; expected one of {', '.join(self.names)}")
         self.table = table
-        self._index: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-        for row in self.numbers.to_dict("records"):
-            self._index[row["name"], row["dataset"], row["algorithm"], row["column"]].append(
-                {str(key): value for key, value in row.items()}
-            )
+        keys = ["name", "dataset", "algorithm", "column"]
+        self._index = {key: rows.to_dict("records") for key, rows in self.numbers.groupby(keys, sort=False)}
 
     @property
     def names(self) -> list[str]:

@@ -1,24 +1,37 @@
 """Files of the report: the page, Markdown, CSV in long and in wide form, LaTeX, and figures."""
 
-from collections.abc import Sequence
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from fedem_lightning.errors import UserError, one_line
+from fedem_lightning.errors import one_line, require
 from fedem_lightning.records.files import write_atomically
-from fedem_lightning.report.cells import Cell, Table
+from fedem_lightning.report.cells import Cell, Table, cell_text
 from fedem_lightning.report.collect import Skipped
-from fedem_lightning.report.figures.drawing import Drawn
-from fedem_lightning.report.groups import Group
-from fedem_lightning.report.markup import cell_text, latex_tables, markdown_text, shorten
+from fedem_lightning.report.drawing import Drawn
 
 REPORT_FILES = ("report.html", "report.md", "report.csv", "report_wide.csv", "report.tex")
 """What every report has; the figures' names depend on the runs."""
 CAVEAT = (
     "The papers' numbers belong to their own data, models and rounds; differences mean something where these agree."
 )
+_LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",  # the sign itself needs another font encoding
+}
+_NOT_IN_LATEX = ("seeds", "rounds", "mean", "train", "val", "seconds", "unseen_train")
+"""Columns that a page in print has no room for; report.csv has them."""
 
 
 @dataclass
@@ -55,19 +68,25 @@ class Report:
         return any(key.startswith("paper_") for table in self.tables for key in table.filled())
 
 
+def markdown_text(text: str) -> str:
+    """A text in Markdown that shows as it is, on one line, also in a table."""
+    text = re.sub(r"([\\`*\[\]<>|$~])", r"\\\1", one_line(text)).replace("&", "&amp;")
+    text = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)  # within a word it has no meaning
+    return re.sub(r"^([#+-])", r"\\\1", text)
+
+
 def _markdown(report: Report) -> str:
     """The report as Markdown, with links to the files of the figures."""
     lines = ["# Report", "", f"{report.n_runs} runs. Mean ± standard deviation over seeds."]
     lines += [CAVEAT] if report.compares else []
     for table in report.tables:
         columns = table.filled()
-        lines += ["", f"## {markdown_text(table.title)}", ""]
-        lines.append(_row(["algorithm", *(markdown_text(column.header) for column in columns.values())]))
+        headers = ["algorithm", *(markdown_text(column.header) for column in columns.values())]
+        lines += ["", f"## {markdown_text(table.title)}", "", f"| {' | '.join(headers)} |"]
         lines.append("|---|" + "---:|" * len(columns))
-        for group, cells in table.rows:
-            texts = {key: column.show(cells.get(key)) for key, column in columns.items()}
-            numbers = [f"**{text}**" if table.is_leader(group, key) else text for key, text in texts.items()]
-            lines.append(_row([markdown_text(shorten(group.label)), *numbers]))
+        for label, texts in table.lines(columns):
+            numbers = [f"**{text}**" if bold else text for text, bold in texts]
+            lines.append(f"| {' | '.join([markdown_text(label), *numbers])} |")
         lines += ["", *(f"- {markdown_text(note)}" for note in table.notes)] if table.notes else []
     if report.left_out:
         lines += ["", "## Left out of the tables", "", *(f"- {markdown_text(line)}" for line in report.left_out)]
@@ -76,61 +95,75 @@ def _markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def latex_text(text: str) -> str:
+    """A text in LaTeX that shows as it is; letters that the default fonts lack become "?"."""
+    return "".join(_LATEX.get(c) or (c if c < "\u0100" else "?") for c in one_line(text))
+
+
+def _latex(table: Table) -> str:
+    """A table for a document that loads booktabs; words of headers stand below one another, as narrow as numbers."""
+    columns = {key: column for key, column in table.filled().items() if key not in _NOT_IN_LATEX}
+    words = [textwrap.wrap(column.header, 9, break_long_words=False) for column in columns.values()]
+    depth = max(map(len, words), default=1)
+    stacked = [[""] * (depth - len(parts)) + [latex_text(part) for part in parts] for parts in [["algorithm"], *words]]
+    rows = [
+        [latex_text(label), *(rf"\textbf{{{_number(text)}}}" if bold else _number(text) for text, bold in texts)]
+        for label, texts in table.lines(columns)
+    ]
+    header, body = ("\n".join(" & ".join(row) + r" \\" for row in part) for part in (zip(*stacked, strict=True), rows))
+    notes = [rf"\par\smallskip {{\footnotesize {latex_text(note)}}}" for note in table.notes]
+    lines = [
+        *(r"\begin{table}", r"\centering", r"\footnotesize", r"\setlength{\tabcolsep}{4pt}"),
+        *(rf"\caption{{{latex_text(table.title)}}}", rf"\begin{{tabular}}{{l{'r' * len(columns)}}}"),
+        *(r"\toprule", header, r"\midrule", body, r"\bottomrule", r"\end{tabular}", *notes, r"\end{table}", ""),
+    ]
+    return "\n".join(lines)
+
+
+def _number(text: str) -> str:
+    """A number as the tables show it; a missing one is a dash, a minus sign is set as one."""
+    if text == "-":
+        return "--"
+    value = f"$-${latex_text(text[1:])}" if text.startswith("-") else latex_text(text)
+    return value if text.startswith("-") else value.replace("-", "--")  # a range
+
+
+def _rows(report: Report) -> Iterator[tuple[dict[str, Any], dict[str, Cell]]]:
+    """For each row of each table names that say where it is, which no spreadsheet reads as formulas, and its cells."""
+    for table in report.tables:
+        for group, cells in table.rows:
+            place = {"dataset": table.setting.dataset, "setting": table.setting.title}
+            place |= {"backbone": table.setting.backbone, "table": table.name}
+            place |= {"algorithm": group.algorithm, "row": group.label}
+            shown = {key: cells[key] for key in table.filled(details=True) if key in cells}
+            yield {key: cell_text(name) for key, name in place.items()}, shown
 
 
 def tidy(report: Report) -> pd.DataFrame:
     """The report with one row for each cell; values are in the table's unit, a range is from value to high."""
     rows = [
-        {
-            **_place(table, group),
-            "column": key,
-            "value": cells[key].value,
-            "std": cells[key].std,
-            "high": cells[key].high,
-            "seeds": cells[key].n or None,
-            "source": cells[key].source or None,
-        }
-        for table in report.tables
-        for group, cells in table.rows
-        for key in table.filled(details=True)
-        if key in cells
+        {**place, "column": key, "value": c.value, "std": c.std, "high": c.high}
+        | {"seeds": c.n or None, "source": c.source or None}
+        for place, cells in _rows(report)
+        for key, c in cells.items()
     ]
     return pd.DataFrame(rows).astype({"seeds": "Int64"})
 
 
 def wide(report: Report) -> pd.DataFrame:
     """The report with one row for each group of a table: columns KEY, and KEY_std, KEY_high if there are any."""
-    rows = [
-        {**_place(table, group), **_values(cells, list(table.filled(details=True)))}
-        for table in report.tables
-        for group, cells in table.rows
-    ]
-    return pd.DataFrame(rows)
-
-
-def _values(cells: dict[str, Cell], keys: Sequence[str]) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
-    for key in keys:
-        if key in cells:
-            found[key] = cells[key].value
-            found |= {f"{key}_std": cells[key].std} if cells[key].std is not None else {}
-            found |= {f"{key}_high": cells[key].high} if cells[key].high is not None else {}
-    return found
-
-
-def _place(table: Table, group: Group) -> dict[str, str]:
-    """Names that say where a row is; no spreadsheet reads them as formulas."""
-    names = {
-        "dataset": table.setting.dataset,
-        "setting": table.setting.title,
-        "backbone": table.setting.backbone,
-        "table": table.name,
-        "algorithm": group.algorithm,
-        "row": group.label,
-    }
-    return {key: cell_text(name) for key, name in names.items()}
+    return pd.DataFrame(
+        [
+            place
+            | {
+                key + end: value
+                for key, c in cells.items()
+                for end, value in (("", c.value), ("_std", c.std), ("_high", c.high))
+                if value is not None
+            }
+            for place, cells in _rows(report)
+        ]
+    )
 
 
 def check_free(folder: Path, names: Sequence[str], force: bool) -> None:
@@ -145,11 +178,9 @@ def check_free(folder: Path, names: Sequence[str], force: bool) -> None:
         UserError: the folder is a file, or holds one of the files.
 
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--out: {folder} is no folder")
-    there = [name for name in names if (folder / name).exists()]
-    if there and not force:
-        raise UserError(f"--out: {folder} already holds {', '.join(there)}; choose another folder, or add --force")
+    require(folder.is_dir() or not folder.exists(), f"--out: {folder} is no folder")
+    there = ", ".join(name for name in names if (folder / name).exists())
+    require(force or not there, f"--out: {folder} already holds {there}; choose another folder, or add --force")
 
 
 def write_report(report: Report, folder: Path, force: bool = False) -> list[Path]:
@@ -167,15 +198,11 @@ def write_report(report: Report, folder: Path, force: bool = False) -> list[Path
         UserError: a file exists already; then nothing is written.
 
     """
-    texts = (
-        report.page,
-        _markdown(report),
-        tidy(report).to_csv(index=False),
-        wide(report).to_csv(index=False),
-        latex_tables(report.tables),
-    )
-    contents = {name: text.encode() for name, text in zip(REPORT_FILES, texts, strict=True)}
-    contents |= {name: table.to_csv(index=False).encode() for name, table in report.more.items()}
+    latex = "\n".join(["% needs \\usepackage{booktabs}", *map(_latex, report.tables)])
+    tables = {"report.csv": tidy(report), "report_wide.csv": wide(report), **report.more}
+    texts = {"report.html": report.page, "report.md": _markdown(report)}
+    texts |= {name: table.to_csv(index=False) for name, table in tables.items()} | {"report.tex": latex}
+    contents = {name: texts[name].encode() for name in [*REPORT_FILES, *report.more]}
     for name, drawn in report.figures.items():
         contents |= {f"{name}.png": drawn.png, f"{name}.svg": drawn.svg}
     check_free(folder, list(contents), force)

@@ -2,160 +2,114 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from fedem_lightning.report.cells import Cell, Table, TableColumn, mean_cells
-from fedem_lightning.report.collect import SUMMARIES
+from fedem_lightning.errors import one_line
+from fedem_lightning.report.cells import Cell, Table, TableColumn, mean_cells, shorten
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.groups import Setting
-from fedem_lightning.report.markup import shorten
-from fedem_lightning.report.more_columns import minimum_cell
+from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
+from fedem_lightning.report.groups import BASELINES, Group, Setting
 from fedem_lightning.report.papers import Papers, tables_for
-from fedem_lightning.report.significance import TESTED, leaders
+from fedem_lightning.report.significance import leaders
 from fedem_lightning.run.summary import not_finite_lines
 
 
-@dataclass(frozen=True)
-class _Score:
+class _Score(NamedTuple):
     """A measured column and its published counterpart.
 
     Args:
-        key: key of the column.
         header: header of the column.
+        place: where results.json has the score: dotted keys above the measure.
+        summary: the key below the measure.
         published: the papers' column with which it is compared.
-        difference: whether to show the difference.
+        difference: header of the difference; empty: it is not shown.
         only_beside: whether to leave it out unless a paper has a number for it.
 
     """
 
-    key: str
     header: str
+    place: str
+    summary: str = "weighted"
     published: str = ""
-    difference: bool = False
+    difference: str = ""
     only_beside: bool = False
 
 
-_SCORES = (
-    _Score("weighted", "test, weighted", "average", difference=True),
-    _Score("pooled", "pooled"),
-    _Score("mean", "mean", "mean", difference=True),
-    _Score("bottom_decile", "bottom decile", "bottom_decile"),
-    _Score("worst", "worst", "worst", difference=True),
-    _Score("honest", "test, honest"),
-    _Score("train", "train", "train"),
-    _Score("val", "val"),
-    _Score("unseen", "unseen test", "unseen_average", difference=True),
-    _Score("unseen_mean", "unseen mean", "unseen_mean", difference=True, only_beside=True),
-    _Score("unseen_train", "unseen train", "unseen_train"),
-)
-_IMBALANCED = {
+_SUMMARIES = {
+    "weighted": _Score("test, weighted", "test", "weighted", "average", "difference"),
+    "pooled": _Score("pooled", "test", "pooled"),
+    "mean": _Score("mean", "test", "mean", "mean", "mean difference"),
+    "bottom_decile": _Score("bottom decile", "test", "bottom_decile", "bottom_decile"),
+    "worst": _Score("worst", "test", "worst", "worst", "worst difference"),
+}
+_OTHERS = {
+    "honest": _Score("test, honest", "honest.test"),
+    "train": _Score("train", "train", published="train"),
+    "val": _Score("val", "val"),
+    "unseen": _Score("unseen test", "unseen.test", "weighted", "unseen_average", "unseen test difference"),
+    "unseen_mean": _Score("unseen mean", "unseen.test", "mean", "unseen_mean", "unseen mean difference", True),
+    "unseen_train": _Score("unseen train", "unseen.train", published="unseen_train"),
+}
+_SCORES = _SUMMARIES | _OTHERS
+_LAST = {
     "balanced_accuracy": TableColumn("balanced accuracy", ".1f", ".2f"),
     "auroc": TableColumn("AUROC", ".3f", ".3f"),
     "worse_than_majority": TableColumn("worse than majority, %", ".0f"),
+    "megabytes": TableColumn("MB a client"),
+    "seconds": TableColumn("s a round"),
+    "rejected": TableColumn("rejected", ".0f"),
 }
+_UNCHOSEN = "*"
 
 
 def final_scores(run: Run) -> dict[str, float | None]:
-    """Scores of a run after its last round, in the table's unit, if it has them."""
-    measure, factor = run.measure
-    results = run.results
-    unseen = results.get("unseen") or {}
-    found = {key: _sum(results["test"], measure, key) for key in SUMMARIES}
-    found["honest"] = _sum((results.get("honest") or {}).get("test"), measure, "weighted")
-    found["train"] = _sum(results["train"], measure, "weighted")
-    found["val"] = _sum(results.get("val"), measure, "weighted")
-    found["unseen"] = _sum(unseen.get("test"), measure, "weighted")
-    found["unseen_mean"] = _sum(unseen.get("test"), measure, "mean")
-    found["unseen_train"] = _sum(unseen.get("train"), measure, "weighted")
-    classes = _class_scores(results)
-    scaled = {key: value and factor * value for key, value in found.items()}
-    sent = results["communication"]
-    return {
-        **{key: value for key, value in scaled.items() if value is not None},
-        **classes,
-        "megabytes": (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / max(1, results["n_clients"]),
-        "seconds": results["seconds"].get("per_round"),
-        "rounds": results["rounds"],
-        **({"rejected": rejected} if (rejected := results.get("rejected_updates")) else {}),
-    }
-
-
-def _class_scores(results: dict[str, Any]) -> dict[str, float | None]:
-    """Scores of imbalanced classes, pooled over the test samples; nothing where they are balanced."""
-    found = results.get("class_scores") or {}
-    if not found.get("imbalanced"):
-        return {}
-    auroc, balanced = (found.get(name, {}).get("pooled") for name in ("auroc", "balanced_accuracy"))
-    worse = {"worse_than_majority": 100 * found["worse_than_majority"]}
-    return {"balanced_accuracy": balanced and 100 * balanced, "auroc": auroc, **worse}
-
-
-def _sum(scores: dict[str, dict[str, float | None]] | None, measure: str, name: str) -> float | None:
-    """A summary from results.json; None if there is no such score, NaN if it is null, which means not finite."""
-    if not scores or measure not in scores or name not in scores[measure]:
-        return None
-    value = scores[measure][name]
-    return value if value is not None and math.isfinite(value) else math.nan
-
-
-def not_finite_notes(setting: Setting) -> list[str]:
-    """A line for each run with clients whose scores are not finite."""
-    runs = [(group, run) for group in setting.groups for run in group.runs]
-    return [
-        f"{shorten(group.label)}, seed {run.seed}: {line}"
-        for group, run in runs
-        for line in not_finite_lines(run.results)
-    ]
+    """Scores of a run after its last round, in the table's unit, if it has them; NaN for one that is not finite."""
+    (measure, factor), results = run.measure, run.results
+    found: dict[str, float | None] = {}
+    for key, score in _SCORES.items():
+        scores = results
+        for part in score.place.split("."):
+            scores = scores.get(part) or {}
+        if score.summary in scores.get(measure, {}):
+            value = scores[measure][score.summary]
+            found[key] = factor * value if value is not None and math.isfinite(value) else math.nan
+    classes, sent = results["class_scores"], results["communication"]
+    if classes.get("imbalanced"):
+        auroc, balanced = (classes.get(name, {}).get("pooled") for name in ("auroc", "balanced_accuracy"))
+        found |= {"balanced_accuracy": balanced and 100 * balanced, "auroc": auroc}
+        found["worse_than_majority"] = 100 * classes["worse_than_majority"]
+    found["megabytes"] = (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / max(1, results["n_clients"])
+    rejected = {"rejected": results["rejected_updates"]} if results.get("rejected_updates") else {}
+    return {**found, "seconds": results["seconds"].get("per_round"), "rounds": results["rounds"], **rejected}
 
 
 def score_columns(percent: bool) -> dict[str, TableColumn]:
     """All columns of the table of scores, in their order; `filled` leaves out the empty ones."""
     form, std = (".1f", ".2f") if percent else (".4g", ".2g")
-    signed = "+" + form
     columns = {"seeds": TableColumn("seeds", ".0f"), "rounds": TableColumn("rounds", ".0f")}
-    seen, others = [s for s in _SCORES if s.key in SUMMARIES], [s for s in _SCORES if s.key not in SUMMARIES]
-    columns |= {score.key: TableColumn(score.header, form, std) for score in seen}
-    for score in seen:
-        columns |= _beside(score, form, std, signed)
-    columns["minimum"] = TableColumn("minimum", form)
-    for score in others:
-        columns |= {score.key: TableColumn(score.header, form, std), **_beside(score, form, std, signed)}
-    return columns | {
-        **_IMBALANCED,
-        "megabytes": TableColumn("MB a client"),
-        "seconds": TableColumn("s a round"),
-        "rejected": TableColumn("rejected", ".0f"),
-    }
-
-
-def _beside(score: _Score, form: str, std: str, signed: str) -> dict[str, TableColumn]:
-    name = {"weighted": "average", "worst": "worst"}.get(score.key, score.header)
-    prefix = "" if score.key == "weighted" else f"{score.header} "
-    columns = {f"paper_{score.key}": TableColumn(f"paper {name}", form, std)} if score.published else {}
-    if score.difference:
-        columns[f"difference_{score.key}"] = TableColumn(f"{prefix}difference", signed)
+    columns["learning_rate"] = TableColumn("learning rate", ".3g")
+    columns["rate_chosen"] = TableColumn("learning rate: 1 chosen for the data, 0 default", ".0f", is_detail=True)
+    columns |= {key: TableColumn(score.header, form, std) for key, score in _SUMMARIES.items()}
+    for key, score in _SCORES.items():
+        columns |= {"minimum": TableColumn("minimum", form)} if key == "honest" else {}
+        columns[key] = TableColumn(score.header, form, std)
+        columns[f"paper_{key}"] = TableColumn(f"paper {score.published.replace('_', ' ')}", form, std)
+        columns[f"difference_{key}"] = TableColumn(score.difference, f"+{form}")
+    columns |= _LAST
+    for name in BASELINES:
+        columns[f"worse_than_{name}"] = TableColumn(f"worse than {name}, %", ".0f")
+        columns[f"loses_to_{name}"] = TableColumn(f"worse than {name} beyond chance, %", ".1f", is_detail=True)
     return columns
 
 
-def scores_table(setting: Setting, papers: Papers) -> Table:
-    """The table of scores after each run's last round.
-
-    Args:
-        setting: the setting to compare.
-        papers: published numbers to compare with.
-
-    """
-    return build(setting, papers, "scores after the last round", final_scores)
-
-
-def build(
+def scores_table(
     setting: Setting,
     papers: Papers,
-    what: str,
-    scores: Callable[[Run], dict[str, float | None] | None],
+    what: str = "scores after the last round",
+    scores: Callable[[Run], dict[str, float | None] | None] = final_scores,
     tables: Callable[[Run], tuple[str, ...]] = tables_for,
 ) -> Table:
     """The table of the scores that the function `scores` returns for every run (None: no score for this run).
@@ -169,47 +123,108 @@ def build(
 
     """
     measure, factor = setting.measure
-    title = f"{shorten(setting.title)}: {what}, {setting.unit.replace(',', ' in')}"
-    table = Table("scores", title, setting, score_columns(factor == 100))
-    columns: dict[str, dict[str, dict[int, float]]] = {}
+    what = f"{what}, {setting.unit.replace(',', ' in')}"
+    table = Table("scores", what, setting, score_columns(factor == 100))
+    tested: dict[str, dict[str, dict[int, float]]] = {}
     for group in setting.groups:
         found = {run.seed: scores(run) for run in group.runs}
-        cells = _measured(list(found.values()))
-        for key in TESTED:
-            seeds = {
-                seed: value for seed, row in found.items() if row is not None and (value := row.get(key)) is not None
-            }
+        known = {seed: row for seed, row in found.items() if row is not None}
+        cells = {"seeds": Cell(len(found))} | (mean_cells(list(known.values())) if len(known) == len(found) else {})
+        for key in (key for key, score in _SCORES.items() if score.place.endswith("test")):
+            seeds = {seed: value for seed, row in known.items() if (value := row.get(key)) is not None}
             if seeds and np.isfinite(list(seeds.values())).all():
-                columns.setdefault(key, {})[group.label] = seeds
-        minimum = minimum_cell(group.runs) if measure == "loss" else None
-        cells |= {} if minimum is None else {"minimum": minimum}
-        _add_published(cells, group.runs[0], papers, tables(group.runs[0]), measure)
+                tested.setdefault(key, {})[group.label] = seeds
+        cells |= _rate(group) | (_minimum(group.runs) if measure == "loss" else {})
+        cells |= _published(cells, group.runs[0], papers, tables(group.runs[0]), measure)
         table.rows.append((group, cells))
     beside = {key for _, cells in table.rows for key in cells if key.startswith("paper_")}
-    for score in _SCORES:
-        if score.only_beside and f"paper_{score.key}" not in beside:
-            del table.columns[score.key]
-            columns.pop(score.key, None)
-    table.leaders, notes = leaders(columns, setting.groups[0].runs[0].sign)
-    table.notes += notes
+    for key in (key for key, score in _SCORES.items() if score.only_beside and f"paper_{key}" not in beside):
+        del table.columns[key]
+        tested.pop(key, None)
+    by_column = {key: pd.DataFrame(rows) for key, rows in tested.items()}
+    table.leaders, table.notes = leaders(by_column, setting.groups[0].runs[0].sign)
     table.add_sources()
+    if scores is final_scores:  # clients.parquet has the scores after the last round only
+        _add_baselines(table)
+    if said := unchosen_line(setting.groups):
+        table.notes.append(f"{_UNCHOSEN} {said}")
+    for group in setting.groups:
+        for run in group.runs:
+            lines = not_finite_lines(run.results)
+            table.notes += [f"{shorten(group.label)}, seed {run.seed}: {line}" for line in lines]
     return table
 
 
-def _measured(seeds: Sequence[dict[str, float | None] | None]) -> dict[str, Cell]:
-    cells = {"seeds": Cell(len(seeds))}
-    if any(scores is None for scores in seeds):
-        return cells
-    return cells | mean_cells([scores for scores in seeds if scores is not None])
+def _published(
+    cells: dict[str, Cell], run: Run, papers: Papers, tables: tuple[str, ...], measure: str
+) -> dict[str, Cell]:
+    """The papers' numbers and the differences of a row."""
+    suffix, more = "" if measure == "accuracy" else f"_{measure}", {}
+    for key, score in _SCORES.items():
+        found = papers.find(run, score.published + suffix, tables) if score.published and key in cells else None
+        if found is not None:
+            more[f"paper_{key}"] = found
+            more |= {f"difference_{key}": Cell(cells[key].value - found.value)} if score.difference else {}
+    return more
 
 
-def _add_published(cells: dict[str, Cell], run: Run, papers: Papers, tables: tuple[str, ...], measure: str) -> None:
-    """Adds the papers' numbers and the differences to a row."""
-    suffix = "" if measure == "accuracy" else f"_{measure}"
-    for score in _SCORES:
-        found = papers.find(run, score.published + suffix, tables) if score.published else None
-        if found is None or score.key not in cells:
-            continue
-        cells[f"paper_{score.key}"] = found
-        if score.difference:
-            cells[f"difference_{score.key}"] = Cell(cells[score.key].value - found.value)
+def _add_baselines(table: Table) -> None:
+    """Adds the shares of clients worse off than with a baseline, over common seeds; of several the first counts."""
+    for name in BASELINES:
+        baseline = next((group for group in table.setting.groups if group.algorithm == name), None)
+        for group, cells in table.rows:
+            clients = compare_clients(group, baseline) if baseline is not None and group is not baseline else None
+            if clients is not None:
+                seeds = [gains_and_losses(part) for _, part in clients.groupby("seed")]
+                shares = [{f"worse_than_{name}": 100 * s.worse, f"loses_to_{name}": 100 * s.loses} for s in seeds]
+                cells |= mean_cells(shares)
+
+
+def _rate(group: Group) -> dict[str, Cell]:
+    """The learning rate, with a mark if nobody chose it or an adaptation's for the data."""
+    rates = group.runs[0].results.get("learning_rates")
+    if not rates:
+        return {}
+    mark, n = _UNCHOSEN if _unchosen(group) else "", len(group.runs)
+    rate = Cell(float(rates[0]["rate"]), n=n, mark=mark)
+    return {"learning_rate": rate, "rate_chosen": Cell(float(not mark), n=n)}
+
+
+def _unchosen(group: Group) -> list[str]:
+    """Whose learning rate nobody chose for a row's data: the row's label, or "ADAPTATION of LABEL"."""
+    label = shorten(group.label)
+    found = [
+        f"{one_line(rate['of'])} of {label}" if number else label
+        for run in group.runs
+        for number, rate in enumerate(run.results.get("learning_rates") or [])
+        if rate["chosen_by"] is None
+    ]
+    return list(dict.fromkeys(found))
+
+
+def unchosen_line(groups: Sequence[Group]) -> str:
+    """What to do about rows whose learning rate is the default; empty if there are none."""
+    names = [name for group in groups for name in _unchosen(group)]
+    if not names:
+        return ""
+    return (
+        f"nobody chose the learning rate of {', '.join(names)} for these data, and another may be much better: "
+        "choose one with +tune=learning_rate (docs/trackers.md), in Python with client_optimizer=ClientSGD(lr=...)"
+    )
+
+
+def _minimum(runs: Sequence[Run]) -> dict[str, Cell]:
+    """The least expected test loss, a mean over seeds; nothing if a run does not have it.
+
+    If each client predicts with one of q models (`n_served_models` in results.json) it is a range, from the best to the
+    worst way to merge the true groups into q. Otherwise it is the loss of one model for each client.
+    """
+    ranges = []
+    for run in runs:
+        least, n_models = run.results["reference"].get("minimum_loss"), run.results.get("n_served_models")
+        by_models = run.results["data"].get("minimum_loss_by_models") or {}
+        if least is None or (n_models is not None and str(n_models) not in by_models):
+            return {}  # in the second case there are more models than true groups
+        ranges.append(by_models.get(str(n_models), (least, least)))
+    low, high = np.mean(ranges, axis=0).tolist()
+    return {"minimum": Cell(low, n=len(runs), high=high if high > low else None)}

@@ -8,18 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+import pandas as pd
+from scipy import special, stats
 
 CHANCE_LEVEL = 0.05
 """Level of every test: a difference with p below it is called beyond chance."""
 ENOUGH_SEEDS = 5
 """Number of common seeds from which rows are tested."""
-TESTED = ("weighted", "pooled", "mean", "bottom_decile", "worst", "honest", "unseen", "unseen_mean")
-"""The columns that are tested: scores on test samples."""
-_SeedScores = Mapping[str, Mapping[int, float]]
-"""A column's finite scores by label and seed."""
-_TERMS = 12
-"""Standard deviations of the hypergeometric distribution over which its tail is summed."""
 
 
 def mcnemar(only_a: np.ndarray, only_b: np.ndarray) -> np.ndarray:
@@ -32,6 +27,20 @@ def mcnemar(only_a: np.ndarray, only_b: np.ndarray) -> np.ndarray:
 
     """
     return np.minimum(1.0, 2 * special.bdtr(np.minimum(only_a, only_b), only_a + only_b, 0.5))
+
+
+def fisher(right_a: np.ndarray, n_a: np.ndarray, right_b: np.ndarray, n_b: np.ndarray) -> np.ndarray:
+    """Fisher's exact test for each client, if samples are not known one by one, float64 [T]: twice the smaller tail.
+
+    Args:
+        right_a, right_b: numbers of samples that each model predicts well, [T]; NaN where they are not known.
+        n_a, n_b: numbers of samples, [T].
+
+    Source: scipy.stats.fisher_exact, to which it is equal for n_a = n_b.
+
+    """
+    urn = stats.hypergeom(n_a + n_b, right_a + right_b, n_a)
+    return np.minimum(1.0, 2 * np.minimum(urn.cdf(right_a), urn.sf(right_a - 1)))
 
 
 class MeanTests(NamedTuple):
@@ -86,36 +95,7 @@ def mean_tests(values: np.ndarray, owner: np.ndarray, n_owners: int) -> MeanTest
     return MeanTests(*(np.where(few, np.nan, x) for x in (p, low, high)))
 
 
-def fisher(right_a: np.ndarray, n_a: np.ndarray, right_b: np.ndarray, n_b: np.ndarray) -> np.ndarray:
-    """Fisher's exact test for each client, if samples are not known one by one, float64 [T]: twice the smaller tail.
-
-    Args:
-        right_a, right_b: numbers of samples that each model predicts well, int64 [T].
-        n_a, n_b: numbers of samples, int64 [T].
-
-    Source: scipy.stats.fisher_exact, to which it is equal for n_a = n_b. The tail is a sum of probabilities, each from
-    the one before it: P(k - 1) / P(k) = k (n_b - K + k) / ((K - k + 1) (n_a - k + 1)), with K right ones of both.
-
-    """
-    swap = right_a * n_b > right_b * n_a
-    k, n, other = np.where(swap, right_b, right_a), np.where(swap, n_b, n_a), np.where(swap, n_a, n_b)
-    both = right_a + right_b
-    share = both / np.maximum(n + other, 1)
-    widest = float(np.sqrt(np.max(n * share * (1 - share), initial=0.0)))
-    k_, n_, other_, both_ = (x[:, None] - 0.0 for x in (k, n, other, both))
-    k_ = k_ - np.arange(math.ceil(_TERMS * widest) + _TERMS)
-    ratio = k_ * (other_ - both_ + k_) / ((both_ - k_ + 1) * (n_ - k_ + 1))
-    tail = 1 + np.cumprod(np.maximum(ratio, 0), axis=1).sum(axis=1)  # the first ratio outside the range is 0
-    return np.minimum(
-        1.0, 2 * tail * np.exp(_log_choose(n, k) + _log_choose(other, both - k) - _log_choose(n + other, both))
-    )
-
-
-def _log_choose(n: np.ndarray, k: np.ndarray) -> np.ndarray:
-    return special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
-
-
-def t_test(differences: Sequence[float]) -> float:
+def t_test(differences: Sequence[float] | np.ndarray) -> float:
     """Student's paired t-test of differences over seeds; NaN for fewer than two.
 
     Source: scipy.stats.ttest_1samp; but where all differences are equal, p is 1 if they are 0, and else that of the
@@ -126,7 +106,7 @@ def t_test(differences: Sequence[float]) -> float:
         return math.nan
     if np.ptp(d) <= 1e-12 * np.abs(d).max():
         return 2.0 ** (1 - len(d)) if d.any() else 1.0
-    return float(2 * special.stdtr(len(d) - 1, -abs(d.mean()) / d.std(ddof=1) * math.sqrt(len(d))))
+    return float(stats.ttest_1samp(d, 0).pvalue)
 
 
 def show_p(p: float) -> str:
@@ -139,7 +119,7 @@ def said_p(p: float) -> str:
     return f"p {show_p(p)}" if p < 1e-4 else f"p = {show_p(p)}"
 
 
-def leaders(columns: Mapping[str, _SeedScores], sign: int) -> tuple[dict[str, set[str]], list[str]]:
+def leaders(columns: Mapping[str, pd.DataFrame], sign: int) -> tuple[dict[str, str], list[str]]:
     """The rows that are best beyond chance.
 
     The best row of a column is compared with every other row by Student's paired test over the seeds that all rows
@@ -147,37 +127,32 @@ def leaders(columns: Mapping[str, _SeedScores], sign: int) -> tuple[dict[str, se
     then holds the columns of a table together.
 
     Args:
-        columns: scores by column.
+        columns: for each column of the table the scores by seed and label.
         sign: 1 if higher scores are better, else -1.
 
     Returns:
         For each column at most one label, and a note if the rows share fewer than five seeds.
 
     """
-    several = {key: rows for key, rows in columns.items() if key in TESTED and len(rows) > 1}
-    n_shared = max((len(_shared(rows)) for rows in several.values()), default=ENOUGH_SEEDS)
+    several = {key: sign * scores for key, scores in columns.items() if scores.shape[1] > 1}
+    n_shared = max((len(scores.dropna()) for scores in several.values()), default=ENOUGH_SEEDS)
     if n_shared < ENOUGH_SEEDS:
         return {}, [
             f"no row is bold: that takes a test over {ENOUGH_SEEDS} seeds that all rows share; these share {n_shared}"
         ]
-    tested = sorted(((key, *_best(rows, sign)) for key, rows in several.items()), key=lambda found: found[2])
-    bold: dict[str, set[str]] = {}
+    tested = sorted(((key, *_best(scores)) for key, scores in several.items()), key=lambda found: found[2])
+    bold = {}
     for i, (key, label, p) in enumerate(tested):
         if p * (len(tested) - i) >= CHANCE_LEVEL:
             break
-        bold[key] = {label}
+        bold[key] = label
     return bold, []
 
 
-def _shared(rows: _SeedScores) -> list[int]:
-    return sorted(set.intersection(*(set(scores) for scores in rows.values())))
-
-
-def _best(rows: _SeedScores, sign: int) -> tuple[str, float]:
+def _best(scores: pd.DataFrame) -> tuple[str, float]:
     """The row with the best mean over its own seeds, and the largest p-value against another row; 1 without a test."""
-    best = max(rows, key=lambda label: sign * float(np.mean(list(rows[label].values()))))
-    seeds = _shared(rows)
-    if len(seeds) < ENOUGH_SEEDS:
-        return best, 1.0
-    gains = [[sign * (rows[best][s] - other[s]) for s in seeds] for label, other in rows.items() if label != best]
-    return best, max(t_test(gain) if np.mean(gain) > 0 else 1.0 for gain in gains)
+    best = str(scores.mean().idxmax())
+    shared = scores.dropna()
+    gains = [(shared[best] - shared[other]).to_numpy() for other in scores if other != best]
+    enough = len(shared) >= ENOUGH_SEEDS
+    return best, max(t_test(gain) if enough and gain.mean() > 0 else 1.0 for gain in gains)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -52,14 +53,16 @@ def draw_figures(
         "coefficients": coefficients_figure(artifacts.get("coefficients", {})),
         "embedding": embedding_figure(clients),
     }
-    paths = []
-    for name, figure in figures.items():
-        if figure is not None:
-            figure.suptitle(title)
-            paths.append(folder / f"{name}.png")
-            with replacing(paths[-1]) as temporary:
-                figure.savefig(temporary, dpi=120, format="png")
-    return paths
+    drawn = {folder / f"{name}.png": figure for name, figure in figures.items() if figure is not None}
+    for path, figure in drawn.items():
+        _save(figure, title, path)
+    return list(drawn)
+
+
+def _save(figure: Figure, title: str, path: Path) -> None:
+    figure.suptitle(title)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
 
 
 def drawn_text(text: Any, limit: int = 80) -> str:
@@ -86,11 +89,8 @@ def draw_rounds(folder: Path, title: str) -> None:
     columns = pd.read_csv(path, nrows=0).columns if path.exists() else pd.Index([])
     measure, factor, unit = headline(str(name).rpartition("/")[2] for name in columns)
     figure = _by_round(path, {"reference": {}}, measure, factor, unit)
-    if figure is None:
-        return
-    figure.suptitle(title)
-    with replacing(folder / f"{measure}_by_round.png") as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+    if figure is not None:
+        _save(figure, title, folder / f"{measure}_by_round.png")
 
 
 def _by_round(path: Path, results: dict[str, Any], measure: str, factor: float, unit: str) -> Figure | None:
@@ -118,15 +118,19 @@ def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
     return weights_figure(clients[names].to_numpy(dtype=float)) if names else None
 
 
-def weights_figure(pi: np.ndarray, width: float = 8.0) -> Figure:
-    """Draws mixture weights pi [T, M]: a column for each client, by its largest component, the purest clients first."""
+def weights_figure(pi: np.ndarray, width: float = 8.0, ax: Axes | None = None) -> Figure:
+    """Draws mixture weights pi [T, M]: a column for each client, by its largest component, the purest clients first.
+
+    `ax` is where to draw; None: a new figure.
+    """
     order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))
-    figure = Figure(figsize=(width, 1.6 + 0.35 * pi.shape[1]), layout="constrained")
-    axes = figure.subplots()
+    axes = ax or Figure(figsize=(width, 1.6 + 0.35 * pi.shape[1]), layout="constrained").subplots()
+    figure = axes.get_figure(root=True)
+    assert figure is not None
     image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
     axes.set(xlabel="clients, sorted by their largest component", ylabel="component")
     axes.locator_params(integer=True)
-    figure.colorbar(image, label="mixture weight")
+    figure.colorbar(image, ax=axes, label="mixture weight")
     return figure
 
 

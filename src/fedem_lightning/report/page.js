@@ -108,9 +108,9 @@ document.querySelectorAll(".pairs").forEach((place) => {
     });
     make("path", { d: `M${px(low)} ${py(low)}L${px(high)} ${py(high)}`, class: "diagonal" }, svg);
     const cut = (name) => (name.length > 34 ? `${name.slice(0, 33)}…` : name);
-    make("text", { x: (x0 + x1) / 2, y: y0 + 38, "text-anchor": "middle" }, svg, `${cut(data.rows[j].name)}, ${data.unit}`);
+    make("text", { x: (x0 + x1) / 2, y: y0 + 38, "text-anchor": "middle" }, svg, `${cut(data.rows[j])}, ${data.unit}`);
     make("text", { transform: `translate(14 ${(y0 + y1) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg,
-      `${cut(data.rows[i].name)}, ${data.unit}`);
+      `${cut(data.rows[i])}, ${data.unit}`);
     kept.forEach((k) => {
       const mark = pair.marks[k];
       const better = mark === "." ? 0 : (mark === "+" ? 1 : -1) * sign;
@@ -125,7 +125,7 @@ document.querySelectorAll(".pairs").forEach((place) => {
     svg.addEventListener("pointerleave", () => { tip.hidden = true; });
     let [better, worse, equal, gains, loses, chance, n] = pair.shares;
     if (sign < 0) [better, worse, gains, loses] = [worse, better, loses, gains];
-    const name = data.rows[i].name;
+    const name = data.rows[i];
     const chances = gains === null ? "No client's own test samples are known, so nothing is said about chance." :
       `Beyond chance (p < 0.05 on the client's own test samples) ${percent(gains)} gain and ${percent(loses)} lose; ` +
       `if the two models were alike, at most ${percent(chance)} each would do so by chance.`;

@@ -1,0 +1,169 @@
+"""Results in Python: `load(folders)` reads runs, for tables, a sentence, comparisons and the report's figures."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedem_lightning.errors import one_line, require
+from fedem_lightning.report.cells import Cell, Table
+from fedem_lightning.report.collect import find_runs
+from fedem_lightning.report.drawing import STYLE, Drawn, DrawnRows, looks
+from fedem_lightning.report.figures import sweep, varied_numbers
+from fedem_lightning.report.gains_by_client import client_rows, compared
+from fedem_lightning.report.groups import Setting, group_runs
+from fedem_lightning.report.mixture_figures import mixture_figures
+from fedem_lightning.report.papers import Papers
+from fedem_lightning.report.score_figures import COSTS, curves, pair_figure, percentile_figure
+from fedem_lightning.report.scores_table import scores_table
+
+_Draw = Callable[[DrawnRows], Drawn | None]
+
+
+def load(folders: str | Path | Sequence[str | Path]) -> "LoadedRuns":
+    """The complete runs in one or several folders, at any depth.
+
+    Raises:
+        UserError: a folder is missing, or there is no complete run.
+
+    """
+    several = [folders] if isinstance(folders, (str, Path)) else list(folders)
+    runs, skipped = find_runs(several)
+    require(bool(runs), f"{', '.join(map(one_line, several))}: no complete run, {len(skipped)} unfinished or broken")
+    settings, notes = group_runs(runs)
+    return LoadedRuns(settings, [f"{one_line(left.folder)}: {left.reason}" for left in skipped] + notes)
+
+
+def _sentence(table: Table) -> str:
+    """The best method of a data set by its mean test score, beside the next one, in words."""
+    key = "weighted"
+    known = [(group, cells[key]) for group, cells in table.rows if key in cells and np.isfinite(cells[key].value)]
+    title, (measure, _, unit) = table.setting.title, table.setting.unit.partition(", ")
+    if not known:
+        return f"{title}: no method has a finite test score."
+    sign = table.setting.groups[0].runs[0].sign
+    known.sort(key=lambda pair: -sign * pair[1].value)
+    show, (best, score) = table.columns[key].show, known[0]
+    if len(known) == 1:
+        return f"{title}: {best.name} has a test {measure} of {show(score)} {unit}."
+    second, other = known[1]
+    ahead = table.columns[key].show(Cell(abs(score.value - other.value)))
+    n = min(score.n, other.n)
+    sure = "beyond chance" if table.is_leader(best, key) else f"which is not sure with {n} seed{'s' * (n != 1)}"
+    result = f"{best.name} is best with a test {measure} of {show(score)} {unit}"
+    return f"{title}: {result}, {ahead} ahead of {second.name}, {sure}."
+
+
+class LoadedRuns:
+    """Finished runs, by data set and method; seeds of one method are one row.
+
+    Args:
+        settings: the runs, grouped.
+        skipped: a line for each folder that has no complete run.
+
+    """
+
+    def __init__(self, settings: Sequence[Setting], skipped: Sequence[str]) -> None:
+        self.settings, self.skipped = list(settings), list(skipped)
+        self._tables = [scores_table(setting, Papers(None)) for setting in self.settings]
+
+    @property
+    def plot(self) -> "Plots":
+        """Functions that draw these runs."""
+        return Plots(self.settings)
+
+    def table(self) -> pd.DataFrame:
+        """A row for each data set and method: means over seeds and, in columns that end in "std", their deviations.
+
+        Scores are in percent where they are accuracies; `std` has ddof 1 and is NaN for one seed.
+        """
+        rows: dict[tuple[str, str], dict[str, float | None]] = {}
+        for table in self._tables:
+            columns = table.filled()
+            for group, cells in table.rows:
+                row = rows.setdefault((table.setting.title, group.name), {})
+                for key, column in columns.items():
+                    if key in cells:
+                        row[column.header] = cells[key].value
+                        row |= {f"{column.header} std": cells[key].std} if column.std_form else {}
+        index = pd.MultiIndex.from_tuples(rows, names=["data", "method"])
+        return pd.DataFrame(list(rows.values()), index=index).dropna(axis=1, how="all")
+
+    def summary(self) -> str:
+        """A sentence for each data set: which method is best on test samples, by how much, and whether that is sure."""
+        return "\n".join(_sentence(table) for table in self._tables)
+
+    def compare(self, a: str, b: str) -> pd.DataFrame:
+        """Two methods client by client, as compare.csv of the report has it; see `compare_clients`.
+
+        Raises:
+            UserError: no row has such a name, or a name means several.
+
+        """
+        return client_rows(compared(self.settings, (a, b)))
+
+    def __repr__(self) -> str:
+        """How many runs there are, and the summary."""
+        n_runs = sum(len(setting.runs) for setting in self.settings)
+        left_out = f", {len(self.skipped)} folders left out" if self.skipped else ""
+        return f"{n_runs} runs{left_out}\n{self.summary()}"
+
+
+class Plots:
+    """Figures of loaded runs; each function returns a Matplotlib figure, or draws into `ax` and returns its figure.
+
+    Where the runs are of several data sets, `data` is the title of one, as `LoadedRuns.table` has it.
+    """
+
+    def __init__(self, settings: Sequence[Setting]) -> None:
+        self._settings, self._looks = {setting.title: setting for setting in settings}, looks(settings)
+
+    def curves(self, x: str = "round", split: str = "test", ax: Axes | None = None, data: str | None = None) -> Figure:
+        """The score during training, mean and range over seeds.
+
+        Args:
+            x: round, megabytes, air_megabytes, training_seconds, or time_NAME for the simulated time in a network.
+            split: test or val.
+            ax: where to draw; None: a new figure.
+            data: title of a data set.
+
+        """
+        label = COSTS[x][1] if x in COSTS else x
+        return self._drawn(ax, data, lambda rows: curves(rows, x, label, split, "curves"), f"curve of {split} by {x}")
+
+    def clients(self, ax: Axes | None = None, data: str | None = None) -> Figure:
+        """Test scores over clients, from the lowest to the highest."""
+        return self._drawn(ax, data, percentile_figure, "clients.parquet")
+
+    def compare(self, a: str, b: str, ax: Axes | None = None, data: str | None = None) -> Figure:
+        """Every client as a point: its score with method b to the right, with method a upwards."""
+        ((_, first, second),) = compared([self._setting(data)], (a, b))
+        return self._drawn(ax, data, lambda rows: pair_figure(rows, first, second), "client that both methods have")
+
+    def mixture(self, method: str = "fedem", ax: Axes | None = None, data: str | None = None) -> Figure:
+        """Mixture weights after the last round of a method's first seed, a column a client."""
+        ((_, group, _),) = compared([self._setting(data)], (method, method))
+        return self._drawn(ax, data, lambda rows: next(iter(mixture_figures(rows, group)), None), "mixture weights")
+
+    def sweep(self, key: str, ax: Axes | None = None, data: str | None = None) -> Figure:
+        """The test score by a key of the configuration that the runs vary."""
+        known = ", ".join(varied_numbers(self._setting(data))) or "none"
+        require(key in varied_numbers(self._setting(data)), f"key: {one_line(key)} is not varied; varied: {known}")
+        return self._drawn(ax, data, lambda rows: sweep(rows, key), f"line along {key}")
+
+    def _setting(self, data: str | None) -> Setting:
+        titles = ", ".join(map(repr, self._settings))
+        require(data is not None or len(self._settings) == 1, f"data: expected one of {titles}")
+        require(data is None or data in self._settings, f"data: expected one of {titles}, got {data!r}")
+        return next(iter(self._settings.values())) if data is None else self._settings[data]
+
+    def _drawn(self, ax: Axes | None, data: str | None, draw: _Draw, what: str) -> Figure:
+        with mpl.rc_context(STYLE):
+            drawn = draw(DrawnRows(self._setting(data), self._looks, ax))
+        require(drawn is not None, f"these runs have no {what}")
+        assert drawn is not None
+        return drawn.figure
