@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedem_lightning.data.digest import PIECE
 from fedem_lightning.data.names import checked_names, shown, strings
-from fedem_lightning.data.samples import Domains
+from fedem_lightning.data.samples import PIECE, Domains
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.records.measures import SPLITS
 from fedem_lightning.settings.expected import given
