@@ -14,7 +14,7 @@ from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
-from fedem_lightning.records.files import replacing
+from fedem_lightning.records.files import write_arrays
 from fedem_lightning.tasks import TaskName
 
 OF_ONE_CLIENT = ("name", "form")
@@ -28,16 +28,14 @@ def save_client(federation: Federation, client: int, path: Path) -> None:
     index = [federation.splits[split].positions(t)[0] for split in SPLITS]
     rows, samples = torch.cat(index), federation.samples
     x = samples.x[rows] if isinstance(samples, Arrays) else samples.features(rows, torch.float32)
-    form = sample_form(federation)
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(
-            file,
-            x=x.numpy(),
-            y=samples.labels(rows).numpy(),
-            split=np.repeat(np.arange(len(SPLITS)), [len(part) for part in index]),
-            name=np.array([str(federation.names[client])]),
-            form=np.array([json.dumps(form)]),
-        )
+    arrays = {
+        "x": x.numpy(),
+        "y": samples.labels(rows).numpy(),
+        "split": np.repeat(np.arange(len(SPLITS)), [len(part) for part in index]),
+        "name": np.array([str(federation.names[client])]),
+        "form": np.array([json.dumps(sample_form(federation))]),
+    }
+    write_arrays(path, arrays, compressed=False)
 
 
 def sample_form(federation: Federation) -> dict[str, Any]:

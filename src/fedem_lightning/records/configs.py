@@ -173,10 +173,6 @@ class _Resolver:
         self._count(length // 100)
         return value if length > _MOST_LETTERS else found
 
-    def _filled(self, text: str, path: tuple[str, ...]) -> str:
-        """A text with the values of the interpolations in it."""
-        return _ONE.sub(lambda found: str(_scalar(self._meant(found[1], path))), text)
-
     def _meant(self, inner: str, path: tuple[str, ...]) -> Any:
         """The value of the interpolation ${inner}; LookupError: it is not known here."""
         name, given, rest = inner.partition(":")

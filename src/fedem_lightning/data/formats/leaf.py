@@ -20,10 +20,11 @@ import pyarrow.parquet
 from PIL import Image
 
 from fedem_lightning.data.arrays import as_array
-from fedem_lightning.data.formats import check_file, check_size, files_in, reading
+from fedem_lightning.data.formats import check_file, files_in, reading
 from fedem_lightning.data.formats.plays import TextJoiner
 from fedem_lightning.data.names import check_ids, check_unread, shown
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.settings.check import require_memory
 
 SUBSETS = ("sampled_data", "rem_user_data", "train", "test")
 """Folders into which LEAF writes parts of `all_data`."""
@@ -193,7 +194,7 @@ def _parquet(file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     missing = [name for name in columns if name not in table.schema_arrow.names]
     require(not missing, f"path: {file} lacks the columns {', '.join(missing)}")
     check_unread(f"path: {file}", table.schema_arrow.names, [*columns, *NOT_NEEDED])
-    check_size(file, 28 * 28 * table.metadata.num_rows, "the table")
+    require_memory(f"path: {file}", 28 * 28 * table.metadata.num_rows, "the table")
     yield from table.iter_batches(columns=columns)
 
 

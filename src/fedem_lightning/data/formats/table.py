@@ -13,9 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from fedem_lightning.data.formats import check_file, check_size, reading
+from fedem_lightning.data.formats import check_file, reading
 from fedem_lightning.data.names import checked_names
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.settings.check import require_memory
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 MOST_COLUMNS = 50_000
@@ -104,7 +105,7 @@ def _is_number(text: str | float) -> bool:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     file = pa.parquet.ParquetFile(path)
-    check_size(path, 8 * file.metadata.num_rows * file.metadata.num_columns, "the table")
+    require_memory(f"path: {path}", 8 * file.metadata.num_rows * file.metadata.num_columns, "the table")
     names = [name for name in file.schema_arrow.names if not INDEX.fullmatch(name)]
     _check_names(path, names)
     frame = file.read(columns=names).to_pandas(ignore_metadata=True)  # else a named index would be no column
