@@ -118,20 +118,10 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
         return self.federation.task.n_outputs
 
     def train_dataloader(self) -> OneBatch:
-        """A loader of one batch, the federation."""
+        """A loader of one batch, the federation; so are the others."""
         return OneBatch(self.federation)
 
-    def val_dataloader(self) -> OneBatch:
-        """A loader of one batch, the federation."""
-        return OneBatch(self.federation)
-
-    def test_dataloader(self) -> OneBatch:
-        """A loader of one batch, the federation."""
-        return OneBatch(self.federation)
-
-    def predict_dataloader(self) -> OneBatch:
-        """A loader of one batch, the federation."""
-        return OneBatch(self.federation)
+    val_dataloader = test_dataloader = predict_dataloader = train_dataloader
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Moves the federation to the device once, not every round."""

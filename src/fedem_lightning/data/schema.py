@@ -73,7 +73,9 @@ class Schema:
         raw = federation.in_shape
         if isinstance(samples, Arrays) and samples.x.dtype == torch.uint8:
             raw = tuple(samples.x.shape[1:])
-            pixels = {"mean": plain_list(samples.mean), "std": plain_list(samples.std), "invert": samples.invert}
+            found = {"mean": samples.mean, "std": samples.std}
+            plain = {name: None if values is None else [float(v) for v in values] for name, values in found.items()}
+            pixels = {**plain, "invert": samples.invert}
         counts = federation.splits["train"].counts().cpu()
         classes = notes.get("classes")
         return cls(
@@ -198,8 +200,3 @@ class Schema:
         }
         features = None if state["features"] is None else TableFeatures.from_state(state["features"])
         return cls(**{**state, **tuples, "task": make(state["task"], key="task"), "features": features})
-
-
-def plain_list(values: Any) -> list[float] | None:
-    """A sequence of numbers as a list."""
-    return None if values is None else [float(value) for value in values]
