@@ -97,7 +97,8 @@ class Node:
     def _describe(self, request: Parcel) -> Parcel:
         """The client's name, the form of its samples, and the number of them that it trains on."""
         name, n_train = str(self.federation.names[0]), int(self.federation.splits["train"].counts().sum())
-        newest = self._newest_round(request.facts["run"])
+        path = self._path(request.facts["run"], NEWEST)
+        newest = _round_of(path) if path.is_file() else None
         return Parcel({"name": name, "form": sample_form(self.federation), "n_train": n_train, "round": newest}, {})
 
     def _train(self, request: Parcel) -> Parcel:
@@ -200,10 +201,6 @@ class Node:
         path = self.folder / run / name
         require(path.resolve() == self.folder.resolve() / run / name, f"{path}: a link leads elsewhere")
         return path
-
-    def _newest_round(self, run: str) -> int | None:
-        path = self._path(run, NEWEST)
-        return _round_of(path) if path.is_file() else None
 
     def _state(self, run: str, before: int | None) -> Models | None:
         """The newest state from before a round, or the newest (`before` is None); None: the client has to start.

@@ -134,10 +134,13 @@ class RemoteClients:
             "recipe": recipe_of(algorithm),
             **more.facts,
         }
-        places = {self.nodes[t]: t for t in clients}
-        return places, {
-            node: self._request(algorithm, facts | {"client": t}, more.tensors, start) for node, t in places.items()
-        }
+        places, found = {self.nodes[t]: t for t in clients}, dict[int, Parcel]()
+        for node, t in places.items():
+            tensors = more.tensors | {f"sent.{name}": part for name, part in SENT[kind](algorithm, t).items()}
+            if start or t not in self.started:
+                tensors |= {f"start.{name}": part for name, part in state_of_client(algorithm, t).items()}
+            found[node] = Parcel(facts | {"client": t}, tensors)
+        return places, found
 
     def find_moved(self) -> None:
         """Notes the new addresses of clients that have come back; nobody takes the place of a client that is there."""
@@ -160,13 +163,6 @@ class RemoteClients:
         if line and (node, line) not in self.said:
             self.said.add((node, line))
             warnings.warn(f"{who} is refused: {line}", stacklevel=3)
-
-    def _request(self, algorithm: FederatedAlgorithm, facts: dict[str, Any], more: Models, start: bool) -> Parcel:
-        client = facts["client"]
-        tensors = more | {f"sent.{name}": tensor for name, tensor in SENT[facts["kind"]](algorithm, client).items()}
-        if start or client not in self.started:
-            tensors |= {f"start.{name}": tensor for name, tensor in state_of_client(algorithm, client).items()}
-        return Parcel(facts, tensors)
 
     def answers(
         self, algorithm: FederatedAlgorithm, question: str, clients: Tensor, given: Models, like: Models

@@ -1,5 +1,6 @@
 """What the commands find, print and write: scores, and how good predictions are beyond them; tables and figures."""
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from torchmetrics.classification import MulticlassCalibrationError, MulticlassCo
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.evaluation.class_scores import MOST_NUMBERS, by_class
 from fedem_lightning.evaluation.summaries import summarize
-from fedem_lightning.records.files import replacing
+from fedem_lightning.records.files import replacing, write_atomically
 from fedem_lightning.records.measures import HIGHER_IS_BETTER
 
 BINS = 15
@@ -183,8 +184,9 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 def write_figure(path: Path, figure: Figure) -> None:
     """Writes a figure as PNG, in one step."""
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=120)
+    write_atomically(path, content.getvalue())
 
 
 def draw_confusion(confusion: pd.DataFrame) -> Figure | None:

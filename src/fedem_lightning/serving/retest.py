@@ -139,20 +139,14 @@ def _compared(folder: Path, rounds: int, scores: dict[str, Any]) -> tuple[bool |
         raise UserError(f"{file}: not the results of a run ({error})") from error
     if saved.get("rounds") != rounds:
         return None, f"results.json is of {saved.get('rounds')} rounds and not compared, the checkpoint of {rounds}"
-    for population, found in scores.items():
-        for split, measures in found.items():
-            earlier = (before[population] or {}).get(split)
-            for measure, sums in measures.items():
-                for kind, value in for_json(sums).items():
-                    was = (earlier or {}).get(measure, {}).get(kind)
-                    if was != value:
-                        what = f"{population} clients, {split} {measure}, {kind.replace('_', ' ')}"
-                        return False, f"not equal to results.json: {what}: {value} here, {was} there"
-    return True, f"equal to results.json, to the last bit: {_parts(scores)}"
-
-
-def _parts(scores: dict[str, Any]) -> str:
-    return ", ".join(f"{p} clients ({', '.join(s for s in SPLITS if found[s])})" for p, found in scores.items())
+    earlier = flatten(before)
+    for key, value in flatten(for_json(scores)).items():
+        if earlier.get(key) != value:
+            population, split, measure, kind = key.split(".")
+            what = f"{population} clients, {split} {measure}, {kind.replace('_', ' ')}"
+            return False, f"not equal to results.json: {what}: {value} here, {earlier.get(key)} there"
+    parts = ", ".join(f"{p} clients ({', '.join(s for s in SPLITS if found[s])})" for p, found in scores.items())
+    return True, f"equal to results.json, to the last bit: {parts}"
 
 
 @torch.no_grad()
