@@ -13,7 +13,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.measures import headline
@@ -44,7 +43,8 @@ def run(chosen: argparse.Namespace) -> None:
     if chosen.few_shot is not None:
         return run_few_shot(chosen)
     model = load_with_steps(chosen.run, chosen)
-    schema = _schema(model)
+    schema = model.schema
+    assert schema is not None  # `load` refuses a model without
     rows = read_rows(chosen.data, schema, chosen_columns(chosen), labelled=True)
     codes, began = rows.codes(), time.perf_counter()
     models = personalized(model, rows, codes)
@@ -89,12 +89,6 @@ def load_with_steps(path: Path, chosen: argparse.Namespace, strict: bool = True)
         raise UserError(re.sub(r"(?:\w+\.)?personalize_(?=steps|tolerance)", "--", str(error))) from error
 
 
-def _schema(model: FederatedAlgorithm) -> Schema:
-    """The schema of a trained model."""
-    assert model.schema is not None  # `load` refuses a model without
-    return model.schema
-
-
 def run_few_shot(chosen: argparse.Namespace) -> None:
     """Runs the command with --few-shot; it writes few_shot.csv and few_shot.png."""
     shots = parse_shots(chosen.few_shot)
@@ -105,7 +99,8 @@ def run_few_shot(chosen: argparse.Namespace) -> None:
         require(bool(has), "--steps: none of the runs has such steps")
     tables = []
     for name, model in zip(_labels(paths, models), models, strict=True):
-        rows = read_rows(chosen.data, _schema(model), chosen_columns(chosen), labelled=True)
+        assert model.schema is not None
+        rows = read_rows(chosen.data, model.schema, chosen_columns(chosen), labelled=True)
         tables.append(scores(model, rows, with_test(rows, chosen.test_fraction, chosen.seed), shots, chosen.seed))
         tables[-1].insert(0, "run", name)
     table = pd.concat(tables, ignore_index=True)

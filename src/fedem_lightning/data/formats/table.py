@@ -1,7 +1,6 @@
 """Tables with a row a sample: .csv, .tsv, .parquet."""
 
 import csv
-import math
 import re
 import warnings
 from collections import Counter
@@ -91,16 +90,10 @@ def _whole_if_written_so(column: pd.Series) -> pd.Series:
     for form in (WHOLE, WHOLE_WITH_POINT):
         if all(isinstance(text, str) and form.fullmatch(text) for text in distinct):
             return column.str.removesuffix(".0").astype(np.int64)
-    wrong = next((text for text in distinct if not text.isdigit()), None) if all(map(_is_number, distinct)) else None
+    numeric = np.isfinite(pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").astype(float)).all()
+    wrong = next((text for text in distinct if not text.isdigit()), None) if numeric else None
     require(wrong is None, f"client: expected whole numbers or strings, got {wrong} in column {column.name!r}")
     return column
-
-
-def _is_number(text: str | float) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
