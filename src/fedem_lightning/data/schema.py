@@ -102,6 +102,12 @@ class Schema:
     def _places(self) -> dict[str, int]:
         return {name: t for t, name in enumerate(self.names or map(str, range(self.n_clients)))}
 
+    @property
+    def class_names(self) -> list[str] | None:
+        """The names of the classes, "0", "1", ... where they have none; None in a regression."""
+        n = getattr(self.task, "n_classes", None)
+        return None if n is None else list(self.classes or map(str, range(n)))
+
     def name(self, client: int) -> str:
         """The name of a client."""
         return str(client) if self.names is None else self.names[client]

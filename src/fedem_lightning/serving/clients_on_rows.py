@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMetrics
 from fedem_lightning.models.client_model import ClientModels
@@ -165,7 +164,7 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
             answers = np.empty((len(rows), *answer.shape[1:]), dtype=answer.dtype)
         answers[index.numpy()] = answer
     table = pd.DataFrame({"client": np.array(rows.names, dtype=object)[rows.client]})
-    names = class_names(schema)
+    names = schema.class_names
     if names is None:
         titles = ["mean"] if answers.shape[1] == 1 else [f"mean_{i}" for i in range(answers.shape[1])]
     else:
@@ -173,11 +172,3 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
         table["class"] = best if schema.classes is None else np.array(names, dtype=object)[best]
         titles = [f"p_{name}" for name in names]
     return pd.concat([table, pd.DataFrame(answers, columns=titles)], axis=1)
-
-
-def class_names(schema: Schema) -> list[str] | None:
-    """The names of the classes, "0", "1", ... where they have none; None in a regression."""
-    n = getattr(schema.task, "n_classes", None)
-    if n is None:
-        return None
-    return list(schema.classes) if schema.classes is not None else [str(i) for i in range(n)]

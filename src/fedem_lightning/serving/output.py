@@ -42,7 +42,7 @@ class Quality:
     def __init__(self, schema: Schema) -> None:
         self.task, self.n = schema.task, 0
         n_classes: int = getattr(schema.task, "n_classes", 0)
-        self.names = list(schema.classes or map(str, range(n_classes))) if n_classes else None
+        self.names = schema.class_names
         self.by_classes = n_classes > 0 and "accuracy" in self.task.measures
         self.kept: list[tuple[np.ndarray, np.ndarray]] | None = None  # probabilities and labels
         metrics: dict[str, Any] = {}
