@@ -8,10 +8,10 @@ import torch
 from numpy.testing import assert_allclose
 
 from fedem_lightning import Digits, FederatedDataModule, Federation, NpzDataModule, SyntheticMixture, UserError
-from fedem_lightning.data.datasets.synthetic import bayes_probability
 from fedem_lightning.data.partitions import Labels, Partition, dirichlet
 from fedem_lightning.data.shifts import Shift
 from fedem_lightning.data.splits import HoldOut, Splitting
+from fedem_lightning.data.synthetic import bayes_probability
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, split_of, stored
 

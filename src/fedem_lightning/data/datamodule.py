@@ -8,10 +8,10 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
+from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import printable
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
-from fedem_lightning.data.partitions import Dealing
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, plain
 from fedem_lightning.settings.check import check_arguments, grouped

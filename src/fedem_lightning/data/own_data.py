@@ -18,8 +18,9 @@ from fedem_lightning.data.arrays import (
     distinct_values,
     looks_like_pixels,
 )
+from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.partitions import Dealing, Labels
+from fedem_lightning.data.partitions import Labels
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import plain

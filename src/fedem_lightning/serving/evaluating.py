@@ -61,7 +61,8 @@ def on_rows(chosen: argparse.Namespace) -> Evaluation:
     scored, quality, split = _scored(rows, chosen.split), Quality(schema), chosen.split or "test"
     weights, meaning = _weights(rows, schema)
     table = scores_by_client(models, rows, scored, split, quality)
-    table.insert(1, "n_train", weights)
+    if split != "train":
+        table.insert(1, "n_train", weights)
     title = f"{chosen.run.name} on {int(scored.sum())} rows of {chosen.data.name}"
     scores = {str(int((table[f"n_{split}"] > 0).sum())): summaries(table, weights, split)}
     return Evaluation(title, split, scores, table, quality, [f"weighted: by {meaning}"])

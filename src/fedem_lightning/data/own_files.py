@@ -11,12 +11,13 @@ import pandas as pd
 
 from fedem_lightning.data.arrays import check_clients, check_split
 from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.names import names_of_clients
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
-from fedem_lightning.data.partitions import Dealing, Labels, Partition
+from fedem_lightning.data.partitions import Labels, Partition
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.data.table_columns import check_values, strings_or_whole
 from fedem_lightning.data.table_features import Fill, TableFeatures

@@ -11,8 +11,8 @@ import torch
 
 from fedem_lightning.data.arrays import check_clients
 from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.dealing import choose_clients
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.partitions import choose_clients
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.sources import load_arrays
 from fedem_lightning.data.splits import Splitting
