@@ -79,7 +79,8 @@ class RemoteClients:
     ) -> Iterator[tuple[int, Any]]:
         """Asks clients; yields the index of each and its reply, or None, in the order of `clients`.
 
-        A client without state gets a start.
+        A client without state gets a start. The order is theirs, whoever is quicker: sums in another order differ in
+        their last bits.
 
         Args:
             algorithm: whose tensors are sent.
@@ -89,7 +90,12 @@ class RemoteClients:
             more: facts and tensors that each request has, too.
 
         """
-        return _in_order(self._asked(algorithm, kind, clients.tolist(), round_, more), clients.tolist())
+        found, held = self._asked(algorithm, kind, clients.tolist(), round_, more), dict[int, Any]()
+        for t in clients.tolist():
+            while t not in held:
+                client, reply = next(found, (t, None))
+                held[client] = reply
+            yield t, held.pop(t)
 
     def _asked(
         self, algorithm: FederatedAlgorithm, kind: str, waiting: list[int], round_: int, more: Parcel
@@ -207,27 +213,15 @@ class RemoteClients:
                     found.measures[split][measure][places[t]] = facts["measures"][split][measure]
             for name, value in facts["columns"].items():
                 found.columns[name][places[t]] = value
-        self._say_missing(missing, n, algorithm.statistics.rounds)
-        return found if missing else found._replace(sizes={s: n.astype(np.int64) for s, n in found.sizes.items()})
-
-    def _say_missing(self, missing: dict[int, str], n_clients: int, round_: int) -> None:
         if not missing:
-            return
-        n, who = len(missing), ", ".join(f"{self.name(t)} ({why})" for t, why in list(missing.items())[:5])
-        what = f"{n} of {n_clients} clients gave no scores and {'is' if n == 1 else 'are'} left out of the means"
-        if n == n_clients:
+            return found._replace(sizes={s: n.astype(np.int64) for s, n in found.sizes.items()})
+        n_gone, who = len(missing), ", ".join(f"{self.name(t)} ({why})" for t, why in list(missing.items())[:5])
+        what = f"{n_gone} of {n} clients gave no scores and {'is' if n_gone == 1 else 'are'} left out of the means"
+        if n_gone == n:
             what = f"none of {n} clients gave scores, so there are no means"
-        warnings.warn(f"evaluation after round {round_}: {what}: {who}{', ...' * (n > 5)}", stacklevel=2)
-
-
-def _in_order(found: Iterator[tuple[int, Any]], clients: list[int]) -> Iterator[tuple[int, Any]]:
-    """Replies in the order of the clients, whoever is quicker: sums in another order differ in their last bits."""
-    held = dict[int, Any]()
-    for t in clients:
-        while t not in held:
-            client, reply = next(found, (t, None))
-            held[client] = reply
-        yield t, held.pop(t)
+        evaluation = f"evaluation after round {algorithm.statistics.rounds}"
+        warnings.warn(f"{evaluation}: {what}: {who}{', ...' * (n_gone > 5)}", stacklevel=2)
+        return found
 
 
 def descriptions(link: Link, nodes: list[int], run: str) -> Iterator[tuple[int, dict[str, Any] | Refused]]:

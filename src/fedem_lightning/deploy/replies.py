@@ -75,21 +75,6 @@ def update_form(n_train: int) -> dict[str, Any]:
     }
 
 
-def scores_form(measures: Any, columns: Collection[str], n_train: int) -> dict[str, Any]:
-    """The mean scores of a client's model on each split, its numbers of samples, and what its adaptation adds."""
-    return {
-        "measures": measures,
-        "sizes": {"train": Whole(n_train, n_train), "val": Whole(), "test": Whole()},
-        "columns": dict.fromkeys(columns, Number(or_nan=True)),
-    }
-
-
-def measures_form(measures: Collection[str], sizes: dict[str, int]) -> dict[str, Any]:
-    """The scores on each split; NaN without samples."""
-    numbers = {m: Number(RANGES[m][0] - ROUNDING, min(RANGES[m][1] + ROUNDING, LARGEST)) for m in measures}
-    return {split: numbers if sizes[split] else dict.fromkeys(measures, NAN) for split in SPLITS}
-
-
 def update_tensors(expected: Sent, message: Models | None, included: Tensor | None) -> dict[str, Any]:
     """An update: weights that fit what the client has declared, and models in the form in which it received them.
 
@@ -147,9 +132,16 @@ def schema_of(found: list[dict[str, Any]]) -> Schema:
 def scores_in(
     reply: Parcel | None, measures: Collection[str], columns: Collection[str], n_train: int
 ) -> dict[str, Any]:
-    """A client's scores."""
-    facts: dict[str, Any] = facts_of(reply, scores_form(PLAIN, columns, n_train))
-    return facts | {"measures": read(measures_form(measures, facts["sizes"]), facts["measures"], "measures")}
+    """The mean scores of a client's model on each split, NaN without samples; how many; what its adaptation adds."""
+    form = {
+        "measures": PLAIN,
+        "sizes": {"train": Whole(n_train, n_train), "val": Whole(), "test": Whole()},
+        "columns": dict.fromkeys(columns, Number(or_nan=True)),
+    }
+    facts: dict[str, Any] = facts_of(reply, form)
+    numbers = {m: Number(RANGES[m][0] - ROUNDING, min(RANGES[m][1] + ROUNDING, LARGEST)) for m in measures}
+    wanted = {split: numbers if facts["sizes"][split] else dict.fromkeys(measures, NAN) for split in SPLITS}
+    return facts | {"measures": read(wanted, facts["measures"], "measures")}
 
 
 def answer_of(reply: Parcel | None, like: Models, n_train: int) -> Models:

@@ -5,7 +5,6 @@ samples, and compares with what it told the server.
 """
 
 import json
-import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -227,8 +226,7 @@ def _compared_with_report(
         raise UserError(f"{file}: does not say what the client reported; give DATA") from None
     scored = [pair for pair in pairs if table[f"n_{pair[0]}"][0] > 0]
     for split, measure, value, was in scored:
-        both_nan = math.isnan(value) and math.isnan(was)
-        if not both_nan and not math.isclose(value, was, rel_tol=CLOSE, abs_tol=CLOSE):
+        if not np.isclose(value, was, rtol=CLOSE, atol=CLOSE, equal_nan=True):
             what = f"{split} {measure}: {value} here, {was} there"
             return False, f"not equal to what the client reported after round {rounds}: {what}", rounds
     largest = max(np.nan_to_num([abs(value - was) for _, _, value, was in scored]))
