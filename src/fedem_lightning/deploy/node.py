@@ -13,7 +13,7 @@ from fedem_lightning.aggregation import Models, Sent, all_finite, check_sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import made_from, take_dtypes
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.one_client import sample_form
+from fedem_lightning.data.own_files import sample_form
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy.wire import Parcel, failed, packed, with_equal_ties, with_prefix
 from fedem_lightning.errors import require, require_whole

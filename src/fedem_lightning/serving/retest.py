@@ -21,7 +21,7 @@ from fedem_lightning.algorithms.scoring import own_data
 from fedem_lightning.callbacks import RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.one_client import load_client
+from fedem_lightning.data.own_files import load_client
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import UserError, require
