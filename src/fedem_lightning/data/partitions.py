@@ -116,7 +116,13 @@ def dirichlet(
     n = len(labels.y)
     few = f"n_clients: {n} samples are too few for {n_clients} clients with {min_samples} each"
     require(n_clients * max(1, min_samples) <= n, few)
-    group = _label_groups(labels.y, n_label_groups, seed)
+    group = labels.y
+    if n_label_groups is not None:
+        values, codes = np.unique(group, return_inverse=True)
+        fits = n_label_groups <= len(values)
+        require(fits, f"n_label_groups: {n_label_groups} groups, but the data has {len(values)} labels")
+        order = generator(seed, Purpose.PARTITION, 0, 1).permutation(np.arange(len(values)) % n_label_groups)
+        group = order[codes]
     by_group = [np.flatnonzero(group == g) for g in np.unique(group)]
     for attempt in range(1000):
         rng = generator(seed, Purpose.PARTITION, attempt)
@@ -131,15 +137,6 @@ def dirichlet(
         f"n_clients: no Dirichlet({alpha}) partition of {len(labels.y)} samples gave each of {n_clients} "
         f"clients {min_samples} samples in 1,000 draws: use fewer clients or a larger alpha"
     )
-
-
-def _label_groups(y: np.ndarray, n_groups: int | None, seed: int) -> np.ndarray:
-    if n_groups is None:
-        return y
-    values, codes = np.unique(y, return_inverse=True)
-    fits = n_groups <= len(values)
-    require(fits, f"n_label_groups: {n_groups} groups, but the data has {len(values)} labels")
-    return generator(seed, Purpose.PARTITION, 0, 1).permutation(np.arange(len(values)) % n_groups)[codes]
 
 
 def shards(labels: Labels, seed: int, n_clients: PositiveInt, shards_per_client: PositiveInt = 2) -> Partition:

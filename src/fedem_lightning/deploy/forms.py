@@ -125,7 +125,8 @@ class Named(NamedTuple):
 
     def read(self, value: Any, where: str) -> dict[str, Any]:
         """The values by name."""
-        fits = type(value) is dict and len(value) <= self.most and all(map(_is_line, value))
+        fits = type(value) is dict and len(value) <= self.most
+        fits = fits and all(type(name) is str and name and as_line(name) == name for name in value)
         _expect(fits, where, f"values by at most {self.most} names", value)
         return {name: read(self.form, part, f"{where}.{name}") for name, part in value.items()}
 
@@ -183,10 +184,6 @@ def as_line(text: str) -> str:
     """A text as one line of at most `LONGEST_LINE` characters, without control characters."""
     line = one_line(text[: 10 * LONGEST_LINE])
     return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"
-
-
-def _is_line(name: Any) -> bool:
-    return type(name) is str and 0 < len(name) <= LONGEST_LINE and as_line(name) == name
 
 
 def _least(bound: Tensor | float) -> str:

@@ -8,6 +8,7 @@ chosen for these data with this network; else it has a default that does not dep
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,7 +186,8 @@ class _Resolver:
             except LookupError:
                 return self._argument(values[1], path)
         if name == "chosen" and len(values) > 1:
-            return self._argument(values[-1], path) if (v := self._chosen(values[:-1])) is None else v
+            found = find_chosen(self._known, values[:-1], None).value
+            return self._argument(values[-1], path) if found is None else found
         if name == "by_fidelity" and len(values) == 2:
             return self._argument(values[self.tree.get("fidelity") == "reference"], path)
         if name == "first":
@@ -194,14 +196,10 @@ class _Resolver:
             return tenth(self._argument(values[0], path))
         raise LookupError(name)
 
-    def _chosen(self, keys: list[str]) -> Any:
-        def select(key: str) -> Any:
-            try:
-                return self._at(key, ())
-            except LookupError:
-                return None
-
-        return find_chosen(select, keys, None).value
+    def _known(self, key: str) -> Any:
+        with suppress(LookupError):
+            return self._at(key, ())
+        return None
 
     def _argument(self, text: str, path: tuple[str, ...]) -> Any:
         self._count(5)
