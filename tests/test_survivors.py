@@ -31,7 +31,7 @@ from fedem_lightning import (
 from fedem_lightning.adaptation.base import selection_losses
 from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.algorithms.client_gradients import gradients
-from fedem_lightning.data.splits import SPLITS, split_samples
+from fedem_lightning.data.splits import SPLITS, Splitting
 from fedem_lightning.evaluation.component_diagnostics import component_health
 from fedem_lightning.processes import Processes
 from fedem_lightning.report import Papers, find_runs, group_runs
@@ -176,7 +176,7 @@ def test_lambda_is_judged_by_the_mean_loss_on_its_split(selection: str) -> None:
 
 def test_rounding_takes_no_sample_away() -> None:
     """0.29 * 100 is 28.999999999999996 in floating point."""
-    codes = split_samples(np.zeros(100, dtype=int), seed=0, fractions=(0.42, 0.29, 0.29))
+    codes = Splitting(fractions=(0.42, 0.29, 0.29)).split(np.zeros(100, dtype=int))
     assert np.bincount(codes).tolist() == [42, 29, 29]
 
 

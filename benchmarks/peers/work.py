@@ -198,7 +198,7 @@ def linear_work(n_clients: int, test_size: int, seed: int) -> dict[str, np.ndarr
 
 def femnist_work(path: Path | None, n_clients: int, seed: int) -> dict[str, np.ndarray]:
     """The first writers of a FEMNIST file, a tenth of each one's images for the test; without a file random images."""
-    from fedem_lightning.data.splits import split_samples
+    from fedem_lightning.data.splits import Splitting
 
     if path is None:
         rng, n = np.random.default_rng(seed), n_clients * 144  # 130 of them train
@@ -209,7 +209,7 @@ def femnist_work(path: Path | None, n_clients: int, seed: int) -> dict[str, np.n
             x, y, client = file["x"], file["y"].astype(np.int64), file["client"]
         n_classes, chosen = int(y.max()) + 1, client < n_clients
         x, y, client = x[chosen], y[chosen], client[chosen]
-    split = split_samples(client, seed, (0.9, 0.0, 0.1))
+    split = Splitting(seed=seed, fractions=(0.9, 0.0, 0.1)).split(client)
     return {"x": x, "y": y, "client": client, "split": split, "n_classes": np.int64(n_classes)}
 
 

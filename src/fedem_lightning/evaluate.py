@@ -6,9 +6,15 @@ from pathlib import Path
 
 from fedem_lightning.errors import require
 from fedem_lightning.records.measures import SPLITS
-from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.serving.options import add_data_options, check_folder, check_rows_file, check_run
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.run.commands import Parser
+from fedem_lightning.serving.options import (
+    add_data_options,
+    check_folder,
+    check_rows_file,
+    check_run,
+    parser_of,
+    run_command,
+)
 
 FILES = ("evaluation.json", "clients.csv", "confusion.csv", "confusion.png", "clients.png")
 
@@ -19,36 +25,21 @@ def main(arguments: list[str] | None = None) -> None:
     Exit code 2 and one line: a user's mistake. Exit code 1: the scores are not those of results.json, or not those that
     the client reported.
     """
-    with one_line_for_mistakes():
-        chosen = _parser().parse_args(arguments)
-        _check(chosen)
-        with loading():
-            from fedem_lightning.serving.evaluating import run_evaluate  # takes seconds, which --help should not
-        same = run_evaluate(chosen)
-    if not same:
+    if not run_command(_parser(), arguments, _check, "evaluating.run_evaluate"):
         sys.exit(1)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m fedem_lightning.evaluate",
-        description="Without DATA: builds the run's data again, tests its newest checkpoint and compares the scores "
-        "with results.json; in the folder of a client of its own, with what the client reported. With DATA: scores its "
-        "rows with the models of the clients that trained, or of a file.",
-    )
-    parser.add_argument(
-        "run",
-        type=Path,
-        metavar="RUN",
-        help="a run's or a client's folder, a .ckpt file; with DATA also clients' models",
+def _parser() -> Parser:
+    parser = parser_of(
+        "evaluate",
+        "Without DATA: builds the run's data again, tests its newest checkpoint and compares the scores with "
+        "results.json; in the folder of a client of its own, with what the client reported. With DATA: scores its rows "
+        "with the models of the clients that trained, or of a file.",
+        run="a run's or a client's folder, a .ckpt file; with DATA also clients' models",
     )
     parser.add_argument("data", type=Path, nargs="?", metavar="DATA", help="labelled rows: .npz, .csv, .tsv, .parquet")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write tables, figures and evaluation.json there")
-    parser.add_argument("--force", action="store_true", help="with --out: write over an earlier evaluation")
     parser.add_argument("--split", choices=SPLITS, help="what is scored (default: test; all of DATA without a split)")
-    parser.add_argument(
-        "--trust", action="append", default=[], metavar="PACKAGE", help="a package of yours that RUN's model needs"
-    )
     add_data_options(parser)
     return parser
 

@@ -4,39 +4,34 @@ import argparse
 from pathlib import Path
 
 from fedem_lightning.errors import require
-from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.serving.options import add_data_options, check_folder, check_out, check_rows_file, check_run
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.run.commands import Parser
+from fedem_lightning.serving.options import (
+    add_data_options,
+    check_folder,
+    check_out,
+    check_rows_file,
+    check_run,
+    parser_of,
+    run_command,
+)
 
 FEW_SHOT_FILES = ("few_shot.csv", "few_shot.png")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the command; a user's mistake ends it with one line and exit code 2."""
-    with one_line_for_mistakes():
-        chosen = _parser().parse_args(arguments)
-        _check(chosen)
-        with loading():
-            from fedem_lightning.serving.personalizing import run_few_shot, run_personalize  # takes seconds
-        if chosen.few_shot is not None:
-            run_few_shot(chosen)
-        else:
-            run_personalize(chosen)
+    run_command(_parser(), arguments, _check, "personalizing.run")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m fedem_lightning.personalize",
-        description="Models for clients that did not train, from their samples. Training rows (all rows, if DATA has "
-        "no split) give the models; test rows are scored.",
+def _parser() -> Parser:
+    parser = parser_of(
+        "personalize",
+        "Models for clients that did not train, from their samples. Training rows (all rows, if DATA has no split) "
+        "give the models; test rows are scored.",
+        run="a run's folder, or a .ckpt file",
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or a .ckpt file")
     parser.add_argument("data", type=Path, metavar="DATA", help="samples of the clients: .npz, .csv, .tsv or .parquet")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the clients' models, a .safetensors file")
-    parser.add_argument("--force", action="store_true", help="write over earlier files")
-    parser.add_argument(
-        "--trust", action="append", default=[], metavar="PACKAGE", help="a package of yours that RUN's model needs"
-    )
     add_data_options(parser)
     group = parser.add_argument_group("personalisation, where the method has these (fedem)")
     group.add_argument("--steps", type=int, metavar="N", help="E-steps and updates of the mixture weights")

@@ -8,10 +8,10 @@ import torch
 from numpy.testing import assert_allclose
 
 from fedem_lightning import Digits, FederatedDataModule, Federation, NpzDataModule, SyntheticMixture, UserError
-from fedem_lightning.data.datasets.synthetic import bayes_probability
 from fedem_lightning.data.partitions import Labels, Partition, dirichlet
 from fedem_lightning.data.shifts import Shift
-from fedem_lightning.data.splits import hold_out_clients, split_samples
+from fedem_lightning.data.splits import HoldOut, Splitting
+from fedem_lightning.data.synthetic import bayes_probability
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, split_of, stored
 
@@ -92,13 +92,13 @@ def test_a_clients_split_does_not_depend_on_who_is_unseen() -> None:
 
 
 def test_split_codes_follow_the_fractions() -> None:
-    codes = split_samples(np.zeros(1000, int), seed=0, fractions=(0.5, 0.3, 0.2))
+    codes = Splitting(fractions=(0.5, 0.3, 0.2)).split(np.zeros(1000, int))
     assert np.bincount(codes).tolist() == [500, 300, 200]
     assert abs(np.flatnonzero(codes == 2).mean() - 500) < 60  # spread over all positions
 
 
 def test_unseen_clients_are_a_random_share() -> None:
-    draws = np.stack([hold_out_clients(10, 0.3, seed=s) for s in range(200)])
+    draws = np.stack([HoldOut(0.3, seed=s).seen([*"abcdefghij"]) for s in range(200)])
     assert (draws.sum(axis=1) == 7).all()
     assert_allclose(draws.mean(axis=0), 0.7, atol=0.12)
 

@@ -27,9 +27,9 @@ from fedem_lightning import (
     VmapEngine,
 )
 from fedem_lightning.data.__main__ import main
-from fedem_lightning.data.datasets.text import split_in_order, window_starts
 from fedem_lightning.data.describe import describe, label_counts
 from fedem_lightning.data.samples import Windows
+from fedem_lightning.data.text import split_in_order, window_starts
 from fedem_lightning.engine.base import Engine
 from fedem_lightning.evaluation.scores import score
 from fedem_lightning.models.components import make_components

@@ -22,7 +22,7 @@ from fedem_lightning import (
     UserError,
     VmapEngine,
 )
-from fedem_lightning.data.datasets.density import densities, minimum_losses
+from fedem_lightning.data.density import densities, minimum_losses
 from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.report.__main__ import main as report

@@ -20,9 +20,8 @@ from fedem_lightning import (
     TextDataModule,
     UserError,
 )
-from fedem_lightning.data.digest import PIECE, hash_without_x, with_shapes
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.samples import Arrays, Joined
+from fedem_lightning.data.samples import PIECE, Arrays, Joined, hash_of
 from helpers.federations import make_data, make_model, make_trainer, stored, train
 
 ARRAYS: dict[str, Any] = {
@@ -58,8 +57,8 @@ def test_a_digest_is_the_hash_of_the_bytes_in_any_memory_order() -> None:
     """Also of arrays larger than a piece, and of those whose columns, not rows, are one after the other."""
     x = np.random.default_rng(0).normal(size=(PIECE // 40, 7))
     expected = hashlib.sha256(f"torch.float64 [{len(x)}, 7]".encode() + x.tobytes()).hexdigest()
-    assert with_shapes([torch.from_numpy(x)]) == expected
-    assert with_shapes([torch.from_numpy(np.asfortranarray(x))]) == expected
+    assert hash_of([torch.from_numpy(x)], shapes=True).hexdigest() == expected
+    assert hash_of([torch.from_numpy(np.asfortranarray(x))], shapes=True).hexdigest() == expected
 
 
 MODULES: dict[str, Callable[[int], FederatedDataModule]] = {
@@ -102,21 +101,15 @@ def test_other_samples_have_another_digest_and_a_moved_federation_the_same() -> 
     assert data.to("cpu").digest() == data.digest() == before
 
 
-def test_a_trained_model_refuses_another_x_and_takes_an_earlier_digest_with_a_warning() -> None:
+def test_a_trained_model_refuses_another_x() -> None:
     data = make_data()
     model = train(make_model(FedAvg, data), data, 1)
     other = make_data()
     stored(other.federation).x[0, 0] += 1
     with pytest.raises(UserError, match="it was trained on another federation"):
         make_trainer(2).fit(model, other)
-    model.federation_digest = hash_without_x(data.federation).hexdigest()  # as earlier versions computed it
-    with pytest.warns(UserWarning, match="labels, clients and splits are the same, x was not compared"):
-        make_trainer(2).fit(model, other)
-    assert model.federation_digest == other.federation.digest()
 
 
-def test_earlier_digests_are_known() -> None:
-    """Of version 0.1's `Digits(n_clients=5, seed=3)`, which left out x."""
-    digits = Digits(n_clients=5, seed=3).federation
-    assert hash_without_x(digits).hexdigest().startswith("abb7174fb0ed4d52")
-    assert not digits.has_digest("abb7174fb0ed4d52")
+def test_digests_of_before_are_those_of_today() -> None:
+    """Of the first version whose digests have x in them."""
+    assert Digits(n_clients=5, seed=3).federation.digest().startswith("580f4ce82e81a7ea")

@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 
 from fedem_lightning import FederatedDataModule, ImageDataModule, UserError
-from fedem_lightning.data.partitions import (
-    Dealing,
-    Labels,
-    Partition,
-    dirichlet,
-    iid,
-    natural,
-    pachinko,
-    quantity_skew,
-    shards,
-)
+from fedem_lightning.data.dealing import Dealing, natural
+from fedem_lightning.data.partitions import Labels, Partition, dirichlet, iid, pachinko, quantity_skew, shards
 from fedem_lightning.data.shifts import Shift
 
 pytestmark = pytest.mark.fast

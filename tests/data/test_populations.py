@@ -10,7 +10,7 @@ import torch
 
 import fedem_lightning.models.client_store as client_store
 from fedem_lightning import ClientSGD, FedEM, Local, MixturePopulation, UserError
-from fedem_lightning.data.datasets.population import NumberedNames
+from fedem_lightning.data.population import NumberedNames
 from fedem_lightning.models.client_store import ClientStore
 from helpers.federations import make_data, make_model, make_trainer, train
 

@@ -23,8 +23,9 @@ from PIL import Image
 
 from fedem_lightning import ImageDataModule, UserError
 from fedem_lightning.data import sources
-from fedem_lightning.data.formats.npz import read_npz, write_npz
+from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.sources import load_arrays, read_arrays
+from fedem_lightning.records.files import write_arrays
 from fedem_lightning.run.failures import user_message
 from helpers.commands import CONFIG_DIR, call
 
@@ -235,7 +236,7 @@ def test_no_network_and_no_file_is_one_line_with_two_ways(tmp_path: Path, monkey
 
 def test_an_npz_may_be_mapped(tmp_path: Path) -> None:
     arrays: dict[str, Any] = {"x": RNG.integers(256, size=(2000, 28, 28)).astype(np.uint8), "y": np.arange(2000) % 4}
-    write_npz(tmp_path / "a.npz", {**arrays, "client": np.arange(2000) % 5})
+    write_arrays(tmp_path / "a.npz", {**arrays, "client": np.arange(2000) % 5}, compressed=False)
     assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
     mapped = read_npz(tmp_path / "a.npz", ("x", "y", "client"), mmap=True)
     assert isinstance(mapped["x"], np.memmap)

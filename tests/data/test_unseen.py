@@ -21,7 +21,7 @@ from fedem_lightning import (
     TextDataModule,
     UserError,
 )
-from fedem_lightning.data.splits import SPLITS, hold_out_clients, seen_clients
+from fedem_lightning.data.splits import SPLITS, HoldOut
 from helpers.commands import CONFIG_DIR
 from helpers.federations import make_data
 from helpers.runs import figures, run_small
@@ -37,11 +37,7 @@ def unseen_names(data: FederatedDataModule) -> list[str]:
 def test_clients_are_held_out_by_name(unseen: Any) -> None:
     forms: list[Any] = [unseen, OmegaConf.create(list(unseen)), np.array(unseen)]
     for given in forms:
-        assert seen_clients(NAMES, 0.0, given, seed=0).tolist() == [False, True, False, True]
-
-
-def test_without_names_the_share_is_drawn() -> None:
-    assert seen_clients(NAMES, 0.5, [], seed=3).tolist() == hold_out_clients(4, 0.5, seed=3).tolist()
+        assert HoldOut(unseen=given).seen(NAMES).tolist() == [False, True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +60,7 @@ def test_without_names_the_share_is_drawn() -> None:
 )
 def test_wrong_names_are_one_line(unseen: Any, fraction: float, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        seen_clients(NAMES, fraction, unseen, seed=0)
+        HoldOut(fraction, unseen).seen(NAMES)
     assert "\n" not in str(caught.value)
 
 

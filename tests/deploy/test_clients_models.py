@@ -34,7 +34,7 @@ from fedem_lightning import (
     load,
     load_clients,
 )
-from fedem_lightning.data.one_client import load_client, save_client
+from fedem_lightning.data.own_files import load_client, save_client
 from fedem_lightning.deploy.node import Node
 from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.evaluate import main as evaluate

@@ -19,7 +19,7 @@ import yaml
 
 pytest.importorskip("grpc", reason="deploy needs the extra deploy")
 
-from fedem_lightning.data.one_client import save_client
+from fedem_lightning.data.own_files import save_client
 from fedem_lightning.deploy.__main__ import folder_and_words, main, parser
 from fedem_lightning.deploy.status import Status
 from fedem_lightning.run.command_line import composed

@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="deploy needs the extra flower")
 
 from flwr.app import Error, Message
 
-from fedem_lightning.data.one_client import save_client
+from fedem_lightning.data.own_files import save_client
 from fedem_lightning.deploy import flower_client
 from fedem_lightning.deploy.__main__ import main
 from fedem_lightning.deploy.flower_client import folder_of_client, parcel_of, record_of

@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="the app is for Flower")
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from fedem_lightning.data.one_client import save_client
+from fedem_lightning.data.own_files import save_client
 from fedem_lightning.deploy import flower_client
 from fedem_lightning.deploy.__main__ import main
 from fedem_lightning.deploy.flower_client import parcel_of, record_of

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the app is for Flower")
 
-from fedem_lightning.data.one_client import save_client
+from fedem_lightning.data.own_files import save_client
 from helpers.federations import make_data
 
 BIN = Path(sys.executable).parent

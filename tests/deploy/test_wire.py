@@ -10,7 +10,7 @@ import torch
 
 from fedem_lightning import FedAvg, FedEM, FedPer, UserError
 from fedem_lightning.aggregation import Models
-from fedem_lightning.data.one_client import load_client, save_client
+from fedem_lightning.data.own_files import load_client, save_client
 from fedem_lightning.deploy.node import Node
 from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.deploy.wire import Parcel, with_prefix

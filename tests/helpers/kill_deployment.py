@@ -25,7 +25,7 @@ from typing import Any
 import pandas as pd
 from hydra.utils import instantiate
 
-from fedem_lightning.data.one_client import save_client
+from fedem_lightning.data.own_files import save_client
 from fedem_lightning.deploy.__main__ import main
 from fedem_lightning.deploy.certificates import make_keys
 from fedem_lightning.run.command_line import composed

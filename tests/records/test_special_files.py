@@ -19,7 +19,7 @@ from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.formats.plays import read_plays
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.formats.torchvision import read_torchvision
-from fedem_lightning.data.one_client import load_client
+from fedem_lightning.data.own_files import load_client
 from fedem_lightning.data.sources import read_arrays
 from fedem_lightning.deploy.node import NEWEST, Node
 from fedem_lightning.deploy.wire import Parcel

@@ -20,8 +20,8 @@ from sklearn.metrics import (
 )
 
 from fedem_lightning import FedEM, FederatedDataModule, load_clients
-from fedem_lightning.data.datasets.own_files import ARRAYS
 from fedem_lightning.data.formats.npz import read_npz
+from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.evaluate import main
 from fedem_lightning.serving.clients_on_rows import predictions
 from fedem_lightning.serving.model_files import write_clients

@@ -13,8 +13,8 @@ import torch
 from matplotlib.figure import Figure
 
 from fedem_lightning import load, load_clients
-from fedem_lightning.data.datasets.own_files import ARRAYS
 from fedem_lightning.data.formats.npz import read_npz
+from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.personalize import main
 from fedem_lightning.serving.output import print_table

@@ -72,7 +72,7 @@ def begin_fit(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
         return
     prepare(algorithm, federation)
     require(
-        algorithm.federation_digest is None or federation.has_digest(algorithm.federation_digest),
+        algorithm.federation_digest is None or federation.digest() == algorithm.federation_digest,
         "model: it was trained on another federation (other x or labels, partition, split or seed)",
     )
     if algorithm.remote is None and not algorithm.statistics.rounds:  # a model that has been trained may go on

@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.data.sources import SOURCES, kept_copy
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.records.files import write_arrays
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.startup.loading import loading
 
@@ -93,11 +94,10 @@ def _convert(chosen: argparse.Namespace) -> None:
     require(chosen.overrides == [], f"unexpected {' '.join(chosen.overrides)}")
     require(not chosen.out.exists(), f"out: {chosen.out} is already there and will not be written over")
     with loading():
-        from fedem_lightning.data.formats.npz import write_npz
         from fedem_lightning.data.sources import load_arrays
 
     arrays, _ = load_arrays(chosen.name, chosen.path, data_dir=chosen.out.parent)
-    write_npz(chosen.out, arrays)
+    write_arrays(chosen.out, arrays, compressed=False)
     print(f"written: {chosen.out} ({', '.join(f'{k} {v.dtype} {list(v.shape)}' for k, v in arrays.items())})")
 
 

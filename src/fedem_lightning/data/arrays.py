@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedem_lightning.data.digest import PIECE
 from fedem_lightning.data.names import checked_names, shown, strings
-from fedem_lightning.data.samples import Domains
+from fedem_lightning.data.samples import PIECE, Domains
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.records.measures import SPLITS
 from fedem_lightning.settings.expected import given
@@ -216,7 +215,9 @@ def check_finite(
     require(array.dtype.itemsize <= 8, f"{name}: expected float64 or smaller, got {array.dtype}")
     rows = max(1, PIECE // array[:1].nbytes)
     parts = [array[start : start + rows] for start in range(0, len(array), rows)]
-    bad = np.concatenate([_not_finite(part) for part in parts])
+    with np.errstate(over="ignore"):
+        single = (part.astype(np.float32, copy=False) for part in parts)
+        bad = np.concatenate([~np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in single])
     if not bad.any():
         return
     first, n = int(bad.argmax()), int(bad.sum())
@@ -226,10 +227,3 @@ def check_finite(
         n_clients = len(np.unique(client[bad]))
         whose = f", of client {shown(names[client[first]])}; {n_clients} of {len(names)} clients have such samples"
     raise UserError(f"{name}: {what} in {n} sample{'s' * (n != 1)}, the first is number {first}{whose}")
-
-
-def _not_finite(part: np.ndarray) -> np.ndarray:
-    """Whether a sample has such a value, bool [rows]."""
-    with np.errstate(over="ignore"):
-        single = part.astype(np.float32, copy=False)
-    return np.logical_not(np.isfinite(single).reshape(len(part), -1).all(axis=1))

@@ -8,10 +8,10 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
+from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import printable
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
-from fedem_lightning.data.partitions import Dealing
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, plain
 from fedem_lightning.settings.check import check_arguments, grouped
@@ -118,20 +118,10 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
         return self.federation.task.n_outputs
 
     def train_dataloader(self) -> OneBatch:
-        """A loader of one batch, the federation."""
+        """A loader of one batch, the federation; so are the others."""
         return OneBatch(self.federation)
 
-    def val_dataloader(self) -> OneBatch:
-        """A loader of one batch, the federation."""
-        return OneBatch(self.federation)
-
-    def test_dataloader(self) -> OneBatch:
-        """A loader of one batch, the federation."""
-        return OneBatch(self.federation)
-
-    def predict_dataloader(self) -> OneBatch:
-        """A loader of one batch, the federation."""
-        return OneBatch(self.federation)
+    val_dataloader = test_dataloader = predict_dataloader = train_dataloader
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Moves the federation to the device once, not every round."""

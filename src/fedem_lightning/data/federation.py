@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.digest import hash_without_x, is_earlier_digest, with_shapes
-from fedem_lightning.data.samples import Arrays, Domains, Samples, as_tensor
+from fedem_lightning.data.samples import Arrays, Domains, Samples, as_tensor, hash_of
 from fedem_lightning.data.shifts import Augmentation
 from fedem_lightning.data.splits import Positions, Split, ranks, splits_by_client
 from fedem_lightning.data.table_features import TableFeatures
@@ -238,11 +237,10 @@ class Federation:
         x is read once: it must not change after the first call.
         """
         if self._digest_of_x is None:
-            self._digest_of_x = with_shapes(self.samples.fingerprint()[1:])
-        sha = hash_without_x(self)
+            self._digest_of_x = hash_of(self.samples.fingerprint()[1:], shapes=True).hexdigest()
+        positions = [t for split in self.splits.values() for t in split.fingerprint()]
+        group = [torch.as_tensor(self.truth["group"])] if "group" in self.truth else []
+        domain = [] if self.domains is None else [self.domains.of_sample]
+        sha = hash_of([self.samples.fingerprint()[0], self.seen, *positions, *group, *domain])
         sha.update(self._digest_of_x.encode())
         return sha.hexdigest()
-
-    def has_digest(self, saved: str) -> bool:
-        """Whether `saved` is this federation's digest; warns if it is one of an earlier version, which leaves out x."""
-        return saved == self.digest() or is_earlier_digest(self, saved)

@@ -18,8 +18,9 @@ from fedem_lightning.data.arrays import (
     distinct_values,
     looks_like_pixels,
 )
+from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.partitions import Dealing, Labels
+from fedem_lightning.data.partitions import Labels
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import plain
@@ -84,7 +85,8 @@ def checked_federation(
         owner, own_names = check_clients(as_array("client", arrays.client), arrays.names, len(x))
     by_class = options.task != "regression"
     if by_class:
-        y, notes = _numbered(y, notes)
+        if y.ndim == 1 and y.dtype.kind in "SU":  # in alphabetical order; the notes keep the strings
+            y, notes["classes"] = distinct_values("y", y)
         y, n_classes = check_labels(y, options.n_classes, len(x))
     else:
         y, n_classes = check_targets(y, len(x)), 0
@@ -110,14 +112,6 @@ def checked_federation(
         domains=None if arrays.domain is None else check_domains(as_array("domain", arrays.domain), len(x)),
         notes={**notes, **options.notes(), **dealt.notes},
     )
-
-
-def _numbered(y: np.ndarray, notes: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-    """String labels as 0..Y-1, in alphabetical order; the notes keep the strings. Other labels are unchanged."""
-    if y.ndim != 1 or y.dtype.kind not in "SU":
-        return y, notes
-    codes, names = distinct_values("y", y)
-    return codes, {**notes, "classes": names}
 
 
 def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> tuple[float, ...] | None:

@@ -1,6 +1,7 @@
 """Storage of a federation's samples: compact in memory, or mapped from a file; a batch converts them to floats."""
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -8,6 +9,9 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.errors import require
+
+PIECE = 2**24
+"""Bytes of an array that are looked at or hashed at a time, so that it needs no second one of its size."""
 
 
 class Samples(Protocol):
@@ -182,6 +186,18 @@ def as_tensor(array: np.ndarray) -> Tensor:
     """An array as a tensor of the same memory, or of a copy: torch takes no read-only ones and no negative strides."""
     array = np.require(array, requirements="W")
     return torch.from_numpy(array.copy() if min(array.strides, default=0) < 0 else array)
+
+
+def hash_of(tensors: Iterable[Tensor], shapes: bool = False) -> "hashlib._Hash":
+    """The SHA-256 of the bytes of tensors, and, if wanted, of their shapes and dtypes."""
+    sha = hashlib.sha256()
+    for tensor in tensors:
+        if shapes:
+            sha.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
+        n_rows = max(1, PIECE // max(1, tensor[:1].numel() * tensor.element_size())) if tensor.ndim else 1
+        for rows in tensor.split(n_rows) if tensor.ndim else (tensor,):
+            sha.update(np.ascontiguousarray(rows.cpu().numpy()).data)
+    return sha
 
 
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:

@@ -73,7 +73,9 @@ class Schema:
         raw = federation.in_shape
         if isinstance(samples, Arrays) and samples.x.dtype == torch.uint8:
             raw = tuple(samples.x.shape[1:])
-            pixels = {"mean": plain_list(samples.mean), "std": plain_list(samples.std), "invert": samples.invert}
+            found = {"mean": samples.mean, "std": samples.std}
+            plain = {name: None if values is None else [float(v) for v in values] for name, values in found.items()}
+            pixels = {**plain, "invert": samples.invert}
         counts = federation.splits["train"].counts().cpu()
         classes = notes.get("classes")
         return cls(
@@ -99,6 +101,12 @@ class Schema:
     @cached_property
     def _places(self) -> dict[str, int]:
         return {name: t for t, name in enumerate(self.names or map(str, range(self.n_clients)))}
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """The names of the classes, "0", "1", ... where they have none; None in a regression."""
+        n = getattr(self.task, "n_classes", None)
+        return None if n is None else list(self.classes or map(str, range(n)))
 
     def name(self, client: int) -> str:
         """The name of a client."""
@@ -198,8 +206,3 @@ class Schema:
         }
         features = None if state["features"] is None else TableFeatures.from_state(state["features"])
         return cls(**{**state, **tuples, "task": make(state["task"], key="task"), "features": features})
-
-
-def plain_list(values: Any) -> list[float] | None:
-    """A sequence of numbers as a list."""
-    return None if values is None else [float(value) for value in values]

@@ -40,6 +40,7 @@ def permute_labels(
 
 def rotate_images(x: np.ndarray, group: np.ndarray, n_groups: int) -> np.ndarray:
     """Covariate shift: images of group g are turned by g * 90 degrees. Changes and returns x [n, h, w, ...]."""
+    require(n_groups <= 4, f"n_groups: rotation by 90 degrees makes 4 groups at most, got {n_groups}")
     require(x.ndim >= 3, "shift: rotation needs images")
     require(x.shape[1] == x.shape[2], f"shift: rotation needs square images, these are {x.shape[1:3]}")
     for g in range(1, n_groups):
@@ -99,8 +100,6 @@ class Shift:
         group = rng.permutation(np.where(order < n_dealt, order % self.n_groups, 0))
         of_sample = np.where(dealt.client >= 0, group[dealt.client], -1)
         if self.shift == "rotation":
-            few = f"n_groups: rotation by 90 degrees makes 4 groups at most, got {self.n_groups}"
-            require(self.n_groups <= 4, few)
             x = rotate_images(x, of_sample, self.n_groups)
         elif self.shift == "inversion":
             x = invert_images(x, of_sample, self.n_groups)

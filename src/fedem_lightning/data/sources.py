@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.records.files import write_arrays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,14 +118,12 @@ def fetch(name: str, data_dir: Path) -> Path:
         UserError: there is no network, or a package is missing.
 
     """
-    from fedem_lightning.data.formats.npz import write_npz
-
     target = data_dir / f"{name}.npz"
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=data_dir) as scratch:
             download(name, Path(scratch))
-            write_npz(target, read_arrays(name, Path(scratch)))
+            write_arrays(target, read_arrays(name, Path(scratch)), compressed=False)
     except UserError:
         raise
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library's own errors without a network

@@ -35,8 +35,32 @@ class HoldOut:
     seed: Seed = 0
 
     def seen(self, names: Sequence[str]) -> np.ndarray:
-        """Whether each client is seen in training, bool [T]."""
-        return seen_clients(names, self.unseen_fraction, self.unseen, self.seed)
+        """Whether each of T clients is seen in training, bool [T]; `names` may be a lazy sequence.
+
+        Those in `unseen` are not, where whole numbers stand for the names that they are written as; or
+        round(unseen_fraction * T) random clients are not.
+
+        Raises:
+            UserError: both are given, a name is unknown, or nobody is left to train.
+
+        """
+        check_arguments("", HoldOut, vars(self))
+        n, share = len(names), self.unseen_fraction
+        wanted = {str(name) for name in self.unseen}
+        if not wanted:
+            n_unseen, seen = round(share * n), np.ones(n, dtype=bool)
+            require(n_unseen < n, f"unseen_fraction: {share} of {n} leaves nobody to train")
+            if n_unseen > 0:  # a permutation of a large population takes a while
+                seen[generator(self.seed, Purpose.UNSEEN).permutation(n)[:n_unseen]] = False
+            return seen
+        require(share == 0, f"unseen: it names clients, and unseen_fraction={share} draws some; give one of them")
+        for name in sorted(wanted.difference(names))[:1]:
+            near = difflib.get_close_matches(name, names[:10_000], n=1)  # in a million it would take a minute
+            some = f"there are {', '.join(names[:3])}{', ...' * (n > 3)}"
+            raise UserError(f"unseen: no client is named {name}; {f'did you mean {near[0]}?' if near else some}")
+        seen = np.fromiter((name not in wanted for name in names), dtype=bool, count=n)
+        require(bool(seen.any()), f"unseen: it names all {n} clients, which leaves nobody to train")
+        return seen
 
 
 @dataclass(frozen=True)
@@ -52,86 +76,23 @@ class Splitting(HoldOut):
     fractions: Fractions = (0.6, 0.2, 0.2)
 
     def split(self, client: np.ndarray) -> np.ndarray:
-        """The split of each sample, int8 [n], drawn for each client: see `split_samples`."""
-        return split_samples(client, self.seed, self.fractions)
+        """Splits every client's samples at random; a client's draw does not depend on which clients are seen.
 
+        Args:
+            client: int [n], the client of each sample; -1: no client.
 
-def split_samples(client: np.ndarray, seed: int, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> np.ndarray:
-    """Splits every client's samples at random; a client's draw does not depend on which clients are seen.
+        Returns:
+            int8 [n]: 0 train, 1 val, 2 test. n_val and n_test are floor(fraction * n_t); the rest is for training.
 
-    Args:
-        client: int [n], the client of each sample; -1: no client.
-        seed: of the draw.
-        fractions: train, val, test; they sum to 1.
-
-    Returns:
-        int8 [n]: 0 train, 1 val, 2 test. n_val and n_test are floor(fraction * n_t); the rest is for training.
-
-    Raises:
-        UserError: a fraction is negative, the sum is not 1, or there are no training samples.
-
-    """
-    _, val, test = check_fractions(fractions)
-    draw = generator(seed, Purpose.SPLIT).random(len(client))
-    order = np.lexsort((draw, client))  # by client, each client's samples shuffled; samples of no client first
-    counts = np.bincount(client + 1)
-    rank = np.empty(len(client), dtype=np.int64)  # index of a sample in its client's shuffled list
-    rank[order] = np.arange(len(client)) - np.repeat(counts.cumsum() - counts, counts)
-    n_val, n_test = (np.floor(counts * share + 1e-9).astype(np.int64)[client + 1] for share in (val, test))
-    return np.where(rank < n_test, 2, np.where(rank < n_test + n_val, 1, 0)).astype(np.int8)
-
-
-def check_fractions(fractions: Fractions) -> Sequence[float]:
-    """Returns three shares with sum 1, of which that for training is positive; anything else is a UserError."""
-    check_arguments("", check_fractions, locals())
-    return fractions
-
-
-def hold_out_clients(n_clients: int, unseen_fraction: BelowOne, seed: int) -> np.ndarray:
-    """Whether each client is seen in training: bool [T]; round(unseen_fraction * T) random clients are not."""
-    check_arguments("", hold_out_clients, locals())
-    n_unseen = round(unseen_fraction * n_clients)
-    require(n_unseen < n_clients, f"unseen_fraction: {unseen_fraction} of {n_clients} leaves nobody to train")
-    seen = np.ones(n_clients, dtype=bool)
-    if n_unseen > 0:  # a permutation of a large population takes a while
-        seen[generator(seed, Purpose.UNSEEN).permutation(n_clients)[:n_unseen]] = False
-    return seen
-
-
-def seen_clients(names: Sequence[str], unseen_fraction: BelowOne, unseen: Names, seed: int) -> np.ndarray:
-    """Whether each client is seen in training: those named in `unseen` are not, or a random share of all is not.
-
-    Args:
-        names: names of the T clients; may be a lazy sequence.
-        unseen_fraction: see `hold_out_clients`.
-        unseen: names of clients; whole numbers stand for the names that they are written as.
-        seed: of the draw of a share.
-
-    Returns:
-        bool [T].
-
-    Raises:
-        UserError: both are given, a name is unknown, or nobody is left to train.
-
-    """
-    check_arguments("", seen_clients, {**locals(), "names": names[:3]})  # a large population has all of them in no list
-    if len(unseen) == 0:
-        return hold_out_clients(len(names), unseen_fraction, seed)
-    both = f"unseen: it names clients, and unseen_fraction={unseen_fraction} draws some; give one of them"
-    require(unseen_fraction == 0, both)
-    wanted = {str(name) for name in unseen}
-    unknown = sorted(wanted.difference(names))
-    if unknown:
-        raise UserError(f"unseen: no client is named {unknown[0]}; {_hint(unknown[0], names)}")
-    seen = np.fromiter((name not in wanted for name in names), dtype=bool, count=len(names))
-    require(bool(seen.any()), f"unseen: it names all {len(names)} clients, which leaves nobody to train")
-    return seen
-
-
-def _hint(name: str, names: Sequence[str]) -> str:
-    """The client that may be meant, looked for among the first 10,000: in a million it would take a minute."""
-    near = difflib.get_close_matches(name, names[:10_000], n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names[:3])}{', ...' * (len(names) > 3)}"
+        """
+        draw = generator(self.seed, Purpose.SPLIT).random(len(client))
+        order = np.lexsort((draw, client))  # by client, each client's samples shuffled; samples of no client first
+        counts = np.bincount(client + 1)
+        rank = np.empty(len(client), dtype=np.int64)  # index of a sample in its client's shuffled list
+        rank[order] = np.arange(len(client)) - np.repeat(counts.cumsum() - counts, counts)
+        shares = self.fractions[1:]
+        n_val, n_test = (np.floor(counts * share + 1e-9).astype(np.int64)[client + 1] for share in shares)
+        return np.where(rank < n_test, 2, np.where(rank < n_test + n_val, 1, 0)).astype(np.int8)
 
 
 class Positions(Protocol):

@@ -85,9 +85,9 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
     if inferred in NUMBERS:
         return "category" if category else "number"
     if inferred in ("mixed-integer", "mixed"):
-        odd = {type(value).__name__ for value in values}
-        fits = category and odd <= {"str", "int", "float"}
-        require(fits, f"{said} values of {_listed(odd)}; save one type, or {way_out}")
+        odd = sorted({type(value).__name__ for value in values})
+        fits = category and {*odd} <= {"str", "int", "float"}
+        require(fits, f"{said} values of the type{'s' * (len(odd) > 1)} {', '.join(odd)}; save one type, or {way_out}")
     else:
         known = inferred in ("string", "boolean")
         require(known, f"{said} {inferred} values; make numbers, strings or booleans of them, or {way_out}")
@@ -95,10 +95,6 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
         known_as = "say task=classification" if label else "name it in categorical=[...]"
         _check_strings(said, pd.unique(values).astype(object), f"{known_as}, or {way_out}")
     return "category"
-
-
-def _listed(types: set[str]) -> str:
-    return f"the types {', '.join(sorted(types))}" if len(types) > 1 else f"the type {next(iter(types))}"
 
 
 def _check_strings(said: str, distinct: Any, way_out: str) -> None:

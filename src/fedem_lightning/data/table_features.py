@@ -76,14 +76,10 @@ class CategoryColumn:
         codes, found = words(named_missing(column))
         place = {value: i for i, value in enumerate(self.values)}
         if set(self.values) <= {"False", "True", MISSING}:  # also as other programs write them
-            place |= {word: i for value, i in place.items() for word in _written(value)}
+            others = {"False": ("false", "0"), "True": ("true", "1")}
+            place |= {word: i for value, i in place.items() for word in others.get(value, ())}
         where = np.array([place.get(word, -1) for word in found], dtype=np.int64)
         return where[codes], [word for word, i in zip(found, where, strict=True) if i < 0]
-
-
-def _written(value: str) -> tuple[str, ...]:
-    """Other words for true and false."""
-    return (MISSING,) if value == MISSING else (value.lower(), str(int(value == "True")))
 
 
 @dataclass(frozen=True)
@@ -189,7 +185,12 @@ class TableFeatures:
     def state(self) -> dict[str, Any]:
         """All of it as numbers, strings, lists and dictionaries, for JSON and checkpoints; see `from_state`."""
         filled = {} if self.missing is None else {"missing": self.missing}
-        return {"columns": [_state_of(column) for column in self.columns], **filled}
+        columns = []
+        for column in self.columns:
+            said = {key: value for key, value in asdict(column).items() if value is not None and value is not False}
+            kind = "number" if isinstance(column, NumberColumn) else "category"
+            columns.append({"kind": kind, **{k: list(v) if isinstance(v, tuple) else v for k, v in said.items()}})
+        return {"columns": columns, **filled}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TableFeatures":
@@ -230,12 +231,6 @@ def _categories(part: pd.Series) -> CategoryColumn:
 
 def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
-
-
-def _state_of(column: NumberColumn | CategoryColumn) -> dict[str, Any]:
-    kind = "number" if isinstance(column, NumberColumn) else "category"
-    said = {key: value for key, value in asdict(column).items() if value is not None and value is not False}
-    return {"kind": kind, **{key: list(v) if isinstance(v, tuple) else v for key, v in said.items()}}
 
 
 def _column_from(state: dict[str, Any]) -> NumberColumn | CategoryColumn:

@@ -99,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
 
 def demo(chosen: argparse.Namespace) -> None:
     """A federation on this machine."""
-    _check_waiting(chosen)
+    require_number("--deadline", chosen.deadline, above=0.0, below=_LONGEST_WAIT)
     require_whole("--clients", chosen.clients, at_least=1)
     with loading():
         from fedem_lightning.deploy.demo import demonstrate
@@ -111,7 +111,7 @@ def demo(chosen: argparse.Namespace) -> None:
 
 def server(chosen: argparse.Namespace) -> None:
     """Listens for clients, and runs once."""
-    _check_waiting(chosen)
+    require_number("--deadline", chosen.deadline, above=0.0, below=_LONGEST_WAIT)
     require_number("--patience", chosen.patience, at_least=0.0, below=_LONGEST_WAIT)
     require_whole("--clients", chosen.clients, at_least=1)
     require_whole("--port", chosen.port, at_least=0, below=_PORTS)
@@ -209,10 +209,6 @@ def _host_of(option: str, address: str) -> str:
     known = bool(host.strip()) and port.isdecimal() and len(port) <= 5 and 0 < int(port) < _PORTS
     require(known, f"{option}: expected HOST:PORT with a port from 1 to {_PORTS - 1}, got {address!r}")
     return host
-
-
-def _check_waiting(chosen: argparse.Namespace) -> None:
-    require_number("--deadline", chosen.deadline, above=0.0, below=_LONGEST_WAIT)
 
 
 def _check_trust(chosen: argparse.Namespace, host: str, option: str) -> None:

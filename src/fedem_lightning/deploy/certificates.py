@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -87,7 +87,7 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str], days: 
     if hosts:
         _write(server, authority, _signed(authority, hosts[0], days, hosts))
         written.append(server)
-    known = _known(server)
+    known = allowed(server) if (server / CLIENTS).is_file() else {}
     for name, target in targets.items():
         pair = _signed(authority, name, days)
         _write(target, authority, pair)
@@ -119,23 +119,18 @@ def allowed(folder: Path) -> dict[str, str]:
     """
     path = folder / CLIENTS
     require(path.is_file(), f"--keys: {folder} lacks {CLIENTS}, the list of the clients that may join")
-    return _known(folder)
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise UserError(f"{path} is no JSON") from None
+    fits = isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
+    require(fits, f"{path}: expected the digests of certificates by the clients' names")
+    return dict(found)
 
 
 def _save(server: Path, known: dict[str, str]) -> None:
     with replacing(server / CLIENTS) as path:
         path.write_text(json.dumps(known, indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def _known(folder: Path) -> dict[str, str]:
-    path = folder / CLIENTS
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError:
-        raise UserError(f"{path} is no JSON") from None
-    fits = isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
-    require(fits, f"{path}: expected the digests of certificates by the clients' names")
-    return found
 
 
 def name_of(certificate: bytes) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from fedem_lightning.data.one_client import load_client
+from fedem_lightning.data.own_files import load_client
 from fedem_lightning.deploy.certificates import LONGEST_NAME, Keys
 from fedem_lightning.deploy.grpc_server import AWAY, HOLD, NUMBER, OPTIONS, SERVICE
 from fedem_lightning.deploy.node import Node

@@ -17,7 +17,7 @@ from hydra.utils import instantiate
 
 from fedem_lightning.algorithms.checks import check_deployable
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.one_client import save_client
+from fedem_lightning.data.own_files import save_client
 from fedem_lightning.deploy.certificates import make_keys
 from fedem_lightning.deploy.client import Client
 from fedem_lightning.deploy.grpc_server import GrpcLink

@@ -12,7 +12,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedem_lightning.data.one_client import load_client
+from fedem_lightning.data.own_files import load_client
 from fedem_lightning.deploy.node import Node
 from fedem_lightning.deploy.wire import Parcel, failed
 from fedem_lightning.errors import UserError, require

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -58,22 +58,16 @@ class Number(NamedTuple):
         return float(value)
 
 
-class Unknown(NamedTuple):
-    """NaN: a mean over no samples."""
+class AsItIs(NamedTuple):
+    """A value that stays as it is, if it fits."""
 
-    def read(self, value: Any, where: str) -> float:
-        """NaN."""
-        _expect(type(value) is float and math.isnan(value), where, "NaN, as there are no samples", value)
-        return math.nan
+    fits: Callable[[Any], bool]
+    what: str
 
-
-class Flag(NamedTuple):
-    """True or false."""
-
-    def read(self, value: Any, where: str) -> bool:
+    def read(self, value: Any, where: str) -> Any:
         """The value."""
-        _expect(type(value) is bool, where, "true or false", value)
-        return bool(value)
+        _expect(self.fits(value), where, self.what, value)
+        return value
 
 
 class Line(NamedTuple):
@@ -88,26 +82,17 @@ class Line(NamedTuple):
         return line
 
 
-class Text(NamedTuple):
-    """A text that stays as it is."""
-
-    def read(self, value: Any, where: str) -> str:
-        """The text."""
-        _expect(type(value) is str and len(value) <= LONGEST_JSON, where, "a text", value)
-        return str(value)
+def _is_plain(value: Any) -> bool:
+    try:
+        return len(json.dumps(value)) <= LONGEST_JSON
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
-class Plain(NamedTuple):
-    """Plain values of any form."""
-
-    def read(self, value: Any, where: str) -> Any:
-        """The values."""
-        try:
-            fits = len(json.dumps(value)) <= LONGEST_JSON
-        except (ValueError, TypeError, RecursionError):
-            fits = False
-        _expect(fits, where, f"plain values, at most {LONGEST_JSON} characters", value)
-        return value
+NAN = AsItIs(lambda value: type(value) is float and math.isnan(value), "NaN, as there are no samples")
+FLAG = AsItIs(lambda value: type(value) is bool, "true or false")
+TEXT = AsItIs(lambda value: type(value) is str and len(value) <= LONGEST_JSON, "a text")
+PLAIN = AsItIs(_is_plain, f"plain values, at most {LONGEST_JSON} characters")
 
 
 class Maybe(NamedTuple):
@@ -140,7 +125,8 @@ class Named(NamedTuple):
 
     def read(self, value: Any, where: str) -> dict[str, Any]:
         """The values by name."""
-        fits = type(value) is dict and len(value) <= self.most and all(map(_is_line, value))
+        fits = type(value) is dict and len(value) <= self.most
+        fits = fits and all(type(name) is str and name and as_line(name) == name for name in value)
         _expect(fits, where, f"values by at most {self.most} names", value)
         return {name: read(self.form, part, f"{where}.{name}") for name, part in value.items()}
 
@@ -198,10 +184,6 @@ def as_line(text: str) -> str:
     """A text as one line of at most `LONGEST_LINE` characters, without control characters."""
     line = one_line(text[: 10 * LONGEST_LINE])
     return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"
-
-
-def _is_line(name: Any) -> bool:
-    return type(name) is str and 0 < len(name) <= LONGEST_LINE and as_line(name) == name
 
 
 def _least(bound: Tensor | float) -> str:

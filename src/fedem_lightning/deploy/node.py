@@ -13,7 +13,7 @@ from fedem_lightning.aggregation import Models, Sent, all_finite, check_sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import made_from, take_dtypes
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.one_client import sample_form
+from fedem_lightning.data.own_files import sample_form
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy.wire import Parcel, failed, packed, with_equal_ties, with_prefix
 from fedem_lightning.errors import require, require_whole
@@ -97,7 +97,8 @@ class Node:
     def _describe(self, request: Parcel) -> Parcel:
         """The client's name, the form of its samples, and the number of them that it trains on."""
         name, n_train = str(self.federation.names[0]), int(self.federation.splits["train"].counts().sum())
-        newest = self._newest_round(request.facts["run"])
+        path = self._path(request.facts["run"], NEWEST)
+        newest = _round_of(path) if path.is_file() else None
         return Parcel({"name": name, "form": sample_form(self.federation), "n_train": n_train, "round": newest}, {})
 
     def _train(self, request: Parcel) -> Parcel:
@@ -200,10 +201,6 @@ class Node:
         path = self.folder / run / name
         require(path.resolve() == self.folder.resolve() / run / name, f"{path}: a link leads elsewhere")
         return path
-
-    def _newest_round(self, run: str) -> int | None:
-        path = self._path(run, NEWEST)
-        return _round_of(path) if path.is_file() else None
 
     def _state(self, run: str, before: int | None) -> Models | None:
         """The newest state from before a round, or the newest (`before` is None); None: the client has to start.

@@ -79,7 +79,8 @@ class RemoteClients:
     ) -> Iterator[tuple[int, Any]]:
         """Asks clients; yields the index of each and its reply, or None, in the order of `clients`.
 
-        A client without state gets a start.
+        A client without state gets a start. The order is theirs, whoever is quicker: sums in another order differ in
+        their last bits.
 
         Args:
             algorithm: whose tensors are sent.
@@ -89,7 +90,12 @@ class RemoteClients:
             more: facts and tensors that each request has, too.
 
         """
-        return _in_order(self._asked(algorithm, kind, clients.tolist(), round_, more), clients.tolist())
+        found, held = self._asked(algorithm, kind, clients.tolist(), round_, more), dict[int, Any]()
+        for t in clients.tolist():
+            while t not in held:
+                client, reply = next(found, (t, None))
+                held[client] = reply
+            yield t, held.pop(t)
 
     def _asked(
         self, algorithm: FederatedAlgorithm, kind: str, waiting: list[int], round_: int, more: Parcel
@@ -134,10 +140,13 @@ class RemoteClients:
             "recipe": recipe_of(algorithm),
             **more.facts,
         }
-        places = {self.nodes[t]: t for t in clients}
-        return places, {
-            node: self._request(algorithm, facts | {"client": t}, more.tensors, start) for node, t in places.items()
-        }
+        places, found = {self.nodes[t]: t for t in clients}, dict[int, Parcel]()
+        for node, t in places.items():
+            tensors = more.tensors | {f"sent.{name}": part for name, part in SENT[kind](algorithm, t).items()}
+            if start or t not in self.started:
+                tensors |= {f"start.{name}": part for name, part in state_of_client(algorithm, t).items()}
+            found[node] = Parcel(facts | {"client": t}, tensors)
+        return places, found
 
     def find_moved(self) -> None:
         """Notes the new addresses of clients that have come back; nobody takes the place of a client that is there."""
@@ -160,13 +169,6 @@ class RemoteClients:
         if line and (node, line) not in self.said:
             self.said.add((node, line))
             warnings.warn(f"{who} is refused: {line}", stacklevel=3)
-
-    def _request(self, algorithm: FederatedAlgorithm, facts: dict[str, Any], more: Models, start: bool) -> Parcel:
-        client = facts["client"]
-        tensors = more | {f"sent.{name}": tensor for name, tensor in SENT[facts["kind"]](algorithm, client).items()}
-        if start or client not in self.started:
-            tensors |= {f"start.{name}": tensor for name, tensor in state_of_client(algorithm, client).items()}
-        return Parcel(facts, tensors)
 
     def answers(
         self, algorithm: FederatedAlgorithm, question: str, clients: Tensor, given: Models, like: Models
@@ -211,27 +213,15 @@ class RemoteClients:
                     found.measures[split][measure][places[t]] = facts["measures"][split][measure]
             for name, value in facts["columns"].items():
                 found.columns[name][places[t]] = value
-        self._say_missing(missing, n, algorithm.statistics.rounds)
-        return found if missing else found._replace(sizes={s: n.astype(np.int64) for s, n in found.sizes.items()})
-
-    def _say_missing(self, missing: dict[int, str], n_clients: int, round_: int) -> None:
         if not missing:
-            return
-        n, who = len(missing), ", ".join(f"{self.name(t)} ({why})" for t, why in list(missing.items())[:5])
-        what = f"{n} of {n_clients} clients gave no scores and {'is' if n == 1 else 'are'} left out of the means"
-        if n == n_clients:
+            return found._replace(sizes={s: n.astype(np.int64) for s, n in found.sizes.items()})
+        n_gone, who = len(missing), ", ".join(f"{self.name(t)} ({why})" for t, why in list(missing.items())[:5])
+        what = f"{n_gone} of {n} clients gave no scores and {'is' if n_gone == 1 else 'are'} left out of the means"
+        if n_gone == n:
             what = f"none of {n} clients gave scores, so there are no means"
-        warnings.warn(f"evaluation after round {round_}: {what}: {who}{', ...' * (n > 5)}", stacklevel=2)
-
-
-def _in_order(found: Iterator[tuple[int, Any]], clients: list[int]) -> Iterator[tuple[int, Any]]:
-    """Replies in the order of the clients, whoever is quicker: sums in another order differ in their last bits."""
-    held = dict[int, Any]()
-    for t in clients:
-        while t not in held:
-            client, reply = next(found, (t, None))
-            held[client] = reply
-        yield t, held.pop(t)
+        evaluation = f"evaluation after round {algorithm.statistics.rounds}"
+        warnings.warn(f"{evaluation}: {what}: {who}{', ...' * (n_gone > 5)}", stacklevel=2)
+        return found
 
 
 def descriptions(link: Link, nodes: list[int], run: str) -> Iterator[tuple[int, dict[str, Any] | Refused]]:

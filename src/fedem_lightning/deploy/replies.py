@@ -13,19 +13,19 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.deploy.forms import (
+    FLAG,
     LARGEST,
+    NAN,
+    PLAIN,
     REAL,
-    Flag,
+    TEXT,
     Line,
     Many,
     Maybe,
     Named,
     Number,
-    Plain,
     Refused,
     Rows,
-    Text,
-    Unknown,
     Whole,
     read,
 )
@@ -53,15 +53,15 @@ SIGNS = ("is_users", "not_finite", "needs_start")
 """Of a failure: what is true of it."""
 SHAPE = Many(Whole(1, MOST_VALUES), most=8)
 SAMPLES = {
-    "task": Plain(),
+    "task": PLAIN,
     "in_shape": SHAPE,
     "raw_shape": SHAPE,
-    "classes": Maybe(Many(Text(), MOST_OUTPUTS)),
-    "pixels": Maybe(Plain()),
-    "vocabulary": Maybe(Text()),
-    "features": Maybe(Plain()),
-    "columns": Named(Text(), most=2),
-    "domains": Maybe(Many(Text(), MOST_OUTPUTS)),
+    "classes": Maybe(Many(TEXT, MOST_OUTPUTS)),
+    "pixels": Maybe(PLAIN),
+    "vocabulary": Maybe(TEXT),
+    "features": Maybe(PLAIN),
+    "columns": Named(TEXT, most=2),
+    "domains": Maybe(Many(TEXT, MOST_OUTPUTS)),
 }
 DESCRIPTION = {"name": Line(), "form": SAMPLES, "n_train": Whole(), "round": Maybe(Whole(high=MOST_ROUNDS))}
 
@@ -73,21 +73,6 @@ def update_form(n_train: int) -> dict[str, Any]:
         "metrics": Named((Number(), Whole(high=max(1, n_train))), MOST_METRICS),
         "rejected": Many((Line(), Line(or_empty=True)), MOST_METRICS),
     }
-
-
-def scores_form(measures: Any, columns: Collection[str], n_train: int) -> dict[str, Any]:
-    """The mean scores of a client's model on each split, its numbers of samples, and what its adaptation adds."""
-    return {
-        "measures": measures,
-        "sizes": {"train": Whole(n_train, n_train), "val": Whole(), "test": Whole()},
-        "columns": dict.fromkeys(columns, Number(or_nan=True)),
-    }
-
-
-def measures_form(measures: Collection[str], sizes: dict[str, int]) -> dict[str, Any]:
-    """The scores on each split; NaN without samples."""
-    numbers = {m: Number(RANGES[m][0] - ROUNDING, min(RANGES[m][1] + ROUNDING, LARGEST)) for m in measures}
-    return {split: numbers if sizes[split] else dict.fromkeys(measures, Unknown()) for split in SPLITS}
 
 
 def update_tensors(expected: Sent, message: Models | None, included: Tensor | None) -> dict[str, Any]:
@@ -116,7 +101,7 @@ def facts_of(reply: Parcel | None, form: Any) -> Any:
     if reply is None:
         raise Refused("", NO_ANSWER)
     if isinstance(reply.facts, dict) and "error" in reply.facts:
-        failure = read(FAILURE | {sign: Flag() for sign in SIGNS if sign in reply.facts}, reply.facts)
+        failure = read(FAILURE | {sign: FLAG for sign in SIGNS if sign in reply.facts}, reply.facts)
         raise Refused(failure["error"], NOT_FINITE if failure.get("not_finite") else EXCEPTION)
     return read(form, reply.facts)
 
@@ -147,9 +132,16 @@ def schema_of(found: list[dict[str, Any]]) -> Schema:
 def scores_in(
     reply: Parcel | None, measures: Collection[str], columns: Collection[str], n_train: int
 ) -> dict[str, Any]:
-    """A client's scores."""
-    facts: dict[str, Any] = facts_of(reply, scores_form(Plain(), columns, n_train))
-    return facts | {"measures": read(measures_form(measures, facts["sizes"]), facts["measures"], "measures")}
+    """The mean scores of a client's model on each split, NaN without samples; how many; what its adaptation adds."""
+    form = {
+        "measures": PLAIN,
+        "sizes": {"train": Whole(n_train, n_train), "val": Whole(), "test": Whole()},
+        "columns": dict.fromkeys(columns, Number(or_nan=True)),
+    }
+    facts: dict[str, Any] = facts_of(reply, form)
+    numbers = {m: Number(RANGES[m][0] - ROUNDING, min(RANGES[m][1] + ROUNDING, LARGEST)) for m in measures}
+    wanted = {split: numbers if facts["sizes"][split] else dict.fromkeys(measures, NAN) for split in SPLITS}
+    return facts | {"measures": read(wanted, facts["measures"], "measures")}
 
 
 def answer_of(reply: Parcel | None, like: Models, n_train: int) -> Models:

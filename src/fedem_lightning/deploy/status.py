@@ -57,7 +57,8 @@ class Status:
     def _write(self, facts: dict[str, Any]) -> None:
         try:
             with replacing(self.folder / NAME) as path:
-                path.write_text(json.dumps({**facts, "time": time.time(), **_process()}, indent=1))
+                process = {"pid": os.getpid(), "host": socket.gethostname()}
+                path.write_text(json.dumps({**facts, "time": time.time(), **process}, indent=1))
         except UserError:
             return  # a full disk ends no run here; the file grows old, which is what a health check sees
 
@@ -84,10 +85,6 @@ def show_status(folder: Path) -> None:
     require(process[0] != socket.gethostname() or _there(process[1]), f"{folder}: killed; it last said: {state}")
     require(age < FRESH, f"{folder}: not heard of for {age:.0f} seconds; it last said: {state}")
     print(", ".join([state, *(f"{key} {value}" for key, value in facts.items())]))
-
-
-def _process() -> dict[str, Any]:
-    return {"pid": os.getpid(), "host": socket.gethostname()}
 
 
 def _there(pid: Any) -> bool:

@@ -14,6 +14,7 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.errors import UserError
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.rejections import first_line
+from fedem_lightning.serving.model_files import with_prefix as with_prefix
 from fedem_lightning.uploads import received_models
 
 FEWEST, MOST = 3, 1023
@@ -106,11 +107,6 @@ def unpacked(tensors: Models, n_groups: int, received: Models) -> Sent | None:
             rows[included] = models[name]
         models = kept
     return Sent(models, tensors["weights"], tensors.get("group"), n_groups, extras)
-
-
-def with_prefix(tensors: Models, prefix: str) -> Models:
-    """The tensors whose names begin with `prefix`, by the rest of their names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def state_of_client(algorithm: FederatedAlgorithm, client: int) -> Models:

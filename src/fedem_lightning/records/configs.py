@@ -8,6 +8,7 @@ chosen for these data with this network; else it has a default that does not dep
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,10 +174,6 @@ class _Resolver:
         self._count(length // 100)
         return value if length > _MOST_LETTERS else found
 
-    def _filled(self, text: str, path: tuple[str, ...]) -> str:
-        """A text with the values of the interpolations in it."""
-        return _ONE.sub(lambda found: str(_scalar(self._meant(found[1], path))), text)
-
     def _meant(self, inner: str, path: tuple[str, ...]) -> Any:
         """The value of the interpolation ${inner}; LookupError: it is not known here."""
         name, given, rest = inner.partition(":")
@@ -189,7 +186,8 @@ class _Resolver:
             except LookupError:
                 return self._argument(values[1], path)
         if name == "chosen" and len(values) > 1:
-            return self._argument(values[-1], path) if (v := self._chosen(values[:-1])) is None else v
+            found = find_chosen(self._known, values[:-1], None).value
+            return self._argument(values[-1], path) if found is None else found
         if name == "by_fidelity" and len(values) == 2:
             return self._argument(values[self.tree.get("fidelity") == "reference"], path)
         if name == "first":
@@ -198,14 +196,10 @@ class _Resolver:
             return tenth(self._argument(values[0], path))
         raise LookupError(name)
 
-    def _chosen(self, keys: list[str]) -> Any:
-        def select(key: str) -> Any:
-            try:
-                return self._at(key, ())
-            except LookupError:
-                return None
-
-        return find_chosen(select, keys, None).value
+    def _known(self, key: str) -> Any:
+        with suppress(LookupError):
+            return self._at(key, ())
+        return None
 
     def _argument(self, text: str, path: tuple[str, ...]) -> Any:
         self._count(5)

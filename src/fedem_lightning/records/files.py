@@ -7,7 +7,6 @@ two are the length of the comment that follows (PKWARE's APPNOTE, 4.3.16).
 
 import errno
 import hashlib
-import io
 import os
 import stat
 import struct
@@ -89,13 +88,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Writes NumPy's arrays by name as a compressed .npz, in one step; `numpy.load` reads it without pickle."""
+def write_arrays(path: Path, arrays: Mapping[str, Any], compressed: bool = True) -> None:
+    """Writes NumPy's arrays by name as an .npz, in one step; `numpy.load` reads it without pickle."""
     import numpy as np  # commands that answer at once write files, too
 
-    content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, **arrays)
-    write_atomically(path, content.getvalue())
+    assert not any(np.asarray(array).dtype.hasobject for array in arrays.values())
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        (np.savez_compressed if compressed else np.savez)(file, **arrays)
 
 
 def seal(path: Path) -> None:
@@ -108,10 +107,7 @@ def seal(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(-len(_LENGTH), os.SEEK_END)
         file.write(_LENGTH + TAG)
-        file.seek(0)
-        digest = _digest(file, path.stat().st_size)
-        file.seek(0, os.SEEK_END)
-        file.write(digest)
+        file.write(_digest(file, file.tell()))
 
 
 def is_intact(path: Path) -> bool | None:
@@ -132,23 +128,16 @@ def is_intact(path: Path) -> bool | None:
 def _is_intact(path: Path, inode: int, size: int, time: int) -> bool | None:
     """A file that has not changed is read once: a run looks at its checkpoint several times."""
     with path.open("rb") as file:
-        last = _at(file, size - _END, _END)
-        if last.startswith(_SIGNATURE) and last.endswith(b"\0\0"):  # no comment
+        file.seek(max(0, size - len(_LENGTH + TAG) - _DIGITS))
+        last = file.read()
+        if last[-_END:].startswith(_SIGNATURE) and last.endswith(b"\0\0"):  # no comment
             return None
-        end = size - _DIGITS
-        sealed = _at(file, end - len(TAG) - len(_LENGTH), len(_LENGTH + TAG)) == _LENGTH + TAG
-        digits = _at(file, end, _DIGITS)
-        file.seek(0)
-        return sealed and _digest(file, end) == digits
-
-
-def _at(file: BinaryIO, place: int, length: int) -> bytes:
-    file.seek(max(0, place))
-    return file.read(length)
+        return last.startswith(_LENGTH + TAG) and _digest(file, size - _DIGITS) == last[-_DIGITS:]
 
 
 def _digest(file: BinaryIO, length: int) -> bytes:
-    """The SHA-256 of the next `length` bytes, in hexadecimal digits."""
+    """The SHA-256 of the first `length` bytes, in hexadecimal digits; the file's place is behind them then."""
+    file.seek(0)
     digest = hashlib.sha256()
     while length > 0 and (piece := file.read(min(length, _PIECE))):
         digest.update(piece)

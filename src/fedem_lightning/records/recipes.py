@@ -119,14 +119,11 @@ def plain(value: Any) -> Any:
         return {"class": type(value).__name__, "parameters": sum(p.numel() for p in value.parameters())}
     if inspect.isclass(value) or inspect.isroutine(value):
         return value.__name__
-    return {"class": type(value).__name__, **_attributes(value)}
+    public = {name: part for name, part in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+    told = {name: plain(part) for name, part in public.items() if is_plain(part) or dataclasses.is_dataclass(part)}
+    return {"class": type(value).__name__, **told}
 
 
 def is_plain(value: Any) -> bool:
     """Whether `value` is a number, a string or None."""
     return value is None or type(value) in (bool, int, float, str)
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    public = {name: part for name, part in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
-    return {name: plain(part) for name, part in public.items() if is_plain(part) or dataclasses.is_dataclass(part)}

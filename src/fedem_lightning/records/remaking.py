@@ -81,37 +81,35 @@ def call(target: Callable[..., Any], arguments: Mapping[str, Any], key: str) -> 
         raise UserError(f"{key}: the file's {target.__name__} cannot be made ({reason})") from error
 
 
-def without_download(made_of: Any) -> Any:
-    """The recipe of a network whose weights a file brings: neither it nor a network in it asks for pretrained ones."""
+def _changed(made_of: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
+    """A recipe in which `change` has replaced each dictionary, the inner ones first."""
     if isinstance(made_of, list | tuple):
-        return [without_download(part) for part in made_of]
+        return [_changed(part, change) for part in made_of]
     if not isinstance(made_of, dict):
         return made_of
-    return {name: name != "pretrained" and without_download(part) for name, part in made_of.items()}
+    return change({name: _changed(part, change) for name, part in made_of.items()})
+
+
+def without_download(made_of: Any) -> Any:
+    """The recipe of a network whose weights a file brings: neither it nor a network in it asks for pretrained ones."""
+    return _changed(made_of, lambda part: part | dict.fromkeys(part.keys() & {"pretrained"}, False))
 
 
 def with_network(made_of: Any, network: Any) -> Any:
     """The recipe with `network` in place of what cannot be made again."""
-    if isinstance(made_of, list):
-        return [with_network(part, network) for part in made_of]
-    if not isinstance(made_of, dict):
-        return made_of
-    if "_unknown_" in made_of:
-        return network
-    return {name: with_network(part, network) for name, part in made_of.items()}
+    return _changed(made_of, lambda part: network if "_unknown_" in part else part)
 
 
 def renewed(made_of: Any) -> Any:
     """A recipe of a file with the import paths that its classes and functions have today; nothing is made."""
-    if isinstance(made_of, list):
-        return [renewed(part) for part in made_of]
-    if not isinstance(made_of, dict):
-        return made_of
-    found = {name: renewed(part) for name, part in made_of.items()}
-    if str(found.get("_target_")).startswith(f"{_PACKAGE}."):
-        with suppress(UserError):  # it stays as it is
-            found["_target_"] = import_path(find(found["_target_"]))
-    return found
+
+    def change(part: dict[str, Any]) -> dict[str, Any]:
+        if str(part.get("_target_")).startswith(f"{_PACKAGE}."):
+            with suppress(UserError):  # it stays as it is
+                part["_target_"] = import_path(find(part["_target_"]))
+        return part
+
+    return _changed(made_of, change)
 
 
 def find(path: Any, trusted: Sequence[str] = (), key: str = "", rooms: Sequence[str] = ROOMS) -> Callable[..., Any]:
@@ -140,7 +138,10 @@ def find(path: Any, trusted: Sequence[str] = (), key: str = "", rooms: Sequence[
         if inspect.isclass(found) and issubclass(found, torch.optim.Optimizer):
             return found
     elif _within(module, trusted):
-        found = _import(module, name, key)
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except Exception as error:  # importing somebody's module may fail in any way
+            raise UserError(f"{key}: cannot import {module}.{name} ({type(error).__name__}: {error})") from error
         if inspect.isclass(found) and _within(found.__module__, trusted):
             return found
         if inspect.isfunction(found) and found.__module__ == module and module in trusted:
@@ -167,13 +168,6 @@ def _places(module: str, rooms: Sequence[str]) -> Iterator[ModuleType]:
 
 def _within(module: str, packages: Sequence[str]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
-
-
-def _import(module: str, name: str, key: str) -> Any:
-    try:
-        return getattr(importlib.import_module(module), name)
-    except Exception as error:  # importing somebody's module may fail in any way
-        raise UserError(f"{key}: cannot import {module}.{name} ({type(error).__name__}: {error})") from error
 
 
 class LimitedTensors(TorchDispatchMode):

@@ -190,7 +190,7 @@ def check_checkpoint(path: Path, model: FederatedAlgorithm, federation: Federati
     checkpoint = read_checkpoint(path)
     check_tensors(checkpoint, model, str(path))
     require(
-        checkpoint["federation"] is None or federation.has_digest(checkpoint["federation"]),
+        checkpoint["federation"] is None or federation.digest() == checkpoint["federation"],
         f"ckpt_path: {path} was trained on another federation (other x or labels, partition, split or seed)",
     )
     _check_optimizer(path, checkpoint, model)

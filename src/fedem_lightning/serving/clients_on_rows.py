@@ -14,13 +14,12 @@ from torch import Tensor
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMetrics
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import OwnModels, SharedModels, joined
 from fedem_lightning.serving.model_files import load_clients
-from fedem_lightning.serving.output import write_table
+from fedem_lightning.serving.output import Quality, write_table
 from fedem_lightning.serving.rows import ClientRows, chosen_columns, read_rows
 
 CHUNK_ROWS = 50_000
@@ -49,20 +48,15 @@ def personalized(model: FederatedAlgorithm, rows: ClientRows, codes: np.ndarray)
     parts = []
     n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))
     with progress("personalising clients", len(rows.names)) as advance:
-        for chunk in _chunks(n_train):
+        chunk_of = np.maximum(n_train.cumsum() - 1, 0) // CHUNK_ROWS
+        bounds = [0, *(np.flatnonzero(np.diff(chunk_of)) + 1).tolist(), len(n_train)]
+        for chunk in (range(a, b) for a, b in itertools.pairwise(bounds)):
             mine = (rows.client >= chunk.start) & (rows.client < chunk.stop)
             client, split = np.where(mine, rows.client - chunk.start, 0), np.where(mine, codes, -1)
             names = rows.names[chunk.start : chunk.stop]
             parts.append(model.trained_model.personalize_many(rows.samples, client, split.astype(np.int64), names))
             advance(len(chunk))
     return parts[0] if len(parts) == 1 else _joined(parts, rows.names)
-
-
-def _chunks(n_train: np.ndarray) -> Iterator[range]:
-    """Ranges of clients with about CHUNK_ROWS training rows."""
-    chunk_of = np.maximum(n_train.cumsum() - 1, 0) // CHUNK_ROWS
-    bounds = [0, *(np.flatnonzero(np.diff(chunk_of)) + 1).tolist(), len(n_train)]
-    yield from (range(a, b) for a, b in itertools.pairwise(bounds))
 
 
 def _joined(parts: list[ClientModels], names: tuple[str, ...]) -> ClientModels:
@@ -112,16 +106,26 @@ def predicted(
             advance(len(piece.index))
 
 
-def scores_by_client(models: ClientModels, rows: ClientRows, codes: np.ndarray) -> pd.DataFrame:
-    """Scores of each client on its rows of code 2: columns id, n_test, and test_MEASURE, NaN without such rows."""
-    federation = rows.federation(models.schema, codes)
+def scores_by_client(
+    models: ClientModels, rows: ClientRows, scored: np.ndarray, split: str = "test", quality: Quality | None = None
+) -> pd.DataFrame:
+    """Scores of each client on its rows `scored`, bool [n], to which `quality` adds their predictions.
+
+    Returns:
+        Columns id, n_SPLIT and SPLIT_MEASURE, NaN without such rows.
+
+    """
+    federation = rows.federation(models.schema, np.where(scored, 2, -1))
     metric = ClientMetrics(len(rows.names), models.schema.task)
     metric._update_count = 1  # otherwise torchmetrics warns where there is nothing to score
     for owner, index, prediction in predicted(models, federation, places(models, rows.names), "scoring rows"):
-        metric.update(metric.task.scores(prediction, federation.samples.labels(index)), owner)
-    table = pd.DataFrame({"id": rows.names, "n_test": federation.splits["test"].counts().numpy()})
+        y = federation.samples.labels(index)
+        metric.update(metric.task.scores(prediction, y), owner)
+        if quality is not None:
+            quality.add(prediction, y)
+    table = pd.DataFrame({"id": rows.names, f"n_{split}": federation.splits["test"].counts().numpy()})
     for measure, values in metric.compute().items():
-        table[f"test_{measure}"] = values.reshape(-1).numpy()  # torchmetrics squeezes a single client
+        table[f"{split}_{measure}"] = values.reshape(-1).numpy()  # torchmetrics squeezes a single client
     return table
 
 
@@ -160,7 +164,7 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
             answers = np.empty((len(rows), *answer.shape[1:]), dtype=answer.dtype)
         answers[index.numpy()] = answer
     table = pd.DataFrame({"client": np.array(rows.names, dtype=object)[rows.client]})
-    names = class_names(schema)
+    names = schema.class_names
     if names is None:
         titles = ["mean"] if answers.shape[1] == 1 else [f"mean_{i}" for i in range(answers.shape[1])]
     else:
@@ -168,11 +172,3 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
         table["class"] = best if schema.classes is None else np.array(names, dtype=object)[best]
         titles = [f"p_{name}" for name in names]
     return pd.concat([table, pd.DataFrame(answers, columns=titles)], axis=1)
-
-
-def class_names(schema: Schema) -> list[str] | None:
-    """The names of the classes, "0", "1", ... where they have none; None in a regression."""
-    n = getattr(schema.task, "n_classes", None)
-    if n is None:
-        return None
-    return list(schema.classes) if schema.classes is not None else [str(i) for i in range(n)]

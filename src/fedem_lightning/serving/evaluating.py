@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from fedem_lightning.errors import require
-from fedem_lightning.evaluation.scores import ClientMetrics
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.records.measures import headline
 from fedem_lightning.run.summary import by_class_line
-from fedem_lightning.serving.clients_on_rows import places, predicted
+from fedem_lightning.serving.clients_on_rows import scores_by_client
 from fedem_lightning.serving.model_files import load_clients
 from fedem_lightning.serving.options import clients_file
 from fedem_lightning.serving.output import (
@@ -60,22 +58,13 @@ def on_rows(chosen: argparse.Namespace) -> Evaluation:
     models = load_clients(chosen.run, chosen.trust)
     schema = models.schema
     rows = read_rows(chosen.data, schema, chosen_columns(chosen), labelled=True)
-    scored = _scored(rows, chosen.split)
-    federation, where = rows.federation(schema, np.where(scored, 2, -1)), places(models, rows.names)
-    metric, quality = ClientMetrics(len(rows.names), schema.task), Quality(schema)
-    for owner, index, prediction in predicted(models, federation, where, "scoring rows"):
-        y = federation.samples.labels(index)
-        metric.update(schema.task.scores(prediction, y), owner)
-        quality.add(prediction, y)
-    weights, meaning = _weights(rows, models.schema)
-    n_scored = np.bincount(rows.client[scored], minlength=len(rows.names))
-    split = "test" if rows.split is None else chosen.split or "test"
-    table = pd.DataFrame({"id": rows.names, "n_train": weights, f"n_{split}": n_scored})
-    for measure, values in metric.compute().items():
-        table[f"{split}_{measure}"] = values.reshape(-1).numpy()  # torchmetrics squeezes a single client
-    sums = summaries(table, weights, split)
+    scored, quality, split = _scored(rows, chosen.split), Quality(schema), chosen.split or "test"
+    weights, meaning = _weights(rows, schema)
+    table = scores_by_client(models, rows, scored, split, quality)
+    if split != "train":
+        table.insert(1, "n_train", weights)
     title = f"{chosen.run.name} on {int(scored.sum())} rows of {chosen.data.name}"
-    scores = {str(int((n_scored > 0).sum())): sums}
+    scores = {str(int((table[f"n_{split}"] > 0).sum())): summaries(table, weights, split)}
     return Evaluation(title, split, scores, table, quality, [f"weighted: by {meaning}"])
 
 

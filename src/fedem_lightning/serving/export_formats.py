@@ -215,14 +215,9 @@ def measured(run: Predictor, model: ClientModel) -> Measured:
         f"--format: the exported model of client {model.name} differs from the library's by {worst:.1e}, more than "
         f"{LARGEST_DIFFERENCE:g}; nothing was written",
     )
-    return Measured(worst, latency(run, random_inputs(model.schema, 1)))
-
-
-def latency(run: Predictor, x: Tensor) -> float:
-    """The median time of a call, in milliseconds, after three calls that are not timed."""
-    seconds = []
-    for _ in range(3 + RUNS):
+    x, seconds = random_inputs(model.schema, 1), []
+    for _ in range(3 + RUNS):  # three calls are not timed
         start = time.perf_counter()
         run(x)
         seconds.append(time.perf_counter() - start)
-    return 1000 * median(seconds[3:])
+    return Measured(worst, 1000 * median(seconds[3:]))

@@ -1,6 +1,7 @@
 """Where exported models come from, a run or a file, and where they go: a folder, a file, the Hugging Face Hub."""
 
 import argparse
+import glob
 import json
 import re
 import shutil
@@ -235,13 +236,8 @@ def push(folder: Path, files: Sequence[str], repository: str, private: bool, for
     hub = HfApi()
     try:
         address = hub.create_repo(repository, private=private, exist_ok=force)
-        hub.upload_folder(repo_id=repository, folder_path=folder, allow_patterns=[_literally(name) for name in files])
+        hub.upload_folder(repo_id=repository, folder_path=folder, allow_patterns=[glob.escape(name) for name in files])
     except (OSError, ValueError) as error:  # those of the network are OSErrors, wrong names ValueErrors
         reason = " ".join(str(error).split())
         raise UserError(f"--push-to-hub: {reason}; the export itself is in {folder}") from error
     return str(address)
-
-
-def _literally(name: str) -> str:
-    """A pattern that only this name fits."""
-    return re.sub(r"([*?\[])", r"[\1]", name)

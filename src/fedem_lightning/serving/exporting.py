@@ -19,7 +19,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.records.files import writing
-from fedem_lightning.serving.export_formats import BATCHES, FORMATS, RUNS, Format, Measured, Predictor, measured
+from fedem_lightning.serving.export_formats import BATCHES, FORMATS, RUNS, Measured, Predictor, measured
 from fedem_lightning.serving.export_places import (
     Origin,
     Target,
@@ -57,7 +57,13 @@ def export(chosen: argparse.Namespace) -> None:
         files = list(dict.fromkeys(index.values()))
         facts = [(staging / name).stat() for name in files]
         size = sum({fact.st_ino: fact.st_size for fact in facts}.values())  # links share their bytes
-        told = _lines(kind, found, size)
+        latency, worst = median(one.latency for one in found), max(one.difference for one in found)
+        batches = " and ".join(map(str, BATCHES))
+        told = [
+            f"size        {size:,} bytes",
+            f"latency     {latency:.3f} ms a sample on this CPU (median of {RUNS} calls)",
+            f"difference  {worst:.1e} from the library at most, on batches of {batches} random samples",
+        ]
         written = Export(chosen.format, index, told, target.preprocessing)
         files += _write_words(staging, target, replace(origin, models=models), written)
         put_in_place(staging, target, files, chosen.force)
@@ -157,17 +163,6 @@ def _tracked(names: tuple[str, ...]) -> Iterable[str]:
     console = Console()
     shown = console.is_terminal and len(names) > FEW_CLIENTS
     return track(names, "exporting", console=console, disable=not shown, transient=True)
-
-
-def _lines(kind: Format, found: list[Measured], size: int) -> list[str]:
-    """Size, latency and difference."""
-    batches = " and ".join(map(str, BATCHES))
-    return [
-        f"size        {size:,} bytes",
-        f"latency     {median(one.latency for one in found):.3f} ms a sample on this CPU (median of {RUNS} calls)",
-        f"difference  {max(one.difference for one in found):.1e} from the library at most, on batches of {batches} "
-        "random samples",
-    ]
 
 
 def _write_words(staging: Path, target: Target, origin: Origin, written: Export) -> list[str]:

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -12,8 +14,6 @@ from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.serving.export_formats import FORMATS, output_name
 from fedem_lightning.serving.export_places import Origin
-
-_TO_BE_FILLED_IN = "to be filled in"
 
 
 @dataclass(frozen=True)
@@ -28,106 +28,48 @@ class Export:
 
 def model_card(origin: Origin, written: Export) -> str:
     """The card: a head for the Hub, then what a reader must know; what only the user knows is left open."""
-    schema, names = origin.models.schema, origin.models.names
-    measures = [m for m in schema.task.measures if m != "loss"]
+    models, results = origin.models, origin.results or {}
+    schema, names = models.schema, models.names
     head = {
         "license": "other",
-        "license_name": _TO_BE_FILLED_IN.replace(" ", "-"),
+        "license_name": "to-be-filled-in",
         "library_name": {"onnx": "onnx", "torch": "pytorch"}.get(written.format, "safetensors"),
-        "tags": ["federated-learning", "personalization", "fedem-lightning", (origin.algorithm or "").lower()],
-        "metrics": measures,
+        "tags": ["federated-learning", "personalization", "fedem-lightning", *filter(None, [origin.algorithm])],
+        "metrics": [measure for measure in schema.task.measures if measure != "loss"],
     }
-    head["tags"] = [tag for tag in head["tags"] if tag]
-    whose = f"client {names[0]}" if len(names) == 1 else f"{len(names)} clients"
-    parts = [
-        f"---\n{OmegaConf.to_yaml(OmegaConf.create(head))}---",
-        f"# The model of {whose}" if len(names) == 1 else f"# The models of {whose}",
-        _what(origin, written),
-        f"## Intended use\n\n{_TO_BE_FILLED_IN}",
-        _data(origin),
-        _training(origin),
-        _scores(origin),
-        f"## Input\n\n{sentence(schema)} The same is in `{written.preprocessing}` for programs.",
-        f"## Loading\n\n{_loading(origin, written)}",
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _what(origin: Origin, written: Export) -> str:
-    schema, n_models = origin.models.schema, origin.models.personal.mixture.shape[1]
+    head["tags"] = [tag.lower() for tag in head["tags"]]
     answer = "the mean of the target" if output_name(schema) == "mean" else "the probabilities of the classes"
     if schema.classes is not None:
         answer += f" ({', '.join(schema.classes)}, in this order)"
-    mixed = f" It is a mixture of {n_models} models by the client's weights." if n_models > 1 else ""
-    figures = "\n".join(f"    {line}" for line in written.told)
-    return (
-        f"A personalised model of federated learning, as {FORMATS[written.format].described}. It gives {answer}."
-        f"{mixed} Exported with fedem-lightning.\n\n{figures}"
-    )
-
-
-def _data(origin: Origin) -> str:
-    schema, names = origin.models.schema, origin.models.names
+    splits = {
+        "clients that trained": results.get("test"),
+        "clients that did not train": (results.get("unseen") or {}).get("test"),
+    }
     places = [place for place in map(schema.place, names) if place is not None]
-    n = int(schema.n_train[places].sum())
-    named = (origin.results or {}).get("dataset")
-    data = f"Data set `{named}`." if named else f"The data set: {_TO_BE_FILLED_IN}."
-    trained = f", trained on {n:,} samples of {'this client' if len(names) == 1 else 'these clients'}" if n else ""
-    others = n and len(names) == 1 and isinstance(origin.models.personal, SharedModels)
-    shared = " and, with the others, on those of all clients" if others else ""
-    return f"## Data\n\n{data} {len(names)} client{'s' * (len(names) > 1)}{trained}{shared}."
-
-
-def _training(origin: Origin) -> str:
-    if origin.algorithm is None:
-        return (
-            f"## Training\n\n{_TO_BE_FILLED_IN}: the file `{origin.name}` holds models, and not how they were trained."
-        )
-    lines = [f"Algorithm {origin.algorithm}, {origin.rounds} communication rounds; run `{origin.name}`."]
-    if origin.settings:
-        lines += ["", "| setting | value |", "|---|---|"]
-        lines += [f"| `{key}` | {value} |" for key, value in sorted(origin.settings.items())]
-    return "## Training\n\n" + "\n".join(lines)
-
-
-def _scores(origin: Origin) -> str:
-    """The scores of the run; they are those of all its clients."""
-    splits = {"clients that trained": origin.results and origin.results.get("test")}
-    splits["clients that did not train"] = ((origin.results or {}).get("unseen") or {}).get("test")
-    rows = [
-        f"| {whose} | {measure} | {_number(sums.get('weighted'))} | {_number(sums.get('bottom_decile'))} |"
-        for whose, scores in splits.items()
-        for measure, sums in (scores or {}).items()
-    ]
-    if not rows:
-        return f"## Results\n\n{_TO_BE_FILLED_IN}: the scores of a finished run lie in its `results.json`."
-    head = "| test samples of | score | weighted mean | worst tenth of the clients |\n|---|---|---|---|"
-    return "## Results\n\nOf all clients of the run:\n\n" + "\n".join([head, *rows])
-
-
-def _number(value: Any) -> str:
-    return "-" if value is None else f"{value:.4f}"
-
-
-def _loading(origin: Origin, written: Export) -> str:
-    schema, client = origin.models.schema, origin.models.names[0]
-    file, answer = written.index[client], output_name(schema)
-    shape = ", ".join(map(str, (1, *schema.in_shape)))
-    whole = schema.vocabulary is not None
-    if written.format == "safetensors":
-        lines = ["from fedem_lightning import load_clients", "", f"model = load_clients({file!r}).model({client!r})"]
-        lines += [f"{answer} = model.predict(x)  # x as in training, without the steps above"]
-    elif written.format == "onnx":
-        lines = ["import numpy as np", "import onnxruntime", ""]
-        lines += [f'session = onnxruntime.InferenceSession({file!r}, providers=["CPUExecutionProvider"])']
-        lines += [f"x = np.zeros(({shape}), dtype=np.{'int64' if whole else 'float32'})"]
-        lines += [f'{answer} = session.run(None, {{"x": x}})[0]']
-    else:
-        lines = ["import torch", "", f"model = torch.export.load({file!r}).module()"]
-        lines += [f"{answer} = model(torch.zeros({shape}{', dtype=torch.int64' if whole else ''}))"]
-    several = " `index.json` has the file of each client." if len(written.index) > 1 else ""
-    code = "\n".join(lines)
-    return f"```python\n{code}\n```\n\nThe first axis of `x` is the batch, of any length.{several}"
+    count = f"{len(names)} client{'s' * (len(names) > 1)}"
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment.filters["score"] = lambda value: f"{value:.4f}" if isinstance(value, float | int) else "-"
+    return environment.from_string(Path(__file__).with_suffix(".md.jinja").read_text(encoding="utf-8")).render(
+        origin=origin,
+        written=written,
+        results=results,
+        head=OmegaConf.to_yaml(OmegaConf.create(head)),
+        alone=len(names) == 1,
+        whose=f"client {names[0]}" if len(names) == 1 else count,
+        count=count,
+        n_train=int(schema.n_train[places].sum()),
+        shared=isinstance(models.personal, SharedModels),
+        n_models=models.personal.mixture.shape[1],
+        described=FORMATS[written.format].described,
+        answer=answer,
+        scores=[(whose, m, sums) for whose, found in splits.items() for m, sums in (found or {}).items()],
+        sentence=sentence(schema),
+        output=output_name(schema),
+        client=repr(names[0]),
+        file=repr(written.index[names[0]]),
+        shape=", ".join(map(str, (1, *schema.in_shape))),
+        whole=schema.vocabulary is not None,
+    )
 
 
 def preprocessing(models: ClientModels, format: str) -> dict[str, Any]:

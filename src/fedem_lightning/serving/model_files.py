@@ -194,8 +194,13 @@ def _models(
         network = _network(without_download(renewed(made_of)), trust, backbone)
     network = network.to(tensors["weights"].dtype).eval()  # first, so that no tensor loses bits
     arrange(network, torch.device("cpu"))
-    network.load_state_dict(_under("network.", tensors), strict=False)
-    return ClientModels(tuple(names), _personal(network, tensors), schema)
+    network.load_state_dict(with_prefix(tensors, "network."), strict=False)
+    weights, own = tensors["weights"], with_prefix(tensors, "clients.")
+    if own:
+        return ClientModels(tuple(names), OwnModels(network, own, weights), schema)
+    states: list[Any] = [with_prefix(tensors, f"components.{m}.") for m in range(weights.shape[1])]
+    components = nn.ModuleList(with_state(network, state) for state in states)
+    return ClientModels(tuple(names), SharedModels(components, weights), schema)
 
 
 def _network(made_of: Any, trust: Sequence[str], backbone: nn.Module | None) -> nn.Module:
@@ -211,13 +216,6 @@ def _network(made_of: Any, trust: Sequence[str], backbone: nn.Module | None) -> 
     return copy.deepcopy(make(filled, trust, "backbone"))
 
 
-def _personal(network: nn.Module, tensors: dict[str, Tensor]) -> SharedModels | OwnModels:
-    weights, own = tensors["weights"], _under("clients.", tensors)
-    if own:
-        return OwnModels(network, own, weights)
-    states: list[Any] = [_under(f"components.{m}.", tensors) for m in range(weights.shape[1])]
-    return SharedModels(nn.ModuleList(with_state(network, state) for state in states), weights)
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> Models:
+def with_prefix(tensors: Models, prefix: str) -> Models:
+    """The tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

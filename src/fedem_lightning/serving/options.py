@@ -1,9 +1,14 @@
 """Options that the commands on trained models share, and checks that need no heavy import."""
 
 import argparse
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from fedem_lightning.errors import require
+from fedem_lightning.run.commands import Parser, one_line_for_mistakes
+from fedem_lightning.startup.loading import loading
 
 TABLES = (".csv", ".tsv", ".parquet")
 """Endings of the tables that the commands read."""
@@ -12,6 +17,32 @@ MODEL = "model.safetensors"
 """The model of a client of its own, in its folder: in one for each run."""
 STATE = "state.safetensors"
 """Beside it: what the client goes on from."""
+
+
+def parser_of(command: str, description: str, run: str) -> Parser:
+    """A parser with what all these commands take: RUN, which `run` explains, --force and --trust."""
+    parser = Parser(prog=f"python -m fedem_lightning.{command}", description=description)
+    parser.add_argument("run", type=Path, metavar="RUN", help=run)
+    parser.add_argument("--force", action="store_true", help="write over earlier files")
+    several = "a package of yours that RUN's model needs; can be given several times"
+    parser.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help=several)
+    return parser
+
+
+def run_command(
+    parser: Parser, arguments: Sequence[str] | None, check: Callable[[argparse.Namespace], None], work: str
+) -> Any:
+    """Checks a command's arguments, then calls `work`, MODULE.FUNCTION of this room; one line for a user's mistake.
+
+    The modules take seconds to import, which --help should not.
+    """
+    with one_line_for_mistakes():
+        chosen = parser.parse_args(arguments)
+        check(chosen)
+        module, _, function = work.partition(".")
+        with loading():
+            found = import_module(f"fedem_lightning.serving.{module}")
+        return getattr(found, function)(chosen)
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:

@@ -14,13 +14,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torchmetrics import MeanAbsoluteError, R2Score
+from torchmetrics import MeanAbsoluteError, MetricCollection, R2Score
 from torchmetrics.classification import MulticlassCalibrationError, MulticlassConfusionMatrix
 
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.evaluation.class_scores import MOST_NUMBERS, by_class
 from fedem_lightning.evaluation.summaries import summarize
-from fedem_lightning.records.files import write_atomically
+from fedem_lightning.records.files import replacing, write_atomically
 from fedem_lightning.records.measures import HIGHER_IS_BETTER
 
 BINS = 15
@@ -41,43 +41,38 @@ class Quality:
 
     def __init__(self, schema: Schema) -> None:
         self.task, self.n = schema.task, 0
-        n_classes = getattr(schema.task, "n_classes", None)
-        self.names = None if n_classes is None else list(schema.classes or map(str, range(n_classes)))
-        self.calibration = self.confusions = self.r2 = self.error = None
+        n_classes: int = getattr(schema.task, "n_classes", 0)
+        self.names = schema.class_names
+        self.by_classes = n_classes > 0 and "accuracy" in self.task.measures
         self.kept: list[tuple[np.ndarray, np.ndarray]] | None = None  # probabilities and labels
-        if n_classes is not None and "accuracy" in self.task.measures:
-            self.calibration = MulticlassCalibrationError(n_classes, n_bins=BINS)
-            self.confusions = MulticlassConfusionMatrix(n_classes)
+        metrics: dict[str, Any] = {}
+        if self.by_classes:
+            metrics["calibration_error"] = MulticlassCalibrationError(n_classes, n_bins=BINS)
+            metrics["confusion"] = MulticlassConfusionMatrix(n_classes)
             self.kept = [] if self.task.n_targets == 1 else None
         elif "mse" in self.task.measures:
-            self.r2 = R2Score(multioutput="uniform_average").set_dtype(torch.float64)
-            self.error = MeanAbsoluteError().set_dtype(torch.float64)
+            metrics = {"r2": R2Score(multioutput="uniform_average"), "mean_absolute_error": MeanAbsoluteError()}
+        self.metrics = MetricCollection(metrics, compute_groups=False)
+        if not self.by_classes:
+            self.metrics.set_dtype(torch.float64)
 
     def add(self, prediction: Tensor, y: Tensor) -> None:
         """Adds predictions as `Task.predict` gives them, [n, ...], and labels [n, ...]."""
         answer, y = self.task.answer(prediction).detach().cpu(), y.cpu()
         self.n += len(y)
-        if self.calibration is not None and self.confusions is not None:
-            p = answer.flatten(0, -2).clamp(0, 1)  # rounding may leave [0, 1], and torchmetrics would take logits
-            self.calibration.update(p, y.flatten())
-            self.confusions.update(p, y.flatten())
-            self.kept = None if self.n * p.shape[1] > MOST_NUMBERS else self.kept
-            if self.kept is not None:
-                self.kept.append((p.numpy(), y.numpy()))
-        elif self.r2 is not None and self.error is not None:
-            self.r2.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
-            self.error.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
+        if not self.by_classes:
+            self.metrics.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
+            return
+        p = answer.flatten(0, -2).clamp(0, 1)  # rounding may leave [0, 1], and torchmetrics would take logits
+        self.metrics.update(p, y.flatten())
+        self.kept = None if self.n * p.shape[1] > MOST_NUMBERS else self.kept
+        if self.kept is not None:
+            self.kept.append((p.numpy(), y.numpy()))
 
     def figures(self) -> dict[str, float]:
         """The calibration error in [0, 1]; in a regression r2 (with two rows or more) and mean_absolute_error."""
-        if self.n == 0:
-            return {}
-        if self.calibration is not None:
-            return {"calibration_error": float(self.calibration.compute())}
-        if self.r2 is None or self.error is None:
-            return {}
-        found = {"r2": float(self.r2.compute())} if self.n > 1 else {}
-        return {**found, "mean_absolute_error": float(self.error.compute())}
+        told = {name: metric for name, metric in self.metrics.items() if name != "confusion"}
+        return {name: float(m.compute()) for name, m in told.items() if self.n > (name == "r2")}
 
     def by_class(self) -> dict[str, Any]:
         """balanced_accuracy, auroc and sensitivity (of each class) of all samples together; {} of sequences.
@@ -94,9 +89,9 @@ class Quality:
 
     def confusion(self) -> pd.DataFrame | None:
         """Numbers of samples, a row for each true class and a column for each predicted one; None without accuracy."""
-        if self.confusions is None or self.names is None or self.n == 0:
+        if not self.by_classes or self.names is None or self.n == 0:
             return None
-        counts = self.confusions.compute().numpy()
+        counts = self.metrics["confusion"].compute().numpy()
         return pd.DataFrame(counts, index=pd.Index(self.names, name="true class"), columns=self.names)
 
 
@@ -183,11 +178,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """Writes a table as .csv or .parquet, in one step."""
-    if path.suffix == ".csv":
-        return write_atomically(path, table.to_csv(index=False).encode())
-    content = io.BytesIO()
-    table.to_parquet(content, index=False)
-    write_atomically(path, content.getvalue())
+    with replacing(path) as temporary:
+        (table.to_csv if path.suffix == ".csv" else table.to_parquet)(temporary, index=False)
 
 
 def write_figure(path: Path, figure: Figure) -> None:

@@ -13,7 +13,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.measures import headline
@@ -34,21 +33,24 @@ _DIGITS = 18
 """Of the largest number of samples that is read: it fits 64 bits."""
 
 
-def run_personalize(chosen: argparse.Namespace) -> None:
+def run(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser.
 
     Raises:
         UserError: the user's input is wrong; nothing has been written.
 
     """
+    if chosen.few_shot is not None:
+        return run_few_shot(chosen)
     model = load_with_steps(chosen.run, chosen)
-    schema = _schema(model)
+    schema = model.schema
+    assert schema is not None  # `load` refuses a model without
     rows = read_rows(chosen.data, schema, chosen_columns(chosen), labelled=True)
     codes, began = rows.codes(), time.perf_counter()
     models = personalized(model, rows, codes)
     seconds = time.perf_counter() - began
     n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))
-    table = scores_by_client(models, rows, codes) if bool((codes == 2).any()) else None
+    table = scores_by_client(models, rows, codes == 2) if bool((codes == 2).any()) else None
     write_clients(chosen.out, models)
     places = {name: schema.place(name) for name in rows.names}
     held_out = [name for name, place in places.items() if place is not None and not schema.seen[place]]
@@ -87,19 +89,8 @@ def load_with_steps(path: Path, chosen: argparse.Namespace, strict: bool = True)
         raise UserError(re.sub(r"(?:\w+\.)?personalize_(?=steps|tolerance)", "--", str(error))) from error
 
 
-def _schema(model: FederatedAlgorithm) -> Schema:
-    """The schema of a trained model."""
-    assert model.schema is not None  # `load` refuses a model without
-    return model.schema
-
-
 def run_few_shot(chosen: argparse.Namespace) -> None:
-    """Runs the command with the options of its parser; it writes few_shot.csv and few_shot.png.
-
-    Raises:
-        UserError: the user's input is wrong; nothing has been written.
-
-    """
+    """Runs the command with --few-shot; it writes few_shot.csv and few_shot.png."""
     shots = parse_shots(chosen.few_shot)
     paths = [chosen.run, *chosen.compare]
     models = [load_with_steps(path, chosen, strict=len(paths) == 1) for path in paths]
@@ -108,7 +99,8 @@ def run_few_shot(chosen: argparse.Namespace) -> None:
         require(bool(has), "--steps: none of the runs has such steps")
     tables = []
     for name, model in zip(_labels(paths, models), models, strict=True):
-        rows = read_rows(chosen.data, _schema(model), chosen_columns(chosen), labelled=True)
+        assert model.schema is not None
+        rows = read_rows(chosen.data, model.schema, chosen_columns(chosen), labelled=True)
         tables.append(scores(model, rows, with_test(rows, chosen.test_fraction, chosen.seed), shots, chosen.seed))
         tables[-1].insert(0, "run", name)
     table = pd.concat(tables, ignore_index=True)
@@ -182,16 +174,11 @@ def _ranks(rows: ClientRows, index: np.ndarray, seed: int, what: int) -> np.ndar
     """The place of each row among its client's rows in random order: index [n'] -> int64 [n']."""
     order = index[np.argsort(rows.client[index], kind="stable")]
     sizes = np.bincount(rows.client[index], minlength=len(rows.names))
-    draws = [
-        generator(seed, Purpose.FEW_SHOT, what, _key(t)).permutation(n) for t, n in zip(rows.names, sizes, strict=True)
-    ]
+    keys = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in rows.names]
+    draws = [generator(seed, Purpose.FEW_SHOT, what, t).permutation(n) for t, n in zip(keys, sizes, strict=True)]
     ranks = np.empty(len(rows), dtype=np.int64)
     ranks[order] = np.concatenate(draws)
     return ranks[index]
-
-
-def _key(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 def scores(
@@ -205,7 +192,7 @@ def scores(
     found = []
     for k in shots:
         split = only_shots(rows, codes, k, seed)
-        table = scores_by_client(personalized(model, rows, split), rows, split)
+        table = scores_by_client(personalized(model, rows, split), rows, split == 2)
         used = n_train if k is None else n_train.clip(max=k)
         row: dict[str, Any] = {"k": "all" if k is None else str(k), "clients": int((table.n_test > 0).sum())}
         sums = {f"{m}_{s}": v for m, found_ in summaries(table, n_train).items() for s, v in found_.items()}

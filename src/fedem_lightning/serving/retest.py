@@ -5,7 +5,6 @@ samples, and compares with what it told the server.
 """
 
 import json
-import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from fedem_lightning.algorithms.scoring import own_data
 from fedem_lightning.callbacks import RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.one_client import load_client
+from fedem_lightning.data.own_files import load_client
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import UserError, require
@@ -139,20 +138,14 @@ def _compared(folder: Path, rounds: int, scores: dict[str, Any]) -> tuple[bool |
         raise UserError(f"{file}: not the results of a run ({error})") from error
     if saved.get("rounds") != rounds:
         return None, f"results.json is of {saved.get('rounds')} rounds and not compared, the checkpoint of {rounds}"
-    for population, found in scores.items():
-        for split, measures in found.items():
-            earlier = (before[population] or {}).get(split)
-            for measure, sums in measures.items():
-                for kind, value in for_json(sums).items():
-                    was = (earlier or {}).get(measure, {}).get(kind)
-                    if was != value:
-                        what = f"{population} clients, {split} {measure}, {kind.replace('_', ' ')}"
-                        return False, f"not equal to results.json: {what}: {value} here, {was} there"
-    return True, f"equal to results.json, to the last bit: {_parts(scores)}"
-
-
-def _parts(scores: dict[str, Any]) -> str:
-    return ", ".join(f"{p} clients ({', '.join(s for s in SPLITS if found[s])})" for p, found in scores.items())
+    earlier = flatten(before)
+    for key, value in flatten(for_json(scores)).items():
+        if earlier.get(key) != value:
+            population, split, measure, kind = key.split(".")
+            what = f"{population} clients, {split} {measure}, {kind.replace('_', ' ')}"
+            return False, f"not equal to results.json: {what}: {value} here, {earlier.get(key)} there"
+    parts = ", ".join(f"{p} clients ({', '.join(s for s in SPLITS if found[s])})" for p, found in scores.items())
+    return True, f"equal to results.json, to the last bit: {parts}"
 
 
 @torch.no_grad()
@@ -233,8 +226,7 @@ def _compared_with_report(
         raise UserError(f"{file}: does not say what the client reported; give DATA") from None
     scored = [pair for pair in pairs if table[f"n_{pair[0]}"][0] > 0]
     for split, measure, value, was in scored:
-        both_nan = math.isnan(value) and math.isnan(was)
-        if not both_nan and not math.isclose(value, was, rel_tol=CLOSE, abs_tol=CLOSE):
+        if not np.isclose(value, was, rtol=CLOSE, atol=CLOSE, equal_nan=True):
             what = f"{split} {measure}: {value} here, {was} there"
             return False, f"not equal to what the client reported after round {rounds}: {what}", rounds
     largest = max(np.nan_to_num([abs(value - was) for _, _, value, was in scored]))

@@ -34,9 +34,11 @@ def given(value: Any) -> str:
 def did_you_mean(value: Any, hint: Any) -> str:
     """What may be meant, as the end of a message: a choice of a similar name, an object of the class that was given."""
     bare = [get_args(part)[0] if get_origin(part) is Annotated else part for part in _parts(hint)]
+    bare = [part for one in bare for part in _parts(one)]
     if isinstance(value, type) and any(isinstance(part, type) and issubclass(value, part) for part in bare):
         return f"; give an object, {value.__name__}(...)"
-    names = [name for name in _choices(hint) if isinstance(name, str)]
+    choices = [name for part in bare if get_origin(part) is Literal for name in get_args(part)]
+    names = [name for name in choices if isinstance(name, str)]
     near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -122,12 +124,3 @@ def _is_object(hint: Any) -> bool:
         and container.__module__ in ("builtins", "collections.abc")
         and issubclass(container, made_of_values)
     )
-
-
-def _choices(hint: Any) -> list[Any]:
-    origin = get_origin(hint)
-    if origin is Literal:
-        return list(get_args(hint))
-    return [
-        name for part in (*get_args(hint),) if origin in (Union, types.UnionType, Annotated) for name in _choices(part)
-    ]

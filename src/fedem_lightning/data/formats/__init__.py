@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.settings.check import memory
+from fedem_lightning.settings.check import require_memory
 
 UNREAD = ("l", "~", ".gz", ".bz2", ".xz", ".zst", ".zip", ".part", ".partial", ".incomplete", ".crdownload", ".tmp")
 """What may stand behind the ending of a file with samples."""
@@ -30,7 +30,7 @@ def check_file(path: Path) -> None:
     with reading(path, "a file"):
         n_bytes = path.stat().st_size
     require(n_bytes > 0, f"path: {path} is empty")
-    check_size(path, n_bytes, "the file")
+    require_memory(f"path: {path}", n_bytes, "the file")
 
 
 def files_in(folder: Path, *endings: str) -> list[Path]:
@@ -42,7 +42,11 @@ def files_in(folder: Path, *endings: str) -> list[Path]:
 
     """
     found: list[Path] = []
-    for place, folders, names in os.walk(folder, onerror=_refuse_folder):
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"path: cannot read the folder {error.filename} ({error.strerror})") from error
+
+    for place, folders, names in os.walk(folder, onerror=refuse):
         linked = [name for name in folders if Path(place, name).is_symlink()]
         require(not linked, f"path: {Path(place, *linked[:1])} is a link to a folder; give the folder itself")
         for name in names:
@@ -57,17 +61,6 @@ def files_in(folder: Path, *endings: str) -> list[Path]:
         require(not equal, f"path: {file} has the same content as {Path(*equal[:1])}: the same samples twice")
         by_size.setdefault(file.stat().st_size, []).append(file)
     return sorted(found)
-
-
-def _refuse_folder(error: OSError) -> None:
-    raise UserError(f"path: cannot read the folder {error.filename} ({error.strerror})") from error
-
-
-def check_size(path: Path, n_bytes: int, what: str) -> None:
-    """Refuses what is larger than the machine's memory, before it is allocated."""
-    limit = memory()
-    said = f"{what}: {n_bytes / 1e9:.3g} GB, more than this machine's memory, {limit / 1e9:.3g} GB"
-    require(n_bytes <= limit, f"path: {path}, {said}")
 
 
 @contextmanager

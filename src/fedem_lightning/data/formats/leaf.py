@@ -20,10 +20,11 @@ import pyarrow.parquet
 from PIL import Image
 
 from fedem_lightning.data.arrays import as_array
-from fedem_lightning.data.formats import check_file, check_size, files_in, reading
+from fedem_lightning.data.formats import check_file, files_in, reading
 from fedem_lightning.data.formats.plays import TextJoiner
 from fedem_lightning.data.names import check_ids, check_unread, shown
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.settings.check import require_memory
 
 SUBSETS = ("sampled_data", "rem_user_data", "train", "test")
 """Folders into which LEAF writes parts of `all_data`."""
@@ -115,13 +116,10 @@ def _read(file: Path) -> dict[str, Any]:
     same = isinstance(users, list) and sorted(map(str, users)) == sorted(data)
     require(same, f"path: {file}: the list of users has other names than user_data, which has {len(data)}")
     if sizes is not None:
-        held = [len(data[user]["y"]) if _has_labels(data[user]) else None for user in users]
+        labels = [data[user].get("y") if isinstance(data[user], dict) else None for user in users]
+        held = [len(y) if isinstance(y, list) else None for y in labels]
         require(sizes == held, f"path: {file}: num_samples are not the numbers of samples in user_data")
     return data
-
-
-def _has_labels(data: Any) -> bool:
-    return isinstance(data, dict) and isinstance(data.get("y"), list)
 
 
 def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -185,24 +183,22 @@ def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     for file in found:
         check_file(file)
         with reading(file, f"a table with {', '.join(columns)}"):
-            yield from _parquet(file, columns) if file.suffix.lower() == ".parquet" else _csv(file, columns)
+            if file.suffix.lower() == ".parquet":
+                table = pa.parquet.ParquetFile(file)
+                _check_columns(file, table.schema_arrow.names, columns)
+                require_memory(f"path: {file}", 28 * 28 * table.metadata.num_rows, "the table")
+                yield from table.iter_batches(columns=columns)
+                continue
+            with file.open(encoding="utf-8-sig", newline="") as text:
+                _check_columns(file, next(csv.reader(text), []), columns)
+            parse = pa.csv.ParseOptions(newlines_in_values=True)
+            strings = pa.csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
+            yield from pa.csv.open_csv(file, parse_options=parse, convert_options=strings)
 
 
-def _parquet(file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    table = pa.parquet.ParquetFile(file)
-    missing = [name for name in columns if name not in table.schema_arrow.names]
+def _check_columns(file: Path, found: list[str], wanted: list[str]) -> None:
+    missing = [name for name in wanted if name not in found]
     require(not missing, f"path: {file} lacks the columns {', '.join(missing)}")
-    check_unread(f"path: {file}", table.schema_arrow.names, [*columns, *NOT_NEEDED])
-    check_size(file, 28 * 28 * table.metadata.num_rows, "the table")
-    yield from table.iter_batches(columns=columns)
-
-
-def _csv(file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    with file.open(encoding="utf-8-sig", newline="") as text:
-        header = next(csv.reader(text), [])
-    twice = [name for name, n in Counter(header).items() if n > 1]
+    twice = [name for name, n in Counter(found).items() if n > 1]
     require(not twice, f"path: {file} has several columns of the name {', '.join(twice)}")
-    check_unread(f"path: {file}", header, [*columns, *NOT_NEEDED])
-    parse = pa.csv.ParseOptions(newlines_in_values=True)
-    strings = pa.csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
-    yield from pa.csv.open_csv(file, parse_options=parse, convert_options=strings)
+    check_unread(f"path: {file}", found, [*wanted, *NOT_NEEDED])

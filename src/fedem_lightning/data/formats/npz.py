@@ -14,13 +14,12 @@ from typing import IO, Literal, NamedTuple
 
 import numpy as np
 
-from fedem_lightning.data.formats import check_file, check_size, reading
+from fedem_lightning.data.formats import check_file, reading
 from fedem_lightning.data.names import check_unread
 from fedem_lightning.errors import require
-from fedem_lightning.records.files import replacing
+from fedem_lightning.settings.check import require_memory
 
 ZIP_LOCAL_HEADER = 30  # bytes before the member's name; the last four give the lengths of name and extra field
-ENCRYPTED = 1  # in a member's flags
 MOST_MEMBERS = 1000
 MAPPED_FROM = 2**20  # bytes
 MOST_DEFLATED = 1032
@@ -62,7 +61,7 @@ def read_npz(path: Path, known: Sequence[str], mmap: bool = False) -> dict[str, 
         check_unread(f"path: {path}", members, known)
         mapped = {name for name, member in members.items() if mmap and member.file_size >= MAPPED_FROM}
         read = sum(header.n_bytes for name, header in headers.items() if name in known and name not in mapped)
-        check_size(path, read, "the arrays together")
+        require_memory(f"path: {path}", read, "its arrays together")
         return {
             name: _map(path, member, headers[name]) if name in mapped else _read(archive, member)
             for name, member in members.items()
@@ -77,8 +76,6 @@ def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]
     names = [member.filename.removesuffix(".npy") for member in found]
     twice = [name for name, n in Counter(names).items() if n > 1]
     require(not twice, f"path: {path} has several arrays of the name {', '.join(twice)[:100]}")
-    locked = [name for name, member in zip(names, found, strict=True) if member.flag_bits & ENCRYPTED]
-    require(not locked, f"path: {path} is encrypted; save it without a password")
     return dict(zip(names, found, strict=True))
 
 
@@ -130,9 +127,3 @@ def _map(path: Path, member: zipfile.ZipInfo, header: Header) -> np.ndarray:
     start = member.header_offset + ZIP_LOCAL_HEADER + name + extra + header.length
     order: Literal["F", "C"] = "F" if header.fortran else "C"
     return np.memmap(path, header.dtype, mode="c", offset=start, shape=header.shape, order=order)
-
-
-def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Writes the arrays uncompressed, in one step: a reader, or a run killed meanwhile, never meets half a file."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]

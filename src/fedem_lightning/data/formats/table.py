@@ -1,7 +1,6 @@
 """Tables with a row a sample: .csv, .tsv, .parquet."""
 
 import csv
-import math
 import re
 import warnings
 from collections import Counter
@@ -13,9 +12,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from fedem_lightning.data.formats import check_file, check_size, reading
+from fedem_lightning.data.formats import check_file, reading
 from fedem_lightning.data.names import checked_names
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.settings.check import require_memory
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 MOST_COLUMNS = 50_000
@@ -90,21 +90,15 @@ def _whole_if_written_so(column: pd.Series) -> pd.Series:
     for form in (WHOLE, WHOLE_WITH_POINT):
         if all(isinstance(text, str) and form.fullmatch(text) for text in distinct):
             return column.str.removesuffix(".0").astype(np.int64)
-    wrong = next((text for text in distinct if not text.isdigit()), None) if all(map(_is_number, distinct)) else None
+    numeric = np.isfinite(pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").astype(float)).all()
+    wrong = next((text for text in distinct if not text.isdigit()), None) if numeric else None
     require(wrong is None, f"client: expected whole numbers or strings, got {wrong} in column {column.name!r}")
     return column
 
 
-def _is_number(text: str | float) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 def _read_parquet(path: Path) -> pd.DataFrame:
     file = pa.parquet.ParquetFile(path)
-    check_size(path, 8 * file.metadata.num_rows * file.metadata.num_columns, "the table")
+    require_memory(f"path: {path}", 8 * file.metadata.num_rows * file.metadata.num_columns, "the table")
     names = [name for name in file.schema_arrow.names if not INDEX.fullmatch(name)]
     _check_names(path, names)
     frame = file.read(columns=names).to_pandas(ignore_metadata=True)  # else a named index would be no column

@@ -5,12 +5,10 @@ import math
 import pickle
 import pickletools
 import struct
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torchvision
 
 from fedem_lightning.data.formats import check_file
 from fedem_lightning.data.names import check_unread
@@ -37,31 +35,23 @@ def read_torchvision(name: str, root: Path) -> dict[str, np.ndarray]:
 
 
 def _read_idx(name: str, root: Path) -> dict[str, np.ndarray]:
-    x, y = [], []
-    for file in (root / MARKS[name]).glob("emnist-byclass-*-ubyte" if name == "emnist" else "*-ubyte"):
-        _check_idx(file)
-    for train in (True, False):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings about read-only arrays
-            if name == "emnist":
-                part = torchvision.datasets.EMNIST(root, split="byclass", train=train)
-            else:
-                part = torchvision.datasets.MNIST(root, train=train)
-        images = part.data.numpy()
-        x.append(images.transpose(0, 2, 1) if name == "emnist" else images)  # EMNIST's files are transposed
-        y.append(part.targets.numpy())
-    return _pooled(x, y)
+    start, test = ("emnist-byclass-", "test") if name == "emnist" else ("", "t10k")
+    folder, kinds = root / MARKS[name], ("images-idx3-ubyte", "labels-idx1-ubyte")
+    parts = [[_idx(folder / f"{start}{part}-{kind}") for kind in kinds] for part in ("train", test)]
+    x = [images.transpose(0, 2, 1) if name == "emnist" else images for images, _ in parts]  # EMNIST's are transposed
+    return _pooled(x, [labels for _, labels in parts])
 
 
-def _check_idx(file: Path) -> None:
-    """Refuses a file of other numbers than bytes, or of another size than its header says."""
+def _idx(file: Path) -> np.ndarray:
+    """The bytes of a file; refused if it has other numbers, or another size than its header says."""
     check_file(file)
     with file.open("rb") as opened:
         zeros, kind, n_axes = struct.unpack(">HBB", opened.read(4))
         require((zeros, kind) == (0, 8), f"{file.name}: expected bytes in IDX format")
         shape = struct.unpack(f">{n_axes}I", opened.read(4 * n_axes))
-    expected, found = 4 + 4 * n_axes + math.prod(shape), file.stat().st_size
-    require(found == expected, f"{file.name}: its header says {list(shape)}, {expected} bytes; it has {found}")
+        expected, found = 4 + 4 * n_axes + math.prod(shape), file.stat().st_size
+        require(found == expected, f"{file.name}: its header says {list(shape)}, {expected} bytes; it has {found}")
+        return np.frombuffer(opened.read(), dtype=np.uint8).reshape(shape)
 
 
 def _read_cifar(folder: Path, coarse: bool) -> dict[str, np.ndarray]:

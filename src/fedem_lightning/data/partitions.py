@@ -1,12 +1,41 @@
-"""Partitions drawn at random: by number of samples (iid, quantity_skew) or by label (dirichlet, shards, pachinko)."""
+"""Partitions drawn at random: by number of samples (iid, quantity_skew) or by label (dirichlet, shards, pachinko).
+
+They are pure functions from labels and a seed to the client of each sample; all are O(n).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from fedem_lightning.data.partitions.natural import Labels, Partition, numbered
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import Count, Positive, PositiveInt
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels and owners of all samples, from which a partition is made."""
+
+    y: np.ndarray  # int [n]
+    coarse: np.ndarray | None = None  # superclasses, int [n]
+    client: np.ndarray | None = None  # natural owners, int [n]
+    names: tuple[str, ...] | None = None  # names of the natural owners
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition of samples into clients."""
+
+    client: np.ndarray  # int64 [n] in 0..T-1; -1: no client
+    names: tuple[str, ...]  # [T]
+    notes: dict[str, Any] = field(default_factory=dict)  # samples left out and why, redraws
+
+
+def numbered(n_clients: int) -> tuple[str, ...]:
+    """Names of clients without names: 0, 1, ..."""
+    return tuple(str(t) for t in range(n_clients))
 
 
 def iid(labels: Labels, seed: int, n_clients: PositiveInt) -> Partition:
@@ -87,7 +116,13 @@ def dirichlet(
     n = len(labels.y)
     few = f"n_clients: {n} samples are too few for {n_clients} clients with {min_samples} each"
     require(n_clients * max(1, min_samples) <= n, few)
-    group = _label_groups(labels.y, n_label_groups, seed)
+    group = labels.y
+    if n_label_groups is not None:
+        values, codes = np.unique(group, return_inverse=True)
+        fits = n_label_groups <= len(values)
+        require(fits, f"n_label_groups: {n_label_groups} groups, but the data has {len(values)} labels")
+        order = generator(seed, Purpose.PARTITION, 0, 1).permutation(np.arange(len(values)) % n_label_groups)
+        group = order[codes]
     by_group = [np.flatnonzero(group == g) for g in np.unique(group)]
     for attempt in range(1000):
         rng = generator(seed, Purpose.PARTITION, attempt)
@@ -102,15 +137,6 @@ def dirichlet(
         f"n_clients: no Dirichlet({alpha}) partition of {len(labels.y)} samples gave each of {n_clients} "
         f"clients {min_samples} samples in 1,000 draws: use fewer clients or a larger alpha"
     )
-
-
-def _label_groups(y: np.ndarray, n_groups: int | None, seed: int) -> np.ndarray:
-    if n_groups is None:
-        return y
-    values, codes = np.unique(y, return_inverse=True)
-    fits = n_groups <= len(values)
-    require(fits, f"n_label_groups: {n_groups} groups, but the data has {len(values)} labels")
-    return generator(seed, Purpose.PARTITION, 0, 1).permutation(np.arange(len(values)) % n_groups)[codes]
 
 
 def shards(labels: Labels, seed: int, n_clients: PositiveInt, shards_per_client: PositiveInt = 2) -> Partition:

@@ -10,9 +10,10 @@ import torch
 
 from fedem_lightning.data.arrays import check_clients, check_images, check_labels
 from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.dealing import Dealing, PartitionName
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import names_of_clients
-from fedem_lightning.data.partitions import Dealing, Labels, Partition, PartitionName
+from fedem_lightning.data.partitions import Labels, Partition
 from fedem_lightning.data.samples import Arrays, Domains
 from fedem_lightning.data.shifts import Augmentation, Shift
 from fedem_lightning.data.sources import SOURCES, load_arrays

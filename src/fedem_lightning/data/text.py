@@ -11,11 +11,11 @@ import torch
 
 from fedem_lightning.data.arrays import check_clients
 from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.dealing import choose_clients
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.partitions import choose_clients
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.sources import load_arrays
-from fedem_lightning.data.splits import Splitting, check_fractions
+from fedem_lightning.data.splits import Splitting
 from fedem_lightning.errors import require
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Count, PositiveInt, ShareOrNumber
@@ -68,7 +68,8 @@ class TextDataModule(FederatedDataModule):
         split = split_in_order(client, splitting.fractions)
         start = window_starts(client, piece, split, window, stride)
         n_train = np.bincount(client[start[split[start] == 0]], minlength=len(names))
-        sentences = _count_sentences(text, client, len(names))
+        ends = np.array([match.start() for match in SENTENCE_END.finditer(text.tobytes())], dtype=np.int64)
+        sentences = np.bincount(client[ends], minlength=len(names))
         fit = np.flatnonzero((n_train > 0) & (sentences >= min_sentences))
         none = f"window: no role in {origin} has {window + 1} characters to train on and {min_sentences} sentences"
         require(len(fit) > 0, none)
@@ -105,7 +106,7 @@ class TextDataModule(FederatedDataModule):
 
 def split_in_order(client: np.ndarray, fractions: Sequence[float]) -> np.ndarray:
     """Splits every client's characters in order: int8 [n], 0 train, 1 val, 2 test. `client` must be sorted."""
-    train, val, _ = check_fractions(fractions)
+    train, val, _ = fractions
     counts = np.bincount(client)
     rank = np.arange(len(client)) - np.repeat(counts.cumsum() - counts, counts)
     first_val, first_test = np.floor(counts * train + 1e-9), np.floor(counts * (train + val) + 1e-9)
@@ -146,11 +147,6 @@ def _encode(text: np.ndarray, printable: bool) -> tuple[np.ndarray, str]:
     unknown = np.flatnonzero(present & (table == 255))
     require(len(unknown) == 0, f"printable: the text has characters that are not printable: {unknown.tolist()}")
     return table[text].astype(np.uint8), bytes(symbols.astype(np.uint8)).decode("latin-1")
-
-
-def _count_sentences(text: np.ndarray, client: np.ndarray, n_clients: int) -> np.ndarray:
-    ends = np.array([match.start() for match in SENTENCE_END.finditer(text.tobytes())], dtype=np.int64)
-    return np.bincount(client[ends], minlength=n_clients)
 
 
 def _char_weights(codes: np.ndarray, n_symbols: int) -> tuple[float, ...]:

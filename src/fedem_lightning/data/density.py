@@ -10,9 +10,9 @@ from annotated_types import Ge
 from scipy.special import entr
 
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.datasets.synthetic import BYTES_OF_A_CLIENT, BYTES_OF_A_SAMPLE
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import HoldOut
+from fedem_lightning.data.synthetic import BYTES_OF_A_CLIENT, BYTES_OF_A_SAMPLE
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.check import check_arguments, grouped, require_memory
 from fedem_lightning.settings.ranges import Count, PositiveInt

@@ -10,9 +10,9 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.datasets.synthetic import BYTES_OF_A_CLIENT, draw_components
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS, HoldOut
+from fedem_lightning.data.synthetic import BYTES_OF_A_CLIENT, draw_components
 from fedem_lightning.randomness import Purpose, fold, hash32
 from fedem_lightning.settings.check import grouped, require_memory
 from fedem_lightning.settings.ranges import Count, NotNegative, Positive, PositiveInt

@@ -1,1 +1,0 @@
-"""Data modules; each kind of data set has a file of its own."""
