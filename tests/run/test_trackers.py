@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedem_lightning
 from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm, UserError
 from fedem_lightning.run import loggers, trackers
-from fedem_lightning.run.misspelt import likely_meant
+from fedem_lightning.run.command_line import not_composed
 from fedem_lightning.run.trackers.contents import (
     LONGEST_NAME,
     LONGEST_TAG,
@@ -437,7 +437,7 @@ def test_optuna_maximises_validation_accuracy(tmp_path: Path, monkeypatch: pytes
 
 
 def test_without_optuna_a_line_says_what_to_install() -> None:
-    error = likely_meant(MissingConfigException("", "hydra/sweeper/optuna", ["basic"]), [])
+    error = not_composed(MissingConfigException("", "hydra/sweeper/optuna", ["basic"]), [])
     assert str(error) == 'hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"'
 
 

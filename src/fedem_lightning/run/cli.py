@@ -3,7 +3,6 @@
 Exit codes: 0 done; 2 what the user gave is wrong (one line says what); 1 anything else.
 """
 
-import argparse
 import functools
 import gc
 import logging
@@ -17,7 +16,6 @@ from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf, read_write
@@ -70,11 +68,12 @@ def _hydra_main(config: DictConfig) -> float | None:
     clean_up_at_a_stop(lambda: remove_if_empty(folder))
     with loading():
         from fedem_lightning.records.measures import headline
+        from fedem_lightning.run.command_line import check_added
         from fedem_lightning.run.execute import run
-        from fedem_lightning.run.misspelt import check_added, check_shadowed, users_config_dirs
+        from fedem_lightning.run.gate import check_shadowed
 
     try:
-        check_shadowed(users_config_dirs())
+        check_shadowed()
         check_added(config, typed)
         if hydra_config.job.chdir:
             _from_where_it_was_typed(config)
@@ -138,8 +137,6 @@ def _compose_and_run() -> None:
         sys.exit(1)
     except RunRefused as refusal:
         _end(UserError(str(refusal)))
-    except ConfigCompositionException as error:
-        _end(_meant(error) or not_composed(error, sys.argv[1:]))
     except (UserError, Unexpected) as error:  # of a job of a sweep, too
         _end(error)
     except Exception as error:  # of Hydra, which ran no job
@@ -147,18 +144,6 @@ def _compose_and_run() -> None:
     finally:
         remove_what_is_left()
         leave_sweep()  # this process may call `main` again
-
-
-def _meant(error: ConfigCompositionException) -> UserError | None:
-    """What the user may have wanted to type."""
-    from fedem_lightning.run.misspelt import likely_meant
-
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--config-dir", "-cd", type=Path)
-    parser.add_argument("--config-name", "-cn", default="config")
-    flags, rest = parser.parse_known_args()
-    overrides = [word for word in rest if not word.startswith("-") and ("=" in word or word.startswith("~"))]
-    return likely_meant(error, overrides, flags.config_dir, flags.config_name)
 
 
 def _from_where_it_was_typed(config: DictConfig) -> None:
