@@ -28,11 +28,11 @@ from fedem_lightning.records.configs import read_yaml
 from fedem_lightning.records.files import regular
 from fedem_lightning.report.collect import find_runs, read_run
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.run.metrics_file import MetricsFile
+from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.resuming import continued, find_checkpoint, newest_checkpoint, read_own_config
 from fedem_lightning.run.run_folder import LOCK, check_kinds, finished_results, only_run_in
 from fedem_lightning.run.trackers import known_id
-from fedem_lightning.run.trackers.wandb_runs import files_of, last_step
+from fedem_lightning.run.wandb_runs import files_of, last_step
 from fedem_lightning.serving.export_places import _earlier as earlier_exports
 from fedem_lightning.serving.export_places import _results, _settings
 from fedem_lightning.serving.model_files import load, load_clients
@@ -79,7 +79,7 @@ OF_A_RUN: dict[str, tuple[str, Reader]] = {  # the file that is something else, 
     "finished": ("results.json", finished),
     "card-results": ("results.json", lambda folder: _results(folder, 4)),
     "metrics": ("metrics.csv", lambda folder: Run(folder, {}, {}).metrics),
-    "rows": ("metrics.csv", lambda folder: MetricsFile(folder / "metrics.csv").keep(2)),
+    "rows": ("metrics.csv", lambda folder: RoundCSVLogger(folder / "metrics.csv").begin(2)),
     "clients": ("clients.parquet", lambda folder: Run(folder, {}, {}).clients),
     "samples": ("test_samples.npz", lambda folder: read_run(folder).samples),
     "arrays": ("coefficients.npz", lambda folder: Run(folder, {}, {}).arrays("coefficients")),

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import FedAvg, UserError
 from fedem_lightning.run.devices import asked_processes, require_group
-from fedem_lightning.run.loggers import RoundCSVLogger
+from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.startup import rank
 from fedem_lightning.startup.rank import PARENT
 from helpers.commands import ENVIRONMENT, TINY, call

@@ -24,7 +24,7 @@ from fedem_lightning.records.recipes import remember
 from fedem_lightning.run import trackers
 from fedem_lightning.run.devices import pick_accelerator
 from fedem_lightning.run.figures import draw_rounds
-from fedem_lightning.run.loggers import RoundCSVLogger, SaveRow
+from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
 from fedem_lightning.settings.check import parameters
 
 
