@@ -19,7 +19,6 @@ from fedem_lightning.errors import Interrupted
 from fedem_lightning.run import job_folders
 from fedem_lightning.run.job_folders import JobFolders, begin_sweep, sweep_command
 from fedem_lightning.run.stopping import StopSignals
-from fedem_lightning.run.watchdogs import Watchdog
 from fedem_lightning.startup import loading
 from helpers.commands import environment
 from helpers.federations import make_trainer
@@ -89,16 +88,17 @@ def test_a_process_that_waits_for_another_ends_soon(number: signal.Signals, tmp_
 
 
 @pytest.mark.parametrize("number", BOTH)
-def test_what_does_not_hear_a_signal_is_ended_when_patience_is(number: signal.Signals) -> None:
+def test_what_does_not_hear_a_signal_is_ended_when_patience_is(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended: queue.Queue[str] = queue.Queue()
-    before = signal.signal(number, lambda *_: None)
-    watchdog = Watchdog(lambda signum: 0.05, ended.put)
-    try:
+    stop = StopSignals(tmp_path, lambda own: "")
+    monkeypatch.setattr(stop, "_patience", lambda signum: 0.05)
+    monkeypatch.setattr(stop, "_end_by_force", ended.put)
+    stop.at_once = True  # as if a handler had run, and the run had gone on
+    with stop:
         signal.raise_signal(number)
         assert ended.get(timeout=30) == SIGNALS[number]
-    finally:
-        watchdog.close()
-        signal.signal(number, before)
 
 
 @pytest.mark.parametrize("number", BOTH)
