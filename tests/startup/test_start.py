@@ -76,13 +76,6 @@ def test_a_lazy_package_has_what_its_stub_says(package: str) -> None:
         _ = module.FedSGD
 
 
-@pytest.mark.parametrize("package", ["fedem_lightning", "fedem_lightning.data"])
-def test_an_old_name_stays_for_one_version(package: str) -> None:
-    module = import_module(package)
-    with pytest.warns(UserWarning, match=f"{package}.NpzFederation is now called NpzDataModule; the old name will go"):
-        assert module.NpzFederation is module.NpzDataModule
-
-
 def test_a_part_is_found_without_an_import_of_its_own() -> None:
     """A light one, and not in this process, which has imported all of them."""
     look = "print('fedem_lightning.errors' in sys.modules)"

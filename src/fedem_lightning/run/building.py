@@ -18,7 +18,7 @@ from fedem_lightning.aggregation import Aggregation, Mean
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.callbacks import LiveFigures, MappedCheckpoints, RoundCheckpoint, RoundProgress
-from fedem_lightning.callbacks.weights_by_round import SaveMixtureWeights
+from fedem_lightning.callbacks.diagnostics import SaveMixtureWeights
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.records.recipes import remember
 from fedem_lightning.run import trackers

@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any
 
 from fedem_lightning.startup.rank import in_another_process
 
@@ -18,9 +18,30 @@ _clean_up: Callable[[], None] = lambda: None  # noqa: E731
 @contextmanager
 def listening(line: str) -> Iterator[None]:
     """Within it Ctrl-C and SIGTERM end the process at once, with this line and exit code 1."""
-    say_at_a_stop(line)
-    with _handled_by(stop):
+    global _line
+    earlier, before = _line, _ours()
+    _line = line
+    for number in before:
+        signal.signal(number, stop)
+    try:
         yield
+    finally:
+        _line = earlier
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Within it Ctrl-C and SIGTERM end the process at once, with one line and exit code 1.
+
+    Warnings then have the form that they had before: Lightning puts its own in its place.
+    """
+    form = warnings.formatwarning
+    os.environ["MPLBACKEND"] = "agg"  # commands draw into files; Matplotlib would fail with an unknown name here
+    with listening("stopped while Python packages were loading; nothing has been done"):
+        yield
+    warnings.formatwarning = form
 
 
 def say_at_a_stop(line: str | None) -> None:
@@ -41,8 +62,14 @@ def stop(*_: Any) -> None:
     It ends the process itself. An exception would not do: some packages catch whatever happens while they import
     others, Python drops what is raised while it collects garbage, and the command would go on.
     """
-    if _line is not None:
-        _end(_line)
+    if _line is None:
+        return
+    if not in_another_process():  # the first one says it
+        _clean_up()
+        with suppress(RuntimeError):  # the signal came while something was printed
+            sys.stdout.flush()
+        os.write(2, f"{_line}\n".encode())
+    os._exit(1)
 
 
 def raise_at_a_stop() -> None:
@@ -57,48 +84,9 @@ def ignore_stops() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-@contextmanager
-def loading() -> Iterator[None]:
-    """Within it Ctrl-C and SIGTERM end the process at once, with one line and exit code 1.
-
-    Warnings then have the form that they had before: Lightning puts its own in its place.
-    """
-    form = warnings.formatwarning
-    os.environ["MPLBACKEND"] = "agg"  # commands draw into files; Matplotlib would fail with an unknown name here
-
-    def end(*_: Any) -> None:
-        _end("stopped while Python packages were loading; nothing has been done")
-
-    with _handled_by(end):
-        yield
-    warnings.formatwarning = form
-
-
-@contextmanager
-def _handled_by(handler: Callable[..., None]) -> Iterator[None]:
-    """Within it `handler` handles both signals; afterwards they have the handlers that they had before."""
-    before = _ours()
-    for number in before:
-        signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
 def _ours() -> dict[int, Any]:
     """The handlers that may be replaced: none under nohup, and none in other threads, where Python hears no signal."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     return {n: h for n, h in handlers.items() if h in (signal.default_int_handler, signal.SIG_DFL, stop)}
-
-
-def _end(line: str) -> NoReturn:
-    if not in_another_process():  # the first one says it
-        _clean_up()
-        with suppress(RuntimeError):  # the signal came while something was printed
-            sys.stdout.flush()
-        os.write(2, f"{line}\n".encode())
-    os._exit(1)
