@@ -215,7 +215,8 @@ def test_a_signal_between_two_jobs_stops_the_sweep(number: signal.Signals, tmp_p
     variables = environment(tmp_path)
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1, done
-    (line,) = done.stderr.splitlines()
+    refused, line = done.stderr.splitlines()
+    assert refused.startswith("job 0_seed=0 failed: algorithm.n_components: expected a whole number")
     said, _, how = line.partition(" with: ")
     assert said == "stopped after a job; continue the sweep"
     expected = [*arguments[:-1], "ckpt_path=auto", f'run_dir="{tmp_path / "a sweep"}"']

@@ -23,13 +23,12 @@ from omegaconf import DictConfig, OmegaConf, read_write
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
 from fedem_lightning.records.configs import find_chosen, tenth
-from fedem_lightning.run.commands import printed, require_working_directory
+from fedem_lightning.run.commands import printed, require_working_directory, usage
 from fedem_lightning.run.failures import Unexpected, unexpected, user_message
 from fedem_lightning.run.job_folders import RunRefused, leave_sweep, remove_if_empty, remove_what_is_left, sweep_command
-from fedem_lightning.run.usage import usage
 from fedem_lightning.settings.keys import KEYS
 from fedem_lightning.settings.shipped import CONFIG_DIR
-from fedem_lightning.startup.loading import clean_up_at_a_stop, listening, loading
+from fedem_lightning.startup.loading import clean_up_at_a_stop, listening, loading, say_at_a_stop
 from fedem_lightning.startup.rank import end_with_the_first, in_another_process
 
 _COMPOSING = "stopped while the configuration was composed; nothing has been done"
@@ -189,6 +188,7 @@ def _end(error: BaseException, folder: Path | None = None) -> NoReturn:
 
 def _end_job(error: Exception, folder: Path) -> NoReturn:
     """Ends a job of a sweep: Hydra first runs the other jobs, then raises what the first one raised that failed."""
+    say_at_a_stop(f"stopped after a job; continue the sweep with: {sweep_command()}")
     foreseen = user_message(error)
     failure = error if foreseen is not None else unexpected(error, folder)
     if not in_another_process():

@@ -32,7 +32,7 @@ IN_FOLDERS = {".hydra": (".yaml", ".json"), "checkpoints": (".ckpt",)}
 _MAY_CHANGE = {key.name for key in KEYS if key.may_change}
 """Parts of the configuration that a resumed run may change; what some of them set is compared in `algorithm`."""
 LOCK = ".fedem_lightning.lock"
-_TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\..+\.ckpt\.tmp|\.clients\.parquet\.tmp")  # the last two: of older versions
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 
 
 def check_run_folder(folder: Path, config: DictConfig) -> None:
