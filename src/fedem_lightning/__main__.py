@@ -4,7 +4,7 @@ import os
 import sys
 
 from fedem_lightning.startup import keep_freed_memory
-from fedem_lightning.startup.loading import ignore_stops, loading
+from fedem_lightning.startup.process import ignore_stops, loading
 
 
 def main() -> None:

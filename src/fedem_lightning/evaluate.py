@@ -8,7 +8,7 @@ from fedem_lightning.errors import require
 from fedem_lightning.records.measures import SPLITS
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.serving.options import add_data_options, check_folder, check_rows_file, check_run
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.startup.process import loading
 
 FILES = ("evaluation.json", "clients.csv", "confusion.csv", "confusion.png", "clients.png")
 

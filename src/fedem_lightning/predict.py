@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.serving.options import add_data_options, check_out, check_rows_file, check_run
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.startup.process import loading
 
 
 def main(arguments: list[str] | None = None) -> None:

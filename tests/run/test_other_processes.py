@@ -59,8 +59,8 @@ def test_a_process_that_has_done_its_part_may_end(tmp_path: Path) -> None:
 
 ORPHAN = """
 import os, subprocess, sys, time
-from fedem_lightning.startup.rank import PARENT
-child = "from fedem_lightning.startup.rank import end_with_the_first as e; e(); import time; time.sleep(600)"
+from fedem_lightning.startup.process import PARENT
+child = "from fedem_lightning.startup.process import end_with_the_first as e; e(); import time; time.sleep(600)"
 os.environ |= {PARENT: str(os.getpid()), "LOCAL_RANK": "1"}
 print(subprocess.Popen([sys.executable, "-c", child]).pid, flush=True)
 time.sleep(600)

@@ -19,7 +19,7 @@ from fedem_lightning.errors import Interrupted
 from fedem_lightning.run import job_folders
 from fedem_lightning.run.job_folders import JobFolders, begin_sweep, sweep_command
 from fedem_lightning.run.stopping import StopSignals
-from fedem_lightning.startup import loading
+from fedem_lightning.startup import process
 from helpers.commands import environment
 from helpers.federations import make_trainer
 
@@ -30,7 +30,7 @@ REST = "stopped after a job; continue the sweep with: CONTINUE"
 @pytest.fixture(params=[None, "CONTINUE"], ids=["single", "sweep"])
 def sweep(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """The command that continues the sweep, if there is one; what a stop says is put back afterwards."""
-    monkeypatch.setattr(loading, "_line", "before")
+    monkeypatch.setattr(process, "_line", "before")
     monkeypatch.setattr(job_folders, "_sweep_command", request.param)
     return request.param
 
@@ -150,7 +150,7 @@ def test_what_a_stop_says_after_a_run(error: type[BaseException] | None, sweep: 
     with nullcontext() if error is None else pytest.raises(error), StopSignals(tmp_path, lambda own: ""):
         if error is not None:
             raise error("wrong")
-    assert loading._line == (None if sweep is None or error is Interrupted else REST)
+    assert process._line == (None if sweep is None or error is Interrupted else REST)
 
 
 def test_a_stopped_job_says_how_the_sweep_goes_on_too(sweep: str | None, tmp_path: Path) -> None:
@@ -170,11 +170,11 @@ def test_the_command_that_continues_a_sweep(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_launcher_that_has_workers_ends_them_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {number: signal.getsignal(number) for number in BOTH}
-    kinds = (("hydra._internal.core_plugins.basic_launcher.BasicLauncher", loading.stop), ("joblib", None))
+    kinds = (("hydra._internal.core_plugins.basic_launcher.BasicLauncher", process.stop), ("joblib", None))
     monkeypatch.setattr("fedem_lightning.run.job_folders._name_by_swept_keys", lambda config: None)
     try:
         for target, handler in kinds:
-            with loading.listening("line"):
+            with process.listening("line"):
                 launcher, sweep = SimpleNamespace(_target_=target), SimpleNamespace(dir=str(tmp_path))
                 hydra = SimpleNamespace(launcher=launcher, sweep=sweep)
                 JobFolders().on_multirun_start(SimpleNamespace(hydra=hydra))  # type: ignore[arg-type]

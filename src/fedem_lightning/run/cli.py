@@ -28,8 +28,14 @@ from fedem_lightning.run.failures import Unexpected, unexpected, user_message
 from fedem_lightning.run.job_folders import RunRefused, leave_sweep, remove_if_empty, remove_what_is_left, sweep_command
 from fedem_lightning.settings.keys import KEYS
 from fedem_lightning.settings.shipped import CONFIG_DIR
-from fedem_lightning.startup.loading import clean_up_at_a_stop, listening, loading, say_at_a_stop
-from fedem_lightning.startup.rank import end_with_the_first, in_another_process
+from fedem_lightning.startup.process import (
+    clean_up_at_a_stop,
+    end_with_the_first,
+    in_another_process,
+    listening,
+    loading,
+    say_at_a_stop,
+)
 
 _COMPOSING = "stopped while the configuration was composed; nothing has been done"
 _full_error = False  # whether the user asked for tracebacks

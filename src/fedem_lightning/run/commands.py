@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.startup.rank import decide
+from fedem_lightning.startup.process import decide
 
 _STDERR = 2
 _EXAMPLES = """\

@@ -21,7 +21,7 @@ from fedem_lightning.cohort import share_of
 from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
 from fedem_lightning.errors import require
 from fedem_lightning.settings.check import require_memory
-from fedem_lightning.startup.rank import in_another_process
+from fedem_lightning.startup.process import in_another_process
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -42,7 +42,7 @@ from fedem_lightning.run.run_folder import check_run_folder, finished_results, l
 from fedem_lightning.run.stopping import StopSignals
 from fedem_lightning.run.summary import print_summary, privacy_line
 from fedem_lightning.run.tracker_contents import outcome, tracked
-from fedem_lightning.startup.rank import decide, in_another_process
+from fedem_lightning.startup.process import decide, in_another_process
 
 
 def run(

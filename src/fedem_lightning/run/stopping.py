@@ -19,8 +19,7 @@ from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint
 from fedem_lightning.callbacks.between_rounds import GRACE_SECONDS, SIGNALS
 from fedem_lightning.errors import Interrupted
 from fedem_lightning.run.job_folders import sweep_command
-from fedem_lightning.startup.loading import say_at_a_stop
-from fedem_lightning.startup.rank import PARENT, in_another_process
+from fedem_lightning.startup.process import PARENT, in_another_process, say_at_a_stop
 
 FORCE_SECONDS = 1.0
 """What a run has to end by itself after a second signal."""
