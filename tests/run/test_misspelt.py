@@ -59,6 +59,7 @@ ANSWERS = {
     "dataset/augmentation=crop_flip": f"dataset/augmentation: {DEFAULT} +dataset/augmentation=crop_flip",
     "+exprmnt=digits": "exprmnt: no such key; did you mean +experiment?",
     "+viscosity=2": "viscosity: no such key; --cfg job shows those there are",
+    "RUN=3": "RUN: no such key; --cfg job shows those there are",
     "protocol=fedem": "protocol: no such key; --cfg job shows those there are",
 }
 

@@ -4,6 +4,7 @@ import difflib
 import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -123,7 +124,8 @@ def _meant(error: Exception, words: list[str]) -> str | None:
             return 'hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"'
         return _no_choice(group, choice, error.options) if error.options else None
     found = _UNKNOWN.search(str(error))
-    typed = [_parsed(word) for word in words if not word.startswith("-") and ("=" in word or word.startswith("~"))]
+    options = get_args_parser().parse_known_args(words)[0]
+    typed = [_parsed(word) for word in options.overrides] if found else []
     given = next((override for override in typed if found and override.key_or_group == found.group(1)), None)
     if given is None:
         return None
@@ -131,15 +133,16 @@ def _meant(error: Exception, words: list[str]) -> str | None:
     if key in groups:
         there, choice = f"{key}: the configuration has no default for this group, so add it", _first(given)
         return f"{there}: +{given.input_line}" if choice in groups[key] else _no_choice(key, choice, groups[key], "+")
-    options = get_args_parser().parse_known_args(words)[0]
     hidden = given.is_delete() or key.startswith("hydra.")
     chosen = [f"{'+' * o.is_add()}{o.key_or_group}={_first(o)}" for o in typed if o is not given and not o.is_delete()]
     chosen = [line for line in chosen if "." not in line.partition("=")[0]]
     new = [] if hidden else [f"++{key}={_first(given)}"]
-    try:
-        config = _with([*chosen, *new], options)
-    except (HydraException, OmegaConfBaseException):  # something else is wrong as well
-        config = _with(new, options)
+    for lines in ([*chosen, *new], new):  # the second: with the defaults, if something else is wrong as well
+        with suppress(HydraException, OmegaConfBaseException):
+            config = _with(lines, options, hydras=key.startswith("hydra."))
+            break
+    else:
+        return None
     if hidden:
         keys = list(_keys(OmegaConf.to_container(config)))
         null = f"{key}: it is null already, which Hydra cannot remove; leave ~{key} out"
@@ -163,12 +166,12 @@ def _check_flags(given: Namespace) -> None:
     require(there, f"--package {given.package}: the configuration has no such key")
 
 
-def _with(lines: list[str], options: Namespace) -> DictConfig:
-    """The configuration that these overrides make of the one that the options name."""
+def _with(lines: list[str], options: Namespace, hydras: bool = True) -> DictConfig:
+    """The configuration that these overrides make of the one that the options name, with Hydra's own or without."""
     name, own = options.config_name or "config", Path(options.config_dir or CONFIG_DIR).absolute()
     home, other = (own, CONFIG_DIR) if (own / f"{name}.yaml").is_file() else (CONFIG_DIR, own)
     with initialize_config_dir(str(home), version_base="1.3"):
-        return compose(name, [*lines, f"hydra.searchpath=[file://{other}]"], return_hydra_config=True)
+        return compose(name, [*lines, f"hydra.searchpath=[file://{other}]"], return_hydra_config=hydras)
 
 
 def _refusal(config: DictConfig, key: str) -> str | None:
