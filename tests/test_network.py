@@ -29,7 +29,7 @@ from fedem_lightning import (
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.network import Clocks, Traffic
-from fedem_lightning.run.loggers import RoundCSVLogger
+from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.results import run_results
 from helpers.conformance import own_rows
 from helpers.federations import make_data, make_model, make_trainer, parameters, train

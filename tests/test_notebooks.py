@@ -1,4 +1,4 @@
-"""The notebooks of examples/ run from top to bottom, with fewer clients and rounds, and were saved with their outputs."""
+"""The notebooks of examples/ run from top to bottom, with fewer clients and rounds, and hold their outputs."""
 
 import json
 from pathlib import Path

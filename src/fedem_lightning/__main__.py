@@ -3,7 +3,8 @@
 import os
 import sys
 
-from fedem_lightning.startup.loading import ignore_stops, loading
+from fedem_lightning.startup import keep_freed_memory
+from fedem_lightning.startup.process import ignore_stops, loading
 
 
 def main() -> None:
@@ -11,7 +12,6 @@ def main() -> None:
     with loading():
         from fedem_lightning.run import cli  # Hydra
         from fedem_lightning.run.commands import survive_closed_output
-        from fedem_lightning.startup.memory import keep_freed_memory
 
         survive_closed_output()
         keep_freed_memory()

@@ -120,7 +120,7 @@ LAUNCH_VARIABLES = (
     *("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"),
     "FEDEM_LIGHTNING_PARENT",
 )
-"""Environment variables that Lightning, and `run.watchdogs`, set for the processes that are started."""
+"""Environment variables that Lightning, and `run.stopping`, set for the processes that are started."""
 
 
 def launch_settings() -> tuple[dict[str, str], int]:

@@ -47,7 +47,7 @@ from fedem_lightning import (
 from fedem_lightning.algorithms.checks import check_logits
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.records.recipes import arguments_with_defaults, plain
-from fedem_lightning.run.loggers import RoundCSVLogger
+from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.tasks import Classification, Regression
 from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, stored, train
 

@@ -11,7 +11,7 @@ from fedem_lightning import ClientSGD, FedAvg, FedEM
 from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, RoundProgress, progress
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.run.figures import draw_figures
-from fedem_lightning.run.loggers import RoundCSVLogger
+from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.summary import print_summary
 from helpers.federations import make_data, make_model, make_trainer
 

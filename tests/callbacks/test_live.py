@@ -14,7 +14,7 @@ from fedem_lightning import FedAvg, UserError
 from fedem_lightning.callbacks import LiveFigures, progress
 from fedem_lightning.run.building import build_callbacks
 from fedem_lightning.run.figures import draw_rounds
-from fedem_lightning.run.loggers import RoundCSVLogger
+from fedem_lightning.run.metrics_file import RoundCSVLogger
 from helpers.commands import CONFIG_DIR, TINY, call
 from helpers.federations import make_data, make_model, make_trainer
 

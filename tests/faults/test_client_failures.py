@@ -15,7 +15,7 @@ from fedem_lightning.data import Block
 from fedem_lightning.errors import NoUpdateLeft
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.rejections import LIMIT, Rejection, Rejections, first_line, summarised
-from fedem_lightning.run.loggers import RoundCSVLogger
+from fedem_lightning.run.metrics_file import RoundCSVLogger
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 
 SIZES = (7, 12, 9, 20, 8)

@@ -254,9 +254,6 @@ def load_packages() -> None:
     import matplotlib.backends.backend_agg
     import pyarrow.parquet  # noqa: F401
 
-    import fedem_lightning.run.cli
-    import fedem_lightning.run.execute
-    import fedem_lightning.run.misspelt  # noqa: F401
     from fedem_lightning import algorithms
 
     assert matplotlib.backends.backend_agg

@@ -17,7 +17,7 @@ from fedem_lightning import UserError
 from fedem_lightning.records.configs import flatten, read_tree, read_yaml, resolved, with_data_dir
 from fedem_lightning.report.collect import read_config
 from fedem_lightning.run.resuming import differences, tree_of
-from fedem_lightning.run.trackers.contents import flat_config
+from fedem_lightning.run.tracker_contents import flat_config
 from fedem_lightning.serving.export_places import _settings
 from fedem_lightning.serving.retest import _config as config_of
 from helpers.commands import CONFIG_DIR

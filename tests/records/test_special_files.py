@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedem_lightning import UserError
-from fedem_lightning.callbacks.weights_by_round import _read as read_mixture_weights
+from fedem_lightning.callbacks.diagnostics import _read as read_mixture_weights
 from fedem_lightning.data.formats.leaf import read_hub_images, read_hub_text, read_leaf_images, read_leaf_text
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.formats.plays import read_plays
@@ -28,11 +28,11 @@ from fedem_lightning.records.configs import read_yaml
 from fedem_lightning.records.files import regular
 from fedem_lightning.report.collect import find_runs, read_run
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.run.metrics_file import MetricsFile
+from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.resuming import continued, find_checkpoint, newest_checkpoint, read_own_config
 from fedem_lightning.run.run_folder import LOCK, check_kinds, finished_results, only_run_in
 from fedem_lightning.run.trackers import known_id
-from fedem_lightning.run.trackers.wandb_runs import files_of, last_step
+from fedem_lightning.run.wandb_runs import files_of, last_step
 from fedem_lightning.serving.export_places import _earlier as earlier_exports
 from fedem_lightning.serving.export_places import _results, _settings
 from fedem_lightning.serving.model_files import load, load_clients
@@ -79,7 +79,7 @@ OF_A_RUN: dict[str, tuple[str, Reader]] = {  # the file that is something else, 
     "finished": ("results.json", finished),
     "card-results": ("results.json", lambda folder: _results(folder, 4)),
     "metrics": ("metrics.csv", lambda folder: Run(folder, {}, {}).metrics),
-    "rows": ("metrics.csv", lambda folder: MetricsFile(folder / "metrics.csv").keep(2)),
+    "rows": ("metrics.csv", lambda folder: RoundCSVLogger(folder / "metrics.csv").begin(2)),
     "clients": ("clients.parquet", lambda folder: Run(folder, {}, {}).clients),
     "samples": ("test_samples.npz", lambda folder: read_run(folder).samples),
     "arrays": ("coefficients.npz", lambda folder: Run(folder, {}, {}).arrays("coefficients")),

@@ -11,14 +11,14 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning import UserError
-from fedem_lightning.callbacks.weights_by_round import SaveMixtureWeights, _read
+from fedem_lightning.callbacks.diagnostics import SaveMixtureWeights, _read
 from fedem_lightning.deploy.__main__ import main as deploy
 from fedem_lightning.records.files import replacing
 from fedem_lightning.report.__main__ import main as report
 from fedem_lightning.run.cli import main as run
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.serving.personalizing import parse_shots
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.startup.process import loading
 
 DEADLINE = "--deadline: expected a number above 0 and below 1e+09"
 ADDRESS = "--server: expected HOST:PORT with a port from 1 to 65535"

@@ -12,7 +12,7 @@ OWN = "choices of your own need --config-dir"
 ALGORITHMS = f"no such choice; there are {', '.join(choices(CONFIG_DIR)['algorithm'])}; {OWN}"
 NEEDED = "it cannot be removed, the run needs it"
 NO_CHOICE = f"no such choice; there are default; {OWN}"
-OPTIONS = "options such as -m stand before all KEY=VALUE, or after them"
+OPTIONS = "options stand before all KEY=VALUE, or after them; see --help"
 KEY = "expected KEY=VALUE, +KEY=VALUE or ~KEY"
 DIGITS = 5000 * "9"
 INTERPOLATION = "dataset.dimension=${nope}"
@@ -26,13 +26,13 @@ MISTAKES = {
     "~dataset._target_": f"dataset._target_: {NEEDED}",
     # choices
     "trainer=null": f"trainer=null: {NO_CHOICE}",
-    "+trainer=1": f"trainer=1: {NO_CHOICE}",
+    "+trainer=1": "+trainer=1: Hydra cannot use this (Config group override must be a string or a list.",
     "algorithm=": f"algorithm=: {ALGORITHMS}",
     "algorithm=nosuch": f"algorithm=nosuch: {ALGORITHMS}",
     "--config-dir own method=null": f"method=null: no such choice; there are mine; {OWN}",
     # several values without -m
-    "algorithm=fedem,fedavg": "algorithm: several values need -m, which makes a run of each: -m algorithm=fedem,fedavg",
-    "seed=0,1": "seed: several values need -m, which makes a run of each: -m seed=0,1 (a list is seed=[0,1])",
+    "algorithm=fedem,fedavg": "Ambiguous value for argument 'algorithm=fedem,fedavg'",
+    "seed=0,1": "Ambiguous value for argument 'seed=0,1' 1. To use it as a list, use key=[value1,value2]",
     # folders
     "run_dir=": "run_dir: expected the name of a folder, got an empty one",
     "-m seed=0,1 run_dir=": "run_dir: expected the name of a folder, got an empty one",
@@ -41,9 +41,9 @@ MISTAKES = {
     "run_dir=a/b/" + 300 * "c": "run_dir: cannot make the folder {place}/a/b/" + 300 * "c" + " (File name too long)",
     # what cannot be read
     "--versoin": "--versoin: no such option; did you mean --version?",
-    "--config-dri=own": "--config-dri: no such option; did you mean --config-dir?",
-    "--quiet": "--quiet: no such option; see --help",
-    "seed=1 -m algorithm=fedavg,fedem": f"algorithm=fedavg,fedem: {OPTIONS}",
+    "--config-dri=own": "--config-dri=own: no such option; did you mean --config-dir?",
+    "--quiet": f"--quiet: no such option; {OPTIONS}",
+    "seed=1 -m algorithm=fedavg,fedem": f"algorithm=fedavg,fedem: no such option; {OPTIONS}",
     "--cfg jobs": "argument --cfg/-c: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')",
     "fedavg": f"fedavg: {KEY}",
     "=3": f"=3: {KEY}",
@@ -57,7 +57,7 @@ MISTAKES = {
     # what Hydra alone would answer with the name of an error
     "--resolve": "--resolve: Hydra cannot use this (The --resolve flag can only be used in conjunction with --cfg",
     "--cfg job --package nope": "--package nope: the configuration has no such key",
-    "-cd wrong -cn main": "--config-name main: it lacks adaptation; begin the file with defaults: [config]",
+    "-cd wrong -cn main": "--config-name: it lacks adaptation; begin the file with defaults: [config]",
     "-cd wrong algorithm=number": "wrong/algorithm/number.yaml: expected a file of keys with values (",
     "hydra.verbose=3": "hydra.verbose=3: Hydra cannot use this (",
     "hydra.output_subdir=/proc/nothing": "/proc/nothing: the system refuses it (No such file or directory)",
@@ -65,8 +65,7 @@ MISTAKES = {
     "-m seed=0,1 hydra.sweeper.max_batch_size=0": "-m, hydra.sweeper.max_batch_size=0: Hydra cannot use this (",
     INTERPOLATION: f"{INTERPOLATION}: Interpolation key 'nope' not found",
     "ckpt_path=" + 300 * "x": 300 * "x" + ": the system refuses it (File name too long)",
-    "dataset.n_clients=[1": "dataset.n_clients=[1: Hydra cannot read this; close brackets and quotes, and put special "
-    "characters in quotes (https://hydra.cc/docs/1.3/advanced/override_grammar/basic)",
+    "dataset.n_clients=[1": "dataset.n_clients=[1: Hydra cannot read this (",
 }
 
 

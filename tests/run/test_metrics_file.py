@@ -12,8 +12,7 @@ import pytest
 from fedem_lightning import FedAvg, UserError
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.run import metrics_file
-from fedem_lightning.run.loggers import RoundCSVLogger, SaveRow
-from fedem_lightning.run.metrics_file import MetricsFile
+from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
 from helpers.federations import make_data, make_model, make_trainer
 
 
@@ -70,13 +69,14 @@ def test_a_rounds_cost_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path, rewritten = tmp_path / "metrics.csv", []
     rounds(path, 1, 3)
     path.write_text("round,lr,val/loss\n" + "".join(f"{r},0.1,0.5\n" for r in range(1, 20_001)))
-    file = MetricsFile(path)
-    file.keep(20_000)
+    file = RoundCSVLogger(path)
+    file.begin(20_000)
     monkeypatch.setattr(metrics_file, "write_atomically", lambda *_: rewritten.append(True))
     start = time.perf_counter()
     for round_ in range(20_001, 20_101):
-        file.add(round_, {"lr": 0.1})
-        file.add(round_, {"lr": 0.1, "val/loss": 0.5})
+        for cells in ({"lr": 0.1}, {"lr": 0.1, "val/loss": 0.5}):
+            file.log_metrics(cells, round_)
+            file.save()
     assert (time.perf_counter() - start) / 100 < 0.02  # seconds a round; writing the whole file takes 0.17
     assert not rewritten
     assert read(path)[-1] == {"round": "20100", "lr": "0.1", "val/loss": "0.5"}
@@ -108,13 +108,11 @@ def test_a_file_that_another_program_has_changed_is_refused_and_kept(kind: str, 
 
 def test_a_file_that_changes_during_the_run_is_written_again(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
-    file = MetricsFile(path)
-    file.keep(0)
-    file.add(1, {"lr": 0.1})
-    path.write_text("something else")
-    file.add(2, {"lr": 0.2})
-    path.unlink()
-    file.add(3, {"lr": 0.3})
+    file = RoundCSVLogger(path)
+    for round_, change in ((1, lambda: None), (2, lambda: path.write_text("something else")), (3, path.unlink)):
+        change()
+        file.log_metrics({"lr": round_ / 10}, round_)
+        file.save()
     assert path.read_text() == "round,lr\n1,0.1\n2,0.2\n3,0.3\n"
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from fedem_lightning.data.__main__ import main as data_main
-from fedem_lightning.run.misspelt import nearest_keys
+from fedem_lightning.run.command_line import nearest_keys
 from fedem_lightning.settings.shipped import choices
 from helpers.commands import CONFIG_DIR, call
 
 EPOCHS = "trainer.max_epoch: no such key; did you mean trainer.max_epochs?"
 RATE = "did you mean algorithm.client_optimizer.lr or algorithm.server_optimizer.lr?"
-LISTED = "the configuration does not list it, but"
+LISTED = "the configuration does not list it, so add it:"
 DEFAULT = "the configuration has no default for this group, so add it:"
 ANSWERS = {
     # keys
@@ -29,15 +29,16 @@ ANSWERS = {
     "algorithm=fedavg algorithm.n_component=2": "algorithm.n_component: no such key; --cfg job shows those there are",
     "-m algorithm=fedem,fedavg algorithm.n_component=2": "did you mean algorithm.n_components?",
     "bckbone=mlp": "bckbone: no such key; did you mean backbone?",
-    "+seeed=3": "seeed: no such key; did you mean seed?",
+    "+seeed=3": "seeed: no such key; did you mean dataset.seed or seed?",
+    "+trainr.max_epochs=3": "trainr.max_epochs: no such key; did you mean trainer.max_epochs?",
     "+local_training.batchsize=3": "did you mean local_training.batch_size?",
     "+algorithm.viscosity=2": "algorithm.viscosity: no such key; --cfg job shows those there are",
     "+algorithm.client_optimizer.nesterov=true": "algorithm.client_optimizer.nesterov: no such key;",
     "hydra.sweepr.dir=x": "hydra.sweepr.dir: no such key; did you mean hydra.run.dir or hydra.sweep.dir?",
     # keys that a target takes, and those that the run itself gives it
-    "trainer.benchmark=true": f"trainer.benchmark: {LISTED} Trainer takes it: +trainer.benchmark=true",
-    "algorithm.server_optimizer.momentum=0.9": f"{LISTED} SGD takes it: +algorithm.server_optimizer.momentum=0.9",
-    "logger=wandb logger.wandb.entity=me": "if wandb_logger takes it, add it with +logger.wandb.entity=me",
+    "trainer.benchmark=true": f"trainer.benchmark: {LISTED} +trainer.benchmark=true",
+    "algorithm.server_optimizer.momentum=0.9": f"{LISTED} +algorithm.server_optimizer.momentum=0.9",
+    "logger=wandb logger.wandb.entity=me": f"{LISTED} +logger.wandb.entity=me",
     "trainer.benchmark=yes": "trainer.benchmark: expected true, false or null, got 'yes'",
     # what would be refused is not advised
     "trainer.gradient_clip_val=1": "trainer.gradient_clip_val: the Trainer does not see the gradients",
@@ -58,6 +59,7 @@ ANSWERS = {
     "dataset/augmentation=crop_flip": f"dataset/augmentation: {DEFAULT} +dataset/augmentation=crop_flip",
     "+exprmnt=digits": "exprmnt: no such key; did you mean +experiment?",
     "+viscosity=2": "viscosity: no such key; --cfg job shows those there are",
+    "RUN=3": "RUN: no such key; --cfg job shows those there are",
     "protocol=fedem": "protocol: no such key; --cfg job shows those there are",
 }
 

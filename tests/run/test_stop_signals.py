@@ -19,8 +19,7 @@ from fedem_lightning.errors import Interrupted
 from fedem_lightning.run import job_folders
 from fedem_lightning.run.job_folders import JobFolders, begin_sweep, sweep_command
 from fedem_lightning.run.stopping import StopSignals
-from fedem_lightning.run.watchdogs import Watchdog
-from fedem_lightning.startup import loading
+from fedem_lightning.startup import process
 from helpers.commands import environment
 from helpers.federations import make_trainer
 
@@ -31,7 +30,7 @@ REST = "stopped after a job; continue the sweep with: CONTINUE"
 @pytest.fixture(params=[None, "CONTINUE"], ids=["single", "sweep"])
 def sweep(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """The command that continues the sweep, if there is one; what a stop says is put back afterwards."""
-    monkeypatch.setattr(loading, "_line", "before")
+    monkeypatch.setattr(process, "_line", "before")
     monkeypatch.setattr(job_folders, "_sweep_command", request.param)
     return request.param
 
@@ -89,16 +88,17 @@ def test_a_process_that_waits_for_another_ends_soon(number: signal.Signals, tmp_
 
 
 @pytest.mark.parametrize("number", BOTH)
-def test_what_does_not_hear_a_signal_is_ended_when_patience_is(number: signal.Signals) -> None:
+def test_what_does_not_hear_a_signal_is_ended_when_patience_is(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended: queue.Queue[str] = queue.Queue()
-    before = signal.signal(number, lambda *_: None)
-    watchdog = Watchdog(lambda signum: 0.05, ended.put)
-    try:
+    stop = StopSignals(tmp_path, lambda own: "")
+    monkeypatch.setattr(stop, "_patience", lambda signum: 0.05)
+    monkeypatch.setattr(stop, "_end_by_force", ended.put)
+    stop.at_once = True  # as if a handler had run, and the run had gone on
+    with stop:
         signal.raise_signal(number)
         assert ended.get(timeout=30) == SIGNALS[number]
-    finally:
-        watchdog.close()
-        signal.signal(number, before)
 
 
 @pytest.mark.parametrize("number", BOTH)
@@ -150,7 +150,7 @@ def test_what_a_stop_says_after_a_run(error: type[BaseException] | None, sweep: 
     with nullcontext() if error is None else pytest.raises(error), StopSignals(tmp_path, lambda own: ""):
         if error is not None:
             raise error("wrong")
-    assert loading._line == (None if sweep is None or error is Interrupted else REST)
+    assert process._line == (None if sweep is None or error is Interrupted else REST)
 
 
 def test_a_stopped_job_says_how_the_sweep_goes_on_too(sweep: str | None, tmp_path: Path) -> None:
@@ -170,11 +170,11 @@ def test_the_command_that_continues_a_sweep(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_launcher_that_has_workers_ends_them_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {number: signal.getsignal(number) for number in BOTH}
-    kinds = (("hydra._internal.core_plugins.basic_launcher.BasicLauncher", loading.stop), ("joblib", None))
+    kinds = (("hydra._internal.core_plugins.basic_launcher.BasicLauncher", process.stop), ("joblib", None))
     monkeypatch.setattr("fedem_lightning.run.job_folders._name_by_swept_keys", lambda config: None)
     try:
         for target, handler in kinds:
-            with loading.listening("line"):
+            with process.listening("line"):
                 launcher, sweep = SimpleNamespace(_target_=target), SimpleNamespace(dir=str(tmp_path))
                 hydra = SimpleNamespace(launcher=launcher, sweep=sweep)
                 JobFolders().on_multirun_start(SimpleNamespace(hydra=hydra))  # type: ignore[arg-type]
@@ -215,7 +215,8 @@ def test_a_signal_between_two_jobs_stops_the_sweep(number: signal.Signals, tmp_p
     variables = environment(tmp_path)
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1, done
-    (line,) = done.stderr.splitlines()
+    refused, line = done.stderr.splitlines()
+    assert refused.startswith("job 0_seed=0 failed: algorithm.n_components: expected a whole number")
     said, _, how = line.partition(" with: ")
     assert said == "stopped after a job; continue the sweep"
     expected = [*arguments[:-1], "ckpt_path=auto", f'run_dir="{tmp_path / "a sweep"}"']

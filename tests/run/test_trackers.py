@@ -21,9 +21,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import fedem_lightning
 from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm, UserError
-from fedem_lightning.run import loggers, trackers
-from fedem_lightning.run.misspelt import likely_meant
-from fedem_lightning.run.trackers.contents import (
+from fedem_lightning.run import mlflow_and_tensorboard, trackers, wandb_runs
+from fedem_lightning.run.command_line import not_composed
+from fedem_lightning.run.tracker_contents import (
     LONGEST_NAME,
     LONGEST_TAG,
     best_and_last,
@@ -31,7 +31,7 @@ from fedem_lightning.run.trackers.contents import (
     flat_numbers,
     tracked,
 )
-from fedem_lightning.run.trackers.wandb_runs import MOST_ROWS, _begun, _shown, files_of, records
+from fedem_lightning.run.wandb_runs import MOST_ROWS, _begun, _shown, files_of, records
 from helpers.commands import CONFIG_DIR, TINY, call, finish, start
 from helpers.runs import leave_undrawn
 
@@ -383,12 +383,12 @@ def without(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("extra", "package"),
-    [("wandb", "wandb"), ("tensorboard", "tensorboard"), ("mlflow", "mlflow"), ("mlflow", "sqlalchemy")],
+    [("tensorboard", "tensorboard"), ("mlflow", "mlflow"), ("mlflow", "sqlalchemy")],
 )
 def test_a_missing_package_is_named(extra: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without(package, monkeypatch)
     with pytest.raises(UserError) as error:
-        getattr(loggers, f"{extra}_logger")(tmp_path)
+        getattr(mlflow_and_tensorboard, f"{extra}_logger")(tmp_path)
     expected = f'logger={extra}: {package} is not installed; pip install "fedem-lightning[{extra}]"'
     assert str(error.value) == expected
 
@@ -406,11 +406,11 @@ def test_a_missing_package_is_one_line(
 
 def test_wrong_options_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^logger.wandb.log_model: expected true, false or all, got 'some'"):
-        loggers.wandb_logger(tmp_path, log_model=cast(Any, "some"))
+        wandb_runs.wandb_logger(tmp_path, log_model=cast(Any, "some"))
     with pytest.raises(UserError, match=r"^logger.mlflow.log_model: expected true, false or all, got 3"):
-        loggers.mlflow_logger(tmp_path, log_model=cast(Any, 3))
+        mlflow_and_tensorboard.mlflow_logger(tmp_path, log_model=cast(Any, 3))
     with pytest.raises(UserError, match=r"^logger.mlflow.tracking_uri: nowhere://"):
-        loggers.mlflow_logger(tmp_path, "nowhere://here")
+        mlflow_and_tensorboard.mlflow_logger(tmp_path, "nowhere://here")
 
 
 # --- sweeps -----------------------------------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ def test_optuna_maximises_validation_accuracy(tmp_path: Path, monkeypatch: pytes
 
 
 def test_without_optuna_a_line_says_what_to_install() -> None:
-    error = likely_meant(MissingConfigException("", "hydra/sweeper/optuna", ["basic"]), [])
+    error = not_composed(MissingConfigException("", "hydra/sweeper/optuna", ["basic"]), [])
     assert str(error) == 'hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"'
 
 

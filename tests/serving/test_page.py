@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from fedem_lightning.run.usage import usage
+from fedem_lightning.run.commands import usage
 from fedem_lightning.serving import exporting
 from fedem_lightning.settings.shipped import CONFIG_DIR
 from helpers import serving

@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import FedAvg, UserError
 from fedem_lightning.run.devices import asked_processes, require_group
-from fedem_lightning.run.loggers import RoundCSVLogger
-from fedem_lightning.startup import rank
-from fedem_lightning.startup.rank import PARENT
+from fedem_lightning.run.metrics_file import RoundCSVLogger
+from fedem_lightning.startup import process
+from fedem_lightning.startup.process import PARENT
 from helpers.commands import ENVIRONMENT, TINY, call
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.runs import leave_undrawn, snapshot
@@ -48,8 +48,8 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     names = {name for part in (*SECOND.values(), *ALONE.values()) for name in part} | {PARENT}
     for name in names & os.environ.keys():
         monkeypatch.delenv(name)
-    monkeypatch.setattr(rank, "_is_another", False)
-    monkeypatch.setattr(rank, "end_with_the_first", lambda: None)
+    monkeypatch.setattr(process, "_is_another", False)
+    monkeypatch.setattr(process, "end_with_the_first", lambda: None)
     before = vars(rank_zero_only)["rank"]
     yield
     vars(rank_zero_only)["rank"] = before
@@ -61,8 +61,8 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_rank_counts_where_as_many_were_started_as_the_run_asks_for(variables: dict[str, str]) -> None:
     for asked, size in ((2, 2), (None, 2), (1, 1), (3, 1)):
         os.environ.update(variables)
-        assert rank.decide(asked) == size
-        assert rank.in_another_process() == bool(vars(rank_zero_only)["rank"]) == (size == 2)
+        assert process.decide(asked) == size
+        assert process.in_another_process() == bool(vars(rank_zero_only)["rank"]) == (size == 2)
         kept = {name for name in variables if name in os.environ}
         assert kept == (set(variables) if size == 2 else kept & {"SLURM_LOCALID", "SLURM_JOB_NAME"})
 
@@ -72,8 +72,8 @@ def test_a_rank_without_a_launch_is_none(variables: dict[str, str]) -> None:
     vars(rank_zero_only)["rank"] = 1  # Lightning's guess
     for asked in (1, 2, None):
         os.environ.update(variables)
-        assert rank.decide(asked) == 1
-        assert not rank.in_another_process()
+        assert process.decide(asked) == 1
+        assert not process.in_another_process()
         assert vars(rank_zero_only)["rank"] == 0
         assert not {"RANK", "LOCAL_RANK", "NODE_RANK"} & os.environ.keys()  # which Lightning would read
 
@@ -81,8 +81,8 @@ def test_a_rank_without_a_launch_is_none(variables: dict[str, str]) -> None:
 def test_what_the_first_process_has_started_is_another_whatever_the_configuration_says() -> None:
     """The first one has counted a long run's arithmetic, and trainer.devices is null."""
     os.environ.update({**SECOND["by hand"], PARENT: str(os.getppid())})
-    assert rank.decide(1) == 2
-    assert rank.in_another_process()
+    assert process.decide(1) == 2
+    assert process.in_another_process()
 
 
 def test_how_many_processes_a_configuration_asks_for() -> None:

@@ -14,8 +14,7 @@ import pytest
 
 import fedem_lightning
 from fedem_lightning.settings.shipped import choices
-from fedem_lightning.startup.loading import loading
-from fedem_lightning.startup.rank import PARENT
+from fedem_lightning.startup.process import PARENT, loading
 from helpers.commands import CONFIG_DIR, TINY, call
 from helpers.paths import ROOT
 
@@ -31,7 +30,7 @@ except SystemExit:
 print(json.dumps(sorted(sys.modules)))
 """
 QUICK = {
-    "import": ["fedem_lightning.startup.rank"],
+    "import": ["fedem_lightning.startup.process"],
     "help": ["fedem_lightning", "--help"],
     "version": ["fedem_lightning", "--version"],
     "completion": ["fedem_lightning", "-sc", "query=bash"],
@@ -74,13 +73,6 @@ def test_a_lazy_package_has_what_its_stub_says(package: str) -> None:
             assert getattr(module, alias.name) is getattr(import_module(str(node.module)), alias.name)
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'FedSGD'"):
         _ = module.FedSGD
-
-
-@pytest.mark.parametrize("package", ["fedem_lightning", "fedem_lightning.data"])
-def test_an_old_name_stays_for_one_version(package: str) -> None:
-    module = import_module(package)
-    with pytest.warns(UserWarning, match=f"{package}.NpzFederation is now called NpzDataModule; the old name will go"):
-        assert module.NpzFederation is module.NpzDataModule
 
 
 def test_a_part_is_found_without_an_import_of_its_own() -> None:
@@ -202,7 +194,7 @@ runpy.run_module("fedem_lightning", run_name="__main__", alter_sys=True)
 def test_a_signal_counts_where_a_package_catches_everything(number: str) -> None:
     code = f"""
 import os, signal
-from fedem_lightning.startup.loading import clean_up_at_a_stop, loading
+from fedem_lightning.startup.process import clean_up_at_a_stop, loading
 signal.signal(signal.SIGINT, signal.default_int_handler)
 clean_up_at_a_stop(lambda: print("cleaned"))
 with loading():
@@ -262,8 +254,8 @@ def test_a_warning_is_one_line_after_lightning_has_loaded() -> None:
     code = """
 import warnings
 from fedem_lightning.run.commands import one_line_for_mistakes
-from fedem_lightning.startup.rank import PARENT
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.startup.process import PARENT
+from fedem_lightning.startup.process import loading
 with one_line_for_mistakes():
     with loading():
         from fedem_lightning.serving import clients_on_rows

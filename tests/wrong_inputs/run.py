@@ -39,8 +39,8 @@ def preload() -> None:
     import fedem_lightning.deploy.__main__
     import fedem_lightning.report.command
     import fedem_lightning.run.cli
+    import fedem_lightning.run.command_line
     import fedem_lightning.run.execute
-    import fedem_lightning.run.misspelt
     import fedem_lightning.serving.evaluating
     import fedem_lightning.serving.exporting
     import fedem_lightning.serving.personalizing  # noqa: F401

@@ -89,9 +89,7 @@ class RoundProgress(ProgressBar):
         """Draws the bar if there is none yet."""
         self._show(trainer, pl_module)
 
-    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draws the bar."""
-        self._show(trainer, pl_module)
+    on_test_start = on_validation_start
 
     def begin(self, stage: str, total: int) -> None:
         """Begins a stage."""
@@ -141,17 +139,13 @@ class RoundProgress(ProgressBar):
         elif self._enabled:
             self._console.print(f"round {trainer.current_epoch + 1}/{trainer.max_epochs}: {text}", highlight=False)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException | None = None
+    ) -> None:
         """Stops the bar; it stays on the screen."""
         self._stop()
 
-    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stops the bar."""
-        self._stop()
-
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Stops the bar; it stays on the screen."""
-        self._stop()
+    on_test_end = on_exception = on_train_end
 
     def _show(self, trainer: pl.Trainer, module: pl.LightningModule, rounds: bool = False) -> None:
         module.local.observer.watcher = self  # type: ignore[union-attr]

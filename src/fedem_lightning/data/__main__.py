@@ -9,7 +9,7 @@ from fedem_lightning.data.sources import SOURCES, kept_copy
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.files import write_arrays
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.startup.process import loading
 
 # Modules that are slow to import are imported by the command that uses them.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from fedem_lightning.errors import Interrupted, require, require_number, require_whole
 from fedem_lightning.records.files import replacing
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.startup.process import loading
 
 NEEDS = {"app": ("json", ""), "keys": ("cryptography", "deploy"), "status": ("json", "")}
 """What a command needs beyond the package: a module, and the extra that installs it."""

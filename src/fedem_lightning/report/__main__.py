@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.startup.process import loading
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -18,13 +18,13 @@ from fedem_lightning.aggregation import Aggregation, Mean
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.callbacks import LiveFigures, MappedCheckpoints, RoundCheckpoint, RoundProgress
-from fedem_lightning.callbacks.weights_by_round import SaveMixtureWeights
+from fedem_lightning.callbacks.diagnostics import SaveMixtureWeights
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.records.recipes import remember
 from fedem_lightning.run import trackers
 from fedem_lightning.run.devices import pick_accelerator
 from fedem_lightning.run.figures import draw_rounds
-from fedem_lightning.run.loggers import RoundCSVLogger, SaveRow
+from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
 from fedem_lightning.settings.check import parameters
 
 

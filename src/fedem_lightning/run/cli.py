@@ -3,7 +3,6 @@
 Exit codes: 0 done; 2 what the user gave is wrong (one line says what); 1 anything else.
 """
 
-import argparse
 import functools
 import gc
 import logging
@@ -17,7 +16,6 @@ from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf, read_write
@@ -25,14 +23,19 @@ from omegaconf import DictConfig, OmegaConf, read_write
 import fedem_lightning
 from fedem_lightning.errors import Interrupted, UserError, require
 from fedem_lightning.records.configs import find_chosen, tenth
-from fedem_lightning.run.commands import printed, require_working_directory
+from fedem_lightning.run.commands import printed, require_working_directory, usage
 from fedem_lightning.run.failures import Unexpected, unexpected, user_message
 from fedem_lightning.run.job_folders import RunRefused, leave_sweep, remove_if_empty, remove_what_is_left, sweep_command
-from fedem_lightning.run.usage import usage
 from fedem_lightning.settings.keys import KEYS
 from fedem_lightning.settings.shipped import CONFIG_DIR
-from fedem_lightning.startup.loading import clean_up_at_a_stop, listening, loading
-from fedem_lightning.startup.rank import end_with_the_first, in_another_process
+from fedem_lightning.startup.process import (
+    clean_up_at_a_stop,
+    end_with_the_first,
+    in_another_process,
+    listening,
+    loading,
+    say_at_a_stop,
+)
 
 _COMPOSING = "stopped while the configuration was composed; nothing has been done"
 _full_error = False  # whether the user asked for tracebacks
@@ -70,11 +73,12 @@ def _hydra_main(config: DictConfig) -> float | None:
     clean_up_at_a_stop(lambda: remove_if_empty(folder))
     with loading():
         from fedem_lightning.records.measures import headline
+        from fedem_lightning.run.command_line import check_added
         from fedem_lightning.run.execute import run
-        from fedem_lightning.run.misspelt import check_added, check_shadowed, users_config_dirs
+        from fedem_lightning.run.gate import check_shadowed
 
     try:
-        check_shadowed(users_config_dirs())
+        check_shadowed()
         check_added(config, typed)
         if hydra_config.job.chdir:
             _from_where_it_was_typed(config)
@@ -138,8 +142,6 @@ def _compose_and_run() -> None:
         sys.exit(1)
     except RunRefused as refusal:
         _end(UserError(str(refusal)))
-    except ConfigCompositionException as error:
-        _end(_meant(error) or not_composed(error, sys.argv[1:]))
     except (UserError, Unexpected) as error:  # of a job of a sweep, too
         _end(error)
     except Exception as error:  # of Hydra, which ran no job
@@ -147,18 +149,6 @@ def _compose_and_run() -> None:
     finally:
         remove_what_is_left()
         leave_sweep()  # this process may call `main` again
-
-
-def _meant(error: ConfigCompositionException) -> UserError | None:
-    """What the user may have wanted to type."""
-    from fedem_lightning.run.misspelt import likely_meant
-
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--config-dir", "-cd", type=Path)
-    parser.add_argument("--config-name", "-cn", default="config")
-    flags, rest = parser.parse_known_args()
-    overrides = [word for word in rest if not word.startswith("-") and ("=" in word or word.startswith("~"))]
-    return likely_meant(error, overrides, flags.config_dir, flags.config_name)
 
 
 def _from_where_it_was_typed(config: DictConfig) -> None:
@@ -204,6 +194,7 @@ def _end(error: BaseException, folder: Path | None = None) -> NoReturn:
 
 def _end_job(error: Exception, folder: Path) -> NoReturn:
     """Ends a job of a sweep: Hydra first runs the other jobs, then raises what the first one raised that failed."""
+    say_at_a_stop(f"stopped after a job; continue the sweep with: {sweep_command()}")
     foreseen = user_message(error)
     failure = error if foreseen is not None else unexpected(error, folder)
     if not in_another_process():

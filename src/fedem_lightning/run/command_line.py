@@ -1,29 +1,32 @@
-"""Mistakes on the command line that Hydra would answer with a traceback, a page of usage, or not at all."""
+"""Mistakes on the command line, in one line with the nearest name: Hydra would print a trace, or let them pass."""
 
-import argparse
 import difflib
+import re
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.errors import HydraException, MissingConfigException
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.run.failures import user_message
-from fedem_lightning.run.misspelt import likely_meant, no_choice
-from fedem_lightning.settings.expected import given as shown
-from fedem_lightning.settings.keys import KEYS
+from fedem_lightning.settings.keys import BY_NAME, KEYS, handed_by_run
 from fedem_lightning.settings.shipped import CONFIG_DIR, choices
 
-_GRAMMAR = "https://hydra.cc/docs/1.3/advanced/override_grammar/basic"
 _NEEDED = {key.name for key in KEYS if key.needed}
+_OF_ONE = {key.name for key in KEYS if key.single}
 _LONGEST_KEY = 200
 """Characters: Hydra looks for a file of the key's name, and file systems take up to 255 bytes."""
-_OF_ONE = {key.name for key in KEYS if key.single}
+_UNKNOWN = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")  # in Hydra's messages
 
 
 def check_command_line(words: list[str], config_dir: Path) -> None:
@@ -41,16 +44,21 @@ def check_command_line(words: list[str], config_dir: Path) -> None:
     parser.error = _refuse  # type: ignore[method-assign]
     given, unknown = parser.parse_known_args(words)
     for word in unknown:
-        option = word.partition("=")[0]
-        require(option.startswith("-"), f"{word}: options such as -m stand before all KEY=VALUE, or after them")
-        near = difflib.get_close_matches(option, [*parser._option_string_actions, "--help", "--version"], n=1)
-        raise UserError(f"{option}: no such option; " + (f"did you mean {near[0]}?" if near else "see --help"))
+        near = difflib.get_close_matches(word.partition("=")[0], [*parser._option_string_actions, "--version"], n=1)
+        hint = f"did you mean {near[0]}?" if near else "options stand before all KEY=VALUE, or after them; see --help"
+        raise UserError(f"{word}: no such option; {hint}")
     groups = choices(config_dir) | (choices(Path(given.config_dir)) if given.config_dir else {})
     for override in map(_read, given.overrides):
-        _check_removed(override)
-        _check_sweep(override, given.multirun or "hydra.mode=MULTIRUN" in given.overrides)
-        if override.key_or_group in groups:
-            _check_choice(override, groups[override.key_or_group])
+        key, value = override.key_or_group, override.value()
+        needed = key in _NEEDED or key.endswith("._target_")
+        require(not (override.is_delete() and needed), f"{key}: it cannot be removed, the run needs it")
+        endless = isinstance(value, RangeSweep) and value.step == 0
+        require(not endless, f"{override.input_line}: the step of a range is not 0")
+        if key not in groups or override.is_delete():
+            continue
+        require(value not in (None, ""), _no_choice(key, "null" if value is None else "", groups[key]))
+        single = f"{override.input_line}: expected one choice; -m {key}=A,B makes a run of each"
+        require(not (isinstance(value, list) and key in _OF_ONE), single)
     if given.package is not None or given.config_name is not None:
         _check_flags(given)
 
@@ -67,22 +75,131 @@ def composed(words: list[str]) -> DictConfig:
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return compose("config", words)
-    except HydraException as error:
-        raise likely_meant(error, words) or error from None
     except Exception as error:  # such as dataset=null
         raise not_composed(error, words) from error
 
 
 def not_composed(error: Exception, words: list[str]) -> UserError:
-    """The line for whatever Hydra raises before a run begins: what was typed, or a file of configurations, is wrong."""
+    """The line for whatever Hydra raises before a run begins: what the user may have meant, or why Hydra refuses it."""
     names_nothing = isinstance(error, OSError) and error.filename is None  # Hydra's, on a file of a number
-    message = None if names_nothing else user_message(error)
-    line = UserError(message or _wrong_file(words) or _wrong_words(error, words))
-    line.__cause__ = error  # HYDRA_FULL_ERROR=1 shows it
-    return line
+    line = _meant(error, words) or (None if names_nothing else user_message(error)) or _hydras(error, words)
+    found = UserError(line)
+    found.__cause__ = error  # HYDRA_FULL_ERROR=1 shows it
+    return found
 
 
-def _wrong_words(error: Exception, words: list[str]) -> str:
+def check_added(config: DictConfig, overrides: list[str]) -> None:
+    """Looks at what the user adds with `+`, which Hydra lets pass whatever its name.
+
+    Raises:
+        UserError: the target takes no such argument, nothing reads the key, or its name is nearly that of another.
+
+    """
+    for override in map(_parsed, overrides):
+        key = override.key_or_group
+        part, (parent, _, name) = key.partition(".")[0], key.rpartition(".")
+        node = OmegaConf.select(config, parent) if parent else config
+        added = override.is_add() or override.is_force_add()
+        if not added or key in BY_NAME or not isinstance(node, DictConfig) or name not in node or name.startswith("_"):
+            continue  # the last two: a group, or a target of the user's own
+        own = key if part in BY_NAME else part
+        others = [other for other in _keys(OmegaConf.to_container(config)) if f"{other}.".find(f"{own}.") != 0]
+        takes = name not in handed_by_run(parent) and _takes(node._target_, name) if "_target_" in node else None
+        if takes is not None:
+            wrong = not takes
+        elif part not in BY_NAME:  # only interpolations can read it
+            wrong = re.search(rf"[{{,:] *{re.escape(part)}\b", OmegaConf.to_yaml(config, resolve=False)) is None
+        else:  # who reads the keys of other parts is not known
+            siblings = [other.rpartition(".")[2] for other in others if other.rpartition(".")[0] == parent]
+            known = parent == "local_training" or "_target_" in node
+            wrong = known and bool(difflib.get_close_matches(name, siblings, cutoff=0.8))
+        require(not wrong, _no_key(key, others))
+
+
+def _meant(error: Exception, words: list[str]) -> str | None:
+    """What the user probably wanted; None if the error is not about a name."""
+    if isinstance(error, MissingConfigException):
+        group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+        if (group, choice) == ("hydra/sweeper", "optuna"):
+            return 'hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"'
+        return _no_choice(group, choice, error.options) if error.options else None
+    found = _UNKNOWN.search(str(error))
+    options = get_args_parser().parse_known_args(words)[0]
+    typed = [_parsed(word) for word in options.overrides] if found else []
+    given = next((override for override in typed if found and override.key_or_group == found.group(1)), None)
+    if given is None:
+        return None
+    key, groups = given.key_or_group, choices(CONFIG_DIR)
+    if key in groups:
+        there, choice = f"{key}: the configuration has no default for this group, so add it", _first(given)
+        return f"{there}: +{given.input_line}" if choice in groups[key] else _no_choice(key, choice, groups[key], "+")
+    hidden = given.is_delete() or key.startswith("hydra.")
+    chosen = [f"{'+' * o.is_add()}{o.key_or_group}={_first(o)}" for o in typed if o is not given and not o.is_delete()]
+    chosen = [line for line in chosen if "." not in line.partition("=")[0]]
+    new = [] if hidden else [f"++{key}={_first(given)}"]
+    for lines in ([*chosen, *new], new):  # the second: with the defaults, if something else is wrong as well
+        with suppress(HydraException, OmegaConfBaseException):
+            config = _with(lines, options, hydras=key.startswith("hydra."))
+            break
+    else:
+        return None
+    if hidden:
+        keys = list(_keys(OmegaConf.to_container(config)))
+        null = f"{key}: it is null already, which Hydra cannot remove; leave ~{key} out"
+        return null if key in keys else _no_key(key, keys)
+    try:
+        check_added(config, [f"+{given.input_line}"])
+    except UserError as wrong:
+        return str(wrong)
+    return _refusal(config, key) or f"{key}: the configuration does not list it, so add it: +{given.input_line}"
+
+
+def _check_flags(given: Namespace) -> None:
+    """Looks for what --package and --config-name name, which Hydra would miss in the middle of its work."""
+    try:
+        config = _with(given.overrides, given)
+    except Exception:  # Hydra says so itself
+        return
+    missing = next((key for key in sorted(_NEEDED) if "." not in key and key not in config), None)
+    require(missing is None, f"--config-name: it lacks {missing}; begin the file with defaults: [config]")
+    there = given.package in (None, "_global_") or OmegaConf.select(config, given.package) is not None
+    require(there, f"--package {given.package}: the configuration has no such key")
+
+
+def _with(lines: list[str], options: Namespace, hydras: bool = True) -> DictConfig:
+    """The configuration that these overrides make of the one that the options name, with Hydra's own or without."""
+    name, own = options.config_name or "config", Path(options.config_dir or CONFIG_DIR).absolute()
+    home, other = (own, CONFIG_DIR) if (own / f"{name}.yaml").is_file() else (CONFIG_DIR, own)
+    with initialize_config_dir(str(home), version_base="1.3"):
+        return compose(name, [*lines, f"hydra.searchpath=[file://{other}]"], return_hydra_config=hydras)
+
+
+def _refusal(config: DictConfig, key: str) -> str | None:
+    """What the run would say of a key that was added, so that nobody is advised what is then refused."""
+    part = key.partition(".")[0]
+    if part not in BY_NAME or "." not in key:
+        return None
+    from fedem_lightning.run.building import build_trainer, quieten_lightning  # Lightning, which takes seconds
+    from fedem_lightning.run.gate import check_group
+
+    quieten_lightning()
+    try:
+        check_group(part, OmegaConf.to_container(config[part], resolve=True))
+        if part == "trainer":
+            build_trainer(config, Path(), [], devices=1)
+    except Exception as error:  # whatever a target makes of it
+        return user_message(error)
+    return None
+
+
+def _hydras(error: Exception, words: list[str]) -> str:
+    """Hydra's reason, with the user's file that cannot be read, or the words on which it may depend."""
+    folder = get_args_parser().parse_known_args(words)[0].config_dir
+    for path in sorted(Path(folder).rglob("*.yaml")) if folder else ():
+        try:
+            OmegaConf.load(path)
+        except Exception as wrong:  # no text, no YAML, a number, ...
+            return f"{path}: expected a file of keys with values ({one_line(wrong)})"
     hydras = [word for word in words if word.lstrip("+~").startswith(("hydra", "-"))]
     typed = ", ".join(hydras or words) or "the configuration"
     said = one_line(error)
@@ -90,101 +207,82 @@ def _wrong_words(error: Exception, words: list[str]) -> str:
     return f"{typed}: Hydra cannot use this ({reason})"
 
 
-def _wrong_file(words: list[str]) -> str | None:
-    """The first file of configurations of the user's that is none, and why; Hydra does not always name it."""
-    folders = _config_dirs(get_args_parser().parse_known_args(words)[0])
-    for path in (path for folder in folders for path in sorted(folder.rglob("*.yaml")) if path.is_file()):
-        try:
-            tree = OmegaConf.to_container(OmegaConf.load(path))
-        except Exception as error:  # no text, no YAML, a number, ...
-            return f"{path}: expected a file of keys with values ({one_line(error)})"
-        if not isinstance(tree, dict):
-            return f"{path}: expected keys with values, got {shown(tree)}"
-        defaults = tree.get("defaults", [])
-        if not isinstance(defaults, list):
-            return f"{path}: defaults: expected a list, got {shown(defaults)}"
-        if path.stem in defaults:
-            return f"{path}: defaults: the file names itself"
-    return None
-
-
-def _config_dirs(given: argparse.Namespace) -> list[Path]:
-    """Folders of configurations that the user has named."""
-    named = [given.config_dir] if given.config_dir else []
-    for override in map(_read, given.overrides):
-        places = override.value()
-        if override.key_or_group == "hydra.searchpath" and isinstance(places, list):
-            named += [str(place).removeprefix("file://") for place in places]
-    return [Path(place) for place in named]
-
-
-def _check_flags(given: argparse.Namespace) -> None:
-    """Looks for what --package and --config-name name, which Hydra would miss in the middle of its work."""
-    name, folders = given.config_name or "config", [*_config_dirs(given), CONFIG_DIR]
-    home = next((folder for folder in folders if (folder / f"{name}.yaml").is_file()), CONFIG_DIR)
-    others = ",".join(f"file://{folder.absolute()}" for folder in folders if folder != home)
-    words = [*given.overrides, *([f"hydra.searchpath=[{others}]"] if others else [])]
-    try:
-        with initialize_config_dir(str(home.absolute()), version_base="1.3"):
-            config = compose(name, words, return_hydra_config=True)
-    except Exception:  # Hydra says so itself
-        return
-    missing = next((key for key in sorted(_NEEDED) if "." not in key and key not in config), None)
-    require(missing is None, f"--config-name {name}: it lacks {missing}; begin the file with defaults: [config]")
-    there = given.package in (None, "_global_") or OmegaConf.select(config, given.package) is not None
-    require(there, f"--package {given.package}: the configuration has no such key")
-
-
 def _refuse(message: str) -> NoReturn:
     raise UserError(message)
 
 
+def _parsed(word: str) -> Override:
+    return OverridesParser.create().parse_override(word)
+
+
 def _read(word: str) -> Override:
     require("=" in word or word.startswith("~"), f"{word}: expected KEY=VALUE, +KEY=VALUE or ~KEY")
-    require(word.isascii() or _is_text(word), f"{word}: it has bytes that are no text (UTF-8)")
+    require(not re.search("[\ud800-\udfff]", word), f"{word}: it has bytes that are no text (UTF-8)")
     try:
-        override = OverridesParser.create().parse_overrides([word])[0]
-    except HydraException:
-        how = "close brackets and quotes, and put special characters in quotes"
-        raise UserError(f"{word}: Hydra cannot read this; {how} ({_GRAMMAR})") from None
-    except RecursionError:
-        raise UserError(f"{word}: it is nested too deeply") from None
-    except ValueError as error:  # of Python: a number of more than 4300 digits
+        override = _parsed(word)
+    except (HydraException, RecursionError, ValueError) as error:  # the last: a number of more than 4300 digits
         raise UserError(f"{word}: Hydra cannot read this ({one_line(error)})") from None
     key = override.key_or_group
     require(key not in ("", "hydra") and len(key) <= _LONGEST_KEY, f"{word}: expected KEY=VALUE, +KEY=VALUE or ~KEY")
     return override
 
 
-def _is_text(word: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in word)
+def _no_choice(group: str, choice: str, options: Iterable[str], before: str = "") -> str:
+    """One line on a choice that does not exist; before="+": the group has no default."""
+    near = difflib.get_close_matches(choice, list(options), n=1)
+    there_are = f"there are {', '.join(sorted(options))}; choices of your own need --config-dir"
+    meant = f"{before}{group}={near[0]}" if before and near else "".join(near)
+    return f"{group}={choice}: no such choice; " + (f"did you mean {meant}?" if near else there_are)
 
 
-def _check_removed(override: Override) -> None:
-    key = override.key_or_group
-    needed = key in _NEEDED or key.endswith("._target_")
-    require(not (override.is_delete() and needed), f"{key}: it cannot be removed, the run needs it")
+def _no_key(key: str, keys: list[str]) -> str:
+    """One line on a key that does not exist."""
+    keys = [k for k in keys if k.startswith("hydra") == key.startswith("hydra")]
+    near = nearest_keys(key, keys + [f"+{g}" for g in choices(CONFIG_DIR) if g not in keys and "/" not in g])
+    return f"{key}: no such key; " + (
+        f"did you mean {' or '.join(near)}?" if near else "--cfg job shows those there are"
+    )
 
 
-def _check_sweep(override: Override, multirun: bool) -> None:
-    key, _, values = str(override.input_line).partition("=")
-    several = f"{key}: several values need -m, which makes a run of each: -m {key}={values}"
-    listed = "" if override.key_or_group in _OF_ONE else f" (a list is {key}=[{values}])"
-    require(multirun or not override.is_sweep_override(), several + listed)
-    value = override.value()
-    require(not (isinstance(value, RangeSweep) and value.step == 0), f"{key}={values}: the step of a range is not 0")
+def nearest_keys(key: str, keys: list[str]) -> list[str]:
+    """The keys that `key` may have meant, three at most: of the same name elsewhere, else the one spelt most alike."""
+    parent, _, name = key.rpartition(".")
+    names = {k: k.rpartition(".")[2] for k in keys if not k.rpartition(".")[2].startswith("_")}
+    found = [k for k, other in names.items() if other in (name, _initials(name))]
+    if (
+        not found
+    ):  # beside the key, if its part is there: fedavg has no n_component, and dataset.n_components is another
+        near = {k: other for k, other in names.items() if parent not in keys or k.rpartition(".")[0] == parent}
+        spelt = difflib.get_close_matches(name, near.values(), n=1, cutoff=0.65)
+        found = [k for k, other in near.items() if other in spelt]
+    part = key.partition(".")[0]
+    return ([k for k in found if k.partition(".")[0] == part] or found)[:3]
 
 
-def _check_choice(override: Override, options: list[str]) -> None:
-    """Hydra takes the name of a choice, a list of names, or a dictionary of keys; a sweep has several of them."""
-    group, value = override.key_or_group, override.value()
-    typed = str(override.input_line).partition("=")[2]
-    if override.is_delete() or isinstance(value, dict):
-        return
-    if isinstance(value, list):
-        single = f"{group}={typed}: expected one choice; -m {group}={','.join(map(str, value))} makes a run of each"
-        require(group not in _OF_ONE, single)
-    swept = value.list if isinstance(value, ChoiceSweep) else [] if override.is_sweep_override() else [value]
-    for name in [name for choice in swept for name in (choice if isinstance(choice, list) else [choice])]:
-        named = isinstance(name, str | QuotedString) and name != ""
-        require(named, no_choice(group, "null" if name is None else str(name), options))
+def _initials(name: str) -> str:
+    """learning_rate is lr."""
+    return "".join(word[:1] for word in name.split("_")) if "_" in name else name
+
+
+def _keys(tree: Any, prefix: str = "") -> Iterator[str]:
+    """All dotted keys, those of parts as well."""
+    for name, part in tree.items() if isinstance(tree, dict) else ():
+        yield f"{prefix}{name}"
+        yield from _keys(part, f"{prefix}{name}.")
+
+
+def _first(override: Override) -> str:
+    """The value, or a sweep's first."""
+    line = str(override.input_line).partition("=")[2]
+    return next(override.sweep_string_iterator()) if override.is_sweep_override() else line
+
+
+def _takes(path: str, name: str) -> bool | None:
+    """Whether a target takes this argument; None where it hands arguments on to something unknown."""
+    from fedem_lightning.settings.check import parameters  # pydantic, which a misspelt group does not wait for
+
+    try:
+        known, is_open = parameters(get_object(path))
+    except Exception:  # importing somebody's module may fail in any way; the run then says how
+        return None
+    return True if name in known else None if is_open else False

@@ -1,4 +1,4 @@
-"""What all commands share: their arguments, one line for a mistake, and an output that may be closed.
+"""What all commands share: arguments, one line for a mistake, an output that may be closed; and the main one's help.
 
 A reader that goes away, as in `... | head -1`, does not end a command: it goes on, and prints no more. A disk that is
 full ends it, because what it prints would be lost.
@@ -9,16 +9,66 @@ import errno
 import io
 import os
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.startup.rank import decide
+from fedem_lightning.startup.process import decide
 
 _STDERR = 2
+_EXAMPLES = """\
+python -m fedem_lightning                                       FedEM on the synthetic mixture
+python -m fedem_lightning algorithm=fedavg dataset=digits backbone=mlp trainer.max_epochs=50
+python -m fedem_lightning algorithm=fedem adaptation=finetune   tune every client's models before they are scored
+python -m fedem_lightning -m algorithm=fedem,fedavg,local seed=0,1,2       a sweep: nine runs
+python -m fedem_lightning +experiment=femnist                   the data and settings of a paper
+python -m fedem_lightning algorithm=fedem --cfg job             the whole configuration, and no run
+python -m fedem_lightning dataset=npz dataset.path=mine.npz     your own data
+python -m fedem_lightning dataset=table dataset.path=mine.csv dataset.label=y dataset.client=hospital     a table
+python -m fedem_lightning +trainer.benchmark=true               an option of Lightning's Trainer that is not listed
+python -m fedem_lightning run_dir=runs/a                        choose the run's folder
+python -m fedem_lightning run_dir=runs/a ckpt_path=auto         continue it after Ctrl-C or a crash
+python -m fedem_lightning.report runs                           runs side by side, and beside the papers' numbers
+python -m fedem_lightning.evaluate runs/a                       the run's scores again, calibration, confusion
+python -m fedem_lightning.personalize runs/a new.csv --out clients.safetensors     models for new clients
+python -m fedem_lightning.predict clients.safetensors new.csv --out p.csv          a prediction for every row
+python -m fedem_lightning.export runs/a --all --format onnx     trained models as files for other programs
+python -m fedem_lightning.data list                             known data sets; also download, convert, describe"""
+
+_TEXT = """\
+Personalised federated learning in simulation: FedEM and the methods it is compared with.
+
+usage: python -m fedem_lightning [-m] [GROUP=CHOICE ...] [KEY=VALUE ...] [+KEY=VALUE ...] [~KEY ...]
+
+  GROUP=CHOICE  takes another part, e.g. algorithm=fedavg
+  KEY=VALUE     sets a key of the configuration, e.g. trainer.max_epochs=50
+  +KEY=VALUE    adds a key that the configuration does not list; +GROUP=CHOICE a group without a default
+  ~KEY          removes a key
+  -m            runs every combination of values that are separated by commas
+
+Groups, with their defaults in brackets:
+
+{groups}
+
+Examples:
+
+{examples}
+
+Other options:
+
+  --cfg job          prints the configuration instead of running it
+  --config-dir DIR   finds more choices in DIR, e.g. your own DIR/algorithm/mine.yaml
+  --version          prints the version
+  --hydra-help       explains the options of Hydra, which composes the configuration
+  -sc install=bash   completes in your shell: eval "$(fedem-lightning -sc install=bash)"; also zsh, fish
+
+Exit codes: 0 done, 2 what you gave is wrong (one line says what), 1 anything else.
+Documentation: {docs}"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -113,3 +163,34 @@ class _Patient(io.FileIO):
             if number != _STDERR and error.errno not in (errno.EPIPE, errno.EIO):
                 raise OSError(error.errno, error.strerror, "stdout") from None  # once; nobody could hear of stderr
             return memoryview(data).nbytes
+
+
+def usage(config_dir: Path) -> str:
+    """The help text: usage, groups with their choices in `config_dir`, examples, and the place of the documentation."""
+    from omegaconf import OmegaConf
+
+    entries = OmegaConf.select(OmegaConf.load(config_dir / "config.yaml"), "defaults")
+    defaults = {group: choice for entry in entries if not isinstance(entry, str) for group, choice in entry.items()}
+    docs = config_dir.parent / "docs"
+    here = f"{config_dir.parent / 'README.md'}, {docs}"
+    where = here if docs.is_dir() else "README.md and docs/ of the repository"
+    return _TEXT.format(groups=_groups(config_dir, defaults), examples=textwrap.indent(_EXAMPLES, "  "), docs=where)
+
+
+def _groups(config_dir: Path, defaults: dict[str, str]) -> str:
+    from fedem_lightning.settings.shipped import choices  # YAML, which other commands do not wait for
+
+    offered = choices(config_dir)
+    lines = []
+    for group in sorted(offered, key=lambda g: (list(defaults).index(g) if g in defaults else len(defaults), g)):
+        name = f"{group} [{defaults[group]}]" if group in defaults else f"+{group}"
+        lines.append(
+            textwrap.fill(
+                ", ".join(offered[group]),
+                width=118,
+                initial_indent=f"  {name:<25} ",
+                subsequent_indent=" " * 28,
+                break_on_hyphens=False,
+            )
+        )
+    return "\n".join(lines)

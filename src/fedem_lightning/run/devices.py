@@ -21,14 +21,12 @@ from fedem_lightning.cohort import share_of
 from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
 from fedem_lightning.errors import require
 from fedem_lightning.settings.check import require_memory
-from fedem_lightning.startup.rank import in_another_process
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.startup.process import in_another_process
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
     from fedem_lightning.data import FederatedDataModule
 
 LONG_RUN_FLOPS = 3e12
@@ -108,21 +106,14 @@ def pick_accelerator(config: "DictConfig") -> str:
 def _check_crowding(n_processes: int) -> None:
     """Warns where processes share cores by more than two, and refuses more than fit into the memory."""
     if n_processes > 2 * cores() and not in_another_process():
-        require_memory("trainer.devices", n_processes * _own_bytes(), f"{n_processes} processes like this one")
+        require_memory(
+            "trainer.devices", n_processes * peak_memory(torch.device("cpu")), f"{n_processes} processes like this one"
+        )
         warnings.warn(
             f"trainer.devices: {n_processes} processes share {cores()} cores, which is slower than "
             f"trainer.devices={cores()}, and each holds the whole federation",
             stacklevel=2,
         )
-
-
-def _own_bytes() -> int:
-    """Memory of this process that it shares with no other; 0 where the system does not say."""
-    try:
-        said = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return 0
-    return sum(1024 * int(line.split()[1]) for line in said.splitlines() if line.startswith("RssAnon:"))
 
 
 def engine_on_cpu(model: "FederatedAlgorithm") -> Any:
@@ -197,19 +188,10 @@ def _commit() -> str | None:
     folder = Path(__file__).resolve().parents[3]
     if not (folder / ".git").exists():
         return None
+    # without the lock of the index, which a commit at the same time would find taken
+    command = ["git", "--no-optional-locks", *["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]]
     try:
-        # without the lock of the index, which a commit at the same time would find taken
-        command = [
-            "git",
-            "--no-optional-locks",
-            "-C",
-            str(folder),
-            "describe",
-            "--always",
-            "--dirty",
-            "--abbrev=40",
-            "--exclude=*",
-        ]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
+    return run.stdout.strip()

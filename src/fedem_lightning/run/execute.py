@@ -28,7 +28,7 @@ from fedem_lightning.run.figures import run_title
 from fedem_lightning.run.gate import check_configuration
 from fedem_lightning.run.job_folders import PACKAGE, resume_command, run_command
 from fedem_lightning.run.learning_rates import learning_rates, rate_line, to_tune
-from fedem_lightning.run.loggers import RoundCSVLogger
+from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.results import write_run
 from fedem_lightning.run.resuming import (
     check_checkpoint,
@@ -41,8 +41,8 @@ from fedem_lightning.run.resuming import (
 from fedem_lightning.run.run_folder import check_run_folder, finished_results, left_as_it_was, only_run_in
 from fedem_lightning.run.stopping import StopSignals
 from fedem_lightning.run.summary import print_summary, privacy_line
-from fedem_lightning.run.trackers.contents import outcome, tracked
-from fedem_lightning.startup.rank import decide, in_another_process
+from fedem_lightning.run.tracker_contents import outcome, tracked
+from fedem_lightning.startup.process import decide, in_another_process
 
 
 def run(

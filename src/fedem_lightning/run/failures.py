@@ -14,7 +14,7 @@ from fedem_lightning.errors import UserError, one_line
 from fedem_lightning.records.files import replacing
 from fedem_lightning.records.secrets import hide_in_text
 from fedem_lightning.settings.keys import handed_by_run
-from fedem_lightning.startup.rank import in_another_process
+from fedem_lightning.startup.process import in_another_process
 
 _LONGEST = 300
 """Characters of an error's message that are shown."""

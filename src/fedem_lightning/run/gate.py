@@ -4,21 +4,23 @@ What a setting may be is said by the annotations of the constructor that takes i
 keys that the run itself reads are in `settings/keys.py`.
 """
 
+import difflib
 import functools
 import inspect
 import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytorch_lightning as pl
 import torch
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import TRAINER
 from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.local_solver import ClientSGD
-from fedem_lightning.run.misspelt import check_added_names
 from fedem_lightning.settings.check import AllowedValues, Parameters, parameters
 from fedem_lightning.settings.expected import given, takes_objects
 from fedem_lightning.settings.keys import BY_NAME, KEYS, Key, handed_by_run
@@ -86,7 +88,46 @@ def _check_own(config: DictConfig) -> None:
         for name, rate in part.items():
             if rate is not None:
                 AllowedValues(Positive).check(f"{key}.{name}", rate)
-    check_added_names(config, "learning_rates")
+    _check_added_names(config, "learning_rates")
+
+
+def _check_added_names(config: DictConfig, part: str) -> None:
+    """Looks for misspelt names in a part of the configuration whose keys anybody may add to.
+
+    Raises:
+        UserError: a name that the package has not there, that no choice has and nothing reads, but that is nearly one.
+
+    """
+    shipped = [str(name) for name in OmegaConf.select(OmegaConf.load(CONFIG_DIR / "settings.yaml"), part)]
+    added = [str(name) for name in config[part] if name not in shipped]
+    if not added:
+        return
+    groups = [names for folder in (CONFIG_DIR, *_users_config_dirs()) for names in choices(folder).values()]
+    chosen, read = {name for names in groups for name in names}, OmegaConf.to_yaml(config, resolve=False)
+    for name in added:
+        near = difflib.get_close_matches(name, shipped, n=1, cutoff=0.75)
+        if near and name not in chosen and f"{part}.{name}" not in read:
+            raise UserError(f"{part}.{name}: nothing reads it; did you mean {near[0]}?")
+
+
+def check_shadowed() -> None:
+    """Looks for files of the user's that Hydra would not read, because the package has some of the same names.
+
+    Raises:
+        UserError: there is one, and it says something else.
+
+    """
+    for folder in _users_config_dirs():
+        for own in sorted(folder.rglob("*.yaml")):
+            name = own.relative_to(folder)
+            ours = CONFIG_DIR / name
+            if ours.is_file() and own.read_bytes() != ours.read_bytes():
+                raise UserError(f"{own}: the package has {name} too, and would use that; give yours another name")
+
+
+def _users_config_dirs() -> list[Path]:
+    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else ()
+    return [Path(s.path) for s in sources if s.schema == "file" and Path(s.path) != CONFIG_DIR]
 
 
 def _value(config: DictConfig, key: str) -> Any:

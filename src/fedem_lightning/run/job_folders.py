@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from fedem_lightning.records.files import replacing
 from fedem_lightning.records.secrets import hide_in_overrides, hide_in_tree, is_secret
 from fedem_lightning.settings.keys import KEYS
-from fedem_lightning.startup.loading import raise_at_a_stop, say_at_a_stop
+from fedem_lightning.startup.process import raise_at_a_stop, say_at_a_stop
 
 PACKAGE = "fedem_lightning"
 FINDS_RUN = tuple(key.name for key in KEYS if key.finds_run)

@@ -1,37 +1,58 @@
-"""metrics.csv: rows are added at its end; the whole file is written again only if a column is new."""
+"""metrics.csv, as a logger: rows are added at its end; the whole file is written again only if a column is new."""
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import pytorch_lightning as pl
+from lightning_fabric.utilities.apply_func import convert_tensors_to_scalars
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.records.files import regular, write_atomically, writing
 
 
-class MetricsFile:
-    """A row for each round, in ascending order; the newest row may still get cells.
+class RoundCSVLogger(Logger):
+    """Writes metrics.csv with one row for each round; a resumed run replaces the rows that it computes again.
+
+    Scores of `Trainer.validate` and `Trainer.test` belong to no round and are left out. Lightning's CSVLogger removes
+    the file that it finds, and a kill may leave half of the one that it writes.
 
     Args:
-        path: the .csv file. Its first column is `round`.
+        path: the .csv file. Its first column is `round`. A cell is empty if the metric was not computed in that round.
 
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self.path = Path(path)
         self._columns = ["round"]
-        self._rows: list[str] = []  # their text
-        self._newest: dict[str, Any] = {"round": 0}
-        self._start = self._end = -1  # bytes before the newest row, and in all; -1: the file is to be written anew
+        self._rows: dict[int, str] = {}  # their text by round, in ascending order
+        self._end = -1  # bytes of the file; -1: it is to be written anew
+        self._unsaved: dict[int, dict[str, Any]] = {}  # cells by round
+        self._begun = False
+        self._finished = 0  # rounds of finished trainings
 
     @property
-    def rounds(self) -> int:
-        """The newest round; 0: there is none."""
-        return int(self._newest["round"])
+    def name(self) -> str:
+        """An empty name, because the path is given."""
+        return ""
 
-    def keep(self, rounds: int) -> None:
-        """Reads the file, and drops the rows after this round, which are computed again.
+    @property
+    def version(self) -> str:
+        """An empty version, because the path is given."""
+        return ""
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Does nothing, because the run's folder holds the whole configuration."""
+
+    @rank_zero_only
+    def begin(self, rounds: int) -> None:
+        """Goes on after so many rounds; without a call, after the round before the first one that is logged.
 
         Raises:
             UserError: another program has changed the file; it stays as it is.
@@ -41,66 +62,87 @@ class MetricsFile:
         rows = [row for row in found if int(row[0]) <= rounds]
         used = [i for i in range(len(columns)) if i == 0 or any(row[i] for row in rows)]
         self._columns = [columns[i] for i in used]
-        self._rows = [_text(row[i] for i in used) for row in rows]
-        last = [rows[-1][i] for i in used] if rows else [0]
-        self._newest = dict(zip(self._columns, last, strict=False))
-        self._start = self._end = -1
+        self._rows = {int(row[0]): _text(row[i] for i in used) for row in rows}
+        self._begun, self._end = True, -1
         if rows:
-            self._write()
+            self._write_all()
         else:
             with writing(self.path):
                 self.path.unlink(missing_ok=True)
 
-    def add(self, round_: int, cells: Mapping[str, Any]) -> None:
-        """Adds cells to the row of this round, and writes it."""
-        if round_ < self.rounds:
-            self._mend(round_, cells)
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Adds metrics to the row of round `step`."""
+        if step is None or int(step) <= self._finished:
             return
-        if round_ > self.rounds:
-            self._newest = {"round": round_}
-            self._rows.append("")
-            self._start = self._end
-        self._newest |= cells
-        self._widen(self._newest)
-        self._rows[-1] = _text(self._newest.get(name, "") for name in self._columns)
-        self._write()
+        if not self._begun:
+            self.begin(int(step) - 1)
+        cells = {name: value for name, value in metrics.items() if name not in ("round", "epoch", "step")}
+        self._unsaved.setdefault(int(step), {}).update(cells)
 
-    def _mend(self, round_: int, cells: Mapping[str, Any]) -> None:
-        """Adds cells to an earlier row, which only a Trainer of the user's asks for."""
-        self._widen(cells)
-        for i, text in enumerate(self._rows):
-            row = dict(zip(self._columns, next(csv.reader([text])), strict=True))
-            if int(row["round"]) == round_:
-                self._rows[i] = _text((row | dict(cells)).values())
-        self._end = -1
-        self._write()
+    @rank_zero_only
+    def save(self) -> None:
+        """Adds new metrics to the file."""
+        while self._unsaved:
+            round_ = min(self._unsaved)
+            self._add(round_, self._unsaved[round_])
+            del self._unsaved[round_]
 
-    def _widen(self, cells: Mapping[str, Any]) -> None:
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Writes the remaining metrics; a later training continues after these rounds."""
+        self.save()
+        self._finished = next(reversed(self._rows), 0)
+
+    def _add(self, round_: int, cells: dict[str, Any]) -> None:
+        """Adds cells to a row, and writes the newest row, or everything if a column or an earlier row has changed."""
         new = [name for name in cells if name not in self._columns]
-        if new:
-            self._columns += new
-            self._rows = [row + "," * len(new) for row in self._rows]
-            self._end = -1
+        earlier = round_ < next(reversed(self._rows), 0)
+        before = self._rows.get(round_)
+        known = [str(round_)] if before is None else next(csv.reader([before]))
+        row = dict(zip(self._columns, known, strict=False)) | cells
+        self._columns += new
+        text = self._rows[round_] = _text(row.get(name, "") for name in self._columns)
+        if new or earlier or self._end < 0 or not self.path.is_file() or self.path.stat().st_size != self._end:
+            others = ((r, other + "," * len(new)) for r, other in self._rows.items() if r != round_)
+            self._rows = dict(sorted([*others, (round_, text)]))
+            self._write_all()
+            return
+        start = self._end - (0 if before is None else len(_line(before)))
+        self._end = -1  # until all is written
+        with writing(self.path), self.path.open("r+b") as file:
+            file.seek(start)
+            file.write(_line(text))
+            file.truncate()
+        self._end = start + len(_line(text))
 
-    def _write(self) -> None:
-        """Writes the newest row, or everything if a column is new, or if another program has changed the file."""
-        if self._end >= 0 and self.path.is_file() and self.path.stat().st_size == self._end:
-            row = (self._rows[-1] + "\n").encode()
-            with writing(self.path), self.path.open("r+b") as file:
-                file.seek(self._start)
-                file.write(row)
-                file.truncate()
-        else:
-            *earlier, last = ((row + "\n").encode() for row in [_text(self._columns), *self._rows])
-            row, self._start = last, sum(map(len, earlier))
-            write_atomically(self.path, b"".join([*earlier, last]))
-        self._end = self._start + len(row)
+    def _write_all(self) -> None:
+        content = b"".join(map(_line, [_text(self._columns), *self._rows.values()]))
+        write_atomically(self.path, content)
+        self._end = len(content)
+
+
+class SaveRow(pl.Callback):
+    """Writes a round's row before its checkpoint, so that a kill between the two loses none; Lightning logs later."""
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning calls the callbacks that save checkpoints after this one. All processes compute the metrics."""
+        metrics = convert_tensors_to_scalars(dict(trainer._logger_connector.metrics["log"]))
+        step = metrics.pop("step", None)
+        for logger in trainer.loggers:
+            if isinstance(logger, RoundCSVLogger) and step is not None:
+                logger.log_metrics(metrics, int(step))
+                logger.save()
 
 
 def _text(cells: Iterable[Any]) -> str:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="").writerow(cells)
     return text.getvalue()
+
+
+def _line(row: str) -> bytes:
+    return f"{row}\n".encode()
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:

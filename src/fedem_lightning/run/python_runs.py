@@ -14,7 +14,7 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import require
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.records.recipes import plain
-from fedem_lightning.run.metrics_file import MetricsFile
+from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.results import write_run
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.shipped import CONFIG_DIR
@@ -49,9 +49,10 @@ def save_run(
         return
     config = _config(model, data)
     write_atomically(place / ".hydra" / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
-    rounds = MetricsFile(place / "metrics.csv")
+    rounds = RoundCSVLogger(place / "metrics.csv")
     for round_, cells in model.curves.items():
-        rounds.add(round_, cells)
+        rounds.log_metrics(cells, round_)
+    rounds.save()
     name = f"round-{model.statistics.rounds:06d}.ckpt"
     MappedCheckpoints().save_checkpoint(checkpoint, place / "checkpoints" / name)
     names = _names(model, data) | ({} if dataset is None else {"dataset": dataset})

@@ -21,7 +21,7 @@ from fedem_lightning.records.files import regular, writing
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.run.resuming import continued, differences, read_own_config, tree_of
 from fedem_lightning.settings.keys import KEYS
-from fedem_lightning.startup.rank import in_another_process
+from fedem_lightning.startup.process import in_another_process
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")
 """What a run has in its folder, beside figures and arrays: `DRAWN_OR_KEPT`."""
@@ -32,7 +32,7 @@ IN_FOLDERS = {".hydra": (".yaml", ".json"), "checkpoints": (".ckpt",)}
 _MAY_CHANGE = {key.name for key in KEYS if key.may_change}
 """Parts of the configuration that a resumed run may change; what some of them set is compared in `algorithm`."""
 LOCK = ".fedem_lightning.lock"
-_TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\..+\.ckpt\.tmp|\.clients\.parquet\.tmp")  # the last two: of older versions
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 
 
 def check_run_folder(folder: Path, config: DictConfig) -> None:

@@ -1,11 +1,14 @@
-"""Ctrl-C and SIGTERM, which SLURM, Docker and CI send: a run ends with one line that says how to go on."""
+"""Ctrl-C and SIGTERM, which SLURM, Docker and CI send, and the end of another process: one line says how to go on."""
 
 import os
+import select
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -16,17 +19,28 @@ from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint
 from fedem_lightning.callbacks.between_rounds import GRACE_SECONDS, SIGNALS
 from fedem_lightning.errors import Interrupted
 from fedem_lightning.run.job_folders import sweep_command
-from fedem_lightning.run.watchdogs import FORCE_SECONDS, StartedProcesses, Watchdog, kill
-from fedem_lightning.startup.loading import say_at_a_stop
-from fedem_lightning.startup.rank import in_another_process
+from fedem_lightning.startup.process import PARENT, in_another_process, say_at_a_stop
+
+FORCE_SECONDS = 1.0
+"""What a run has to end by itself after a second signal."""
+_EVERY = 0.2
+"""Seconds between two looks at the processes that this one has started."""
+_WITHOUT_ANOTHER = 5.0
+"""What the first process has to end by itself once another is gone: its next exchange fails."""
 
 
 class StopSignals:
     """Listens for the length of a run: a context.
 
-    The first signal raises `Interrupted`; while rounds are trained, `FinishRoundOnInterrupt` hears it instead. What
-    has not ended some seconds later, or a second after a second signal, is ended by force: `Watchdog`. Once the
-    results are written, the run ends by itself, and only a sweep is stopped.
+    | the run | the first signal | what has not ended then is ended by force |
+    |---|---|---|
+    | before and after the rounds | raises `Interrupted` | `GRACE_SECONDS` later |
+    | trains rounds | `FinishRoundOnInterrupt` hears it | after SIGTERM `grace_seconds` later, after Ctrl-C never |
+    | has written its results | stops only a sweep | never |
+
+    A second signal ends it by force a second later. A thread does so, because Python's handlers run in the main one,
+    and wait while that waits for another process. It also watches the processes that this one has started, in place of
+    Lightning, which would kill all, itself included, without a word.
 
     Args:
         folder: of the run.
@@ -38,19 +52,24 @@ class StopSignals:
         self.folder, self.command = folder, command
         self.trainer: pl.Trainer | None = None
         self.resumed_rounds = 0
-        self._at_once = self._over = False
+        self.at_once = False  # whether the run does not wait for the end of its round
+        self._over = False
+        self._first: str | None = None  # signal that came first
         self._late: str | None = None  # signal that came after the results
         self._results_before = self._results()
         self._lock = threading.RLock()
-        self._watchdog: Watchdog | None = None
         self._previous: dict[int, Any] = {}
-        self._others: list[Any] = []  # processes that this one has started
-        self._watch: StartedProcesses | None = None
+        self._others: list[subprocess.Popen[bytes]] = []  # processes that this one has started
+        self._watches_others = False
+        self._gone: str | None = None  # what became of one of them that has failed
 
     def __enter__(self) -> "StopSignals":
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
         if threading.current_thread() is threading.main_thread():  # Python hears signals there alone
-            self._watchdog = Watchdog(self._patience, self._end_by_force)
+            self._wakeup = signal.set_wakeup_fd(self._writer)
             self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        threading.Thread(target=self._watch, daemon=True, name="stop-signals").start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -59,16 +78,13 @@ class StopSignals:
             self._over = True
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if self._watch is not None:
-            self._watch.close()
-        first = None
-        if self._watchdog is not None:
-            self._watchdog.close()
-            first = self._watchdog.first
+        if self._previous:
+            signal.set_wakeup_fd(self._wakeup)
+        os.close(self._writer)
         if isinstance(error, RuntimeError) and self._several():  # an exchange has failed, if another is gone
             if in_another_process():
                 time.sleep(FORCE_SECONDS)  # the first process says it, and ends this one
-            elif name := first or (self._watch and self._watch.failed(FORCE_SECONDS)):
+            elif name := self._first or self._gone:
                 raise Interrupted(self.message(name)) from None
         if self._late is not None and (line := self._between_jobs(f"stopped by {self._late}")) is not None:
             raise Interrupted(line)
@@ -78,7 +94,8 @@ class StopSignals:
         self.trainer = trainer
         vars(trainer._signal_connector)["_sigterm_notifier_fn"] = lambda *_: None
         if self._several() and not in_another_process():
-            self._watch = StartedProcesses(self._started, self._end_without)
+            os.environ[PARENT] = str(os.getpid())
+            self._watches_others = True
 
     def message(self, name: str) -> str:
         """The line that a run ends with after a signal called `name`."""
@@ -95,28 +112,46 @@ class StopSignals:
             return f"stopped by {name} after round {saved}; continue with: {command}"
         return f"stopped by {name} in round {begun + 1}; continue after round {saved} with: {command}"
 
-    @property
-    def at_once(self) -> bool:
-        """Whether the run does not wait for the end of its round."""
-        return self._at_once
-
     def end_other_processes(self) -> None:
         """Those that this one has started; after an error, or if they may not finish their round."""
-        if self._watch is not None:
-            self._watch.close()
-        kill(self._started(), FORCE_SECONDS)
+        if self._watches_others and self._gone is None:  # an exchange that fails is sooner than the system's word
+            self._gone = self._failed(FORCE_SECONDS if isinstance(sys.exception(), RuntimeError) else 0.0)
+        self._watches_others = False
+        for process in self._started():
+            process.kill()
+        for process in self._started():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(FORCE_SECONDS)
 
     def others_may_end(self) -> None:
         """The others have done their part."""
-        if self._watch is not None:
-            self._watch.close()
+        self._watches_others = False
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._finished():
             self._late = SIGNALS[signum]
-        elif not self._at_once:
-            self._at_once = True
+        elif not self.at_once:
+            self.at_once = True
             raise Interrupted(self.message(SIGNALS[signum]))
+
+    def _watch(self) -> None:
+        """Waits for signals, then for the run's end or the deadline; and looks for processes that have failed."""
+        deadline = without_another = float("inf")
+        while True:
+            if select.select([self._reader], [], [], _EVERY)[0]:
+                received = os.read(self._reader, 1)
+                if not received:  # the run is over
+                    break
+                if received[0] in SIGNALS:
+                    patience = FORCE_SECONDS if self._first else self._patience(received[0])
+                    self._first = self._first or SIGNALS[received[0]]
+                    deadline = min(deadline, time.monotonic() + patience)
+            if self._watches_others and self._gone is None and (gone := self._failed()) is not None:
+                self._gone, without_another = gone, time.monotonic() + _WITHOUT_ANOTHER
+            if time.monotonic() >= min(deadline, without_another if self._watches_others else float("inf")):
+                self._end_by_force(str(self._first or self._gone))
+                break
+        os.close(self._reader)
 
     def _patience(self, signum: int) -> float:
         """Seconds to wait after a first signal."""
@@ -127,16 +162,14 @@ class StopSignals:
         for callback in self._callbacks(FinishRoundOnInterrupt):
             if callback.listening:
                 return later + float(callback.grace_seconds) if signum == signal.SIGTERM else float("inf")
-        if later:
-            return later
         # processes that start do not listen yet: Lightning would see them die, and kill this one before it has spoken
-        return 0.2 if self._started() else GRACE_SECONDS
+        return later or (0.2 if self._started() else GRACE_SECONDS)
 
     def _end_by_force(self, name: str) -> None:
         with self._lock:
             if self._over:
                 return
-            self._at_once = True
+            self.at_once = True
             if in_another_process():  # the first one says it
                 os._exit(1)
             if sys.stdout.isatty():
@@ -148,9 +181,18 @@ class StopSignals:
             sys.stdout.flush()
             os._exit(0 if line is None else 1)
 
-    def _end_without(self, name: str) -> None:
-        """Another process is gone, and this one has not noticed: it may wait for it."""
-        self._end_by_force(self._watchdog.first if self._watchdog and self._watchdog.first else name)
+    def _failed(self, patience: float = 0.0) -> str | None:
+        """What became of a process that has failed; None: none has, for `patience` seconds."""
+        deadline = time.monotonic() + patience
+        while True:
+            processes = list(self._started())
+            for rank, process in enumerate(processes, start=1):
+                if code := process.poll():
+                    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+                    return f"the end of process {rank + 1} of {len(processes) + 1} (pid {process.pid}, {how})"
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(_EVERY / 4)
 
     def _results(self) -> tuple[int, int] | None:
         """Tells one results.json from another."""
@@ -176,7 +218,7 @@ class StopSignals:
     def _several(self) -> bool:
         return self.trainer is not None and self.trainer.world_size > 1
 
-    def _started(self) -> list[Any]:
+    def _started(self) -> list["subprocess.Popen[bytes]"]:
         """The processes that this one has started. Lightning forgets them: if one failed, it would kill all."""
         with self._lock:
             new = getattr(self.trainer.strategy.launcher, "procs", []) if self.trainer else []

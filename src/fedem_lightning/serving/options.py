@@ -8,7 +8,7 @@ from typing import Any
 
 from fedem_lightning.errors import require
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.startup.loading import loading
+from fedem_lightning.startup.process import loading
 
 TABLES = (".csv", ".tsv", ".parquet")
 """Endings of the tables that the commands read."""

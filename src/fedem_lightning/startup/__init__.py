@@ -1,18 +1,20 @@
-"""Fast start of the package: lazy packages, signals while modules are loaded, rank of the process. Imports are light.
+"""Start of the package: lazy packages, signals while modules are loaded, rank of the process, freed memory.
+
+Imports are light.
 
 A lazy package imports its exports at first use, because PyTorch and Lightning take seconds to load.
 """
 
 import ast
+import os
 import sys
-import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-OLD_NAMES = {f"{kind}Federation": f"{kind}DataModule" for kind in ("Density", "Image", "Npz", "Text")}
-"""Names of version 0.1.0, which are kept for one version."""
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # options of glibc's mallopt, from malloc.h
+KEPT = {MMAP_THRESHOLD: 2**30, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 2**26}  # bytes
 
 
 def exports(package: str, file: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
@@ -30,9 +32,6 @@ def exports(package: str, file: str) -> tuple[list[str], Callable[[str], Any], C
     home = {name: module for name, module in home.items() if name != "*" and module != package}
 
     def get(name: str) -> Any:
-        if OLD_NAMES.get(name) in home:
-            warnings.warn(f"{package}.{name} is now called {OLD_NAMES[name]}; the old name will go", stacklevel=3)
-            name = OLD_NAMES[name]
         if name in home:
             value = getattr(import_module(home[name]), name)
             setattr(sys.modules[package], name, value)  # later uses do not call this function
@@ -57,3 +56,21 @@ def _listed(file: Path) -> list[str]:
     """The `__all__` of a file."""
     assigned = [node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
     return next(ast.literal_eval(node.value) for node in assigned if ast.unparse(node.targets[0]) == "__all__")
+
+
+def keep_freed_memory() -> bool:
+    """Lets glibc keep freed memory instead of giving it back to the system; whether it does.
+
+    Each local step makes tensors of megabytes and frees them. Without this the system takes their pages back and clears
+    them for the next step, which takes up to half of a round on a CPU. The user's own settings are kept.
+    """
+    own = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    if own or not sys.platform.startswith("linux"):
+        return False
+    import ctypes
+
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return False
+    return all([mallopt(option, value) == 1 for option, value in KEPT.items()])

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from pytorch_lightning.loggers import MLFlowLogger, TensorBoardLogger
+from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger
 
-from fedem_lightning.run.trackers import Outcome, RoundTracker, Tracked, keep_id, known_id
-from fedem_lightning.run.trackers.contents import score_histograms
+from fedem_lightning.errors import UserError
+from fedem_lightning.run.tracker_contents import score_histograms
+from fedem_lightning.run.trackers import LogModel, Outcome, RoundTracker, Tracked, keep_id, known_id, need
+from fedem_lightning.settings.check import check_arguments
 
 _STATUS = {"success": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
@@ -24,9 +26,7 @@ class MlflowRounds(RoundTracker, MLFlowLogger):
 
     def __init__(self, log_model: bool | str = False, **options: Any) -> None:
         super().__init__(log_model=log_model, **options)  # type: ignore[arg-type]
-        self._all_checkpoints, self._last_checkpoint = log_model == "all", bool(log_model)
-        self._checkpoint: tuple[Path, int] | None = None
-        self._saved_rounds = 0  # of the newest artefact
+        self.log_model = log_model
 
     def open(self, run: Tracked) -> int:
         """Begins the MLflow run with its parameters and tags, or continues it."""
@@ -44,12 +44,6 @@ class MlflowRounds(RoundTracker, MLFlowLogger):
         histories = (self.experiment.get_metric_history(known, name) for name in found)
         return max((point.step for history in histories for point in history), default=0)
 
-    def save_checkpoint(self, path: Path, rounds: int) -> None:
-        """Makes an artefact of the checkpoint if all are asked for."""
-        self._checkpoint = path, rounds
-        if self._all_checkpoints:
-            self._add_artefact()
-
     def report(self, outcome: Outcome) -> None:
         """Adds scores, results, files and figures."""
         self.send({**outcome.scores, **outcome.results}, outcome.rounds)
@@ -57,8 +51,6 @@ class MlflowRounds(RoundTracker, MLFlowLogger):
             self.experiment.log_artifact(self.run_id, str(path))
         for path in outcome.figures:
             self.experiment.log_artifact(self.run_id, str(path), "figures")
-        if self._last_checkpoint:
-            self._add_artefact()
 
     def finalize(self, status: str = "success") -> None:
         """Leaves the MLflow run open: Lightning would end it after the training, before it has results."""
@@ -75,10 +67,9 @@ class MlflowRounds(RoundTracker, MLFlowLogger):
         if self._mlflow_client.get_experiment_by_name(self._experiment_name) is None:
             self._mlflow_client.create_experiment(self._experiment_name, self._artifact_location)
 
-    def _add_artefact(self) -> None:
-        if self._checkpoint is not None and self._checkpoint[1] != self._saved_rounds:
-            path, self._saved_rounds = self._checkpoint
-            self.experiment.log_artifact(self.run_id, str(path), "checkpoints")
+    def add_artefact(self, path: Path, rounds: int) -> None:
+        """Makes an artefact of a checkpoint."""
+        self.experiment.log_artifact(self.run_id, str(path), "checkpoints")
 
 
 class TensorBoardRounds(RoundTracker, TensorBoardLogger):
@@ -124,3 +115,53 @@ class TensorBoardRounds(RoundTracker, TensorBoardLogger):
 def _pixels(path: Path) -> np.ndarray:
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))
+
+
+def tensorboard_logger(save_dir: str | Path, **options: Any) -> Logger:
+    """A TensorBoardLogger that writes to `tensorboard` in the run's folder.
+
+    Args:
+        save_dir: the run's folder.
+        options: options of `pytorch_lightning.loggers.TensorBoardLogger`.
+
+    Raises:
+        UserError: tensorboard is not installed.
+
+    """
+    need("tensorboard", "tensorboard")
+    return TensorBoardRounds(str(save_dir), **options)
+
+
+def mlflow_logger(
+    save_dir: str | Path,
+    tracking_uri: str | None = None,
+    experiment_name: str = "fedem-lightning",
+    run_name: str | None = None,
+    log_model: LogModel = False,
+    **options: Any,
+) -> Logger:
+    """An MLFlowLogger.
+
+    Args:
+        save_dir: the run's folder; MLflow does not write there.
+        tracking_uri: server or database; None: MLFLOW_TRACKING_URI, else the one that `mlflow ui` opens in this folder.
+        experiment_name, run_name: of the MLflow run.
+        log_model: see `MlflowRounds`.
+        options: further ones of `MLFlowLogger`, such as tags.
+
+    Raises:
+        UserError: mlflow is not installed, or cannot write to `tracking_uri`.
+
+    """
+    check_arguments("logger.mlflow", mlflow_logger, locals())
+    need("mlflow", "mlflow")
+    import mlflow
+
+    options |= {"experiment_name": experiment_name, "run_name": run_name, "log_model": log_model}
+    uri = tracking_uri or mlflow.get_tracking_uri()
+    if uri.startswith("sqlite:"):
+        need("mlflow", "sqlalchemy")
+    try:
+        return MlflowRounds(tracking_uri=uri, **options)
+    except mlflow.exceptions.MlflowException as error:
+        raise UserError(f"logger.mlflow.tracking_uri: {uri}: {error}") from error

@@ -1,23 +1,27 @@
 """Weights & Biases: one row a round, and at the end tables, histograms, figures and a summary."""
 
+import os
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from lightning_fabric.loggers.logger import rank_zero_experiment
-from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.loggers import Logger, WandbLogger
 
+from fedem_lightning.errors import UserError
 from fedem_lightning.records.files import regular
 from fedem_lightning.records.secrets import hide_in_overrides
-from fedem_lightning.run.trackers import Outcome, RoundTracker, Tracked, keep_id, known_id
-from fedem_lightning.run.trackers.contents import score_histograms
+from fedem_lightning.run.tracker_contents import score_histograms
+from fedem_lightning.run.trackers import LogModel, Outcome, RoundTracker, Tracked, keep_id, known_id
+from fedem_lightning.settings.check import check_arguments
 
 MOST_ROWS = 10_000
 """Rows of the table of clients, which is as many as W&B shows."""
+Mode = Literal["online", "offline", "disabled", "shared"]
 _HEADER = 7
 """Bytes before the first record of a file, and before every piece of a record."""
 _BLOCK = 32768
@@ -36,11 +40,9 @@ class WandbRounds(RoundTracker, WandbLogger):
 
     def __init__(self, log_model: bool | str = False, **options: Any) -> None:
         super().__init__(log_model=log_model, **options)  # type: ignore[arg-type]
+        self.log_model = log_model
         self._wandb_init.pop("anonymous")  # Lightning's, of which W&B warns
-        self._all_checkpoints, self._last_checkpoint = log_model == "all", bool(log_model)
         self._open_row = False
-        self._checkpoint: tuple[Path, int] | None = None
-        self._saved_rounds = 0  # of the newest artefact
 
     @property
     @rank_zero_experiment
@@ -83,14 +85,8 @@ class WandbRounds(RoundTracker, WandbLogger):
             self.experiment.log({}, commit=True)
             self._open_row = False
 
-    def save_checkpoint(self, path: Path, rounds: int) -> None:
-        """Makes an artefact of the checkpoint if all are asked for."""
-        self._checkpoint = path, rounds
-        if self._all_checkpoints:
-            self._add_artefact()
-
     def report(self, outcome: Outcome) -> None:
-        """Adds media to the last round's row, the summary, and the last checkpoint."""
+        """Adds media to the last round's row, and the summary."""
         import wandb
 
         media: dict[str, Any] = {f"figures/{path.stem}": wandb.Image(str(path)) for path in outcome.figures}
@@ -100,8 +96,6 @@ class WandbRounds(RoundTracker, WandbLogger):
         # the row of the last round is open, unless an earlier process has sent it
         self.experiment.log(media, step=outcome.rounds if self._open_row else None)
         self.experiment.summary.update({**outcome.scores, **outcome.results})
-        if self._last_checkpoint:
-            self._add_artefact()
 
     def close(self, status: str) -> None:
         """Ends the W&B run; one that was stopped or has failed is shown as such."""
@@ -109,15 +103,13 @@ class WandbRounds(RoundTracker, WandbLogger):
             self._experiment.finish(exit_code=0 if status == "success" else 1)
             self._experiment = None
 
-    def _add_artefact(self) -> None:
-        if self._checkpoint is None or self._checkpoint[1] == self._saved_rounds:
-            return
+    def add_artefact(self, path: Path, rounds: int) -> None:
+        """Makes an artefact of a checkpoint."""
         import wandb
 
-        path, self._saved_rounds = self._checkpoint
-        artefact = wandb.Artifact(f"model-{self.experiment.id}", "model", metadata={"rounds": self._saved_rounds})
+        artefact = wandb.Artifact(f"model-{self.experiment.id}", "model", metadata={"rounds": rounds})
         artefact.add_file(str(path))
-        self.experiment.log_artifact(artefact, aliases=["latest", f"round-{self._saved_rounds}"])
+        self.experiment.log_artifact(artefact, aliases=["latest", f"round-{rounds}"])
 
 
 def _begun(options: dict[str, Any]) -> Any:
@@ -141,6 +133,16 @@ def _shown(clients: pd.DataFrame) -> pd.DataFrame:
     if len(clients) <= MOST_ROWS:
         return clients
     return clients.iloc[np.linspace(0, len(clients) - 1, MOST_ROWS).astype(int)]
+
+
+def files_of(folder: Path, id_: str) -> list[Path]:
+    """The files of the W&B run `id_` in a run's folder, oldest first."""
+    return sorted((folder / "wandb").glob(f"*run-*-{id_}/run-{id_}.wandb"))
+
+
+def last_step(path: Path) -> int:
+    """The step of the file's last row of history; 0: it has none."""
+    return max((r.history.step.num for r in records(path) if r.WhichOneof("record_type") == "history"), default=0)
 
 
 def records(path: Path) -> Iterator[Any]:
@@ -173,11 +175,38 @@ def records(path: Path) -> Iterator[Any]:
             pieces = b""
 
 
-def files_of(folder: Path, id_: str) -> list[Path]:
-    """The files of the W&B run `id_` in a run's folder, oldest first."""
-    return sorted((folder / "wandb").glob(f"*run-*-{id_}/run-{id_}.wandb"))
+def wandb_logger(
+    save_dir: str | Path,
+    mode: Mode | None = None,
+    project: str = "fedem-lightning",
+    name: str | None = None,
+    group: str | None = None,
+    tags: Sequence[str] | None = None,
+    log_model: LogModel = False,
+    **options: Any,
+) -> Logger:
+    """A WandbLogger that never asks for a login: without an API key it works offline and prints a line about it.
 
+    Args:
+        save_dir: parent of the `wandb` folder.
+        mode: online, offline or disabled; None: the environment's WANDB_MODE, else online if there is an API key.
+        project, name, group, tags: of the W&B run.
+        log_model: see `WandbRounds`.
+        options: further ones of `WandbLogger` and `wandb.init`.
 
-def last_step(path: Path) -> int:
-    """The step of the file's last row of history; 0: it has none."""
-    return max((r.history.step.num for r in records(path) if r.WhichOneof("record_type") == "history"), default=0)
+    Raises:
+        UserError: an option cannot be.
+
+    """
+    check_arguments("logger.wandb", wandb_logger, locals())
+    import wandb
+
+    options |= {"project": project, "name": name, "group": group, "tags": tags, "log_model": log_model}
+    chosen = mode or os.environ.get("WANDB_MODE")
+    if chosen is None:
+        chosen = "online" if wandb.api.api_key else "offline"
+        if chosen == "offline":
+            print("W&B: no API key found, so this run is kept offline; send it later with `wandb sync`.")
+    if chosen not in get_args(Mode):
+        raise UserError(f"WANDB_MODE: expected online, offline or disabled, got {chosen}")
+    return WandbRounds(save_dir=str(save_dir), mode=chosen, **options)

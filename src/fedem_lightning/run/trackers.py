@@ -1,18 +1,21 @@
 """Experiment trackers: Lightning's loggers for Weights & Biases, TensorBoard and MLflow, one row a round."""
 
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.errors import Interrupted
+from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.records.files import regular, write_atomically
+
+LogModel = bool | Literal["all"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,9 @@ class RoundTracker:
     """
 
     first_round = 1
+    log_model: bool | str = False
+    _checkpoint: tuple[Path | None, int] = (None, 0)  # the newest, and its rounds
+    _artefact_rounds = 0  # of the newest artefact
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Sends metrics of round `step`, unless the tracker has this round already."""
@@ -58,9 +64,6 @@ class RoundTracker:
 
     def commit(self) -> None:
         """Makes the newest round visible, if the tracker keeps it back until then."""
-
-    def save_checkpoint(self, path: Path, rounds: int) -> None:
-        """Takes note of a new checkpoint."""
 
     def open(self, run: Tracked) -> int:
         """Begins the tracker's run, or continues the one that `run.folder` has begun.
@@ -79,27 +82,42 @@ class RoundTracker:
         """Ends the tracker's run: `status` is success, stopped or failed."""
         raise NotImplementedError
 
+    def take(self, path: Path | None, rounds: int) -> None:
+        """Takes note of a new checkpoint, and makes an artefact of it if all are asked for."""
+        self._checkpoint = path, rounds
+        if self.log_model == "all":
+            self.add_last_checkpoint()
+
+    def add_last_checkpoint(self) -> None:
+        """Makes an artefact of the newest checkpoint, if that is asked for and not done."""
+        path, rounds = self._checkpoint
+        if self.log_model and path is not None and rounds != self._artefact_rounds:
+            self.add_artefact(path, rounds)
+            self._artefact_rounds = rounds
+
+    def add_artefact(self, path: Path, rounds: int) -> None:
+        """Makes an artefact of a checkpoint, where the tracker can."""
+
 
 class SendRounds(pl.Callback):
     """Tells the trackers that a round has ended, and which checkpoint is the newest."""
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Commits the round before. The last one stays open: the results belong to its row."""
-        self._tell_checkpoint(trainer)
-        for logger in trainer.loggers:
-            if isinstance(logger, RoundTracker):
-                logger.commit()
+        self.on_train_end(trainer, pl_module)
+        for tracker in _trackers(trainer.loggers):
+            tracker.commit()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Hands the last checkpoint over."""
-        self._tell_checkpoint(trainer)
+        """Hands the newest checkpoint over."""
+        for callback in trainer.checkpoint_callbacks if trainer.is_global_zero else ():
+            if isinstance(callback, RoundCheckpoint):
+                for tracker in _trackers(trainer.loggers):
+                    tracker.take(callback.saved, callback.saved_rounds)
 
-    def _tell_checkpoint(self, trainer: pl.Trainer) -> None:
-        for callback in trainer.checkpoint_callbacks:
-            if trainer.is_global_zero and isinstance(callback, RoundCheckpoint) and callback.saved is not None:
-                for logger in trainer.loggers:
-                    if isinstance(logger, RoundTracker):
-                        logger.save_checkpoint(callback.saved, callback.saved_rounds)
+
+def _trackers(loggers: Sequence[Logger]) -> list[RoundTracker]:
+    return [logger for logger in loggers if isinstance(logger, RoundTracker)]
 
 
 def known_id(folder: Path, tracker: str) -> str | None:
@@ -134,10 +152,10 @@ def begin(loggers: Sequence[Logger], run: Tracked) -> None:
 
 
 def report(loggers: Sequence[Logger], outcome: Outcome) -> None:
-    """Adds the results of a finished run: scores, figures, the table of the clients."""
-    for logger in loggers:
-        if isinstance(logger, RoundTracker):
-            logger.report(outcome)
+    """Adds the results of a finished run: scores, figures, the table of the clients, the last checkpoint."""
+    for tracker in _trackers(loggers):
+        tracker.report(outcome)
+        tracker.add_last_checkpoint()
 
 
 def close(loggers: Sequence[Logger], error: BaseException | None) -> None:
@@ -149,16 +167,19 @@ def close(loggers: Sequence[Logger], error: BaseException | None) -> None:
 
     """
     stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
-    status = "success" if error is None else "stopped" if stopped else "failed"
-    for logger in loggers:
-        if isinstance(logger, RoundTracker):
-            logger.close(status)
+    for tracker in _trackers(loggers):
+        tracker.close("success" if error is None else "stopped" if stopped else "failed")
 
 
 def _rows(path: Path, rounds: int) -> list[dict[str, float]]:
     """Numbers of the first rounds in metrics.csv, without empty cells."""
     if rounds == 0 or not path.is_file():
         return []
-    table = pd.read_csv(path)
-    records = table[table["round"] <= rounds].to_dict("records")
+    records = pd.read_csv(path).query("round <= @rounds").to_dict("records")
     return [{str(name): value for name, value in row.items() if pd.notna(value)} for row in records]
+
+
+def need(extra: str, package: str) -> None:
+    """Raises UserError if a package of this extra is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise UserError(f'logger={extra}: {package} is not installed; pip install "fedem-lightning[{extra}]"')
