@@ -53,10 +53,6 @@ class _Results(BaseModel):
     communication: _Bytes
 
 
-SUMMARIES = tuple(_Sums.model_fields)
-"""How results.json sums up a score over clients."""
-
-
 @dataclass(frozen=True)
 class Skipped:
     """A run that tables leave out, and the reason."""

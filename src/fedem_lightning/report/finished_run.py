@@ -124,7 +124,7 @@ class Run:
         score = factor * pd.to_numeric(clients[f"test_{measure}"], errors="coerce").astype(float)
         n_test = pd.to_numeric(clients["n_test"], errors="coerce") if "n_test" in clients else np.nan
         table = pd.DataFrame({"row": np.arange(len(clients)), "n_test": n_test, "score": score})
-        table.index = pd.Index(clients["id"].astype(str), name="id")
+        table.index = pd.Index(clients["id"].astype(str), name="id", dtype=object)
         has_samples = table["n_test"] > 0 if "n_test" in clients else table["score"].notna()
         table = table[(clients["population"] == "seen").to_numpy(dtype=bool) & has_samples]
         return table if len(table) and table.index.is_unique else None

@@ -48,24 +48,26 @@ def compare_clients(a: Group, b: Group) -> pd.DataFrame | None:
     others = {run.seed: run for run in b.runs}
     pairs = [(run, others[run.seed]) for run in a.runs if run.seed in others]
     found = [part for one, other in pairs if (part := _pair(one, other)) is not None]
-    return pd.concat(found, ignore_index=True) if found else None
+    if not found:
+        return None
+    table = pd.DataFrame({name: np.concatenate([part[name] for part in found]) for name in found[0]})
+    p = table.pop("p")
+    table["difference"] = table["a"] - table["b"]
+    return table.assign(gain=a.runs[0].sign * table["difference"], p=p)
 
 
-def _pair(a: Run, b: Run) -> pd.DataFrame | None:
-    """The clients of two runs of one seed; None if they have none in common."""
+def _pair(a: Run, b: Run) -> dict[str, np.ndarray] | None:
+    """The columns of two runs of one seed; None if they have no client in common."""
     if a.scored is None or b.scored is None or a.measure != b.measure:
         return None
-    both = a.scored.join(b.scored.add_suffix("_b"), how="inner")
-    if both.empty:
+    where = b.scored.index.get_indexer(a.scored.index)
+    mine, theirs = a.scored[where >= 0], b.scored.take(where[where >= 0])
+    if mine.empty:
         return None
+    names = {"seed": np.full(len(mine), a.seed), "id": mine.index.to_numpy(), "n_test": mine["n_test"].to_numpy()}
     p = _by_samples(a, b)
-    difference = both["score"] - both["score_b"]
-    found = {
-        **{"seed": a.seed, "id": both.index, "n_test": both["n_test"], "a": both["score"], "b": both["score_b"]},
-        **{"difference": difference, "gain": a.sign * difference},
-        "p": _by_scores(a, both) if p is None else p[both["row"]],
-    }
-    return pd.DataFrame(found)
+    p = _by_scores(a, mine, theirs) if p is None else p[mine["row"]]
+    return {**names, "a": mine["score"].to_numpy(), "b": theirs["score"].to_numpy(), "p": p}
 
 
 def _by_samples(a: Run, b: Run) -> np.ndarray | None:
@@ -84,11 +86,11 @@ def _by_samples(a: Run, b: Run) -> np.ndarray | None:
     return mcnemar(np.bincount(x.owner[only_a], minlength=len(n)), np.bincount(x.owner[only_b], minlength=len(n)))
 
 
-def _by_scores(run: Run, both: pd.DataFrame) -> np.ndarray:
+def _by_scores(run: Run, *pair: pd.DataFrame) -> np.ndarray:
     """p-values from accuracies and numbers of samples; NaN where these do not give whole numbers of samples."""
     name, factor = run.measure
-    n = both[["n_test", "n_test_b"]].to_numpy(dtype=float).T
-    right = both[["score", "score_b"]].to_numpy().T / factor * n
+    n = np.stack([clients["n_test"].to_numpy(dtype=float) for clients in pair])
+    right = np.stack([clients["score"].to_numpy() for clients in pair]) / factor * n
     whole = (np.abs(right - right.round()) < 0.01).all(axis=0) & (name == "accuracy")  # not for sequences
     right = right.round()
     return np.where(whole, fisher(right[0], n[0], right[1], n[1]), np.nan)

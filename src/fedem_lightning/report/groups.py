@@ -132,7 +132,7 @@ def _natural(title: str) -> list[str | float]:
 
 
 def comparable(config: dict[str, Any]) -> str:
-    """A value for comparison: 1 and 1.0 are equal, and a key that an older run lacks is null."""
+    """A value for comparison: 1 and 1.0 are equal, and a key that a run lacks is null."""
     numbers = {k: float(v) for k, v in config.items() if isinstance(v, int) and not isinstance(v, bool)}
     given = {k: v for k, v in (config | numbers).items() if v is not None}
     return json.dumps(given, sort_keys=True, default=str)
