@@ -19,6 +19,7 @@ THEMES = {  # parts of the package with a page together, and the page's title
     "engine": ("training", "Optimisers and engines"),
     "backbones": ("backbones", "Networks"),
     "data": ("data", "Data"),
+    "data.": ("data_options", "Options and parts of data"),  # what only fedem_lightning.data has
     "models": ("trained_models", "Trained models"),
     "serving": ("trained_models", "Trained models"),
     "run": ("trained_models", "Trained models"),
@@ -46,7 +47,7 @@ def pages(on_method_pages: set[str]) -> dict[str, str]:
     """The text of each page of docs/api, by its name, without the classes that have a page of their own."""
     names: dict[tuple[str, str], list[str]] = {}
     for name, value in public().items():
-        part = value.__module__.split(".")[1]
+        part = "data." if name.startswith("fedem_lightning.data.") else value.__module__.split(".")[1]
         names.setdefault(THEMES.get(part, (part, part.capitalize())), []).append(name)
     texts = {}
     for theme in dict.fromkeys([*THEMES.values(), *names]):
