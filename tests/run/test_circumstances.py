@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,8 +43,12 @@ def test_a_wrong_address_or_time_is_refused_before_anything_starts(
 ) -> None:
     pytest.importorskip("flwr")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="2"):
-        deploy(typed.split())
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit, match="2"):
+            deploy(typed.split())
+    finally:
+        signal.signal(signal.SIGTERM, before)  # for the tests that follow
     assert capsys.readouterr().err.startswith(f"error: {WRONG[typed]}")
     assert list(tmp_path.iterdir()) == []
 

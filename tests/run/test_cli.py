@@ -124,7 +124,7 @@ WRONG = {
     "existing run": (["run_dir={run}"], "already holds a run"),
     "existing run, changed": (["run_dir={run}", "ckpt_path=auto", "seed=3"], "choose another run_dir"),
     "no such device": (["trainer.accelerator=abacus"], "abacus"),
-    "malformed": (["algorithm.batch_size=[1"], "algorithm.batch_size=[1: Hydra cannot read this; close"),
+    "malformed": (["algorithm.batch_size=[1"], "algorithm.batch_size=[1: Hydra cannot read this ("),
     "diverged": (["algorithm.client_optimizer.lr=1e38", "run_dir=diverged"], "training diverged"),
     "no images": (
         ["dataset=npz", "dataset.path=good.npz", "backbone=cnn"],

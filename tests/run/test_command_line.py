@@ -26,7 +26,7 @@ MISTAKES = {
     "~dataset._target_": f"dataset._target_: {NEEDED}",
     # choices
     "trainer=null": f"trainer=null: {NO_CHOICE}",
-    "+trainer=1": "+trainer=1: Hydra cannot use this (Config group override must be a string or a list.",
+    "+trainer=1": f"trainer=1: {NO_CHOICE}",
     "algorithm=": f"algorithm=: {ALGORITHMS}",
     "algorithm=nosuch": f"algorithm=nosuch: {ALGORITHMS}",
     "--config-dir own method=null": f"method=null: no such choice; there are mine; {OWN}",

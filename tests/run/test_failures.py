@@ -122,8 +122,7 @@ REFUSED = {
     "dataset.one_hot=no": "dataset.one_hot: expected true or false, got 'no'",
     "learning_rates=[1,2]": "learning_rates: expected keys with values, got [1,2]",
     "algorithm.pretrained={a:1}": "algorithm.pretrained: expected a list, got {a:1}",
-    "algorithm=[fedavg,local]": "algorithm=[fedavg,local]: expected one choice; -m algorithm=fedavg,local makes a run "
-    "of each",
+    "algorithm=[fedavg,local]": "algorithm=[fedavg,local]: expected one choice; -m algorithm=A,B makes a run of each",
     "-m backbone=5,linear": "backbone=5: no such choice; there are",
     "-m algorithm=null,fedavg": "algorithm=null: no such choice; there are",
     "trainer.precision=16-true": "trainer.precision: expected 32-true, 64-true, bf16-mixed or null, got '16-true'",

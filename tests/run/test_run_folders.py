@@ -93,8 +93,7 @@ def test_a_folder_that_was_made_for_the_lock_goes_with_it(tmp_path: Path) -> Non
 
 
 def test_what_killed_runs_have_left_is_removed(tmp_path: Path) -> None:
-    ours = [".metrics.csv.12.tmp", ".clients.parquet.tmp", "checkpoints/.round-000004.ckpt.tmp"]
-    ours += ["checkpoints/.best.ckpt.345.tmp", ".hydra/.config.yaml.6.tmp"]
+    ours = [".metrics.csv.12.tmp", "checkpoints/.best.ckpt.345.tmp", ".hydra/.config.yaml.6.tmp"]
     others = [".notes.tmp", "a.12.tmp", "checkpoints/round-000004.ckpt"]
     for name in (*ours, *others):
         (tmp_path / name).parent.mkdir(exist_ok=True)

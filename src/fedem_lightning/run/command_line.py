@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep
 from hydra.errors import HydraException, MissingConfigException
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
@@ -56,7 +56,10 @@ def check_command_line(words: list[str], config_dir: Path) -> None:
         require(not endless, f"{override.input_line}: the step of a range is not 0")
         if key not in groups or override.is_delete():
             continue
-        require(value not in (None, ""), _no_choice(key, "null" if value is None else "", groups[key]))
+        swept = value.list if isinstance(value, ChoiceSweep) else [] if override.is_sweep_override() else [value]
+        for name in swept:
+            named = isinstance(name, str | QuotedString | list | dict) and name != ""
+            require(named, _no_choice(key, "null" if name is None else str(name), groups[key]))
         single = f"{override.input_line}: expected one choice; -m {key}=A,B makes a run of each"
         require(not (isinstance(value, list) and key in _OF_ONE), single)
     if given.package is not None or given.config_name is not None:
@@ -123,6 +126,10 @@ def _meant(error: Exception, words: list[str]) -> str | None:
         if (group, choice) == ("hydra/sweeper", "optuna"):
             return 'hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"'
         return _no_choice(group, choice, error.options) if error.options else None
+    replaced = re.match(r"Error merging override \+*([^=\n]+)=(.*)", str(error))
+    if replaced and "Cannot merge" in str(error.__cause__):
+        what = "a list" if "object_type=list" in str(error.__cause__) else "keys with values"
+        return f"{replaced.group(1)}: expected {what}, got {replaced.group(2)}"
     found = _UNKNOWN.search(str(error))
     options = get_args_parser().parse_known_args(words)[0]
     typed = [_parsed(word) for word in options.overrides] if found else []
