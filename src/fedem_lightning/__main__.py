@@ -11,12 +11,18 @@ def main() -> None:
     """Runs the command line; Ctrl-C ends it with one line, also while modules are loaded."""
     with loading():
         from fedem_lightning.run import cli  # Hydra
-        from fedem_lightning.run.commands import survive_closed_output
+        from fedem_lightning.run.commands import printed, survive_closed_output
+        from fedem_lightning.run.job_folders import ended_sweep
 
         survive_closed_output()
         keep_freed_memory()
     try:
         cli.main()
+        if (folder := ended_sweep()) is not None:
+            from fedem_lightning.report.command import print_sweep
+
+            with printed():
+                print_sweep(folder)
     finally:
         ignore_stops()
 

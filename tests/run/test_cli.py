@@ -212,7 +212,7 @@ def test_the_start_says_who_takes_part_and_what_is_kept(
     lines = capsys.readouterr().out.splitlines()
     assert "trainer.accelerator: cpu, because a Mac's GPU (mps) has no float64, which scores need" in lines
     assert "3 of the data's 20 clients: dataset.n_clients=0.15 (null: all)" in lines
-    kept = next(line for line in lines if line.startswith("kept, kept_momentum: 3 rows x 0.651 MB = 0.00195 GB"))
+    kept = next(line for line in lines if line.startswith("clients keep their momentum: 3 of 0.651 MB, 0.00195 GB"))
     assert f"in a temporary file of {tempfile.gettempdir()} (TMPDIR); local_training.state=restart" in kept
 
 

@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 from fedem_lightning.engine import LoopEngine, cores
-from fedem_lightning.records.measures import headline
+from fedem_lightning.records.measures import headline, in_words
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import NotNegative
 
@@ -132,7 +132,7 @@ class RoundProgress(ProgressBar):
         metrics = trainer.callback_metrics
         measure = headline(key.rpartition("/")[2] for key in metrics)[0]
         scores = {split: metrics[key] for split in ("val", "test") if (key := f"{split}/{measure}") in metrics}
-        text = f"{measure} " + ", ".join(f"{name} {float(value):.4f}" for name, value in scores.items())
+        text = f"{measure} " + ", ".join(f"{name} {in_words(float(value), measure)}" for name, value in scores.items())
         if self._progress:
             self._progress.update(self._rounds, scores=text)
             self._progress.update(self._within, visible=False)

@@ -1,6 +1,7 @@
 """A federation: flat arrays of all samples, and for every split the positions of its samples, sorted by client."""
 
 import copy
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -180,7 +181,8 @@ class Federation:
     def __repr__(self) -> str:
         n = sum(int(split.counts().sum()) for split in self.splits.values())  # of a deployment, those to train on
         what = self.notes.get("images") or f"samples of shape {self.in_shape}"
-        return f"Federation({self.n_clients} clients, {n} {what}, {type(self.task).__name__})"
+        task = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(self.task).__name__).lower()
+        return f"Federation({self.n_clients:,} clients, {n:,} {what}, {task})"
 
     @property
     def n_clients(self) -> int:

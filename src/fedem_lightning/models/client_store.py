@@ -86,7 +86,7 @@ class ClientStore(nn.Module):
     def __str__(self) -> str:
         where = f"in a temporary file of {tempfile.gettempdir()} (TMPDIR)" if self.on_disk else "in memory"
         each = self.n_bytes / len(self.written)
-        return f"{len(self.written):,} rows x {each / 1e6:.3g} MB = {self.n_bytes / 1e9:.3g} GB {where}"
+        return f"{len(self.written):,} of {each / 1e6:.3g} MB, {self.n_bytes / 1e9:.3g} GB {where}"
 
     def tensors(self) -> list[Tensor]:
         """All tensors with a row for each client, [T, ...]."""

@@ -18,3 +18,9 @@ def headline(measures: Iterable[str]) -> tuple[str, float, str]:
     given = set(measures)
     name = next((measure for measure in _SHOWN if measure in given), "accuracy")
     return name, *_SHOWN[name]
+
+
+def in_words(value: float, measure: str) -> str:
+    """A score with its unit: 86.9 %, 1.234 nats, 0.05."""
+    factor, (_, _, unit) = _SHOWN[measure][0], _SHOWN[measure][1].partition(", ")
+    return f"{factor * value:.1f} %" if unit == "%" else f"{value:.4g} {unit}".rstrip()

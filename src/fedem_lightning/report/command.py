@@ -2,7 +2,9 @@
 
 import argparse
 import functools
+import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.text import Text
 
@@ -61,6 +63,15 @@ def make_report(chosen: argparse.Namespace) -> None:
         paths = write_report(report, chosen.out, chosen.force)
         tables = ", ".join(path.name for path in paths if path.suffix not in (".png", ".svg"))
         print(f"written: {one_line(chosen.out)} ({tables}, and {len(report.figures)} figures as PNG and SVG)")
+
+
+def print_sweep(folder: Path) -> None:
+    """Prints the table of a sweep's finished runs, and the command that makes their page."""
+    runs, skipped = _usable(*find_runs([folder]), Papers())
+    if runs:
+        print_report(assemble(runs, skipped, Papers())[1])
+        words = shlex.join([str(folder), "--out", str(folder / "report")])
+        print(f"a page with figures: python -m fedem_lightning.report {words}")
 
 
 def _check_options(chosen: argparse.Namespace) -> None:

@@ -40,7 +40,7 @@ from fedem_lightning.run.resuming import (
 )
 from fedem_lightning.run.run_folder import check_run_folder, finished_results, left_as_it_was, only_run_in
 from fedem_lightning.run.stopping import StopSignals
-from fedem_lightning.run.summary import print_summary, privacy_line
+from fedem_lightning.run.summary import print_result, print_summary, privacy_line
 from fedem_lightning.run.tracker_contents import outcome, tracked
 from fedem_lightning.startup.process import decide, in_another_process
 
@@ -171,7 +171,7 @@ def _announce(
         print(f"{n_clients:,} of the data's {n_clients + left_out:,} clients: {notes['why']}", flush=True)
     for name, store in model.states.stores().items():
         without = "; local_training.state=restart keeps none" if store is model.local.momentum else ""
-        print(f"kept, {name}: {store}{without}", flush=True)
+        print(f"clients keep their {name.removeprefix('kept_')}: {store}{without}", flush=True)
 
 
 def _announce_resumption(checkpoint: Path | None, rounds: int) -> None:
@@ -243,4 +243,5 @@ def _report(
     trackers.report(loggers, outcome(folder, results, model.clients, figures))
     print_summary(results)
     print(f"results, figures and checkpoints: {folder}")
+    print_result(results, title)
     return results

@@ -33,6 +33,7 @@ _before: set[Path] = set()  # folders that were there before Hydra made any
 _made: Path | None = None  # the folder that was made last
 _sweep_command: str | None = None  # the command that continues the sweep of this process
 _new_sweep: Path | None = None  # the folder of this process's sweep, if it is a new one
+_ended_sweep: Path | None = None  # the folder of this process's sweep once its jobs have ended
 
 
 class RunRefused(BaseException):
@@ -49,7 +50,8 @@ class JobFolders(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Before a sweep."""
-        global _new_sweep
+        global _new_sweep, _ended_sweep
+        _ended_sweep = None
         _make(config.hydra.sweep.dir)
         folder = Path(os.path.abspath(config.hydra.sweep.dir))
         _new_sweep = None if (folder / MULTIRUN).exists() else folder
@@ -65,6 +67,8 @@ class JobFolders(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """After a sweep, when nothing is left to stop."""
+        global _ended_sweep
+        _ended_sweep = Path(config.hydra.sweep.dir)
         _hide_secrets(Path(config.hydra.sweep.dir) / MULTIRUN)  # its jobs may have run elsewhere
         say_at_a_stop(None)
 
@@ -205,6 +209,11 @@ def leave_sweep() -> None:
 def sweep_command() -> str | None:
     """What continues the sweep; None if this process has begun none."""
     return _sweep_command
+
+
+def ended_sweep() -> Path | None:
+    """The folder of this process's sweep, all of whose jobs have ended; None if there is none."""
+    return _ended_sweep
 
 
 def _python() -> str:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedem_lightning.errors import one_line
-from fedem_lightning.records.measures import headline
+from fedem_lightning.records.measures import headline, in_words
 
 
 def print_summary(results: dict[str, Any], console: Console | None = None) -> None:
@@ -54,6 +54,24 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, emoji=False)
+
+
+def print_result(results: dict[str, Any], title: str | None = None) -> None:
+    """Prints the result of a run in words, the last line of its output.
+
+    Args:
+        results: content of results.json.
+        title: the method's name for readers; None: that in the configuration.
+
+    """
+    split = next((split for split in ("test", "val", "train") if results[split]), None)
+    if split is None:
+        return
+    measure = headline(results[split])[0]
+    sums = {name: results[split][measure][name] for name in ("weighted", "bottom_decile")}
+    whole, worst = ("not finite" if v is None else in_words(v, measure) for v in sums.values())
+    line = f"{title or results['algorithm']}: {split} {measure} {whole}, worst tenth of the clients {worst}"
+    Console(markup=False, emoji=False).print(line, style="bold", highlight=False, soft_wrap=True)
 
 
 def not_finite_lines(results: dict[str, Any]) -> list[str]:
