@@ -245,7 +245,8 @@ NUMBERS = itertools.count()
 
 def call(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     """The command line in this process, without rendering and garbage collection: half of a short run's time."""
-    if not {"--help", "--version", "--cfg", "-sc"} & set(arguments) and not any(a.startswith("run_dir=") for a in arguments):
+    shown = {"--help", "--version", "--cfg", "-sc"} & set(arguments)
+    if not shown and not any(a.startswith("run_dir=") for a in arguments):
         arguments = [*arguments, f"run_dir=run-{next(NUMBERS)}"]  # two runs may begin within a second
     monkeypatch.setattr(sys, "argv", ["fedem-lightning", *arguments])
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: Path(path).touch())
