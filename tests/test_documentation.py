@@ -291,7 +291,8 @@ NUMBERS = itertools.count()
 
 def call(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     """The command line in this process, without rendering and garbage collection: half of a short run's time."""
-    if not {"--help", "--version", "-sc"} & set(arguments) and not any(a.startswith("run_dir=") for a in arguments):
+    shown = {"--help", "--version", "--cfg", "-sc"} & set(arguments)
+    if not shown and not any(a.startswith("run_dir=") for a in arguments):
         arguments = [*arguments, f"run_dir=run-{next(NUMBERS)}"]  # two runs may begin within a second
     monkeypatch.setattr(sys, "argv", ["fedem-lightning", *arguments])
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: Path(path).touch())
@@ -337,7 +338,7 @@ def checked_config(sweep: dict[str, list[str]], job: int = 0) -> DictConfig:
 def train(folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     """Runs a round on little data. Sweeps, and what needs files, are composed only, with every value."""
     monkeypatch.chdir(folder)
-    if "--help" in arguments or "--version" in arguments:
+    if {"--help", "--version", "--cfg"} & set(arguments):
         return call(monkeypatch, arguments)
     if "--config-dir" in arguments:
         own_data = any(a.startswith("dataset=") for a in arguments)
@@ -431,7 +432,7 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
             (here / "cifar10.png").unlink(missing_ok=True)  # two documents draw it; a run draws over no file
             small = ["dataset.path=cifar10.npz", "dataset.n_clients=2", "dataset.min_samples=1"]
             return data_command(["describe", "cifar10", *arguments, *small])
-        case ["python", "-m", "fedem_lightning.data", "list", *_]:
+        case ["python", "-m", "fedem_lightning.data", "list" | "describe", *_]:
             return data_command(words[3:])
         case ["python", "-m", "fedem_lightning.data", "download", *_]:
             return data_command([*words[3:], f"data_dir={here}"])  # where it already lies
