@@ -227,6 +227,9 @@ def run_block(block: Found, monkeypatch: pytest.MonkeyPatch) -> None:
         for network in ("mobilenet_v2", "resnet18"):  # weights come from the network
             made = getattr(torchvision.models, network)
             monkeypatch.setattr(torchvision.models, network, lambda weights=None, made=made: made())
+    if found := re.search(r"report.load\(\"(.*)\"\)", block.text):
+        for name in ("fedem", "fedavg"):
+            runs.make_run(Path(found[1]) / name, 0.7, name)
     exec(compile(block.text, str(block), "exec"), names)
 
 
@@ -258,6 +261,10 @@ def test_python_prints_what_it_says(
         digits = len(value.partition(".")[2])
         numbers = [line for line in printed if re.fullmatch(r"-?\d+\.\d+(e-?\d+)?", line)]
         assert value in [f"{float(number):.{digits}f}" for number in numbers]
+    end = block.line + block.text.count("\n") + 1
+    for output in (b for b in ALL_BLOCKS if b.document == block.document == "README.md" and b.language == "text"):
+        assert 0 < output.line - end <= 2, "the output of the README's program stands below it"
+        assert set(output.text.splitlines()) <= set(printed)
 
 
 # Commands
@@ -419,7 +426,9 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
             arguments = [re.sub(r"round-\d+", "round-000001", a) for a in arguments]
             return train(here, monkeypatch, arguments)
         case ["python", "-m", "fedem_lightning.report", *arguments]:
-            return report_command([str(here / "finished") if re.match(r"DIR\b|FOLDER\b|runs/", a) else a for a in arguments])
+            return report_command(
+                [str(here / "finished") if re.match(r"DIR\b|FOLDER\b|runs/", a) else a for a in arguments]
+            )
         case ["python", "-m", module, "fedem_state/clinic-1", *_]:
             importlib.import_module(module)._parser().parse_args(
                 words[3:]
