@@ -430,9 +430,7 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
                 [str(here / "finished") if re.match(r"DIR\b|FOLDER\b|runs/", a) else a for a in arguments]
             )
         case ["python", "-m", module, "fedem_state/clinic-1", *_]:
-            importlib.import_module(module)._parser().parse_args(
-                words[3:]
-            )  # tests/deploy/test_clients_models.py runs it
+            importlib.import_module(module)._parser().parse_args(words[3:])  # run in deploy/test_clients_models.py
             return None
         case ["python", "-m", "fedem_lightning.export", _, *arguments]:
             return run_export(here, monkeypatch, arguments)
