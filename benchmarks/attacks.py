@@ -117,7 +117,7 @@ def _accuracy(config: DictConfig, cell: Cell, options: argparse.Namespace) -> di
         faulty = torch.isin(everybody, SignFlip(share).faulty(everybody, cell.seed, 0)).numpy()
         honest = model.clients[~faulty]
         found[str(share)] = summarize_table(honest, "test")["accuracy"]["weighted"]
-    return {"accuracy": found, "rejected": model.statistics.rejected_updates}
+    return {"accuracy": found, "rejected": model.statistics.rejections.total}
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.fast
 
-DATA = ("names", "own_data", "partitions", "partitions.drawn", "partitions.natural", "table_features")
+DATA = ("names", "own_data", "partitions", "dealing", "table_features")
 MODULES = (
     "aggregation.rules",
     "aggregation.base",

@@ -65,21 +65,6 @@ def test_the_public_api_is_what_all_lists() -> None:
     assert public - modules == set(fedem_lightning.__all__)
 
 
-def test_the_readmes_python_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S).group(1)
-    assert len([line for line in code.splitlines() if line.strip()]) <= 15
-    monkeypatch.chdir(tmp_path)
-    quick = code.replace("max_epochs=200", "max_epochs=2").replace(
-        "SyntheticMixture(", "SyntheticMixture(test_size=50, "
-    )
-    assert quick != code
-    exec(compile(quick, "README.md", "exec"), {})
-    out = capsys.readouterr().out
-    assert all(word in out for word in ("seen", "unseen", "mean"))
-
-
 def test_the_version_comes_from_one_place() -> None:
     version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M).group(1)
     assert fedem_lightning.__version__ == version

@@ -294,7 +294,7 @@ def test_updates_that_are_not_finite_are_rejected(loss: str) -> None:
     data, history = binary(sizes=(9, 9, 9)), History()
     stored(data.federation).x[split_of(data.federation, "train").index[0]] = float("nan")  # of client 0
     model = train(make_model(MOCHA, data, loss=loss, work=1.0), data, 2, callbacks=[history])
-    assert model.statistics.rejected_updates == 2
+    assert model.statistics.rejections.total == 2
     assert torch.equal(model.b.any(dim=1), torch.tensor([False, True, True]))
     assert parameters(model).isfinite().all()
     assert np.isfinite(history["duality_gap"]).all()

@@ -551,7 +551,7 @@ def test_a_gradient_that_is_not_finite_is_rejected_and_its_client_named(similari
     )
     with pytest.warns(UserWarning, match=expected):
         train(model, data, 2)
-    assert model.statistics.rejected_updates == 1 + 2  # its gradient, and its models
+    assert model.statistics.rejections.total == 1 + 2  # its gradient, and its models
     assert not model.weights[:, 1].any()
     assert model.w[1].tolist() == pytest.approx([0.25, 0, 0.25, 0.25, 0.25])
     assert not model.w[[0, 2, 3, 4], 1].any()

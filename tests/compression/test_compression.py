@@ -193,7 +193,7 @@ def test_a_client_whose_update_is_not_finite_keeps_its_error() -> None:
     stored(data.federation).x[data.federation.splits["train"].positions(torch.tensor([1]))[0]] = torch.nan
     model = make_model(FedAvg, data, compression=TopK(0.2))
     train(model, data, 2)
-    assert model.statistics.rejected_updates == 2
+    assert model.statistics.rejections.total == 2
     kept = model.compression_error.read(torch.arange(4))
     assert all(rows.isfinite().all() for rows in kept.values())
     assert not any(rows[1].any() for rows in kept.values())
