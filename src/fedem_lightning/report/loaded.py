@@ -4,13 +4,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedem_lightning.errors import one_line, require
-from fedem_lightning.report.cells import Cell, Table
 from fedem_lightning.report.collect import find_runs
 from fedem_lightning.report.drawing import STYLE, Drawn, DrawnRows, looks
 from fedem_lightning.report.figures import sweep, varied_numbers
@@ -19,7 +17,7 @@ from fedem_lightning.report.groups import Setting, group_runs
 from fedem_lightning.report.mixture_figures import mixture_figures
 from fedem_lightning.report.papers import Papers
 from fedem_lightning.report.score_figures import COSTS, curves, pair_figure, percentile_figure
-from fedem_lightning.report.scores_table import scores_table
+from fedem_lightning.report.scores_table import in_a_sentence, scores_table
 
 _Draw = Callable[[DrawnRows], Drawn | None]
 
@@ -36,26 +34,6 @@ def load(folders: str | Path | Sequence[str | Path]) -> "LoadedRuns":
     require(bool(runs), f"{', '.join(map(one_line, several))}: no complete run, {len(skipped)} unfinished or broken")
     settings, notes = group_runs(runs)
     return LoadedRuns(settings, [f"{one_line(left.folder)}: {left.reason}" for left in skipped] + notes)
-
-
-def _sentence(table: Table) -> str:
-    """The best method of a data set by its mean test score, beside the next one, in words."""
-    key = "weighted"
-    known = [(group, cells[key]) for group, cells in table.rows if key in cells and np.isfinite(cells[key].value)]
-    title, (measure, _, unit) = table.setting.title, table.setting.unit.partition(", ")
-    if not known:
-        return f"{title}: no method has a finite test score."
-    sign = table.setting.groups[0].runs[0].sign
-    known.sort(key=lambda pair: -sign * pair[1].value)
-    show, (best, score) = table.columns[key].show, known[0]
-    if len(known) == 1:
-        return f"{title}: {best.name} has a test {measure} of {show(score)} {unit}."
-    second, other = known[1]
-    ahead = table.columns[key].show(Cell(abs(score.value - other.value)))
-    n = min(score.n, other.n)
-    sure = "beyond chance" if table.is_leader(best, key) else f"which is not sure with {n} seed{'s' * (n != 1)}"
-    result = f"{best.name} is best with a test {measure} of {show(score)} {unit}"
-    return f"{title}: {result}, {ahead} ahead of {second.name}, {sure}."
 
 
 class LoadedRuns:
@@ -95,7 +73,7 @@ class LoadedRuns:
 
     def summary(self) -> str:
         """A sentence for each data set: which method is best on test samples, by how much, and whether that is sure."""
-        return "\n".join(_sentence(table) for table in self._tables)
+        return "\n".join(in_a_sentence(table) for table in self._tables)
 
     def compare(self, a: str, b: str) -> pd.DataFrame:
         """Two methods client by client, as compare.csv of the report has it; see `compare_clients`.

@@ -17,6 +17,7 @@ from fedem_lightning.report.drawing import CHROME, GRID_COLOUR, Drawn, DrawnRows
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import Setting
 from fedem_lightning.report.report_files import CAVEAT, Report
+from fedem_lightning.report.scores_table import in_a_sentence
 from fedem_lightning.report.significance import CHANCE_LEVEL
 
 SECTIONS = {
@@ -52,6 +53,7 @@ def page(report: Report, settings: Sequence[Setting], figures: Mapping[int, Sequ
         report=report,
         caveat=CAVEAT,
         parts=parts,
+        sentences=[in_a_sentence(table) for table in report.tables if table.name == "scores"],
         overall=figures.get(-1, []),
         sections=SECTIONS,
         inline_svg=lambda drawn: Markup(inline_svg(drawn)),
