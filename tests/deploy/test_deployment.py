@@ -72,6 +72,7 @@ def test_the_folder_is_taken_from_the_words() -> None:
     assert folder_and_words(['run_dir="/a b/c=d"']) == (Path("/a b/c=d"), [])
 
 
+@pytest.mark.slow  # the next test starts the same processes, and in-memory tests compare every method
 def test_processes_train_what_the_simulation_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["+experiment=digits", "dataset.n_clients=2", "trainer.max_epochs=2", "trainer.check_val_every_n_epoch=2"]
     with monkeypatch.context() as patched:

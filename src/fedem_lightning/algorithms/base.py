@@ -287,12 +287,6 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         """Whether the clients are processes of their own, or were when the checkpoint was written."""
         return self.remote is not None or self.deployed_before
 
-    @property
-    def known_pi(self) -> Tensor | None:
-        """The mixture weights [T, M] of a method that mixes; None also where they are with clients elsewhere."""
-        pi: Tensor | None = self.pi if self.facts.mixes and not self.is_deployed else None  # type: ignore[assignment]
-        return pi
-
     def broadcast(self, clients: Tensor) -> Models:
         """The shared components as each of the clients [C] receives them: views [C, M, ...]."""
         return broadcast(self.components, len(clients))

@@ -1,8 +1,14 @@
 """What a method says of itself beside its hooks, and what a class must not lack."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from fedem_lightning.errors import require
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,12 @@ class Facts:
 
     score_columns: tuple[str, ...] = ()
     """Names of the columns of the clients' table that `scored_models` brings."""
+
+
+def known_pi(algorithm: "FederatedAlgorithm") -> Tensor | None:
+    """The mixture weights [T, M] of a method that mixes; None also where they are with clients elsewhere."""
+    pi: Tensor | None = algorithm.pi if algorithm.facts.mixes and not algorithm.is_deployed else None  # type: ignore[assignment]
+    return pi
 
 
 def check_class(kind: type) -> None:

@@ -8,6 +8,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms.checkpoints import CheckpointReader
 from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits, check_trains
+from fedem_lightning.algorithms.facts import known_pi
 from fedem_lightning.algorithms.server_step import check_optimizers
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
@@ -90,7 +91,7 @@ def mixture_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> 
         pi/mean_0, pi/mean_1, ...: the mean weight of each component; pi/entropy: the mean of -sum pi ln pi, in nats.
 
     """
-    pi = algorithm.known_pi
+    pi = known_pi(algorithm)
     if pi is None:
         return {}
     weights = pi[federation.clients()].double()  # [C, M]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import known_pi
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.evaluation.bounds import (
     cluster_term,
@@ -170,7 +171,7 @@ class SaveMixtureWeights(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Federation, *args: Any
     ) -> None:
         """Adds the newest mixture weights to the file."""
-        pi = getattr(pl_module, "known_pi", None)
+        pi = known_pi(pl_module) if isinstance(pl_module, FederatedAlgorithm) else None
         if pi is None or trainer.sanity_checking or trainer.state.fn != "fit" or not trainer.is_global_zero:
             return
         seen = batch.clients()

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.facts import known_pi
 from fedem_lightning.backbones import Linear
 from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data.federation import Federation
@@ -129,7 +130,7 @@ def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
 
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
     """Component diagnostics: recovery of the ground truth, dead components, twins and agreement."""
-    pi = algorithm.known_pi
+    pi = known_pi(algorithm)
     if pi is None:
         return {"recovery": {}, "components": {}}
     weights, seen = pi.cpu().numpy(), federation.seen.cpu().numpy()
