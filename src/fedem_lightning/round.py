@@ -110,7 +110,7 @@ def train_clients(
     _stop_without_updates(algorithm, source, rejections, round_, len(cohort))
     processes.exchange_rows(algorithm.states.rows(), shares)
     means = collector.compute()
-    if means is not None and not is_finite(rows[means.heard] for rows in means.models.values()):
+    if means is not None and not is_finite(rows[means.nonempty] for rows in means.models.values()):
         where = f"in round {round_ + 1} the mean of the updates overflows"
         raise UserError(f"training diverged: {where}; {_lower(algorithm)}")
     return means, rejections

@@ -110,7 +110,7 @@ def test_updates_of_length_0_set_no_limit() -> None:
     still = combined(NormClipping(), received, received).models["weight"]
     np.testing.assert_allclose(still, received[0], rtol=1e-14)
     limited = combined(Mean(max_norm_ratio=3.0), received, received)
-    assert limited.heard.all()
+    assert limited.nonempty.all()
 
 
 MEANS = [
@@ -145,7 +145,7 @@ GROUPS = torch.tensor([0, 2, 0, 2, 0, 2, 0])
 def test_each_group_has_its_own_average(rule: Aggregation) -> None:
     models, received = updates()
     found = combined(rule, models, received, group=GROUPS, n_groups=3)
-    assert found.heard.tolist() == [True, True, False, False, True, True]
+    assert found.nonempty.tolist() == [True, True, False, False, True, True]
     assert found.weight.tolist() == [5 + 9 + 3 + 2, 0, 1 + 3 + 7]
     for g in (0, 2):
         members = np.flatnonzero(g == GROUPS)

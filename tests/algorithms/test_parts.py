@@ -68,9 +68,9 @@ def test_the_learning_rate_follows_the_planned_rounds() -> None:
     assert [local.lr_at(k) for k in range(4)] == pytest.approx([1.0, 1.0, 0.1, 0.01])
 
 
-def means_of(components: nn.ModuleList, by: float, heard: list[bool]) -> Means:
+def means_of(components: nn.ModuleList, by: float, nonempty: list[bool]) -> Means:
     models = {name: t[0] + by for name, t in broadcast(components, 1).items()}
-    return Means(models, torch.tensor(heard), torch.ones(1, dtype=torch.float64), {})
+    return Means(models, torch.tensor(nonempty), torch.ones(1, dtype=torch.float64), {})
 
 
 def test_the_server_steps_against_the_means_that_it_hears() -> None:

@@ -96,7 +96,7 @@ def test_natural_keeps_whole_owners() -> None:
     ("wrong", "message"),
     [
         (lambda: natural(Labels(Y), 0), "needs data with a client for each sample"),
-        (lambda: natural(LABELS, 0, 31), "31 asked for, but the data has 30"),
+        (lambda: natural(LABELS, 0, 31), "got 31, but the data has 30"),
         (lambda: natural(LABELS, 0, 2.5), "a fraction up to 1 or a number from 2 on"),
         (lambda: natural(LABELS, 0, -1), "^n_clients"),
         (lambda: iid(LABELS, 0, 6001), "^n_clients"),

@@ -55,7 +55,7 @@ def test_many_more_processes_than_cores_are_warned_of(
     chosen("loop", 1, asked)
     said = [str(warning.message) for warning in recwarn]
     assert [line.startswith("trainer.devices: 3 processes share 1 cores") for line in said] == [True] * warned
-    monkeypatch.setattr(devices, "in_another_process", lambda: True)  # the first one has said it
+    monkeypatch.setattr(devices, "is_worker_rank", lambda: True)  # the first one has said it
     chosen("loop", 1, asked)
     assert len(recwarn) == warned
 

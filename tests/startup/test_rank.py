@@ -62,7 +62,7 @@ def test_a_rank_counts_where_as_many_were_started_as_the_run_asks_for(variables:
     for asked, size in ((2, 2), (None, 2), (1, 1), (3, 1)):
         os.environ.update(variables)
         assert process.decide(asked) == size
-        assert process.in_another_process() == bool(vars(rank_zero_only)["rank"]) == (size == 2)
+        assert process.is_worker_rank() == bool(vars(rank_zero_only)["rank"]) == (size == 2)
         kept = {name for name in variables if name in os.environ}
         assert kept == (set(variables) if size == 2 else kept & {"SLURM_LOCALID", "SLURM_JOB_NAME"})
 
@@ -73,7 +73,7 @@ def test_a_rank_without_a_launch_is_none(variables: dict[str, str]) -> None:
     for asked in (1, 2, None):
         os.environ.update(variables)
         assert process.decide(asked) == 1
-        assert not process.in_another_process()
+        assert not process.is_worker_rank()
         assert vars(rank_zero_only)["rank"] == 0
         assert not {"RANK", "LOCAL_RANK", "NODE_RANK"} & os.environ.keys()  # which Lightning would read
 
@@ -82,7 +82,7 @@ def test_what_the_first_process_has_started_is_another_whatever_the_configuratio
     """The first one has counted a long run's arithmetic, and trainer.devices is null."""
     os.environ.update({**SECOND["by hand"], PARENT: str(os.getppid())})
     assert process.decide(1) == 2
-    assert process.in_another_process()
+    assert process.is_worker_rank()
 
 
 def test_how_many_processes_a_configuration_asks_for() -> None:

@@ -3,7 +3,7 @@
     python tests/wrong_inputs/run.py [--only TEXT] [--sample N] [--seed N] [--jobs N] [--logs FOLDER]
 
 Promised is one line, exit code 2, within 20 seconds, with no file changed and no folder left. Each command runs in a
-fork of this process. Exit code 0: all cases are met well.
+fork of this process. Exit code 0: all cases pass.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def _met(number: int) -> Outcome:
 
 
 def _print_faults(case: Case, outcome: Outcome, logs: Path | None) -> None:
-    """A line for a case that is not met well, at once; what the command printed goes to a file."""
+    """A line for a case that fails, at once; what the command printed goes to a file."""
     wrong = faults(case, outcome)
     if not wrong:
         return
@@ -98,12 +98,12 @@ def _print_table(met: list[tuple[Case, Outcome]]) -> None:
     for case, outcome in met:
         numbers, wrong = counts[case.name.split("/")[0]], faults(case, outcome)
         numbers["cases"] += 1
-        numbers["met well"] += not wrong
+        numbers["passed"] += not wrong
         numbers.update({fault.split(" ")[0] for fault in wrong})
     for room, numbers in counts.items():
         print(room, dict(numbers))
-    bad = sum(numbers["cases"] - numbers["met well"] for numbers in counts.values())
-    print(f"{len(met)} cases, {bad} not met well, the slowest {max(o.seconds for _, o in met):.1f} s")
+    bad = sum(numbers["cases"] - numbers["passed"] for numbers in counts.values())
+    print(f"{len(met)} cases, {bad} failed, the slowest {max(o.seconds for _, o in met):.1f} s")
     sys.exit(bool(bad))
 
 

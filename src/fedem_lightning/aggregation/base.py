@@ -48,7 +48,7 @@ class Means(NamedTuple):
     """The averages of G groups."""
 
     models: Models  # [G M, ...]: group after group, its M models
-    heard: Tensor  # bool [G M]: whether any client was in this average; if none was, the model is zero
+    nonempty: Tensor  # bool [G M]: whether any client was in this average; if none was, the model is zero
     weight: Tensor  # float64 [G], the sum of the weights
     extras: Models = {}  # the averages of the clients' extras, [G, ...]
 
@@ -133,7 +133,7 @@ class Aggregation(Recorded, ABC):
     """How the server combines the updates of a round's cohort, for each component and for each group of clients.
 
     Args:
-        max_norm_ratio: an update is rejected if it is so many times as long as the median update of the cohort. Its
+        max_norm_ratio: an update longer than this multiple of the median length in the cohort is rejected. Its
             length is |theta_t - theta|, over the trained parameters of all components; theta is the model that the
             client received. None: no limit. With a limit the updates of the whole cohort are in memory at once.
 

@@ -134,8 +134,8 @@ class Gathered(Collector):
                 for name, row in self._combined(sides, whole, weights).items():
                     extras[name][g] = row
         weight = self._weights.sum(dim=0).cpu()
-        heard = (weight > 0).repeat_interleave(n_models)
-        return Means({name: t.flatten(0, 1) for name, t in models.items()}, heard, weight, extras)
+        nonempty = (weight > 0).repeat_interleave(n_models)
+        return Means({name: t.flatten(0, 1) for name, t in models.items()}, nonempty, weight, extras)
 
     def _combined(self, values: Models, judged: Models, weights: Tensor) -> Models:
         """The rule's value for each column of `values` [n, F], by the weights that the rule gives for `judged`."""

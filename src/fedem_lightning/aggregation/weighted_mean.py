@@ -122,9 +122,9 @@ class WeightedMean(Collector):
             models[name] = mean.to(self._dtypes[name])
         extras = {name: models.pop(name) for name in self._extras}
         n_models = next(iter(models.values())).shape[1]
-        heard = (self._weight > 0).repeat_interleave(n_models)
+        nonempty = (self._weight > 0).repeat_interleave(n_models)
         models = {name: t.flatten(0, 1) for name, t in (models | self._largest).items()}
-        return Means(models, heard, self._weight, extras)
+        return Means(models, nonempty, self._weight, extras)
 
 
 def n_averages(sent: Sent) -> int:

@@ -344,7 +344,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         return self.server.new_optimizer()
 
     def configure_callbacks(self) -> list[pl.Callback]:
-        """Adds none. Lightning calls this hook before all others, so what the Trainer was given is checked here."""
+        """Validates the Trainer: Lightning calls this hook before all others. It adds no callback."""
         fitting.check_start(self)
         return []
 

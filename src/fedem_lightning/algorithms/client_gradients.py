@@ -153,7 +153,7 @@ def class_sum(algorithm: "FederatedAlgorithm", block: Block, compared: Collectio
     return summed_gradients(algorithm, part, compared) | {COUNTS: part.counts()}
 
 
-def heard_clients(
+def known_clients(
     algorithm: "FederatedAlgorithm", gradients: ClientStore, federation: Federation, answered: Tensor
 ) -> Tensor:
     """Whether the gradient of each client that trains is known; the others are counted, and named in a warning.
@@ -172,18 +172,20 @@ def heard_clients(
 
     """
     clients = federation.clients()
-    heard = gradients.written[clients]
-    silent = [shown(federation.names[t]) for t in clients[~heard].tolist()]
+    known = gradients.written[clients]
+    silent = [shown(federation.names[t]) for t in clients[~known].tolist()]
     require(len(silent) < len(clients), "training stopped: in a special round no client sent a finite gradient")
     sent = set(answered.tolist())
-    reasons = {t: NOT_FINITE if t in sent else NO_ANSWER for t in clients[~heard].tolist()}
+    reasons = {t: NOT_FINITE if t in sent else NO_ANSWER for t in clients[~known].tolist()}
     rejected = [Rejection(t, reason, "gradient") for t, reason in reasons.items()]
     algorithm.statistics.rejections.add(algorithm.statistics.rounds + 1, rejected)
     if silent:
         listed = ", ".join(silent[:5]) + ", ..." * (len(silent) > 5)
         said = f"algorithm: gradients of {len(silent)} of {len(clients)} clients are missing or not finite ({listed})"
-        warnings.warn(f"{said}; until the next special round nobody averages these clients' models", stacklevel=2)
-    return heard
+        warnings.warn(
+            f"{said}; these clients' models are excluded from averaging until the next special round", stacklevel=2
+        )
+    return known
 
 
 def _explained(piece: Block, means: Models) -> Models:

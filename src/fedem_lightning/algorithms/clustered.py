@@ -131,7 +131,7 @@ class Clustered(FederatedAlgorithm):
         """theta_c <- theta_c + sum_t (n_t / n_c) Delta_t, the mean of the members' models; then splits clusters."""
         leaves = self.leaves(round_.federation)
         for g, leaf in enumerate(leaves):
-            if means is None or not means.heard[g]:
+            if means is None or not means.nonempty[g]:
                 continue
             theta = {name: rows[g] for name, rows in means.models.items()}  # [...]
             members = round_.cohort[self.cluster[round_.cohort] == leaf]

@@ -170,7 +170,7 @@ class FedEM(FederatedAlgorithm):
         if means is not None:
             m = len(self.components)
             models = {name: rows.expand(m, *rows.shape[1:]) for name, rows in means.models.items()}
-            means = means._replace(models=models, heard=means.heard.expand(m))
+            means = means._replace(models=models, nonempty=means.nonempty.expand(m))
         super().server_update(means, round_)
         if round_.number + 1 == self.warmup_rounds:
             self.differentiate(round_.federation)

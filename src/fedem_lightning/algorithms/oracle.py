@@ -59,8 +59,8 @@ class Oracle(FederatedAlgorithm):
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Each group's model becomes the mean of its clients' updates; a group without updates keeps its model."""
         if means is not None:
-            heard = torch.nonzero(means.heard).squeeze(1)
-            self.models.write(heard, {name: rows[heard, None] for name, rows in means.models.items()})
+            nonempty = torch.nonzero(means.nonempty).squeeze(1)
+            self.models.write(nonempty, {name: rows[nonempty, None] for name, rows in means.models.items()})
         self.server.step()
 
     @property

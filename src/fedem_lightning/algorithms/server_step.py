@@ -51,7 +51,7 @@ class Server:
             self.take_buffers(means)
             return self.step(self.pseudo_gradient(means))
         for m, component in enumerate(self.components):
-            if means.heard[m]:
+            if means.nonempty[m]:
                 component.load_state_dict({name: rows[m] for name, rows in means.models.items()}, strict=False)
         return self.step(None)
 
@@ -63,7 +63,7 @@ class Server:
                 for name, p in trained_parameters(component).items()
                 if name in means.models
             }
-            if means.heard[m]
+            if means.nonempty[m]
             else None
             for m, component in enumerate(self.components)
         ]
@@ -71,7 +71,7 @@ class Server:
     def take_buffers(self, means: Means) -> None:
         """The components' buffers (BatchNorm's statistics) become their mean."""
         for m, component in enumerate(self.components):
-            for name, buffer in component.named_buffers() if means.heard[m] else ():
+            for name, buffer in component.named_buffers() if means.nonempty[m] else ():
                 if name in means.models:
                     buffer.copy_(means.models[name][m])
 

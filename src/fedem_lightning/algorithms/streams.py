@@ -137,13 +137,13 @@ def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:
     return weights
 
 
-def with_unheard(
-    heard: Tensor, w: Tensor, labels: Tensor, weights: Tensor, counts: Tensor, unicast: bool
+def with_unknown(
+    known: Tensor, w: Tensor, labels: Tensor, weights: Tensor, counts: Tensor, unicast: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Adds the clients whose gradients were rejected: they enter no average, and receive one of the others' models.
 
     Args:
-        heard: whether a client's gradient is known, bool [T]; H of them are.
+        known: whether a client's gradient is known, bool [T]; H of them are.
         w: collaboration weights [H, H]; labels: the stream of each client, int64 [H]; weights: in each stream [k, H].
         counts: n_j [H].
         unicast: whether the added clients share a stream of their own, the mean by samples; else they are added to the
@@ -153,15 +153,15 @@ def with_unheard(
         w [T, T], labels [T], and weights [k, T], or [k + 1, T] if unicast.
 
     """
-    share = w.new_zeros(len(heard))
-    share[heard] = counts.to(w) / counts.sum()
-    rows = share.repeat(len(heard), 1)
-    rows[heard.unsqueeze(1) & heard] = w.flatten()
-    streams = weights.new_zeros(len(weights), len(heard))
-    streams[:, heard] = weights
+    share = w.new_zeros(len(known))
+    share[known] = counts.to(w) / counts.sum()
+    rows = share.repeat(len(known), 1)
+    rows[known.unsqueeze(1) & known] = w.flatten()
+    streams = weights.new_zeros(len(weights), len(known))
+    streams[:, known] = weights
     largest = int(torch.bincount(labels, counts.double()).argmax())
-    where = labels.new_full((len(heard),), len(weights) if unicast else largest)
-    where[heard] = labels
+    where = labels.new_full((len(known),), len(weights) if unicast else largest)
+    where[known] = labels
     return rows, where, torch.cat([streams, share.unsqueeze(0)]) if unicast else streams
 
 

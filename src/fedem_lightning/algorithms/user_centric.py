@@ -21,7 +21,7 @@ from fedem_lightning.algorithms.client_gradients import (
     class_sum,
     compared_parameters,
     gradients,
-    heard_clients,
+    known_clients,
 )
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.streams import (
@@ -36,7 +36,7 @@ from fedem_lightning.algorithms.streams import (
     scaled,
     squared_norms,
     stream_weights,
-    with_unheard,
+    with_unknown,
 )
 from fedem_lightning.client_updates import answers
 from fedem_lightning.data.federation import Block, Federation
@@ -152,8 +152,8 @@ class UserCentric(FederatedAlgorithm):
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Every client of the cohort takes its stream's average (Eq. 5); a special round follows if one is due."""
         if means is not None:
-            heard = round_.cohort[means.heard[self.stream[round_.cohort]]]
-            for part in heard.split(64):
+            known = round_.cohort[means.nonempty[self.stream[round_.cohort]]]
+            for part in known.split(64):
                 self.models.write(part, {name: rows[self.stream[part], None] for name, rows in means.models.items()})
         trained = round_.number + 1 - self.warmup_rounds
         again = self.refresh_every is not None and trained > 0 and trained % self.refresh_every == 0
@@ -166,8 +166,8 @@ class UserCentric(FederatedAlgorithm):
         everyone, cosine = federation.clients(), self.similarity == "cosine"
         count_special_round(self, federation, down=1, up=self._n_classes * self._share)
         answered = self._gather_gradients(federation, everyone)
-        heard = heard_clients(self, self.gradients, federation, answered)  # [T']
-        t = everyone[heard]
+        known = known_clients(self, self.gradients, federation, answered)  # [T']
+        t = everyone[known]
         distance = self._distances(t, t).fill_diagonal_(0.0)
         counts = federation.splits["train"].counts(t)
         rows = self.coefficients(distance, self.noise[t], self.noise[t], counts)
@@ -187,8 +187,8 @@ class UserCentric(FederatedAlgorithm):
         labels, scores = choose_streams(rows, points, self.n_streams, self.max_streams, self.seed)
         alone = self.members_only or (cosine and bool((labels == 0).all()))  # directions cancel in one mean of all
         weights = member_weights(counts, labels) if alone else stream_weights(rows, labels)
-        if not heard.all():
-            w, labels, weights = with_unheard(heard, w, labels, weights.to(w), counts, self.n_streams is None)
+        if not known.all():
+            w, labels, weights = with_unknown(known, w, labels, weights.to(w), counts, self.n_streams is None)
         self.w = w if len(everyone) <= MATRIX_LIMIT else w.new_zeros(0, 0)  # [T', T']
         self.stream[everyone] = labels
         self.weights = w.new_zeros(len(weights), self.n_clients)

@@ -17,7 +17,7 @@ from fedem_lightning.records.measures import SPLITS
 from fedem_lightning.settings.expected import given
 
 FEW_CLASSES, LARGEST_Y = 1000, 10**6
-"""More classes than the first, and than samples, must be asked for: labels that are ids would make a huge network."""
+"""More classes than the first, and than samples, are refused unless set: ids as labels would make a huge network."""
 
 
 def as_array(name: str, values: Any) -> np.ndarray:

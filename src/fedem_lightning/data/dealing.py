@@ -59,7 +59,7 @@ def choose_clients(available: int, n_clients: ShareOrNumber | None, seed: int) -
     if n_clients is None:
         return np.arange(available)
     number = max(1, round(n_clients * available)) if n_clients <= 1 else int(n_clients)
-    require(number <= available, f"n_clients: {number} asked for, but the data has {available} clients")
+    require(number <= available, f"n_clients: got {number}, but the data has {available} clients")
     return np.sort(generator(seed, Purpose.SUBSAMPLE, 1).permutation(available)[:number])
 
 

@@ -175,7 +175,7 @@ def _advise_on_noise(y: np.ndarray, noise_scale: float) -> None:
 
 def save_client(federation: Federation, client: int, path: Path) -> None:
     """Writes one client's samples for `load_client`: an .npz file with x, y, split, and the form of all samples."""
-    require(federation.augmentation is None, "dataset.augmentation: clients of their own do not augment images")
+    require(federation.augmentation is None, "dataset.augmentation: distributed clients do not augment images")
     t = torch.tensor([client])
     index = [federation.splits[split].positions(t)[0] for split in SPLITS]
     rows, samples = torch.cat(index), federation.samples

@@ -122,4 +122,4 @@ class RemoteUpdates:
         return sent
 
     def put_all_back(self) -> None:
-        """Nothing: a client that is asked for a round again starts from its state before the round."""
+        """Nothing: a client that repeats a round starts from its state before the round."""

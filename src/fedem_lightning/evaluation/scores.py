@@ -60,7 +60,7 @@ class Scores(NamedTuple):
     measures: dict[str, dict[str, np.ndarray]]  # split -> measure -> float64 [C]; NaN without samples
     columns: dict[str, np.ndarray]  # columns that their adaptation adds, float64 [C]
     sizes: dict[str, np.ndarray]  # split -> numbers of samples [C]; NaN: a client of its own that gave no scores
-    samples: SampleScores | None = None  # of their test samples; None: not asked for, or too many
+    samples: SampleScores | None = None  # of their test samples; None: the caller wants none, or there are too many
 
 
 def score(

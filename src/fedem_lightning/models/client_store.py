@@ -1,4 +1,4 @@
-"""Storage of models that stay with their clients, and whose tensors are whose."""
+"""Storage of models that stay with their clients; which tensors belong to the server and which to clients."""
 
 import enum
 import math
@@ -42,8 +42,8 @@ class ClientStore(nn.Module):
         like: a client's row of each tensor, [...]; all rows start as copies of it.
         owner: of the rows.
         of_clients: whether each row is about a client; else T is another number, and a client receives none.
-        momentum: whether the rows are momentum, with which no client starts a test.
-        levels: number of times that all clients have a row, one level after another.
+        momentum: whether the rows are momentum, which is reset before a test.
+        levels: number of blocks; in each block every client has a row.
 
     Raises:
         UserError: the disk is too small.

@@ -31,14 +31,14 @@ from fedem_lightning.settings.shipped import CONFIG_DIR
 from fedem_lightning.startup.process import (
     clean_up_at_a_stop,
     end_with_the_first,
-    in_another_process,
+    is_worker_rank,
     listening,
     loading,
     say_at_a_stop,
 )
 
 _COMPOSING = "stopped while the configuration was composed; nothing has been done"
-_full_error = False  # whether the user asked for tracebacks
+_full_error = False  # whether the user wants tracebacks
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None))
 OmegaConf.register_new_resolver("tenth", tenth)
@@ -68,7 +68,7 @@ def _hydra_main(config: DictConfig) -> float | None:
     folder = Path(hydra_config.runtime.output_dir)
     if hydra_config.mode == RunMode.MULTIRUN:
         _describe_one_job(folder, typed)
-    if "torch" not in sys.modules and not in_another_process():
+    if "torch" not in sys.modules and not is_worker_rank():
         print("loading PyTorch and Lightning ...", flush=True)
     clean_up_at_a_stop(lambda: remove_if_empty(folder))
     with loading():
@@ -91,7 +91,7 @@ def _hydra_main(config: DictConfig) -> float | None:
         _end_job(error, folder)
     finally:
         gc.collect()  # Lightning's cycles would keep a sweep's earlier federations in memory
-        if not in_another_process():
+        if not is_worker_rank():
             remove_if_empty(folder)
     val = results.get("val")
     return val[headline(val)[0]]["weighted"] if val else None  # what a sweeper may optimise
@@ -110,7 +110,7 @@ def main() -> None:
     if "--version" in sys.argv[1:]:
         _answer(f"fedem-lightning {fedem_lightning.__version__}")
         return
-    if in_another_process():
+    if is_worker_rank():
         end_with_the_first()
     with listening(_COMPOSING):
         _compose_and_run()
@@ -182,7 +182,7 @@ def _end(error: BaseException, folder: Path | None = None) -> NoReturn:
     """Exits with one line: with code 2 for the user's mistake, with 1 after a stop or an error that nobody foresaw."""
     stopped = isinstance(error, Interrupted)
     message = str(error) if stopped else user_message(error)
-    if in_another_process() and message is not None:  # the first one says it
+    if is_worker_rank() and message is not None:  # the first one says it
         sys.exit(1 if stopped else 2)
     if _full_error and not stopped:
         traceback.print_exception(error)
@@ -197,6 +197,6 @@ def _end_job(error: Exception, folder: Path) -> NoReturn:
     say_at_a_stop(f"stopped after a job; continue the sweep with: {sweep_command()}")
     foreseen = user_message(error)
     failure = error if foreseen is not None else unexpected(error, folder)
-    if not in_another_process():
+    if not is_worker_rank():
         print(f"job {folder.name} failed: {failure if foreseen is None else foreseen}", file=sys.stderr, flush=True)
     raise failure

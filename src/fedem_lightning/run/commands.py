@@ -1,6 +1,6 @@
 """What all commands share: arguments, one line for a mistake, an output that may be closed; and the main one's help.
 
-A reader that goes away, as in `... | head -1`, does not end a command: it goes on, and prints no more. A disk that is
+A broken pipe, as in `... | head -1`, does not end a command: it goes on, and prints no more. A disk that is
 full ends it, because what it prints would be lost.
 """
 

@@ -21,7 +21,7 @@ from fedem_lightning.cohort import share_of
 from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
 from fedem_lightning.errors import require
 from fedem_lightning.settings.check import require_memory
-from fedem_lightning.startup.process import in_another_process
+from fedem_lightning.startup.process import is_worker_rank
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -105,7 +105,7 @@ def pick_accelerator(config: "DictConfig") -> str:
 
 def _check_crowding(n_processes: int) -> None:
     """Warns where processes share cores by more than two, and refuses more than fit into the memory."""
-    if n_processes > 2 * cores() and not in_another_process():
+    if n_processes > 2 * cores() and not is_worker_rank():
         require_memory(
             "trainer.devices", n_processes * peak_memory(torch.device("cpu")), f"{n_processes} processes like this one"
         )

@@ -42,7 +42,7 @@ from fedem_lightning.run.run_folder import check_run_folder, finished_results, l
 from fedem_lightning.run.stopping import StopSignals
 from fedem_lightning.run.summary import print_result, print_summary, privacy_line
 from fedem_lightning.run.tracker_contents import outcome, tracked
-from fedem_lightning.startup.process import decide, in_another_process
+from fedem_lightning.startup.process import decide, is_worker_rank
 
 
 def run(
@@ -140,7 +140,7 @@ def _finished_before(folder: Path, config: DictConfig) -> dict[str, Any] | None:
         UserError: the folder holds another run.
 
     """
-    if not in_another_process():
+    if not is_worker_rank():
         check_run_folder(folder, config)
     finished = finished_results(folder, config)
     if finished is not None:

@@ -14,7 +14,7 @@ from fedem_lightning.errors import UserError, one_line
 from fedem_lightning.records.files import replacing
 from fedem_lightning.records.secrets import hide_in_text
 from fedem_lightning.settings.keys import handed_by_run
-from fedem_lightning.startup.process import in_another_process
+from fedem_lightning.startup.process import is_worker_rank
 
 _LONGEST = 300
 """Characters of an error's message that are shown."""
@@ -99,7 +99,7 @@ def unexpected(error: BaseException, folder: Path | None = None) -> Unexpected:
     said = f"{type(cause).__name__}: {one_line(cause)[:_LONGEST]}".removesuffix(": ")
     trace = "".join(traceback.format_exception(error))
     begun = folder is not None and (folder / ".hydra").is_dir()
-    places = [folder / (f"error-{os.getpid()}.txt" if in_another_process() else TRACE)] if folder and begun else []
+    places = [folder / (f"error-{os.getpid()}.txt" if is_worker_rank() else TRACE)] if folder and begun else []
     for place in [*places, None]:
         try:
             return Unexpected(f"{said}; full trace: {_save(trace, place)}")

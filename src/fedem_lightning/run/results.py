@@ -105,7 +105,7 @@ def _recovery(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str
 
 
 def _faults(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
-    """Whose updates were rejected, and the scores over the honest clients; nothing where neither is asked for."""
+    """Whose updates were rejected, and the scores over the honest clients; empty unless there are any."""
     rejections, table = algorithm.statistics.rejections, algorithm.clients
     found: dict[str, Any] = {}
     if rejections.total:

@@ -51,7 +51,7 @@ def save_config(folder: Path, config: DictConfig, overrides: list[str], rounds: 
         folder: of the run.
         config: the composed configuration.
         overrides: as the user typed them.
-        rounds: that the run has behind it. Results of that time are kept like a changed configuration.
+        rounds: completed rounds of the run. Results of that time are kept like a changed configuration.
 
     Raises:
         UserError: the earlier configuration is unreadable, or the system refuses to write.
@@ -170,7 +170,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def rounds_of(path: Path) -> int:
-    """Rounds that a checkpoint has behind it.
+    """Completed rounds of a checkpoint.
 
     Raises:
         UserError: the file is not an intact checkpoint of this package.

@@ -21,7 +21,7 @@ from fedem_lightning.records.files import regular, writing
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.run.resuming import continued, differences, read_own_config, tree_of
 from fedem_lightning.settings.keys import KEYS
-from fedem_lightning.startup.process import in_another_process
+from fedem_lightning.startup.process import is_worker_rank
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")
 """What a run has in its folder, beside figures and arrays: `DRAWN_OR_KEPT`."""
@@ -83,7 +83,7 @@ def left_as_it_was(folder: Path, has_trained: Callable[[], bool]) -> Iterator[No
     try:
         yield
     except Exception as error:
-        if user_message(error) is not None and not has_trained() and not in_another_process():
+        if user_message(error) is not None and not has_trained() and not is_worker_rank():
             for path in folder.iterdir():
                 if path.name in before or not (path.name in OURS or path.suffix in DRAWN_OR_KEPT):
                     continue  # it may be the user's, or a tracker's
@@ -145,7 +145,7 @@ def only_run_in(folder: Path, option: str = "run_dir") -> Iterator[None]:
         UserError: another process has the lock, or the folder cannot be written to.
 
     """
-    if in_another_process():
+    if is_worker_rank():
         yield
         return
     new = not folder.exists()

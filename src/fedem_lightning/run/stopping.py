@@ -19,18 +19,18 @@ from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint
 from fedem_lightning.callbacks.between_rounds import GRACE_SECONDS, SIGNALS
 from fedem_lightning.errors import Interrupted
 from fedem_lightning.run.job_folders import sweep_command
-from fedem_lightning.startup.process import PARENT, in_another_process, say_at_a_stop
+from fedem_lightning.startup.process import PARENT, is_worker_rank, say_at_a_stop
 
 FORCE_SECONDS = 1.0
 """What a run has to end by itself after a second signal."""
 _EVERY = 0.2
-"""Seconds between two looks at the processes that this one has started."""
+"""Seconds between two looks at the child ranks."""
 _WITHOUT_ANOTHER = 5.0
 """What the first process has to end by itself once another is gone: its next exchange fails."""
 
 
 class StopSignals:
-    """Listens for the length of a run: a context.
+    """Context manager for the signals of a run.
 
     | the run | the first signal | what has not ended then is ended by force |
     |---|---|---|
@@ -39,7 +39,7 @@ class StopSignals:
     | has written its results | stops only a sweep | never |
 
     A second signal ends it by force a second later. A thread does so, because Python's handlers run in the main one,
-    and wait while that waits for another process. It also watches the processes that this one has started, in place of
+    and wait while that waits for another process. It also watches the child ranks, in place of
     Lightning, which would kill all, itself included, without a word.
 
     Args:
@@ -59,7 +59,7 @@ class StopSignals:
         self._results_before = self._results()
         self._lock = threading.RLock()
         self._previous: dict[int, Any] = {}
-        self._others: list[subprocess.Popen[bytes]] = []  # processes that this one has started
+        self._others: list[subprocess.Popen[bytes]] = []  # child ranks
         self._watches_others = False
         self._gone: str | None = None  # what became of one of them that has failed
 
@@ -82,7 +82,7 @@ class StopSignals:
             signal.set_wakeup_fd(self._wakeup)
         os.close(self._writer)
         if isinstance(error, RuntimeError) and self._several():  # an exchange has failed, if another is gone
-            if in_another_process():
+            if is_worker_rank():
                 time.sleep(FORCE_SECONDS)  # the first process says it, and ends this one
             elif name := self._first or self._gone:
                 raise Interrupted(self.message(name)) from None
@@ -93,7 +93,7 @@ class StopSignals:
         """Stops `trainer`, too: in place of Lightning, which ends by exit code 0 and waits for any round."""
         self.trainer = trainer
         vars(trainer._signal_connector)["_sigterm_notifier_fn"] = lambda *_: None
-        if self._several() and not in_another_process():
+        if self._several() and not is_worker_rank():
             os.environ[PARENT] = str(os.getpid())
             self._watches_others = True
 
@@ -113,7 +113,7 @@ class StopSignals:
         return f"stopped by {name} in round {begun + 1}; continue after round {saved} with: {command}"
 
     def end_other_processes(self) -> None:
-        """Those that this one has started; after an error, or if they may not finish their round."""
+        """Ends the child ranks; after an error, or if they may not finish their round."""
         if self._watches_others and self._gone is None:  # an exchange that fails is sooner than the system's word
             self._gone = self._failed(FORCE_SECONDS if isinstance(sys.exception(), RuntimeError) else 0.0)
         self._watches_others = False
@@ -158,7 +158,7 @@ class StopSignals:
         if self._finished():
             return float("inf")
         # the first process ends before the others, and says how to go on
-        later = 2 * GRACE_SECONDS if in_another_process() else 0.0
+        later = 2 * GRACE_SECONDS if is_worker_rank() else 0.0
         for callback in self._callbacks(FinishRoundOnInterrupt):
             if callback.listening:
                 return later + float(callback.grace_seconds) if signum == signal.SIGTERM else float("inf")
@@ -170,7 +170,7 @@ class StopSignals:
             if self._over:
                 return
             self.at_once = True
-            if in_another_process():  # the first one says it
+            if is_worker_rank():  # the first one says it
                 os._exit(1)
             if sys.stdout.isatty():
                 print("\033[?25h")  # the cursor, which a progress bar hides
@@ -219,7 +219,7 @@ class StopSignals:
         return self.trainer is not None and self.trainer.world_size > 1
 
     def _started(self) -> list["subprocess.Popen[bytes]"]:
-        """The processes that this one has started. Lightning forgets them: if one failed, it would kill all."""
+        """The child ranks. Lightning forgets them: if one failed, it would kill all."""
         with self._lock:
             new = getattr(self.trainer.strategy.launcher, "procs", []) if self.trainer else []
             self._others += new

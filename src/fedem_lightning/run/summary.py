@@ -46,7 +46,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
         *_recovery_lines(results["recovery"]),
         *_component_lines(results.get("components", {})),
         f"training {seconds['training']:.1f} s ({_per_round(seconds['per_round'])}, engine {engine}), "
-        f"in all {seconds['total']:.1f} s",
+        f"total {seconds['total']:.1f} s",
         f"sent {sent['up_bytes'] / 1e6:.1f} MB up, {sent['down_bytes'] / 1e6:.1f} MB down",
         *_time_lines(sent.get("time", {}), results.get("stragglers", 0)),
         *_rejected_lines(results),

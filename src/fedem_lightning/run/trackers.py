@@ -83,13 +83,13 @@ class RoundTracker:
         raise NotImplementedError
 
     def take(self, path: Path | None, rounds: int) -> None:
-        """Takes note of a new checkpoint, and makes an artefact of it if all are asked for."""
+        """Takes note of a new checkpoint, and makes an artefact of it if the user wants all."""
         self._checkpoint = path, rounds
         if self.log_model == "all":
             self.add_last_checkpoint()
 
     def add_last_checkpoint(self) -> None:
-        """Makes an artefact of the newest checkpoint, if that is asked for and not done."""
+        """Makes an artefact of the newest checkpoint, if the user wants it and it is not done."""
         path, rounds = self._checkpoint
         if self.log_model and path is not None and rounds != self._artefact_rounds:
             self.add_artefact(path, rounds)

@@ -103,7 +103,7 @@ def write_models(
         models: the clients' models.
         name: of the format.
         folder: where the files go.
-        stem: name of a single file; None: the files are called by their clients.
+        stem: name of a single file; None: the files have the names of their clients.
 
     Returns:
         The file's name of each client, and what was measured of each model.

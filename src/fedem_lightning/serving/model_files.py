@@ -74,7 +74,7 @@ def load_clients(path: str | Path, trust: Sequence[str] | str = (), **arguments:
 
     Raises:
         UserError: see `load`; or clients of the run adapt their models to samples, which a checkpoint does not keep, or
-            are clients of their own, which keep their models.
+            are distributed clients, which keep their models.
 
     """
     check_arguments("", load_clients, {"path": path, "trust": trust})

@@ -28,7 +28,7 @@ class ClientRows:
     """n samples of K clients.
 
     Args:
-        samples: in the form of training; labels that were not asked for are zeros.
+        samples: in the form of training; labels that the caller does not want are zeros.
         client: the client of each row, int64 [n] in 0..K-1.
         names: of the clients that have rows, [K].
         split: 0 train, 1 val, 2 test, int8 [n]; None: DATA has none.
@@ -55,7 +55,7 @@ class ClientRows:
 
 @dataclass(frozen=True)
 class RowColumns:
-    """Where DATA has what.
+    """Column names of DATA.
 
     Args:
         client: the one client of all rows; None: DATA names them.
@@ -69,7 +69,7 @@ class RowColumns:
 
 
 def chosen_columns(chosen: argparse.Namespace) -> RowColumns:
-    """Where DATA has what, by the options of a command."""
+    """Column names of DATA, from the options of a command."""
     return RowColumns(chosen.client, chosen.client_column, chosen.label_column)
 
 
@@ -79,7 +79,7 @@ def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), la
     Args:
         path: an .npz with x, client and optional y, split, names, or a table.
         schema: of the model.
-        columns: where DATA has what.
+        columns: column names of DATA.
         labelled: whether labels are needed; otherwise they are not looked at.
 
     Raises:

@@ -42,7 +42,7 @@ def started_by_the_first() -> bool:
 _is_another = started_by_the_first()  # until `decide` is called, which knows what the run asks for
 
 
-def in_another_process() -> bool:
+def is_worker_rank() -> bool:
     """Whether this is not the first process of a run."""
     return _is_another
 
@@ -136,7 +136,7 @@ def loading() -> Iterator[None]:
 
 
 def say_at_a_stop(line: str | None) -> None:
-    """What the command says if it is stopped from here on; None: it goes on, because it ends by itself."""
+    """What the command says if it is stopped from here on; None: the signal is ignored."""
     global _line
     _line = line
 
@@ -155,7 +155,7 @@ def stop(*_: Any) -> None:
     """
     if _line is None:
         return
-    if not in_another_process():  # the first one says it
+    if not is_worker_rank():  # the first one says it
         _clean_up()
         with suppress(RuntimeError):  # the signal came while something was printed
             sys.stdout.flush()

@@ -54,15 +54,15 @@ def main() -> None:
         wrong = faults(call, outcome)
         numbers = counts[call.name.split("/")[0]]
         numbers["cases"] += 1
-        numbers["met well"] += not wrong
+        numbers["passed"] += not wrong
         numbers.update(fault.split(" ")[0] for fault in wrong)
         if wrong:
             said = " ".join(f"{outcome.error or outcome.warned}".split())[:170]
             print(f"{call.name}: {'; '.join(wrong)} | {said}", flush=True)
     for room, numbers in counts.items():
         print(room, dict(numbers))
-    bad = sum(numbers["cases"] - numbers["met well"] for numbers in counts.values())
-    print(f"{len(found)} calls, {bad} not met well")
+    bad = sum(numbers["cases"] - numbers["passed"] for numbers in counts.values())
+    print(f"{len(found)} calls, {bad} failed")
     sys.exit(bool(bad))
 
 
