@@ -547,7 +547,7 @@ def test_a_gradient_that_is_not_finite_is_rejected_and_its_client_named(similari
     data = with_bad_samples((1,))
     model = make_model(UserCentric, data, n_streams=n_streams, similarity=similarity, client_optimizer=SGD)
     expected = (
-        r"gradients of 1 of 5 clients are missing or not finite \(clinic 1\); until the next special round nobody"
+        r"gradients of 1 of 5 clients are missing or not finite \(clinic 1\); these clients' models are excluded"
     )
     with pytest.warns(UserWarning, match=expected):
         train(model, data, 2)

@@ -1,5 +1,7 @@
 """`fedem_lightning.report.load`: what the report's command prints and draws, from Python."""
 
+import json
+import shlex
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -9,6 +11,8 @@ from matplotlib.figure import Figure
 
 from fedem_lightning import UserError
 from fedem_lightning.report import LoadedRuns, load
+from fedem_lightning.report.command import print_sweep
+from fedem_lightning.run.summary import print_result
 from helpers.report_runs import make_sampled_run
 from helpers.runs import make_run
 
@@ -86,6 +90,34 @@ def test_what_cannot_be_drawn_is_one_line(tmp_path: Path) -> None:
         plot.curves(data="other")
     with pytest.raises(UserError, match="no complete run, 1 unfinished or broken"):
         load(_empty(tmp_path / "empty"))
+
+
+def test_a_sweep_ends_with_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_sweep(tmp_path / "without a job")
+    assert capsys.readouterr().out == ""
+    two_methods(tmp_path / "my sweep")
+    print_sweep(tmp_path / "my sweep")
+    out = capsys.readouterr().out
+    assert "FedEM is best" in out
+    command = out.splitlines()[-1].partition("python -m fedem_lightning.report ")[2]
+    assert shlex.split(command) == [str(tmp_path / "my sweep"), "--out", str(tmp_path / "my sweep" / "report")]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "line"),
+    [("fedem", "FedEM: test accuracy 80.0 %, worst tenth of the clients "), ("mine", "mine: test accuracy 80.0 %")],
+)
+def test_a_run_ends_with_its_result(
+    algorithm: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = json.loads((make_run(tmp_path, 0.8, algorithm) / "results.json").read_text())
+    print_result(results, "FedEM" if algorithm == "fedem" else None)
+    assert capsys.readouterr().out.startswith(line)
+    results["test"]["accuracy"]["weighted"] = None
+    print_result(results)
+    assert "test accuracy not finite" in capsys.readouterr().out
+    print_result({**results, "test": {}, "val": {}, "train": {}})
+    assert capsys.readouterr().out == ""
 
 
 def _empty(folder: Path) -> Path:

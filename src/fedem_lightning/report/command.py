@@ -66,8 +66,8 @@ def make_report(chosen: argparse.Namespace) -> None:
 
 
 def print_sweep(folder: Path) -> None:
-    """Prints the table of a sweep's finished runs, and the command that makes their page."""
-    runs, skipped = _usable(*find_runs([folder]), Papers())
+    """Prints the table of a sweep's finished runs, if there are any, and the command that makes their page."""
+    runs, skipped = _usable(*find_runs([folder]), Papers()) if folder.is_dir() else ([], [])
     if runs:
         print_report(assemble(runs, skipped, Papers())[1])
         words = shlex.join([str(folder), "--out", str(folder / "report")])
