@@ -73,7 +73,7 @@ ELSEWHERE = {  # the beginning of a command: why it is not run
     ".venv/bin/pip install": "the environment that this runs in; its extras are checked",
     "pip install hydra-": "a launcher of Hydra's, which few need",
     "python -m pytest": "this",
-    ".venv/bin/python -m pytest": "this",
+    ".venv/bin/pytest": "this",
     "pytest -m slow": "takes hours",
     ".venv/bin/pre-commit install": "writes into .git",
     ".ci/run": "runs this",

@@ -4,7 +4,7 @@ import os
 import sys
 
 from fedem_lightning.startup import keep_freed_memory
-from fedem_lightning.startup.process import ignore_stops, loading
+from fedem_lightning.startup.process import ignore_stops, listening, loading
 
 
 def main() -> None:
@@ -19,9 +19,9 @@ def main() -> None:
     try:
         cli.main()
         if (folder := ended_sweep()) is not None:
-            from fedem_lightning.report.command import print_sweep
+            with listening("stopped after the sweep, before its table"), printed():
+                from fedem_lightning.report.command import print_sweep
 
-            with printed():
                 print_sweep(folder)
     finally:
         ignore_stops()

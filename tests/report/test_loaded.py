@@ -75,8 +75,17 @@ def test_methods_are_compared_client_by_client(tmp_path: Path) -> None:
     figure, ax = plt.subplots()
     assert runs.plot.compare("fedem", "fedavg", ax=ax) is figure
     plt.close(figure)
-    with pytest.raises(UserError, match="no row 'fedxx'; the nearest is"):
+    with pytest.raises(UserError, match="compare: no row 'fedxx'; the nearest is"):
         runs.compare("fedxx", "fedavg")
+
+
+def test_a_damaged_run_is_left_out(tmp_path: Path) -> None:
+    make_run(tmp_path / "good", 0.8, "fedem")
+    path = make_run(tmp_path / "bad", 0.7, "fedavg") / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"class_scores": {"imbalanced": True}}))
+    runs = load(tmp_path)
+    assert repr(runs).startswith("1 run, 1 folder left out\n")
+    assert runs.skipped == [f"{tmp_path / 'bad'}: broken: its files hold something unexpected (KeyError)"]
 
 
 def test_what_cannot_be_drawn_is_one_line(tmp_path: Path) -> None:
@@ -84,11 +93,13 @@ def test_what_cannot_be_drawn_is_one_line(tmp_path: Path) -> None:
     plot = load(tmp_path).plot
     with pytest.raises(UserError, match=r"key: algorithm\.local_epochs is not varied; varied: none"):
         plot.sweep("algorithm.local_epochs")
+    with pytest.raises(UserError, match="method: no row 'fedex'; the nearest is 'fedavg'"):
+        plot.mixture("fedex")
     with pytest.raises(UserError, match="these runs have no mixture weights"):
         plot.mixture("fedavg")
     with pytest.raises(UserError, match="data: expected one of 'synthetic', got 'other'"):
         plot.curves(data="other")
-    with pytest.raises(UserError, match="no complete run, 1 unfinished or broken"):
+    with pytest.raises(UserError, match=r"no complete run: .*empty: no run in it or below"):
         load(_empty(tmp_path / "empty"))
 
 

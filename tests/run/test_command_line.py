@@ -31,8 +31,8 @@ MISTAKES = {
     "algorithm=nosuch": f"algorithm=nosuch: {ALGORITHMS}",
     "--config-dir own method=null": f"method=null: no such choice; there are mine; {OWN}",
     # several values without -m
-    "algorithm=fedem,fedavg": "Ambiguous value for argument 'algorithm=fedem,fedavg'",
-    "seed=0,1": "Ambiguous value for argument 'seed=0,1' 1. To use it as a list, use key=[value1,value2]",
+    "algorithm=fedem,fedavg": "algorithm: several values need -m, which makes a run of each: -m algorithm=fedem,fedavg",
+    "seed=0,1": "seed: several values need -m, which makes a run of each: -m seed=0,1 (a list is seed=[0,1])",
     # folders
     "run_dir=": "run_dir: expected the name of a folder, got an empty one",
     "-m seed=0,1 run_dir=": "run_dir: expected the name of a folder, got an empty one",

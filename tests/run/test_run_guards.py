@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
@@ -104,6 +105,7 @@ def test_a_run_goes_on_with_its_own_configuration_alone(
 
 def test_a_run_goes_on_where_its_paths_are_written_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With hydra.job.chdir=true they are absolute."""
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # a command called before leaves it set
     monkeypatch.chdir(tmp_path)
     paths = {"data_dir": str(Path.home() / "x"), "proxy": str(tmp_path / "a")}
     save_config(tmp_path, OmegaConf.create({**CONFIG, **paths}), [])

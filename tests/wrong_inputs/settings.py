@@ -47,7 +47,7 @@ _OF_SEVERAL = ("network", "callbacks", "logger", "experiment", "adaptation", "fa
 """Groups that may be empty: [] chooses nothing."""
 _TEXT = {
     *("name", "project", "group", "experiment_name", "run_name", "tracking_uri"),
-    *("data_dir", "path", "run_dir", "label"),
+    *("data_dir", "path", "run_dir", "label", "title"),
 }
 """Keys that take any text."""
 

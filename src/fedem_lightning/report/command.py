@@ -35,15 +35,14 @@ def make_report(chosen: argparse.Namespace) -> None:
     papers = Papers(chosen.table)
     if chosen.watch:
         read = functools.cache(read_run)  # a finished run is read once
-        watch(lambda: assemble(*_usable(*find_runs(chosen.folders, read), papers), papers)[1], chosen.every)
+        watch(lambda: assemble(*usable_runs(chosen.folders, papers, read), papers)[1], chosen.every)
         return
     if chosen.out is not None:  # before any work; the figures' names are checked once they are known
         check_free(chosen.out, [*REPORT_FILES, *(["compare.csv"] if chosen.compare else [])], chosen.force)
-    runs, skipped = _usable(*find_runs(chosen.folders), papers)
+    runs, skipped = usable_runs(chosen.folders, papers)
     if not runs:
         print_report(Report([], 0, skipped))
-        first = f"{one_line(skipped[0].folder)}: {skipped[0].reason}"
-        raise UserError(f"no complete run: {first}" + f", and {len(skipped) - 1} more" * (len(skipped) > 1))
+    require_runs(runs, skipped)
     if chosen.choose is not None:
         runs += choose(runs, chosen.choose)
     settings, report = assemble(runs, skipped, papers, chosen)
@@ -67,7 +66,7 @@ def make_report(chosen: argparse.Namespace) -> None:
 
 def print_sweep(folder: Path) -> None:
     """Prints the table of a sweep's finished runs, if there are any, and the command that makes their page."""
-    runs, skipped = _usable(*find_runs([folder]), Papers()) if folder.is_dir() else ([], [])
+    runs, skipped = usable_runs([folder], Papers()) if folder.is_dir() else ([], [])
     if runs:
         print_report(assemble(runs, skipped, Papers())[1])
         words = shlex.join([str(folder), "--out", str(folder / "report")])
@@ -84,9 +83,19 @@ def _check_options(chosen: argparse.Namespace) -> None:
     require_number("--every", chosen.every, above=0.0, below=_LONGEST)
 
 
-def _usable(runs: Sequence[Run], skipped: Sequence[Skipped], papers: Papers) -> tuple[list[Run], list[Skipped]]:
-    """Takes out the runs of which no tables can be made, because a file of theirs holds something unexpected."""
-    good, bad = [], list(skipped)
+def require_runs(runs: Sequence[Run], skipped: Sequence[Skipped]) -> None:
+    """Raises UserError, with the first folder that was skipped, if there is no complete run."""
+    if not runs:
+        first = f"{one_line(skipped[0].folder)}: {skipped[0].reason}"
+        raise UserError(f"no complete run: {first}" + f", and {len(skipped) - 1} more" * (len(skipped) > 1))
+
+
+def usable_runs(
+    folders: Sequence[str | Path], papers: Papers, read: Callable[[Path], Run] = read_run
+) -> tuple[list[Run], list[Skipped]]:
+    """The runs below some folders of which tables can be made, and the others; see `find_runs`."""
+    runs, bad = find_runs(folders, read)
+    good = []
     for run in runs:
         try:
             assemble([run], [], papers)

@@ -9,14 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedem_lightning.errors import one_line, require
-from fedem_lightning.report.collect import find_runs
+from fedem_lightning.report.command import require_runs, usable_runs
 from fedem_lightning.report.drawing import STYLE, Drawn, DrawnRows, looks
 from fedem_lightning.report.figures import sweep, varied_numbers
 from fedem_lightning.report.gains_by_client import client_rows, compared
 from fedem_lightning.report.groups import Setting, group_runs
-from fedem_lightning.report.mixture_figures import mixture_figures
+from fedem_lightning.report.mixture_figures import weights_heat_map
 from fedem_lightning.report.papers import Papers
-from fedem_lightning.report.score_figures import COSTS, curves, pair_figure, percentile_figure
+from fedem_lightning.report.score_figures import axis_label, curves, pair_figure, percentile_figure
 from fedem_lightning.report.scores_table import in_a_sentence, scores_table
 
 _Draw = Callable[[DrawnRows], Drawn | None]
@@ -30,8 +30,8 @@ def load(folders: str | Path | Sequence[str | Path]) -> "LoadedRuns":
 
     """
     several = [folders] if isinstance(folders, (str, Path)) else list(folders)
-    runs, skipped = find_runs(several)
-    require(bool(runs), f"{', '.join(map(one_line, several))}: no complete run, {len(skipped)} unfinished or broken")
+    runs, skipped = usable_runs(several, Papers())
+    require_runs(runs, skipped)
     settings, notes = group_runs(runs)
     return LoadedRuns(settings, [f"{one_line(left.folder)}: {left.reason}" for left in skipped] + notes)
 
@@ -47,7 +47,7 @@ class LoadedRuns:
 
     def __init__(self, settings: Sequence[Setting], skipped: Sequence[str]) -> None:
         self.settings, self.skipped = list(settings), list(skipped)
-        self._tables = [scores_table(setting, Papers(None)) for setting in self.settings]
+        self._tables = [scores_table(setting, Papers()) for setting in self.settings]
 
     @property
     def plot(self) -> "Plots":
@@ -73,7 +73,7 @@ class LoadedRuns:
 
     def summary(self) -> str:
         """A sentence for each data set: which method is best on test samples, by how much, and whether that is sure."""
-        return "\n".join(in_a_sentence(table) for table in self._tables)
+        return "\n".join(f"{table.setting.title}: {in_a_sentence(table)}" for table in self._tables)
 
     def compare(self, a: str, b: str) -> pd.DataFrame:
         """Two methods client by client, as compare.csv of the report has it; see `compare_clients`.
@@ -82,13 +82,13 @@ class LoadedRuns:
             UserError: no row has such a name, or a name means several.
 
         """
-        return client_rows(compared(self.settings, (a, b)))
+        return client_rows(compared(self.settings, (a, b), "compare"))
 
     def __repr__(self) -> str:
         """How many runs there are, and the summary."""
-        n_runs = sum(len(setting.runs) for setting in self.settings)
-        left_out = f", {len(self.skipped)} folders left out" if self.skipped else ""
-        return f"{n_runs} runs{left_out}\n{self.summary()}"
+        n_runs, n_skipped = sum(len(setting.runs) for setting in self.settings), len(self.skipped)
+        left_out = f", {n_skipped} folder{'s' * (n_skipped > 1)} left out" if self.skipped else ""
+        return f"{n_runs} run{'s' * (n_runs > 1)}{left_out}\n{self.summary()}"
 
 
 class Plots:
@@ -110,8 +110,8 @@ class Plots:
             data: title of a data set.
 
         """
-        label = COSTS[x][1] if x in COSTS else x
-        return self._drawn(ax, data, lambda rows: curves(rows, x, label, split, "curves"), f"curve of {split} by {x}")
+        words = f"curve of {split} by {x}"
+        return self._drawn(ax, data, lambda rows: curves(rows, x, axis_label(x), split, "curves"), words)
 
     def clients(self, ax: Axes | None = None, data: str | None = None) -> Figure:
         """Test scores over clients, from the lowest to the highest."""
@@ -119,18 +119,18 @@ class Plots:
 
     def compare(self, a: str, b: str, ax: Axes | None = None, data: str | None = None) -> Figure:
         """Every client as a point: its score with method b to the right, with method a upwards."""
-        ((_, first, second),) = compared([self._setting(data)], (a, b))
+        ((_, first, second),) = compared([self._setting(data)], (a, b), "compare")
         return self._drawn(ax, data, lambda rows: pair_figure(rows, first, second), "client that both methods have")
 
     def mixture(self, method: str = "fedem", ax: Axes | None = None, data: str | None = None) -> Figure:
         """Mixture weights after the last round of a method's first seed, a column a client."""
-        ((_, group, _),) = compared([self._setting(data)], (method, method))
-        return self._drawn(ax, data, lambda rows: next(iter(mixture_figures(rows, group)), None), "mixture weights")
+        ((_, group, _),) = compared([self._setting(data)], (method, method), "method")
+        return self._drawn(ax, data, lambda rows: weights_heat_map(rows, group), "mixture weights")
 
     def sweep(self, key: str, ax: Axes | None = None, data: str | None = None) -> Figure:
         """The test score by a key of the configuration that the runs vary."""
-        known = ", ".join(varied_numbers(self._setting(data))) or "none"
-        require(key in varied_numbers(self._setting(data)), f"key: {one_line(key)} is not varied; varied: {known}")
+        varied = varied_numbers(self._setting(data))
+        require(key in varied, f"key: {one_line(key)} is not varied; varied: {', '.join(varied) or 'none'}")
         return self._drawn(ax, data, lambda rows: sweep(rows, key), f"line along {key}")
 
     def _setting(self, data: str | None) -> Setting:

@@ -87,14 +87,22 @@ def _tree(tree: dict[str, np.ndarray], seen: pd.DataFrame, colour: str) -> Figur
     return figure
 
 
+def weights_heat_map(rows: DrawnRows, group: Group) -> Drawn | None:
+    """The mixture weights of a row's first seed after the last round; None if it has none."""
+    weights = final_weights(group.runs[0])
+    if weights is None or not len(weights.seen):
+        return None
+    caption = "Mixture weights after the last round: one column a client, sorted by its largest component."
+    return _own(rows, group, "weights", "mixture", caption, weights_figure(weights.seen, WIDTH, rows.ax))
+
+
 def mixture_figures(rows: DrawnRows, group: Group) -> list[Drawn]:
     """All figures of a row's first seed that has mixture weights."""
     run = group.runs[0]
-    weights, history = final_weights(run), run.arrays("mixture_weights")
-    if weights is None or not len(weights.seen):
+    weights, history, heat_map = final_weights(run), run.arrays("mixture_weights"), weights_heat_map(rows, group)
+    if weights is None or heat_map is None:
         return []
-    caption = "Mixture weights after the last round: one column a client, sorted by its largest component."
-    found = [_own(rows, group, "weights", "mixture", caption, weights_figure(weights.seen, WIDTH, rows.ax))]
+    found = [heat_map]
     several = "mean" in history and len(history["round"]) > 1
     if weights.seen.shape[1] == 3:
         found.append(_simplex(rows, group, weights.seen, history["pi"] if several else None))

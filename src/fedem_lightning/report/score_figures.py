@@ -24,7 +24,7 @@ from fedem_lightning.report.papers import Papers, tables_for
 from fedem_lightning.report.significance import CHANCE_LEVEL
 from fedem_lightning.run.figures import drawn_text
 
-COSTS = {
+_COSTS = {
     "round": ("by_round", "communication round"),
     "megabytes": ("by_megabytes", "megabytes a client, up and down"),
     "air_megabytes": ("by_air_megabytes", "megabytes on the air, by all"),
@@ -39,12 +39,15 @@ _Values = pd.Series | np.ndarray
 
 def all_curves(rows: DrawnRows, papers: Papers) -> list[Drawn]:
     """Every figure of scores during training for which the runs have data."""
-    axes = COSTS | {
-        f"time_{n}": (f"by_time_{n}", f"simulated time, {drawn_text(n)}") for n in networks_of(rows.setting)
-    }
-    found = [curves(rows, x, xlabel, "test", name, papers) for x, (name, xlabel) in axes.items()]
+    axes = [*_COSTS, *(f"time_{network}" for network in networks_of(rows.setting))]
+    found = [curves(rows, x, axis_label(x), "test", _COSTS.get(x, (f"by_{x}",))[0], papers) for x in axes]
     found.append(curves(rows, "round", "communication round", "val", "validation_by_round", papers))
     return [drawn for drawn in found if drawn is not None]
+
+
+def axis_label(x: str) -> str:
+    """The label of an axis with this column of `Run.curve`."""
+    return _COSTS[x][1] if x in _COSTS else f"simulated time, {drawn_text(x.removeprefix('time_'))}"
 
 
 def curves(rows: DrawnRows, x: str, xlabel: str, split: str, name: str, papers: Papers | None = None) -> Drawn | None:

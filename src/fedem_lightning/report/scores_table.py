@@ -159,20 +159,20 @@ def in_a_sentence(table: Table) -> str:
     """The best method of a data set by its mean test score, beside the next one, in words."""
     key = "weighted"
     known = [(group, cells[key]) for group, cells in table.rows if key in cells and np.isfinite(cells[key].value)]
-    title, (measure, _, unit) = shorten(table.setting.title), table.setting.unit.partition(", ")
+    measure, _, unit = table.setting.unit.partition(", ")
     if not known:
-        return f"{title}: no method has a finite test score."
+        return "No method has a finite test score."
     sign = table.setting.groups[0].runs[0].sign
     known.sort(key=lambda pair: -sign * pair[1].value)
     show, (best, score) = table.columns[key].show, known[0]
     if len(known) == 1:
-        return f"{title}: {shorten(best.name)} has a test {measure} of {show(score)} {unit}."
+        return f"{shorten(best.name)} has a test {measure} of {show(score)} {unit}."
     second, other = known[1]
     ahead = table.columns[key].show(Cell(abs(score.value - other.value)))
     n = min(score.n, other.n)
     sure = "beyond chance" if table.is_leader(best, key) else f"which is not sure with {n} seed{'s' * (n != 1)}"
     result = f"{shorten(best.name)} is best with a test {measure} of {show(score)} {unit}"
-    return f"{title}: {result}, {ahead} ahead of {shorten(second.name)}, {sure}."
+    return f"{result}, {ahead} ahead of {shorten(second.name)}, {sure}."
 
 
 def _published(

@@ -54,6 +54,10 @@ def check_command_line(words: list[str], config_dir: Path) -> None:
         require(not (override.is_delete() and needed), f"{key}: it cannot be removed, the run needs it")
         endless = isinstance(value, RangeSweep) and value.step == 0
         require(not endless, f"{override.input_line}: the step of a range is not 0")
+        if override.is_sweep_override() and not given.multirun:
+            values = override.get_value_string()
+            several = f"{key}: several values need -m, which makes a run of each: -m {key}={values}"
+            raise UserError(several + f" (a list is {key}=[{values}])" * (key not in _OF_ONE))
         if key not in groups or override.is_delete():
             continue
         swept = value.list if isinstance(value, ChoiceSweep) else [] if override.is_sweep_override() else [value]
@@ -256,9 +260,7 @@ def nearest_keys(key: str, keys: list[str]) -> list[str]:
     parent, _, name = key.rpartition(".")
     names = {k: k.rpartition(".")[2] for k in keys if not k.rpartition(".")[2].startswith("_")}
     found = [k for k, other in names.items() if other in (name, _initials(name))]
-    if (
-        not found
-    ):  # beside the key, if its part is there: fedavg has no n_component, and dataset.n_components is another
+    if not found:  # beside the key, if its part is there: fedavg has no n_component, dataset.n_components is another
         near = {k: other for k, other in names.items() if parent not in keys or k.rpartition(".")[0] == parent}
         spelt = difflib.get_close_matches(name, near.values(), n=1, cutoff=0.65)
         found = [k for k, other in near.items() if other in spelt]

@@ -195,7 +195,7 @@ class StopSignals:
             time.sleep(_EVERY / 4)
 
     def _results(self) -> tuple[int, int] | None:
-        """Tells one results.json from another."""
+        """Inode and time of results.json, which change when it is written anew; None: there is none."""
         try:
             found = (self.folder / "results.json").stat()
         except OSError:

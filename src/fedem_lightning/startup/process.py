@@ -1,8 +1,8 @@
 """The process itself: its rank among those of a run, its tie to the first, and what stops it outside of a run.
 
 RANK, LOCAL_RANK or SLURM_PROCID alone say nothing: `salloc`, Kubeflow and old shells leave them to runs of their own.
-Ctrl-C and SIGTERM are heard here while packages load, while Hydra composes, and between the jobs of a sweep; in a run
-`run/stopping.py` hears them. The module imports nothing slow.
+This module handles Ctrl-C and SIGTERM while packages load, while Hydra composes, and between the jobs of a sweep;
+`run/stopping.py` does so in a run. The module imports nothing slow.
 """
 
 import os
@@ -170,7 +170,7 @@ def raise_at_a_stop() -> None:
 
 
 def ignore_stops() -> None:
-    """For the seconds that the process needs to end."""
+    """Ignores both signals while the process shuts down."""
     for number in _ours():
         signal.signal(number, signal.SIG_IGN)
 
