@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fedem_lightning.run.command_line import check_command_line
 from fedem_lightning.settings.shipped import choices
 from helpers.commands import CONFIG_DIR, call
 
@@ -33,6 +34,7 @@ MISTAKES = {
     # several values without -m
     "algorithm=fedem,fedavg": "algorithm: several values need -m, which makes a run of each: -m algorithm=fedem,fedavg",
     "seed=0,1": "seed: several values need -m, which makes a run of each: -m seed=0,1 (a list is seed=[0,1])",
+    "seed=range(0,3)": "seed: several values need -m, which makes a run of each: -m seed=range(0,3)\n",
     # folders
     "run_dir=": "run_dir: expected the name of a folder, got an empty one",
     "-m seed=0,1 run_dir=": "run_dir: expected the name of a folder, got an empty one",
@@ -86,6 +88,11 @@ def test_a_mistake_is_one_line_and_leaves_no_folder(
     assert err.count("\n") == 1
     assert len(err) < 1100
     assert sorted(os.listdir(tmp_path)) == ["a_file", "own", "wrong"]
+
+
+def test_hydras_mode_sweeps_without_the_option() -> None:
+    """A file may set the mode, too, so only Hydra knows."""
+    check_command_line(["hydra.mode=MULTIRUN", "seed=0,1"], CONFIG_DIR)
 
 
 @pytest.mark.parametrize("typed", ["~callbacks.progress", "~network", "trainer={max_epochs: 3}", "run_dir=null"])

@@ -54,10 +54,6 @@ def check_command_line(words: list[str], config_dir: Path) -> None:
         require(not (override.is_delete() and needed), f"{key}: it cannot be removed, the run needs it")
         endless = isinstance(value, RangeSweep) and value.step == 0
         require(not endless, f"{override.input_line}: the step of a range is not 0")
-        if override.is_sweep_override() and not given.multirun:
-            values = override.get_value_string()
-            several = f"{key}: several values need -m, which makes a run of each: -m {key}={values}"
-            raise UserError(several + f" (a list is {key}=[{values}])" * (key not in _OF_ONE))
         if key not in groups or override.is_delete():
             continue
         swept = value.list if isinstance(value, ChoiceSweep) else [] if override.is_sweep_override() else [value]
@@ -134,8 +130,13 @@ def _meant(error: Exception, words: list[str]) -> str | None:
     if replaced and "Cannot merge" in str(error.__cause__):
         what = "a list" if "object_type=list" in str(error.__cause__) else "keys with values"
         return f"{replaced.group(1)}: expected {what}, got {replaced.group(2)}"
-    found = _UNKNOWN.search(str(error))
     options = get_args_parser().parse_known_args(words)[0]
+    if refused := re.match("(Ambiguous value for argument)|Sweep parameters", str(error)):
+        several = next(override for override in map(_parsed, options.overrides) if override.is_sweep_override())
+        key, values = several.key_or_group, several.get_value_string()
+        listed = f" (a list is {key}=[{values}])" if refused[1] and key not in _OF_ONE else ""  # no list of a range
+        return f"{key}: several values need -m, which makes a run of each: -m {key}={values}{listed}"
+    found = _UNKNOWN.search(str(error))
     typed = [_parsed(word) for word in options.overrides] if found else []
     given = next((override for override in typed if found and override.key_or_group == found.group(1)), None)
     if given is None:
