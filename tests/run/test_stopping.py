@@ -197,7 +197,7 @@ def test_a_run_ends_its_round_and_goes_on_by_the_command_that_it_prints(
     assert line.count("\n") == 1
     name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[number]
     assert re.match(
-        f"stopped by {name} after round 5; continue with: \\S*python -m fedem_lightning --config-dir ", line
+        f"stopped by {name} after round 5; continue with: \\S*python[0-9.]* -m fedem_lightning --config-dir ", line
     )
     assert checkpoints(run) == ["round-000003.ckpt", "round-000005.ckpt"]
     assert not (run / "results.json").exists()
