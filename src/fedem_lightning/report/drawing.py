@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
@@ -92,6 +93,9 @@ class Drawn:
         figure: the figure.
         names: what a reader sees above each group of artists, by its gid.
         points: what a reader sees above each point of a scatter plot, by its gid.
+        data: the numbers that are drawn, a row for each point, with columns that name it; the figure's CSV file.
+        axis, score: what the x-axis and the y-axis show; of a section's figures that have them the page shows one, which
+            the reader chooses by both.
 
     """
 
@@ -101,6 +105,9 @@ class Drawn:
     figure: Figure
     names: dict[str, str] = field(default_factory=dict)
     points: dict[str, list[str]] = field(default_factory=dict)
+    data: pd.DataFrame | None = None
+    axis: str = ""
+    score: str = ""
 
     @functools.cached_property
     def svg(self) -> bytes:
