@@ -73,6 +73,7 @@ class Table:
         rows: pairs of a group and its cells by key of the column.
         notes: lines below the table.
         leaders: the label of the row that is best beyond chance, by key of the column; it is printed in bold.
+        seeds: test scores by key of the column, label of the row, and seed.
 
     """
 
@@ -83,6 +84,7 @@ class Table:
     rows: list[tuple[Group, dict[str, Cell]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     leaders: dict[str, str] = field(default_factory=dict)
+    seeds: dict[str, dict[str, dict[int, float]]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

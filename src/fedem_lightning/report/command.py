@@ -46,6 +46,10 @@ def make_report(chosen: argparse.Namespace) -> None:
     if chosen.choose is not None:
         runs += choose(runs, chosen.choose)
     settings, report = assemble(runs, skipped, papers, chosen)
+    report.main = chosen.main
+    known = sorted({group.algorithm for setting in settings for group in setting.groups})
+    wrong = f"--main: expected one of {', '.join(known)}, got {one_line(chosen.main)!r}"
+    require(chosen.main is None or chosen.main in known, wrong)
     pairs = compared(settings, chosen.compare) if chosen.compare else []
     report.more = {"compare.csv": client_rows(pairs)} if pairs else {}
     print_report(report)
@@ -55,7 +59,7 @@ def make_report(chosen: argparse.Namespace) -> None:
         title = Text(f"\n{setting.title}: recommended by validation scores", style="bold")
         print_parts([title, *(Text(f"  {line}") for line in recommendation(setting))])
     if chosen.out is not None:
-        figures, notes = report_figures(settings, papers)
+        figures, notes = report_figures(settings, papers, chosen.main)
         report.notes += notes
         report.figures = by_file_name(drawn for part in figures.values() for drawn in part)
         report.page = page(report, settings, figures)
@@ -77,7 +81,7 @@ def _check_options(chosen: argparse.Namespace) -> None:
     require(not chosen.force or chosen.out is not None, "--force: expected --out DIR with it")
     equal = "--equal-communication" if chosen.equal_communication else "--equal-time" if chosen.equal_time else ""
     require(not (chosen.choose and equal), f"--choose: chosen rows have no curve, so leave out {equal}")
-    others = ("out", "choose", "compare", "recommend")
+    others = ("out", "choose", "compare", "recommend", "main")
     given = [f"--{name}" for name in others if getattr(chosen, name)] + [equal] * bool(equal)
     require(not (chosen.watch and given), f"--watch: draws the table alone, so leave out {', '.join(given)}")
     require_number("--every", chosen.every, above=0.0, below=_LONGEST)

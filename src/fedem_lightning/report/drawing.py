@@ -59,11 +59,11 @@ class Look:
         return {"color": self.colour, "linestyle": self.line, "linewidth": self.width, "gid": gid or None}
 
 
-def looks(settings: Sequence[Setting]) -> dict[str, Look]:
+def looks(settings: Sequence[Setting], main: str | None = None) -> dict[str, Look]:
     """The look of every row, by its label, which is the same in all figures of a report.
 
     Each method has a colour, and after eight methods another line. Rows of one method share its colour, in other
-    shades and lines. The rows of the first of `FIRST` are wider.
+    shades and lines. The rows of the algorithm `main` are wider; None: of the first of `FIRST`.
     """
     rows: dict[str, dict[str, None]] = {}  # algorithm -> labels
     for group in (group for setting in settings for group in setting.groups):
@@ -77,7 +77,7 @@ def looks(settings: Sequence[Setting]) -> dict[str, Look]:
             white = 0.55 * i / len(labels)  # a share of it makes another shade
             red, green, blue = (c + white * (1 - c) for c in to_rgb(PALETTE[slot % len(PALETTE)]))
             line = _LINES[(slot // len(PALETTE) + i) % len(_LINES)]
-            width = MAIN_WIDTH if algorithm == FIRST[0] and len(rows) > 1 else LINE_WIDTH
+            width = MAIN_WIDTH if algorithm == (main or FIRST[0]) and len(rows) > 1 else LINE_WIDTH
             found[label] = Look(to_hex((red, green, blue)), line, MARKERS[(slot + i) % len(MARKERS)], width)
     return found
 
@@ -94,9 +94,6 @@ class Drawn:
         names: what a reader sees above each group of artists, by its gid.
         points: what a reader sees above each point of a scatter plot, by its gid.
         data: the numbers that are drawn, a row for each point, with columns that name it; the figure's CSV file.
-        axis, score: what the x-axis and the y-axis show; of a section's figures that have them the page shows one, which
-            the reader chooses by both.
-
     """
 
     name: str
@@ -106,8 +103,6 @@ class Drawn:
     names: dict[str, str] = field(default_factory=dict)
     points: dict[str, list[str]] = field(default_factory=dict)
     data: pd.DataFrame | None = None
-    axis: str = ""
-    score: str = ""
 
     @functools.cached_property
     def svg(self) -> bytes:

@@ -36,14 +36,21 @@ _Maker = Callable[[], Drawn | list[Drawn] | None]
 """Draws figures, if the runs have data for them."""
 
 
-def report_figures(settings: Sequence[Setting], papers: Papers) -> tuple[dict[int, list[Drawn]], list[str]]:
+def report_figures(
+    settings: Sequence[Setting], papers: Papers, main: str | None = None
+) -> tuple[dict[int, list[Drawn]], list[str]]:
     """All figures for which the runs have data, and a line for each that could not be drawn.
+
+    Args:
+        settings: the settings of the report.
+        papers: published numbers.
+        main: see `looks`.
 
     Returns:
         Figures by the index of their setting, those over several settings with -1; lines.
 
     """
-    found, notes = looks(settings), []
+    found, notes = looks(settings, main), []
     figures: dict[int, list[Drawn]] = defaultdict(list)
     makers = [(i, make) for i, s in enumerate(settings) for make in _of_setting(DrawnRows(s, found), papers)]
     for family in families(settings):  # keys that are not the data's are varied within a setting

@@ -14,10 +14,11 @@ from fedem_lightning.report.drawing import STYLE, Drawn, DrawnRows, looks
 from fedem_lightning.report.figures import sweep, varied_numbers
 from fedem_lightning.report.gains_by_client import client_rows, compared
 from fedem_lightning.report.groups import Setting, group_runs
+from fedem_lightning.report.headline import in_a_sentence
 from fedem_lightning.report.mixture_figures import weights_heat_map
 from fedem_lightning.report.papers import Papers
 from fedem_lightning.report.score_figures import axis_label, curves, pair_figure, percentile_figure
-from fedem_lightning.report.scores_table import in_a_sentence, scores_table
+from fedem_lightning.report.scores_table import scores_table
 
 _Draw = Callable[[DrawnRows], Drawn | None]
 

@@ -16,8 +16,8 @@ from fedem_lightning.report.cells import shorten
 from fedem_lightning.report.drawing import CHROME, GRID_COLOUR, Drawn, DrawnRows, looks
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import Setting
+from fedem_lightning.report.headline import in_a_sentence
 from fedem_lightning.report.report_files import CAVEAT, Report
-from fedem_lightning.report.scores_table import in_a_sentence
 from fedem_lightning.report.significance import CHANCE_LEVEL
 
 SECTIONS = {
@@ -47,13 +47,13 @@ def page(report: Report, settings: Sequence[Setting], figures: Mapping[int, Sequ
     """
     loader = PackageLoader("fedem_lightning.report", "")
     environment = Environment(loader=loader, autoescape=True, finalize=_text, trim_blocks=True)
-    found = looks(settings)
+    found = looks(settings, report.main)
     parts = [(DrawnRows(s, found), figures.get(i, []), pairs_data(s)) for i, s in enumerate(settings)]
     return environment.get_template("page.html").render(
         report=report,
         caveat=CAVEAT,
         parts=parts,
-        sentences=[in_a_sentence(table) for table in report.tables if table.name == "scores"],
+        sentences=[in_a_sentence(table, report.main) for table in report.tables if table.name == "scores"],
         overall=figures.get(-1, []),
         sections=SECTIONS,
         inline_svg=lambda drawn: Markup(inline_svg(drawn)),

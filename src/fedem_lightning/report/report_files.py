@@ -46,6 +46,7 @@ class Report:
         figures: figures by the name of their files without ".png" and ".svg".
         page: the page as HTML.
         more: further tables by the name of their CSV file.
+        main: the algorithm of which headlines speak, and whose lines are wide; None: the best, and FedEM.
 
     """
 
@@ -56,6 +57,7 @@ class Report:
     figures: dict[str, Drawn] = field(default_factory=dict)
     page: str = ""
     more: dict[str, pd.DataFrame] = field(default_factory=dict)
+    main: str | None = None
 
     @property
     def left_out(self) -> list[str]:

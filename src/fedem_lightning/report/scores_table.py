@@ -142,6 +142,7 @@ def scores_table(
         del table.columns[key]
         tested.pop(key, None)
     by_column = {key: pd.DataFrame(rows) for key, rows in tested.items()}
+    table.seeds = tested
     table.leaders, table.notes = leaders(by_column, setting.groups[0].runs[0].sign)
     table.add_sources()
     if scores is final_scores:  # clients.parquet has the scores after the last round only
@@ -153,26 +154,6 @@ def scores_table(
             lines = not_finite_lines(run.results)
             table.notes += [f"{shorten(group.label)}, seed {run.seed}: {line}" for line in lines]
     return table
-
-
-def in_a_sentence(table: Table) -> str:
-    """The best method of a data set by its mean test score, beside the next one, in words."""
-    key = "weighted"
-    known = [(group, cells[key]) for group, cells in table.rows if key in cells and np.isfinite(cells[key].value)]
-    measure, _, unit = table.setting.unit.partition(", ")
-    if not known:
-        return "No method has a finite test score."
-    sign = table.setting.groups[0].runs[0].sign
-    known.sort(key=lambda pair: -sign * pair[1].value)
-    show, (best, score) = table.columns[key].show, known[0]
-    if len(known) == 1:
-        return f"{shorten(best.name)} has a test {measure} of {show(score)} {unit}."
-    second, other = known[1]
-    ahead = table.columns[key].show(Cell(abs(score.value - other.value)))
-    n = min(score.n, other.n)
-    sure = "beyond chance" if table.is_leader(best, key) else f"which is not sure with {n} seed{'s' * (n != 1)}"
-    result = f"{shorten(best.name)} is best with a test {measure} of {show(score)} {unit}"
-    return f"{result}, {ahead} ahead of {shorten(second.name)}, {sure}."
 
 
 def _published(

@@ -18,8 +18,8 @@ from fedem_lightning.errors import one_line
 from fedem_lightning.report.cells import Table, TableColumn, shorten
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.headline import in_a_sentence
 from fedem_lightning.report.report_files import CAVEAT, Report
-from fedem_lightning.report.scores_table import in_a_sentence
 from fedem_lightning.report.significance import mean_tests, said_p, show_p, t_test
 
 _FIRST = (
@@ -62,7 +62,7 @@ def report_parts(report: Report, width: int) -> Iterator[Text | RichTable]:
         if left_out:
             yield Text(f"no room for: {left_out} (report.csv of --out has all columns)", style="dim")
         if table.name == "scores":
-            yield Text(one_line(in_a_sentence(table)), style="bold")
+            yield Text(one_line(in_a_sentence(table, report.main)), style="bold")
         yield from (Text(one_line(note)) for note in table.notes)
     if report.compares:
         yield Text(f"\n{CAVEAT}")
