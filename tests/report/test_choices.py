@@ -40,7 +40,7 @@ def shifted(n: int) -> list[np.ndarray]:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "report_figures", lambda settings, papers: ({}, []))  # they have tests of their own
+    monkeypatch.setattr(command, "report_figures", lambda *_: ({}, []))  # they have tests of their own
 
 
 @pytest.mark.usefixtures("drawn")

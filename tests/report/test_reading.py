@@ -127,7 +127,9 @@ def test_names_are_text_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture
         make_run(tmp_path / f"{i}b", 0.6, name, config={"algorithm.note": "b", "dataset.kind": name}, dataset=name)
     out, err, code = report(capsys, tmp_path, "--out", tmp_path / "report")
     assert (code, err) == (0, "")
-    texts = {path.name: path.read_text() for path in (tmp_path / "report").iterdir() if path.suffix != ".png"}
+    texts = {
+        path.name: path.read_text() for path in (tmp_path / "report").iterdir() if path.suffix not in (".png", ".pdf")
+    }
     for text in (out, *texts.values()):
         assert not any(ord(c) < 32 and c != "\n" for c in text)
         assert "\u202e" not in text

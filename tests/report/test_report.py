@@ -32,7 +32,7 @@ def saved(capsys: pytest.CaptureFixture[str], folder: Path, *options: str, drawn
     """The tidy table of all runs below `folder`; drawing takes longer than all else."""
     with pytest.MonkeyPatch.context() as patched:
         if not drawn:
-            patched.setattr(command, "report_figures", lambda settings, papers: ({}, []))
+            patched.setattr(command, "report_figures", lambda *_: ({}, []))
         out, err, code = report(capsys, folder, "--out", folder / "report", *options)
     assert (code, err) == (0, ""), out
     return pd.read_csv(folder / "report" / "report.csv")
@@ -72,7 +72,8 @@ def test_files_and_figures_are_written_once(tmp_path: Path, capsys: pytest.Captu
     assert value(cells, "fedem", "paper_weighted", "source") == "FedEM, table 2"
     names = {p.name for p in (tmp_path / "report").iterdir()}
     drawn = ("by_round", "by_megabytes", "fairness", "FedEM_weights", "entropy")
-    figures = {f"synthetic_{name}.{kind}" for name in drawn for kind in ("png", "svg")}
+    figures = {f"synthetic_{name}.{kind}" for name in drawn for kind in ("png", "svg", "pdf")}
+    figures |= {f"synthetic_{name}.csv" for name in drawn if name != "entropy"}
     assert names == {"report.html", "report.md", "report.csv", "report_wide.csv", "report.tex"} | figures
     text = (tmp_path / "report" / "report.md").read_text()
     assert "| fedem | 2 | 4 | 75.0 ± 7.07 |" in text
@@ -85,7 +86,7 @@ def test_files_and_figures_are_written_once(tmp_path: Path, capsys: pytest.Captu
     assert {p: p.read_bytes() for p in before} == before
     out, _, code = report(capsys, tmp_path, "--out", tmp_path / "report", "--force")
     assert code == 0
-    listed = "report.html, report.md, report.csv, report_wide.csv, report.tex, and 5 figures as PNG and SVG"
+    listed = "report.html, report.md, report.csv, report_wide.csv, report.tex, and 5 figures as SVG, PNG and PDF"
     assert out.splitlines()[-1] == f"written: {tmp_path / 'report'} ({listed})"
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "synthetic_fairness.png").touch()  # an unknown file of the same name stops it too

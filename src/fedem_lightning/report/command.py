@@ -64,8 +64,8 @@ def make_report(chosen: argparse.Namespace) -> None:
         report.figures = by_file_name(drawn for part in figures.values() for drawn in part)
         report.page = page(report, settings, figures)
         paths = write_report(report, chosen.out, chosen.force)
-        tables = ", ".join(path.name for path in paths if path.suffix not in (".png", ".svg"))
-        print(f"written: {one_line(chosen.out)} ({tables}, and {len(report.figures)} figures as PNG and SVG)")
+        tables = ", ".join(path.name for path in paths if path.stem not in report.figures)
+        print(f"written: {one_line(chosen.out)} ({tables}, and {len(report.figures)} figures as SVG, PNG and PDF)")
 
 
 def print_sweep(folder: Path) -> None:

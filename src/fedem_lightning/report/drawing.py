@@ -31,7 +31,7 @@ STYLE: dict[Any, Any] = {
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     **{"axes.labelsize": 9, "axes.linewidth": 0.6, "legend.fontsize": 8, "figure.titlesize": 10},
     **{"axes.grid": True, "axes.axisbelow": True, "grid.color": GRID_COLOUR, "grid.linewidth": 0.5},
-    **{"svg.fonttype": "none", "path.simplify": False},
+    **{"svg.fonttype": "none", "pdf.fonttype": 42, "path.simplify": False},
 }
 """Matplotlib's settings while figures are made and saved: text stays text, and every point of a line is kept."""
 WIDTH, HEIGHT = 4.9, 3.3
@@ -94,6 +94,7 @@ class Drawn:
         names: what a reader sees above each group of artists, by its gid.
         points: what a reader sees above each point of a scatter plot, by its gid.
         data: the numbers that are drawn, a row for each point, with columns that name it; the figure's CSV file.
+
     """
 
     name: str
@@ -111,8 +112,14 @@ class Drawn:
 
     @functools.cached_property
     def png(self) -> bytes:
-        """The content of a PNG file."""
-        return self._saved("png", dpi=120)
+        """The content of a PNG file, 300 dots an inch."""
+        return self._saved("png", dpi=300)
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The contents of all files of the figure, by their ending: svg, png, pdf, and csv if it has data."""
+        kinds = {"svg": self.svg, "png": self.png, "pdf": self._saved("pdf", metadata={"CreationDate": None})}
+        return kinds if self.data is None else kinds | {"csv": self.data.to_csv(index=False).encode()}
 
     def _saved(self, kind: str, **options: Any) -> bytes:
         target = io.BytesIO()

@@ -8,7 +8,9 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 
+from fedem_lightning.report.cells import cell_text
 from fedem_lightning.report.diagnostic_tables import final_weights
 from fedem_lightning.report.drawing import (
     STYLE,
@@ -132,11 +134,14 @@ def sweep(rows: DrawnRows, key: str) -> Drawn | None:
     drawn = [line for line, found_points in points.items() if len(found_points) > 1]
     if not drawn:
         return None
+    data: list[pd.DataFrame] = []
     figure, axes = rows.axes(f"{setting.title}: test score by {key}")
     for line in drawn:
         x, y, spread = np.array(sorted(points[line])).T
         keys = differing_keys([_others(first[each], key) for each in drawn if each[0] == line[0]])
         label, look = first[line].named(keys), rows.looks[first[line].label]
+        scores = {short(key, first[line].config): x, "mean": y, "std": spread}
+        data.append(pd.DataFrame({"method": cell_text(label), **scores}))
         axes.errorbar(
             x, y, spread, capsize=3, marker=look.marker, markersize=4, label=drawn_text(label), **look.lined()
         )
@@ -147,7 +152,8 @@ def sweep(rows: DrawnRows, key: str) -> Drawn | None:
     axes.set(xlabel=drawn_text(key), ylabel=f"test {setting.unit}, {where} clients, weighted")
     rows.legend(figure, axes)
     name = f"{setting.title}_by_{short(key, setting.groups[0].config)}"
-    return Drawn(name, "sweeps", f"Mean over seeds, with standard deviations; {seeds(setting.groups)}.", figure)
+    caption = f"Mean over seeds, with standard deviations; {seeds(setting.groups)}."
+    return Drawn(name, "sweeps", caption, figure, data=pd.concat(data))
 
 
 def _others(group: Group, key: str) -> dict[str, Any]:

@@ -1,14 +1,12 @@
 """The result of a table in words: the best method, what it gains over the baselines, and how sure its lead is."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
 from fedem_lightning.report.cells import Cell, Table, shorten
 from fedem_lightning.report.groups import BASELINES, Group
-from fedem_lightning.report.significance import CHANCE_LEVEL
+from fedem_lightning.report.significance import ENOUGH_SEEDS, t_interval
 
 _KEY = "weighted"
 """The column of the table that decides."""
@@ -18,8 +16,9 @@ _Known = tuple[Group, Cell]
 def in_a_sentence(table: Table, main: str | None = None) -> str:
     """The best method of a data set by its mean test score, its gains over the baselines, and its lead over the next.
 
-    A lead is sure if the table's test tells the method from every other one (`significance.leaders`); otherwise the
-    sentence has the 95 % interval of Student's t of the differences over the seeds that both have.
+    A lead is beyond chance if the table's test tells the method from every other one (`significance.leaders`);
+    otherwise the sentence has the 95 % interval of the differences over the seeds that both have (`t_interval`), which
+    does not allow for the choice of the best two among several methods.
 
     Args:
         table: a table of scores.
@@ -66,11 +65,13 @@ def _lead(table: Table, first: _Known, second: _Known) -> str:
     differences = np.array([seeds[0][seed] - seeds[1][seed] for seed in seeds[0] if seed in seeds[1]])
     if len(differences) < 2:
         return f"{lead}, but with one seed in common nothing says whether another seed turns that round."
-    mean, spread = differences.mean(), differences.std(ddof=1) / math.sqrt(len(differences))
-    reach = stats.t.ppf(1 - CHANCE_LEVEL / 2, len(differences) - 1) * spread
-    interval = f"{_signed(table, mean - reach)} to {_signed(table, mean + reach)} over {len(differences)} seeds"
-    sure = "more seeds may turn that round" if abs(mean) <= reach else "sure for these two alone, not among all methods"
-    return f"{lead} (95 % interval {interval}): {sure}."
+    low, high = t_interval(differences)
+    interval = f"{_signed(table, low)} to {_signed(table, high)} over {len(differences)} seeds"
+    unsure = "more seeds may turn that round"
+    if low * high > 0:
+        few = f"a test of all methods takes {ENOUGH_SEEDS} seeds that they share"
+        unsure = few if len(differences) < ENOUGH_SEEDS else "not beyond chance once all methods and scores are tested"
+    return f"{lead} (95 % interval {interval}): {unsure}."
 
 
 def _signed(table: Table, value: float) -> str:

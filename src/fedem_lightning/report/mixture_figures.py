@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedem_lightning.report.cells import cell_text
 from fedem_lightning.report.diagnostic_tables import entropies, final_weights
 from fedem_lightning.report.drawing import CHROME, WIDTH, Drawn, DrawnRows, axes_of, legend, titled, whole_numbers
 from fedem_lightning.report.finished_run import Run
@@ -93,7 +94,16 @@ def weights_heat_map(rows: DrawnRows, group: Group) -> Drawn | None:
     if weights is None or not len(weights.seen):
         return None
     caption = "Mixture weights after the last round: one column a client, sorted by its largest component."
-    return _own(rows, group, "weights", "mixture", caption, weights_figure(weights.seen, WIDTH, rows.ax))
+    figure = weights_figure(weights.seen, WIDTH, rows.ax)
+    return _own(rows, group, "weights", "mixture", caption, figure, data=_weights_rows(group.runs[0], weights.seen))
+
+
+def _weights_rows(run: Run, pi: np.ndarray) -> pd.DataFrame:
+    """The weights [T, M] of the clients that train, with their names."""
+    assert run.clients is not None
+    table = run.clients.loc[run.clients["population"] == "seen", ["id"]].reset_index(drop=True)
+    table["id"] = table["id"].map(cell_text)
+    return table.join(pd.DataFrame(pi).add_prefix("pi_"))
 
 
 def mixture_figures(rows: DrawnRows, group: Group) -> list[Drawn]:
@@ -140,7 +150,7 @@ def _simplex(rows: DrawnRows, group: Group, pi: np.ndarray, history: np.ndarray 
         tips[f"corner-{i}"] = [f"{client}: {row}" for client, row in zip(seen["id"][mine], weights, strict=True)]
     axes.set_aspect("equal")
     caption = f"Every client by its mixture weights, coloured by its {by}{paths}."
-    return _own(rows, group, "simplex", "mixture", caption, figure, points=tips)
+    return _own(rows, group, "simplex", "mixture", caption, figure, points=tips, data=_weights_rows(group.runs[0], pi))
 
 
 def _look(i: int) -> dict[str, Any]:
@@ -165,8 +175,11 @@ def _by_round(rows: DrawnRows, group: Group, history: dict[str, np.ndarray]) -> 
     axes.set(xlabel="communication round", ylabel="mean over clients", ylim=(0, 1.02))
     whole_numbers(axes)
     legend(figure, axes)
+    weights = pd.DataFrame(history["mean"]).add_prefix("component_")
+    data = weights.assign(entropy=history["entropy"])
+    data.insert(0, "round", history["round"])
     caption = "Mean weight of each component, and the clients' mean entropy relative to that of equal weights."
-    return _own(rows, group, "weights_by_round", "mixture", caption, figure, names=names)
+    return _own(rows, group, "weights_by_round", "mixture", caption, figure, names=names, data=data)
 
 
 def _agreement_map(shares: np.ndarray) -> Figure:

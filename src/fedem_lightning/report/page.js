@@ -19,6 +19,17 @@ document.querySelectorAll("table.sortable").forEach((table) => {
   });
 });
 
+// Tables: a button shows the columns after the first ones.
+document.querySelectorAll("button.columns").forEach((button) => {
+  const words = button.textContent;
+  button.addEventListener("click", () => {
+    const open = button.getAttribute("aria-expanded") !== "true";
+    button.setAttribute("aria-expanded", String(open));
+    button.textContent = open ? "show fewer columns" : words;
+    button.nextElementSibling.querySelectorAll(".other").forEach((cell) => { cell.hidden = !open; });
+  });
+});
+
 // Figures: the name and the value of the nearest point of a line, or the words of a point.
 const tip = document.getElementById("tip");
 const show = (event, text) => {

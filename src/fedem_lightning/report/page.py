@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,7 +13,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from fedem_lightning.errors import one_line
-from fedem_lightning.report.cells import shorten
+from fedem_lightning.report.cells import Table, TableColumn, shorten
 from fedem_lightning.report.drawing import CHROME, GRID_COLOUR, Drawn, DrawnRows, looks
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import Setting
@@ -29,6 +30,12 @@ SECTIONS = {
     "sweeps": "By a varied setting",
 }
 """Parts of a setting's page, in their order: a figure names its part."""
+_FIRST_COLUMNS = (
+    *("weighted", "bottom_decile", "worse_than_local", "val", "learning_rate", "megabytes", "unseen", "seconds"),
+    *("worst", "mean"),
+)
+_N_COLUMNS = 6
+"""Columns of the table of scores that the page shows before a click: the first filled ones of `_FIRST_COLUMNS`."""
 MARKS_SHOWN = 400_000
 """Largest number of marks (pairs of rows times clients) in a page; more clients are thinned out evenly."""
 SVG = "http://www.w3.org/2000/svg"
@@ -56,9 +63,21 @@ def page(report: Report, settings: Sequence[Setting], figures: Mapping[int, Sequ
         sentences=[in_a_sentence(table, report.main) for table in report.tables if table.name == "scores"],
         overall=figures.get(-1, []),
         sections=SECTIONS,
+        files={drawn: quote(name) for name, drawn in report.figures.items()},
+        kinds=lambda drawn: ["pdf", "png", "svg", *(["csv"] if drawn.data is not None else [])],
+        ordered=_ordered,
         inline_svg=lambda drawn: Markup(inline_svg(drawn)),
         as_json=lambda data: Markup(json.dumps(data, allow_nan=False).replace("<", "\\u003c")),
     )
+
+
+def _ordered(table: Table) -> tuple[dict[str, TableColumn], int]:
+    """The filled columns of a table, the first ones of the table of scores to the left; and how many are shown."""
+    columns = table.filled(details=True)
+    if table.name != "scores":
+        return columns, len(columns)
+    first = [key for key in _FIRST_COLUMNS if key in columns][:_N_COLUMNS]
+    return {key: columns[key] for key in [*first, *(key for key in columns if key not in first)]}, len(first)
 
 
 def _text(value: Any) -> Any:

@@ -43,7 +43,7 @@ class Report:
         n_runs: number of runs in the tables.
         skipped: runs that are not in the tables.
         notes: further lines.
-        figures: figures by the name of their files without ".png" and ".svg".
+        figures: figures by the name of their files without their endings.
         page: the page as HTML.
         more: further tables by the name of their CSV file.
         main: the algorithm of which headlines speak, and whose lines are wide; None: the best, and FedEM.
@@ -186,7 +186,7 @@ def check_free(folder: Path, names: Sequence[str], force: bool) -> None:
 
 
 def write_report(report: Report, folder: Path, force: bool = False) -> list[Path]:
-    """Writes the page, the tables as Markdown, CSV and LaTeX, and the figures as PNG and SVG.
+    """Writes the page, the tables as Markdown, CSV and LaTeX, and each figure as SVG, PNG, PDF and CSV.
 
     Args:
         report: the report to write.
@@ -206,7 +206,7 @@ def write_report(report: Report, folder: Path, force: bool = False) -> list[Path
     texts |= {name: table.to_csv(index=False) for name, table in tables.items()} | {"report.tex": latex}
     contents = {name: texts[name].encode() for name in [*REPORT_FILES, *report.more]}
     for name, drawn in report.figures.items():
-        contents |= {f"{name}.png": drawn.png, f"{name}.svg": drawn.svg}
+        contents |= {f"{name}.{kind}": content for kind, content in drawn.files.items()}
     check_free(folder, list(contents), force)
     for name, content in contents.items():
         write_atomically(folder / name, content)

@@ -5,6 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 
+from fedem_lightning.report.cells import cell_text
 from fedem_lightning.report.drawing import (
     CHROME,
     MAIN_WIDTH,
@@ -18,7 +19,7 @@ from fedem_lightning.report.drawing import (
 )
 from fedem_lightning.report.equal_cost import networks_of
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.gains_by_client import compare_clients
+from fedem_lightning.report.gains_by_client import client_rows, compare_clients
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.papers import Papers, tables_for
 from fedem_lightning.report.significance import CHANCE_LEVEL
@@ -67,6 +68,7 @@ def curves(rows: DrawnRows, x: str, xlabel: str, split: str, name: str, papers: 
     drawn = {g.label: _over_seeds(g, x, f"{split}/{measure}") for g in setting.groups}
     if all(points is None for points in drawn.values()):
         return None
+    data: list[pd.DataFrame] = []
     figure, axes = rows.axes(f"{setting.title}: {'validation' if split == 'val' else 'test'} score by {xlabel}")
     for group in reversed(setting.groups):  # the first rows lie on top
         points = drawn[group.label]
@@ -79,6 +81,8 @@ def curves(rows: DrawnRows, x: str, xlabel: str, split: str, name: str, papers: 
             axes.axhline(level, label=label, **rows.looks[group.label].lined(rows.gid(group)))
         else:
             _draw_row(axes, rows, group, points["x"], *(factor * points[key] for key in ("mean", "min", "max")))
+        scores = {name: factor * points[key] for name, key in (("mean", "mean"), ("low", "min"), ("high", "max"))}
+        data.insert(0, pd.DataFrame({"method": cell_text(group.name), x: points["x"], **scores}))
     if split == "test":
         _levels(axes, rows, papers)
     axes.set(xlabel=xlabel, ylabel=f"{split} {setting.unit}, weighted")
@@ -88,7 +92,7 @@ def curves(rows: DrawnRows, x: str, xlabel: str, split: str, name: str, papers: 
         logarithmic(axes)  # a graph of clients sends a hundred times as much as a server
     rows.legend(figure, axes, [rows.label(group) for group in setting.groups])
     caption = f"Mean of the clients that train, weighted by their training samples; {_seeds_and_bands(rows)}."
-    return Drawn(f"{setting.title}_{name}", "convergence", caption, figure, rows.tips())
+    return Drawn(f"{setting.title}_{name}", "convergence", caption, figure, rows.tips(), data=pd.concat(data))
 
 
 def _levels(axes: Axes, rows: DrawnRows, papers: Papers | None) -> None:
@@ -122,18 +126,21 @@ def _over_seeds(group: Group, x: str, column: str) -> pd.DataFrame | None:
 def percentile_figure(rows: DrawnRows) -> Drawn | None:
     """Draws test scores of the clients that train, from the lowest to the highest, with a band over seeds."""
     setting = rows.setting
+    data: list[pd.DataFrame] = []
     figure, axes = rows.axes(f"{setting.title}: test scores over clients")
     for group in setting.groups:
         quantiles = [q for run in group.runs if (q := _quantiles(run)) is not None]
         if quantiles:
             values = np.stack(quantiles)
-            _draw_row(axes, rows, group, _PERCENTILES, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+            scores = {"mean": values.mean(axis=0), "low": values.min(axis=0), "high": values.max(axis=0)}
+            _draw_row(axes, rows, group, _PERCENTILES, *scores.values())
+            data.append(pd.DataFrame({"method": cell_text(group.name), "percentile": _PERCENTILES, **scores}))
     if not axes.lines:
         return None
     axes.set(xlabel="percentile of clients, lowest score first", ylabel=f"a client's test {setting.unit}")
     rows.legend(figure, axes)
     caption = f"The score that this share of the clients does not exceed; {_seeds_and_bands(rows)}."
-    return Drawn(f"{setting.title}_fairness", "clients", caption, figure, rows.tips())
+    return Drawn(f"{setting.title}_fairness", "clients", caption, figure, rows.tips(), data=pd.concat(data))
 
 
 def _quantiles(run: Run) -> np.ndarray | None:
@@ -166,7 +173,9 @@ def pair_figure(rows: DrawnRows, a: Group, b: Group) -> Drawn | None:
     caption = (
         "One point a client and seed; full colour: the two models differ on the client's own test samples, p < 0.05."
     )
-    return Drawn(f"{setting.title}_{a.name}_and_{b.name}", "gains", caption, figure)
+    return Drawn(
+        f"{setting.title}_{a.name}_and_{b.name}", "gains", caption, figure, data=client_rows([(setting, a, b)])
+    )
 
 
 def _draw_row(

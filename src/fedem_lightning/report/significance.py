@@ -109,6 +109,12 @@ def t_test(differences: Sequence[float] | np.ndarray) -> float:
     return float(stats.ttest_1samp(d, 0).pvalue)
 
 
+def t_interval(differences: np.ndarray) -> tuple[float, float]:
+    """Student's 95 % interval of a mean difference over two seeds or more, which are assumed normal."""
+    reach = stats.t.ppf(1 - CHANCE_LEVEL / 2, len(differences) - 1) * stats.sem(differences)
+    return float(differences.mean() - reach), float(differences.mean() + reach)
+
+
 def show_p(p: float) -> str:
     """A p-value as text."""
     return "-" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
