@@ -251,6 +251,16 @@ def test_each_run_gets_the_papers_table_that_fits(
         assert value(cells, row, "difference_unseen") == pytest.approx(72 - expected)
 
 
+def test_the_main_method_must_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, accuracy in (("fedem", 0.7), ("fedavg", 0.8)):
+        make_run(tmp_path / name, accuracy, name)
+    out, err, code = report(capsys, tmp_path, "--main", "fedem")
+    assert (err, code) == ("", 0)
+    assert "FedEM has a test accuracy of 70.0 % (-10.0 against FedAvg): number 2 of 2." in out
+    expected = ("", "error: --main: expected one of fedavg, fedem, got 'fedxx'\n", 2)
+    assert report(capsys, tmp_path, "--main", "fedxx") == expected
+
+
 def test_a_table_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "7", 0.7, "fedem")
     cells = saved(capsys, tmp_path, "--table", "fedem-table-7")
@@ -673,7 +683,14 @@ def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert value(cells[cells.table == "scores"], "local", "megabytes") == 0
     assert {p.name for p in (tmp_path / "report").glob("*.png")} == {
         f"synthetic_{n}.png"
-        for n in (*CURVES, "fairness", "FedEM_and_Local", "entropy", *(f"FedEM_{name}" for name in MIXTURE))
+        for n in (
+            *CURVES,
+            "by_method",
+            "fairness",
+            "FedEM_and_Local",
+            "entropy",
+            *(f"FedEM_{name}" for name in MIXTURE),
+        )
     }
     for algorithm, per_round in (("fedem", 1 + 2 * 3 + 3), ("local", 1)):
         metrics = [pd.read_csv(p.parent / "metrics.csv") for p in tmp_path.glob(f"sweep/*{algorithm}*/results.json")]

@@ -3,22 +3,28 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
-from fedem_lightning.report import Papers, find_runs, group_runs
+from fedem_lightning.report import Papers, Setting, find_runs, group_runs
+from fedem_lightning.report.drawing import DrawnRows, looks
 from fedem_lightning.report.headline import in_a_sentence
+from fedem_lightning.report.score_figures import seeds_figure
 from fedem_lightning.report.scores_table import scores_table
 from fedem_lightning.report.significance import t_interval
 from helpers.runs import make_run
 
 
-def sentence(folder: Path, scores: dict[str, list[float]], main: str | None = None) -> str:
+def setting_of(folder: Path, scores: dict[str, list[float]]) -> Setting:
     for name, values in scores.items():
         for seed, value in enumerate(values):
             make_run(folder / f"{name}{seed}", value, name, seed)
-    (setting,), _ = group_runs(find_runs([folder])[0])
-    return in_a_sentence(scores_table(setting, Papers()), main)
+    return group_runs(find_runs([folder])[0])[0][0]
+
+
+def sentence(folder: Path, scores: dict[str, list[float]], main: str | None = None) -> str:
+    return in_a_sentence(scores_table(setting_of(folder, scores), Papers()), main)
 
 
 SCORES = {"fedem": [0.80, 0.82], "apfl": [0.79, 0.80], "fedavg": [0.70, 0.71], "local": [0.75, 0.76]}
@@ -50,3 +56,36 @@ def test_the_interval_holds_the_mean_in_95_of_100_cases(n_seeds: int) -> None:
     drawn = np.random.default_rng(n_seeds).normal(0.7, 2.0, size=(4000, n_seeds))
     held = [low <= 0.7 <= high for low, high in map(t_interval, drawn)]
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)
+
+
+def test_every_seed_is_a_point_and_the_best_method_is_on_top(tmp_path: Path) -> None:
+    setting = setting_of(tmp_path, SCORES)
+    drawn = seeds_figure(DrawnRows(setting, looks([setting])))
+    assert drawn is not None
+    (axes,) = drawn.figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["FedAvg", "Local", "APFL", "FedEM"]
+    means = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "|"]
+    assert means == pytest.approx([70.5, 75.5, 79.5, 81.0])
+    ends = stats.ttest_1samp([80.0, 82.0], 0).confidence_interval(0.95)
+    assert axes.lines[-1].get_xdata() == pytest.approx(list(ends))
+    assert isinstance(drawn.data, pd.DataFrame)
+    best = drawn.data[drawn.data["method"] == "FedEM"]
+    assert best["score"].tolist() == pytest.approx([80.0, 82.0])
+
+
+def test_a_figure_has_files_for_papers_screens_and_tables(tmp_path: Path) -> None:
+    setting = setting_of(tmp_path, SCORES)
+    drawn = seeds_figure(DrawnRows(setting, looks([setting])))
+    assert drawn is not None
+    files = drawn.files
+    assert files["pdf"].startswith(b"%PDF-")
+    assert files["png"].startswith(b"\x89PNG")
+    width = int.from_bytes(files["png"][16:20], "big")
+    assert width == pytest.approx(300 * drawn.figure.get_figwidth(), abs=1)
+    assert files["csv"].decode().splitlines()[0] == "method,seed,score"
+
+
+def test_lines_of_the_main_method_are_wide(tmp_path: Path) -> None:
+    setting = setting_of(tmp_path, SCORES)
+    wide = {main: [name for name, look in looks([setting], main).items() if look.width > 2] for main in (None, "apfl")}
+    assert wide == {None: ["fedem"], "apfl": ["apfl"]}

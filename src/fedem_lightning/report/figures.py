@@ -24,7 +24,7 @@ from fedem_lightning.report.drawing import (
 from fedem_lightning.report.groups import Group, Setting, comparable, differing_keys, short
 from fedem_lightning.report.mixture_figures import entropy_figure, has_structure, mixture_figures, structure_figures
 from fedem_lightning.report.papers import Papers
-from fedem_lightning.report.score_figures import all_curves, main_pair_figure, percentile_figure
+from fedem_lightning.report.score_figures import all_curves, main_pair_figure, percentile_figure, seeds_figure
 from fedem_lightning.report.scores_table import final_scores
 from fedem_lightning.run.figures import drawn_text
 
@@ -83,6 +83,7 @@ def by_file_name(figures: Iterable[Drawn]) -> dict[str, Drawn]:
 
 def _of_setting(rows: DrawnRows, papers: Papers) -> Iterator[_Maker]:
     """The functions that draw a setting's figures, in their order on the page."""
+    yield functools.partial(seeds_figure, rows)
     yield functools.partial(all_curves, rows, papers)
     for draw in (percentile_figure, main_pair_figure, entropy_figure):
         yield functools.partial(draw, rows)

@@ -22,6 +22,7 @@ from fedem_lightning.report.report_files import CAVEAT, Report
 from fedem_lightning.report.significance import CHANCE_LEVEL
 
 SECTIONS = {
+    "scores": "Test scores by method",
     "convergence": "Scores during training",
     "clients": "Scores over clients",
     "gains": "Who gains, who loses",

@@ -22,7 +22,8 @@ from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.gains_by_client import client_rows, compare_clients
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.papers import Papers, tables_for
-from fedem_lightning.report.significance import CHANCE_LEVEL
+from fedem_lightning.report.scores_table import final_scores
+from fedem_lightning.report.significance import CHANCE_LEVEL, t_interval
 from fedem_lightning.run.figures import drawn_text
 
 _COSTS = {
@@ -33,9 +34,42 @@ _COSTS = {
 }
 """Figures by the column on their x-axis: end of the file's name, and label."""
 _PERCENTILES = np.arange(1, 101)
+_DOTTED = 40
+"""Largest number of rows for which each seed is drawn as a point."""
 _BANDS = 5
 """Largest number of rows with bands for all of them."""
 _Values = pd.Series | np.ndarray
+
+
+def seeds_figure(rows: DrawnRows) -> Drawn | None:
+    """Draws each seed's test score as a point, a line a method, with the mean and its 95 % interval; best on top."""
+    setting = rows.setting
+    finals = {
+        g.label: [v for run in g.runs if (v := final_scores(run).get("weighted")) is not None] for g in setting.groups
+    }
+    known = [group for group in setting.groups if finals[group.label] and np.isfinite(finals[group.label]).all()]
+    if not 1 < len(known) <= _DOTTED:
+        return None
+    sign = setting.groups[0].runs[0].sign
+    known.sort(key=lambda group: sign * float(np.mean(finals[group.label])))
+    figure, axes = rows.axes(f"{setting.title}: test score by method", height=1.0 + 0.27 * len(known))
+    data: list[pd.DataFrame] = []
+    for place, group in enumerate(known):
+        scores, colour = np.array(finals[group.label]), rows.looks[group.label].colour
+        axes.plot(scores, np.full(len(scores), place), "o", color=colour, markersize=4, alpha=0.45, markeredgewidth=0)
+        axes.plot([scores.mean()], [place], "|", color=colour, markersize=13, markeredgewidth=2)
+        if len(scores) > 1:
+            axes.plot(t_interval(scores), [place, place], color=colour, linewidth=1.2)
+        data.insert(
+            0, pd.DataFrame({"method": cell_text(group.name), "seed": [r.seed for r in group.runs], "score": scores})
+        )
+    axes.set_yticks(range(len(known)), [drawn_text(group.name, 44) for group in known])
+    axes.set(xlabel=f"test {setting.unit}, weighted", ylim=(-0.6, len(known) - 0.4))
+    axes.grid(visible=False, axis="y")
+    several = any(len(group.runs) > 1 for group in known)
+    lines = "; the line is Student's 95 % interval of the mean over seeds, which are assumed normal" if several else ""
+    caption = f"A point is one seed, the bar is the mean{lines}; {seeds(setting.groups)}."
+    return Drawn(f"{setting.title}_methods", "scores", caption, figure, data=pd.concat(data))
 
 
 def all_curves(rows: DrawnRows, papers: Papers) -> list[Drawn]:
