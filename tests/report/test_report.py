@@ -685,7 +685,7 @@ def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         f"synthetic_{n}.png"
         for n in (
             *CURVES,
-            "by_method",
+            "methods",
             "fairness",
             "FedEM_and_Local",
             "entropy",

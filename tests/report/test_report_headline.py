@@ -64,7 +64,7 @@ def test_every_seed_is_a_point_and_the_best_method_is_on_top(tmp_path: Path) -> 
     assert drawn is not None
     (axes,) = drawn.figure.axes
     assert [text.get_text() for text in axes.get_yticklabels()] == ["FedAvg", "Local", "APFL", "FedEM"]
-    means = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "|"]
+    means = [np.asarray(line.get_xdata())[0] for line in axes.lines if line.get_marker() == "|"]
     assert means == pytest.approx([70.5, 75.5, 79.5, 81.0])
     ends = stats.ttest_1samp([80.0, 82.0], 0).confidence_interval(0.95)
     assert axes.lines[-1].get_xdata() == pytest.approx(list(ends))
