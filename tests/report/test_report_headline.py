@@ -46,6 +46,20 @@ def test_the_headline_speaks_of_the_method_that_is_asked_for(tmp_path: Path) -> 
     assert "FedEM is 5.5 ahead of Local (95 % interval " in said
 
 
+def test_equal_methods_have_no_lead(tmp_path: Path) -> None:
+    said = sentence(tmp_path, {"fedem": [0.8, 0.7], "fedavg": [0.8, 0.7]})
+    assert said.endswith(". FedAvg and FedEM have the same score with every seed that both have.")
+
+
+def test_a_row_without_one_seeds_score_is_not_drawn(tmp_path: Path) -> None:
+    make_run(tmp_path / "broken", float("nan"), "ditto", 1)
+    setting = setting_of(tmp_path, {**SCORES, "ditto": [0.9]})
+    drawn = seeds_figure(DrawnRows(setting, looks([setting])))
+    assert drawn is not None
+    assert isinstance(drawn.data, pd.DataFrame)
+    assert set(drawn.data["method"]) == {"FedEM", "APFL", "FedAvg", "Local"}
+
+
 def test_nothing_finite_is_said(tmp_path: Path) -> None:
     assert sentence(tmp_path, {"fedem": [float("nan")], "local": [0.5]}, "fedem") == "fedem has no finite test score."
 

@@ -65,6 +65,8 @@ def _lead(table: Table, first: _Known, second: _Known) -> str:
     differences = np.array([seeds[0][seed] - seeds[1][seed] for seed in seeds[0] if seed in seeds[1]])
     if len(differences) < 2:
         return f"{lead}, but with one seed in common nothing says whether another seed turns that round."
+    if not differences.any():
+        return f"{shorten(a.name)} and {shorten(b.name)} have the same score with every seed that both have."
     low, high = t_interval(differences)
     interval = f"{_signed(table, low)} to {_signed(table, high)} over {len(differences)} seeds"
     unsure = "more seeds may turn that round"

@@ -19,7 +19,7 @@ from fedem_lightning.report.drawing import (
 )
 from fedem_lightning.report.equal_cost import networks_of
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.gains_by_client import client_rows, compare_clients
+from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.papers import Papers, tables_for
 from fedem_lightning.report.scores_table import final_scores
@@ -44,25 +44,23 @@ _Values = pd.Series | np.ndarray
 def seeds_figure(rows: DrawnRows) -> Drawn | None:
     """Draws each seed's test score as a point, a line a method, with the mean and its 95 % interval; best on top."""
     setting = rows.setting
-    finals = {
-        g.label: [v for run in g.runs if (v := final_scores(run).get("weighted")) is not None] for g in setting.groups
-    }
-    known = [group for group in setting.groups if finals[group.label] and np.isfinite(finals[group.label]).all()]
+    found = {g.label: {run.seed: final_scores(run).get("weighted") for run in g.runs} for g in setting.groups}
+    finals = {label: pd.Series(scores, dtype=float) for label, scores in found.items()}  # NaN without a score
+    known = [group for group in setting.groups if np.isfinite(finals[group.label]).all()]
     if not 1 < len(known) <= _DOTTED:
         return None
     sign = setting.groups[0].runs[0].sign
-    known.sort(key=lambda group: sign * float(np.mean(finals[group.label])))
+    known.sort(key=lambda group: sign * float(finals[group.label].mean()))
     figure, axes = rows.axes(f"{setting.title}: test score by method", height=1.0 + 0.27 * len(known))
     data: list[pd.DataFrame] = []
     for place, group in enumerate(known):
-        scores, colour = np.array(finals[group.label]), rows.looks[group.label].colour
+        scores, colour = finals[group.label].to_numpy(), rows.looks[group.label].colour
         axes.plot(scores, np.full(len(scores), place), "o", color=colour, markersize=4, alpha=0.45, markeredgewidth=0)
         axes.plot([scores.mean()], [place], "|", color=colour, markersize=13, markeredgewidth=2)
         if len(scores) > 1:
             axes.plot(t_interval(scores), [place, place], color=colour, linewidth=1.2)
-        data.insert(
-            0, pd.DataFrame({"method": cell_text(group.name), "seed": [r.seed for r in group.runs], "score": scores})
-        )
+        columns = {"method": cell_text(group.name), "seed": finals[group.label].index, "score": scores}
+        data.insert(0, pd.DataFrame(columns))
     axes.set_yticks(range(len(known)), [drawn_text(group.name, 44) for group in known])
     axes.set(xlabel=f"test {setting.unit}, weighted", ylim=(-0.6, len(known) - 0.4))
     axes.grid(visible=False, axis="y")
@@ -207,9 +205,8 @@ def pair_figure(rows: DrawnRows, a: Group, b: Group) -> Drawn | None:
     caption = (
         "One point a client and seed; full colour: the two models differ on the client's own test samples, p < 0.05."
     )
-    return Drawn(
-        f"{setting.title}_{a.name}_and_{b.name}", "gains", caption, figure, data=client_rows([(setting, a, b)])
-    )
+    data = pairs.assign(row_a=cell_text(a.label), row_b=cell_text(b.label), id=pairs["id"].map(cell_text))
+    return Drawn(f"{setting.title}_{a.name}_and_{b.name}", "gains", caption, figure, data=data)
 
 
 def _draw_row(
