@@ -37,8 +37,8 @@ def test_the_table_has_means_and_deviations_over_seeds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seeds", "sure"),
     [
-        (1, "but with one seed in common nothing says whether another seed turns that round."),
-        (2, "over 2 seeds): a test of all methods takes 5 seeds that they share."),
+        (1, "but they share only one seed, and another seed may reverse it."),
+        (2, "over 2 seeds): a test of all methods needs 5 common seeds."),
         (5, " ahead of FedAvg, beyond chance."),
     ],
 )

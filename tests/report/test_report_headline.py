@@ -36,7 +36,7 @@ def test_the_best_method_its_gains_and_its_rival(tmp_path: Path) -> None:
     assert sentence(tmp_path, SCORES) == (
         "FedEM is best with a test accuracy of 81.0 ± 1.41 % (+5.5 against Local, +10.5 against FedAvg). "
         f"FedEM is 1.5 ahead of APFL (95 % interval {low:+.1f} to {high:+.1f} over 2 seeds): "
-        "more seeds may turn that round."
+        "more seeds may reverse it."
     )
 
 
@@ -48,7 +48,7 @@ def test_the_headline_speaks_of_the_method_that_is_asked_for(tmp_path: Path) -> 
 
 def test_equal_methods_have_no_lead(tmp_path: Path) -> None:
     said = sentence(tmp_path, {"fedem": [0.8, 0.7], "fedavg": [0.8, 0.7]})
-    assert said.endswith(". FedAvg and FedEM have the same score with every seed that both have.")
+    assert said.endswith(". FedAvg and FedEM have the same score with every common seed.")
 
 
 def test_a_row_without_one_seeds_score_is_not_drawn(tmp_path: Path) -> None:

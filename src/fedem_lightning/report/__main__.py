@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "--recommend", action="store_true", help="also say which method and which M to take, by validation scores"
     )
     parser.add_argument(
-        "--main", metavar="METHOD", help="the algorithm of which the headline speaks, with wide lines in figures"
+        "--main", metavar="METHOD", help="the algorithm that the headline is about; figures draw its lines wide"
     )
     parser.add_argument("--watch", action="store_true", help="draw the table again and again while a sweep runs")
     parser.add_argument("--every", type=float, default=10.0, metavar="SECONDS", help="with --watch: how often (10)")

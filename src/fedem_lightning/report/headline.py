@@ -18,7 +18,7 @@ def in_a_sentence(table: Table, main: str | None = None) -> str:
 
     A lead is beyond chance if the table's test tells the method from every other one (`significance.leaders`);
     otherwise the sentence has the 95 % interval of the differences over the seeds that both have (`t_interval`), which
-    does not allow for the choice of the best two among several methods.
+    does not correct for picking the two best of many methods.
 
     Args:
         table: a table of scores.
@@ -64,14 +64,14 @@ def _lead(table: Table, first: _Known, second: _Known) -> str:
     seeds = [table.seeds.get(_KEY, {}).get(group.label, {}) for group in (a, b)]
     differences = np.array([seeds[0][seed] - seeds[1][seed] for seed in seeds[0] if seed in seeds[1]])
     if len(differences) < 2:
-        return f"{lead}, but with one seed in common nothing says whether another seed turns that round."
+        return f"{lead}, but they share only one seed, and another seed may reverse it."
     if not differences.any():
-        return f"{shorten(a.name)} and {shorten(b.name)} have the same score with every seed that both have."
+        return f"{shorten(a.name)} and {shorten(b.name)} have the same score with every common seed."
     low, high = t_interval(differences)
     interval = f"{_signed(table, low)} to {_signed(table, high)} over {len(differences)} seeds"
-    unsure = "more seeds may turn that round"
+    unsure = "more seeds may reverse it"
     if low * high > 0:
-        few = f"a test of all methods takes {ENOUGH_SEEDS} seeds that they share"
+        few = f"a test of all methods needs {ENOUGH_SEEDS} common seeds"
         unsure = few if len(differences) < ENOUGH_SEEDS else "not beyond chance once all methods and scores are tested"
     return f"{lead} (95 % interval {interval}): {unsure}."
 

@@ -46,7 +46,7 @@ class Report:
         figures: figures by the name of their files without their endings.
         page: the page as HTML.
         more: further tables by the name of their CSV file.
-        main: the algorithm of which headlines speak, and whose lines are wide; None: the best, and FedEM.
+        main: the algorithm that headlines are about, with wide lines; None: the best one, and wide lines for FedEM.
 
     """
 
