@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,23 +49,24 @@ def test_seeds_become_mean_and_deviation_beside_the_papers_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seed, test in enumerate((0.68, 0.69, 0.70)):
-        make_run(tmp_path / "sweep" / str(seed), test, seed=seed, config={"trainer.devices": seed + 1})
-    make_run(tmp_path / "deep" / "er" / "one", 0.75, "fedem")
+        config = {"trainer.devices": seed + 1}
+        make_run(tmp_path / "sweep" / str(seed), test, seed=seed, config=config, megabytes=600.0, **PAPER)
+    make_run(tmp_path / "deep" / "er" / "one", 0.75, "fedem", megabytes=600.0, **PAPER)
     out, err, code = report(capsys, tmp_path)
     assert (code, err) == (0, "")
-    # of 68, 69, 70: mean 69, deviation 1 with ddof 1; Table 2 has 68.2 / 58.9; 2 of 4 MB for each client
+    # of 68, 69, 70: mean 69, deviation 1 with ddof 1; Table 2 has 68.2 / 58.9; 2 of 600 MB for each client
     expected = (
-        "fedavg 3 4 69.0 ± 1.00 70.0 ± 1.00 71.0 ± 1.00 59.0 ± 1.00 49.0 ± 1.00 68.2 +0.8 58.9 90.0 ± 0.00 2 0.5 -"
+        "fedavg 3 200 69.0 ± 1.00 70.0 ± 1.00 71.0 ± 1.00 59.0 ± 1.00 49.0 ± 1.00 68.2 +0.8 58.9 90.0 ± 0.00 2 0.5 -"
     )
     assert row_of(out, "fedavg") == expected
-    assert row_of(out, "fedem") == "fedem 1 4 75.0 76.0 77.0 65.0 55.0 74.7 +0.3 66.7 90.0 2 0.5 0"
+    assert row_of(out, "fedem") == "fedem 1 200 75.0 76.0 77.0 65.0 55.0 74.7 +0.3 66.7 90.0 2 0.5 0"
     assert "paper: FedEM, table 2, beside fedavg, fedem" in out
     assert "unseen" not in out  # nothing fills that column
 
 
 def test_files_and_figures_are_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in (0, 1):
-        make_run(tmp_path / f"em{seed}", 0.7 + seed / 10, "fedem", seed, pi=[[1, 0], [0.5, 0.5]])
+        make_run(tmp_path / f"em{seed}", 0.7 + seed / 10, "fedem", seed, pi=[[1, 0], [0.5, 0.5]], **PAPER)
     cells = saved(capsys, tmp_path, drawn=True)
     assert value(cells, "fedem", "weighted") == pytest.approx(75)
     assert value(cells, "fedem", "weighted", "std") == pytest.approx(10 / math.sqrt(2))
@@ -73,10 +75,10 @@ def test_files_and_figures_are_written_once(tmp_path: Path, capsys: pytest.Captu
     names = {p.name for p in (tmp_path / "report").iterdir()}
     drawn = ("by_round", "by_megabytes", "fairness", "FedEM_weights", "entropy")
     figures = {f"synthetic_{name}.{kind}" for name in drawn for kind in ("png", "svg", "pdf")}
-    figures |= {f"synthetic_{name}.csv" for name in drawn if name != "entropy"}
+    figures |= {f"synthetic_{name}.csv" for name in drawn}
     assert names == {"report.html", "report.md", "report.csv", "report_wide.csv", "report.tex"} | figures
     text = (tmp_path / "report" / "report.md").read_text()
-    assert "| fedem | 2 | 4 | 75.0 ± 7.07 |" in text
+    assert "| fedem | 2 | 200 | 75.0 ± 7.07 |" in text
     assert "![synthetic_fairness](synthetic_fairness.png)" in text
     before = {p: p.read_bytes() for p in (tmp_path / "report").iterdir()}
     out, err, code = report(capsys, tmp_path, "--out", tmp_path / "report")
@@ -220,6 +222,8 @@ def test_every_papers_number_is_there() -> None:
     assert table["std"].tolist() == [0.13, 0.23, 0.01]
 
 
+PAPER: dict[str, Any] = {"n_clients": 300, "rounds": 200}
+"""The clients and rounds of FedEM's synthetic runs."""
 UNSEEN = {"train": {"accuracy": sums(0.8)}, "test": {"accuracy": sums(0.72)}}
 FITTING: dict[str, tuple[dict[str, Any], str, str, float, str]] = {
     "d_fedem": ({"algorithm": "d_fedem"}, "d_fedem", "paper_weighted", 73.8, "FedEM, table 6"),
@@ -242,8 +246,15 @@ def test_each_run_gets_the_papers_table_that_fits(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options, row, column, expected, source = FITTING[name]
-    make_run(tmp_path / "run", 0.7, **options)
-    cells = saved(capsys, tmp_path)
+    here: dict[str, Any] = {"n_clients": 100, "rounds": 200} if options.get("dataset") == "cifar100" else PAPER
+    here = here | ({"rounds": 1200} if name == "sampled" else {})
+    for other in ({"n_clients": 20}, {"rounds": 10}):  # another federation, another training: no number
+        if source != "FedEM, appendix J.3" or "rounds" not in other:  # where the paper does not say the rounds
+            make_run(tmp_path / "other", 0.7, **{**options, **here, **other})
+            assert value(saved(capsys, tmp_path, "--force"), row, column) is None
+            shutil.rmtree(tmp_path / "other")
+    make_run(tmp_path / "run", 0.7, **options, **here)
+    cells = saved(capsys, tmp_path, "--force")
     assert value(cells, row, column) == expected
     assert value(cells, row, column, "source").startswith(source)
     assert (value(cells, row, "paper_weighted") is None) == ("unseen" in options)
@@ -277,9 +288,9 @@ def test_a_table_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_hidden_groups_and_lenet_belong_to_the_user_centric_paper(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_run(tmp_path / "f", 0.7, "fedavg", dataset="cifar10", config={"dataset.shift": "labels"})
+    make_run(tmp_path / "f", 0.7, "fedavg", dataset="cifar10", config={"dataset.shift": "labels"}, n_clients=20)
     lenet = {"dataset.shift": None, "backbone._target_": "fedem_lightning.LeNet5"}
-    make_run(tmp_path / "g", 0.7, "fedavg", dataset="emnist", config=lenet)
+    make_run(tmp_path / "g", 0.7, "fedavg", dataset="emnist", config=lenet, n_clients=20)
     out = " ".join(report(capsys, tmp_path)[0].split())
     assert "19.6 +30.4" in out  # worst user: 70 - 20 - 19.6
     assert "68.9 -18.9" in out
@@ -310,7 +321,7 @@ def test_entropy_recovery_and_dead_components(tmp_path: Path, capsys: pytest.Cap
     assert entropy(np.array([[1.0, 0.0], [0.5, 0.5]])) == pytest.approx(math.log(2) / 2)
     assert math.isnan(entropy(np.empty((0, 2))))
     recovery = {"pi_cosine_distance": 0.02, "group_accuracy": 0.5, "match": [0, 1, 2]}
-    run = make_run(tmp_path / "run", 0.7, "fedem", dataset="cifar100", recovery=recovery)
+    run = make_run(tmp_path / "run", 0.7, "fedem", dataset="cifar100", recovery=recovery, n_clients=100)
     clients = pd.DataFrame({"population": ["seen", "seen", "unseen"], "test_accuracy": [0.5, 0.6, 0.7]})
     # the third component's mean, 0.015, is below 0.05 / 3 = 0.0167; the unseen client does not count
     clients[["pi_0", "pi_1", "pi_2"]] = [[0.5, 0.47, 0.03], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]]
@@ -345,10 +356,10 @@ def test_groups_found_stand_beside_components(tmp_path: Path, capsys: pytest.Cap
 def test_equal_communication_takes_the_last_round_within_the_budget(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_run(tmp_path / "avg", 0.68, megabytes=4.0)
-    make_run(tmp_path / "em", 0.75, "fedem", megabytes=6.0)  # 1.5 a round: round 2, at 3 of 4 MB, was scored
-    make_run(tmp_path / "local", 0.6, "local", megabytes=0.0)  # sends nothing: no budget, and always within it
-    make_run(tmp_path / "apfl", 0.6, "apfl", megabytes=12.0)  # round 2 is at 6 MB
+    make_run(tmp_path / "avg", 0.68, megabytes=600.0, **PAPER)
+    make_run(tmp_path / "em", 0.75, "fedem", megabytes=900.0, **PAPER)  # round 2, at 1.5 of 2 MB a client, was scored
+    make_run(tmp_path / "local", 0.6, "local", megabytes=0.0, **PAPER)  # sends nothing: no budget, and always within it
+    make_run(tmp_path / "apfl", 0.6, "apfl", megabytes=1800.0, **PAPER)  # round 2 is at 3 MB
     cells = saved(capsys, tmp_path, "--equal-communication")
     text = (tmp_path / "report" / "report.md").read_text()
     assert "budget: 2 MB a client, up and down, all that fedavg used" in text
@@ -443,6 +454,7 @@ def make_density_run(folder: Path, loss: float, algorithm: str, n_components: in
     """Of the density federation: the loss is what counts, and its minima are known."""
     adapted = "adaptation._target_" in options.get("config", {})
     known: dict[str, Any] = {
+        "n_clients": 100,
         "n_served_models": None if adapted else n_components,
         "reference": {"minimum_loss": 1.93},
         "data": {"minimum_loss_by_models": {"1": [3.17, 3.17], "2": [2.78, 2.89], "4": [2.47, 2.47]}},
@@ -582,6 +594,8 @@ def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(
     drawn = sweep(DrawnRows(family, looks([family])), "dataset.n_samples")
     assert drawn is not None
     (axes,) = drawn.figure.axes
+    assert axes.get_xlabel() == "number of samples"
+    assert drawn.figure.get_suptitle() == "density: test score by number of samples"
     assert axes.get_ylabel() == "test loss, nats, seen clients, weighted"
     assert axes.get_xscale() == "log"
     assert [c.get_label() for c in axes.containers] == ["FedAvg", "FedAvg + finetune", "Mapper"]
@@ -645,7 +659,7 @@ def test_runs_without_their_tables_stay_in_the_report(tmp_path: Path, capsys: py
 
 
 def test_the_library_can_be_used_without_the_command(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", 0.682)
+    make_run(tmp_path / "run", 0.682, **PAPER)
     (setting,), notes = group_runs(find_runs([tmp_path, tmp_path / "run"])[0])  # found twice, counted once
     assert notes == []
     ((_, cells),) = scores_table(setting, Papers()).rows

@@ -136,7 +136,7 @@ def sweep(rows: DrawnRows, key: str) -> Drawn | None:
     if not drawn:
         return None
     data: list[pd.DataFrame] = []
-    figure, axes = rows.axes(f"{setting.title}: test score by {key}")
+    figure, axes = rows.axes(f"{setting.title}: test score by {_in_words(key, setting)}")
     for line in drawn:
         x, y, spread = np.array(sorted(points[line])).T
         keys = differing_keys([_others(first[each], key) for each in drawn if each[0] == line[0]])
@@ -150,11 +150,18 @@ def sweep(rows: DrawnRows, key: str) -> Drawn | None:
             logarithmic(axes)
         elif (x == x.round()).all():
             whole_numbers(axes)
-    axes.set(xlabel=drawn_text(key), ylabel=f"test {setting.unit}, {where} clients, weighted")
+    axes.set(xlabel=drawn_text(_in_words(key, setting)), ylabel=f"test {setting.unit}, {where} clients, weighted")
     rows.legend(figure, axes)
     name = f"{setting.title}_by_{short(key, setting.groups[0].config)}"
     caption = f"Mean over seeds, with standard deviations; {seeds(setting.groups)}."
     return Drawn(name, "sweeps", caption, figure, data=pd.concat(data))
+
+
+def _in_words(key: str, setting: Setting) -> str:
+    """A key for readers: algorithm.n_components is "number of components", lr "learning rate"."""
+    *parts, name = short(key, setting.groups[0].config).split(".")
+    name = "learning_rate" if name == "lr" else re.sub(r"^n_", "number_of_", name)
+    return ": ".join(part.replace("_", " ") for part in [*parts, name])
 
 
 def _others(group: Group, key: str) -> dict[str, Any]:

@@ -120,7 +120,9 @@ def mixture_figures(rows: DrawnRows, group: Group) -> list[Drawn]:
         found.append(_by_round(rows, group, history))
     if agreement := run.results["components"].get("agreement"):
         caption = "Share of the test samples on which two components predict the same class."
-        found.append(_own(rows, group, "agreement", "mixture", caption, _agreement_map(np.array(agreement))))
+        shares = np.array(agreement)  # [M, M]
+        data = pd.DataFrame(shares).add_prefix("component_")
+        found.append(_own(rows, group, "agreement", "mixture", caption, _agreement_map(shares), data=data))
     return found
 
 
@@ -196,19 +198,22 @@ def _agreement_map(shares: np.ndarray) -> Figure:
 def entropy_figure(rows: DrawnRows) -> Drawn | None:
     """Draws the clients' entropies of all rows with mixture weights, from the lowest to the highest."""
     figure, axes = axes_of(f"{rows.setting.title}: entropy of the mixture weights")
-    largest = 0.0
+    largest, data = 0.0, []
     for group in rows.setting.groups:
         weights = final_weights(group.runs[0])
         if weights is None or not len(weights.seen):
             continue
         largest = max(largest, math.log(weights.seen.shape[1]))
         share = 100 * np.arange(1, len(weights.seen) + 1) / len(weights.seen)
+        lowest_first = np.sort(entropies(weights.seen))
+        scores = {"percentile": share, "entropy": lowest_first}
+        data.append(pd.DataFrame({"method": cell_text(group.name), **scores}))
         look = rows.looks[group.label].lined(rows.gid(group))
-        axes.plot(share, np.sort(entropies(weights.seen)), label=rows.label(group), **look)
+        axes.plot(share, lowest_first, label=rows.label(group), **look)
     if not axes.lines:
         return None
     axes.set(xlabel="percentile of clients, lowest entropy first", ylabel="entropy of a client's weights, nats")
     axes.set_ylim(-0.02 * largest, 1.04 * largest)
     legend(figure, axes)
     caption = "Zero: the client uses one component; ln M: it uses all alike. First seed of each row."
-    return Drawn(f"{rows.setting.title}_entropy", "mixture", caption, figure, rows.tips())
+    return Drawn(f"{rows.setting.title}_entropy", "mixture", caption, figure, rows.tips(), data=pd.concat(data))

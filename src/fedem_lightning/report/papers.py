@@ -1,13 +1,16 @@
 """Published numbers of the papers, from papers.csv.
 
-Columns: paper and table (together the name that --table takes), dataset, algorithm, `when` (keys and values that the
-run's configuration must have, KEY=VALUE;KEY=VALUE, or nothing), column (the score), value and std as in the paper
-(accuracies in percent, losses and entropies in nats), note. `algorithm+name` is an adaptation after an algorithm.
+Columns: paper and table (together the name that --table takes), dataset, algorithm, clients (that train and unseen ones
+together) and rounds (empty where the paper does not say), `when` (keys and values that the run's configuration must
+have, KEY=VALUE;KEY=VALUE, or nothing), column (the score), value and std as in the paper (accuracies in percent, losses
+and entropies in nats), note. `algorithm+name` is an adaptation after an algorithm.
 """
 
 import math
+from collections.abc import Hashable
 from importlib.resources import files
 from io import StringIO
+from typing import Any
 
 import pandas as pd
 
@@ -51,12 +54,15 @@ class Papers:
         return list(dict.fromkeys(self.numbers.name))
 
     def find(self, run: Run, column: str, tables: tuple[str, ...]) -> Cell | None:
-        """The published number for a run, from the first of `tables` that has one, or from the requested table."""
+        """The published number for a run, from the first of `tables` that has one, or from the requested table.
+
+        A run with other clients or rounds than the paper's gets a number from a requested table alone.
+        """
         for name in (self.table,) if self.table else tables:
             for algorithm in (run.algorithm, _SAME.get(run.algorithm)):
                 rows = self._index.get((name, run.results["dataset"], algorithm, column), [])
                 for row in rows:
-                    if _holds(row["when"], run):
+                    if _holds(row["when"], run) and (self.table or _same_size(row, run)):
                         std = None if math.isnan(row["std"]) else row["std"]
                         return Cell(row["value"], std, 0, _title(name), row["note"])
         return None
@@ -88,3 +94,10 @@ def _title(name: str) -> str:
 def _holds(when: str, run: Run) -> bool:
     pairs = (condition.partition("=")[::2] for condition in when.split(";") if condition)
     return all(key in run.config and as_typed(run.config[key]) == value for key, value in pairs)
+
+
+def _same_size(row: dict[Hashable, Any], run: Run) -> bool:
+    """Whether a run has the clients and the rounds of a row of papers.csv, as far as the paper says them."""
+    n_clients = run.results["n_clients"] + run.results.get("n_unseen_clients", 0)
+    sizes = {"clients": n_clients, "rounds": run.results["rounds"]}
+    return all(math.isnan(row[name]) or row[name] == size for name, size in sizes.items())
