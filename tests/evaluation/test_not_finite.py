@@ -86,7 +86,7 @@ def test_the_summary_says_it() -> None:
 
 def test_the_report_says_it(make_runs: Any) -> None:
     table = scores_table(make_runs({"train": 0, "val": 0, "test": 1, "clients": ["north"]}), Papers())
-    assert table.notes[-1:] == [
+    assert table.warnings[-1:] == [
         f"fedavg, seed 0: {not_finite_lines({'not_finite': {'test': 1, 'clients': ['north']}})[0]}"
     ]
 

@@ -71,8 +71,11 @@ class Table:
         setting: the setting that is compared.
         columns: columns by key, in their order.
         rows: pairs of a group and its cells by key of the column.
-        notes: lines below the table.
-        leaders: the label of the row that is best beyond chance, by key of the column; it is printed in bold.
+        notes: lines below the table, such as sources.
+        warnings: further lines, about what makes the table less sure.
+        leaders: the label of the row that is best beyond chance, by key of the column.
+        recommended: the label of the row that is best by validation scores beyond chance, with every learning rate
+            chosen; a leader is bold if it is this row.
         seeds: test scores by key of the column, label of the row, and seed.
 
     """
@@ -83,7 +86,9 @@ class Table:
     columns: dict[str, TableColumn]
     rows: list[tuple[Group, dict[str, Cell]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     leaders: dict[str, str] = field(default_factory=dict)
+    recommended: str | None = None
     seeds: dict[str, dict[str, dict[int, float]]] = field(default_factory=dict)
 
     @property
@@ -100,10 +105,14 @@ class Table:
         """Whether a row is the best of a column beyond chance."""
         return self.leaders.get(key) == group.label
 
+    def is_bold(self, group: Group, key: str) -> bool:
+        """Whether a row is the best of a column beyond chance, and validation scores recommend it too."""
+        return self.is_leader(group, key) and self.recommended == group.label
+
     def lines(self, columns: Mapping[str, TableColumn]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
         """Every row's label, and the text of its cells, each with whether it is bold."""
         for group, cells in self.rows:
-            texts = [(column.show(cells.get(key)), self.is_leader(group, key)) for key, column in columns.items()]
+            texts = [(column.show(cells.get(key)), self.is_bold(group, key)) for key, column in columns.items()]
             yield shorten(group.label), texts
 
     def add_sources(self) -> None:

@@ -18,8 +18,9 @@ from fedem_lightning.records.measures import SPLITS
 from fedem_lightning.report.collect import OPTIONAL
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting, as_typed, comparable, relevant, sortable
-from fedem_lightning.report.scores_table import final_scores, unchosen_line
+from fedem_lightning.report.scores_table import final_scores
 from fedem_lightning.report.significance import CHANCE_LEVEL, ENOUGH_SEEDS, said_p, t_test
+from fedem_lightning.report.warning_lines import unchosen_line
 
 _CHOSEN = "best by hold-out"
 """The value of the key in the configuration of a chosen run, which its label shows."""

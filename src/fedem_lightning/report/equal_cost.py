@@ -92,6 +92,7 @@ def _scores_within(run: Run, cost: str, limit: float) -> dict[str, float | None]
         "weighted": f"test/{measure}",
         "bottom_decile": f"test/{measure}_bottom_decile",
         "train": f"train/{measure}",
+        "val": f"val/{measure}",
     }
     scores = {key: factor * float(last[name]) for key, name in columns.items() if name in metrics}
     return {"rounds": float(last["round"]), **scores, "megabytes": float(last["megabytes"]), cost: float(last[cost])}

@@ -89,7 +89,8 @@ def _markdown(report: Report) -> str:
         for label, texts in table.lines(columns):
             numbers = [f"**{text}**" if bold else text for text, bold in texts]
             lines.append(f"| {' | '.join([markdown_text(label), *numbers])} |")
-        lines += ["", *(f"- {markdown_text(note)}" for note in table.notes)] if table.notes else []
+        notes = [*table.notes, *table.warnings]
+        lines += ["", *(f"- {markdown_text(note)}" for note in notes)] if notes else []
     if report.left_out:
         lines += ["", "## Left out of the tables", "", *(f"- {markdown_text(line)}" for line in report.left_out)]
     if report.figures:
@@ -113,7 +114,7 @@ def _latex(table: Table) -> str:
         for label, texts in table.lines(columns)
     ]
     header, body = ("\n".join(" & ".join(row) + r" \\" for row in part) for part in (zip(*stacked, strict=True), rows))
-    notes = [rf"\par\smallskip {{\footnotesize {latex_text(note)}}}" for note in table.notes]
+    notes = [rf"\par\smallskip {{\footnotesize {latex_text(note)}}}" for note in [*table.notes, *table.warnings]]
     lines = [
         *(r"\begin{table}", r"\centering", r"\footnotesize", r"\setlength{\tabcolsep}{4pt}"),
         *(rf"\caption{{{latex_text(table.title)}}}", rf"\begin{{tabular}}{{l{'r' * len(columns)}}}"),

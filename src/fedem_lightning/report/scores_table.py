@@ -7,14 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.errors import one_line
 from fedem_lightning.report.cells import Cell, Table, TableColumn, mean_cells, shorten
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import BASELINES, Group, Setting
 from fedem_lightning.report.papers import Papers, tables_for
-from fedem_lightning.report.significance import leaders
-from fedem_lightning.run.summary import not_finite_lines
+from fedem_lightning.report.significance import leaders, sure_best
+from fedem_lightning.report.warning_lines import UNCHOSEN, unchosen, unchosen_line, warning_lines
 
 
 class _Score(NamedTuple):
@@ -62,7 +61,6 @@ _LAST = {
     "seconds": TableColumn("s a round"),
     "rejected": TableColumn("rejected", ".0f"),
 }
-_UNCHOSEN = "*"
 
 
 def final_scores(run: Run) -> dict[str, float | None]:
@@ -126,14 +124,15 @@ def scores_table(
     what = f"{what}, {setting.unit.replace(',', ' in')}"
     table = Table("scores", what, setting, score_columns(factor == 100))
     tested: dict[str, dict[str, dict[int, float]]] = {}
+    val: dict[str, dict[int, float]] = {}
     for group in setting.groups:
         found = {run.seed: scores(run) for run in group.runs}
         known = {seed: row for seed, row in found.items() if row is not None}
         cells = {"seeds": Cell(len(found))} | (mean_cells(list(known.values())) if len(known) == len(found) else {})
-        for key in (key for key, score in _SCORES.items() if score.place.endswith("test")):
+        for key in ("val", *(key for key, score in _SCORES.items() if score.place.endswith("test"))):
             seeds = {seed: value for seed, row in known.items() if (value := row.get(key)) is not None}
             if seeds and np.isfinite(list(seeds.values())).all():
-                tested.setdefault(key, {})[group.label] = seeds
+                (val if key == "val" else tested.setdefault(key, {}))[group.label] = seeds
         cells |= _rate(group) | (_minimum(group.runs) if measure == "loss" else {})
         cells |= _published(cells, group.runs[0], papers, tables(group.runs[0]), measure)
         table.rows.append((group, cells))
@@ -143,16 +142,17 @@ def scores_table(
         tested.pop(key, None)
     by_column = {key: pd.DataFrame(rows) for key, rows in tested.items()}
     table.seeds = tested
-    table.leaders, table.notes = leaders(by_column, setting.groups[0].runs[0].sign)
+    sign = setting.groups[0].runs[0].sign
+    table.leaders, table.warnings = leaders(by_column, sign)
+    if len(val) == len(setting.groups) and not unchosen_line(setting.groups):
+        table.recommended = sure_best(pd.DataFrame(val), sign)
+    if beyond := sorted({label for label in table.leaders.values() if label != table.recommended}):
+        names = ", ".join(map(shorten, beyond))
+        table.warnings.append(f"best test scores beyond chance, but not sure by --recommend, so not bold: {names}")
     table.add_sources()
     if scores is final_scores:  # clients.parquet has the scores after the last round only
         _add_baselines(table)
-    if said := unchosen_line(setting.groups):
-        table.notes.append(f"{_UNCHOSEN} {said}")
-    for group in setting.groups:
-        for run in group.runs:
-            lines = not_finite_lines(run.results)
-            table.notes += [f"{shorten(group.label)}, seed {run.seed}: {line}" for line in lines]
+    table.warnings += warning_lines(setting)
     return table
 
 
@@ -186,32 +186,9 @@ def _rate(group: Group) -> dict[str, Cell]:
     rates = group.runs[0].results.get("learning_rates")
     if not rates:
         return {}
-    mark, n = _UNCHOSEN if _unchosen(group) else "", len(group.runs)
+    mark, n = UNCHOSEN if unchosen(group) else "", len(group.runs)
     rate = Cell(float(rates[0]["rate"]), n=n, mark=mark)
     return {"learning_rate": rate, "rate_chosen": Cell(float(not mark), n=n)}
-
-
-def _unchosen(group: Group) -> list[str]:
-    """Whose learning rate nobody chose for a row's data: the row's label, or "ADAPTATION of LABEL"."""
-    label = shorten(group.label)
-    found = [
-        f"{one_line(rate['of'])} of {label}" if number else label
-        for run in group.runs
-        for number, rate in enumerate(run.results.get("learning_rates") or [])
-        if rate["chosen_by"] is None
-    ]
-    return list(dict.fromkeys(found))
-
-
-def unchosen_line(groups: Sequence[Group]) -> str:
-    """What to do about rows whose learning rate is the default; empty if there are none."""
-    names = [name for group in groups for name in _unchosen(group)]
-    if not names:
-        return ""
-    return (
-        f"nobody chose the learning rate of {', '.join(names)} for these data, and another may be much better: "
-        "choose one with +tune=learning_rate (docs/trackers.md), in Python with client_optimizer=ClientSGD(lr=...)"
-    )
 
 
 def _minimum(runs: Sequence[Run]) -> dict[str, Cell]:

@@ -63,7 +63,7 @@ def report_parts(report: Report, width: int) -> Iterator[Text | RichTable]:
             yield Text(f"no room for: {left_out} (report.csv of --out has all columns)", style="dim")
         if table.name == "scores":
             yield Text(one_line(in_a_sentence(table, report.main)), style="bold")
-        yield from (Text(one_line(note)) for note in table.notes)
+        yield from (Text(one_line(note)) for note in [*table.notes, *table.warnings])
     if report.compares:
         yield Text(f"\n{CAVEAT}")
     if report.left_out:
