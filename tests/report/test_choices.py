@@ -72,7 +72,7 @@ def test_two_rows_are_compared_client_by_client(tmp_path: Path, capsys: pytest.C
     assert wide.weighted_std["fedem"] == pytest.approx(0)
     assert "loses" not in (tmp_path / "out" / "report.md").read_text()
     tex = (tmp_path / "out" / "report.tex").read_text()
-    assert tex.count(r"\toprule") == tex.count(r"\bottomrule") == tex.count(r"\end{table}") == 1
+    assert tex.count(r"\toprule") == tex.count(r"\bottomrule") == tex.count(r"\end{table*}") == 1
     headers = tex.partition(r"\toprule")[2].partition(r"\midrule")[0]
     assert r"local, \%" in headers
     assert max(len(word.strip()) for line in headers.split(r"\\") for word in line.split("&")) <= 12  # stacked

@@ -15,10 +15,10 @@ from matplotlib.container import ErrorbarContainer
 
 from fedem_lightning import UserError
 from fedem_lightning.report import Papers, command, find_runs, group_runs
+from fedem_lightning.report.curves import curves
 from fedem_lightning.report.diagnostic_tables import entropy
 from fedem_lightning.report.drawing import DrawnRows, looks
-from fedem_lightning.report.figures import families, sweep, varied_numbers
-from fedem_lightning.report.score_figures import curves
+from fedem_lightning.report.score_figures import families, sweep, varied_numbers
 from fedem_lightning.report.scores_table import scores_table
 from helpers.commands import call
 from helpers.report_runs import report
@@ -410,13 +410,13 @@ def test_curves_by_time_are_drawn_where_they_are_known(tmp_path: Path) -> None:
     make_run(tmp_path / "em", 0.75, "fedem")
     (setting,), _ = group_runs(find_runs([tmp_path])[0])
     rows = DrawnRows(setting, looks([setting]))
-    drawn = curves(rows, "time_wireless", "simulated time", "test", "by_time_wireless")
+    drawn = curves(rows, "time_wireless")
     assert drawn is not None
     (axes,) = drawn.figure.axes
     (line,) = axes.lines
     np.testing.assert_allclose(np.array(line.get_data()), [[20, 40], [58, 68]])
     assert axes.get_xscale() == "linear"
-    assert curves(rows, "time_none", "simulated time", "test", "by_time_none") is None
+    assert curves(rows, "time_none") is None
 
 
 INTERPOLATE = {"adaptation._target_": "x.Interpolate", "adaptation.objective": "mixture"}
@@ -668,7 +668,8 @@ def test_the_library_can_be_used_without_the_command(tmp_path: Path) -> None:
         Papers("table-2")
 
 
-CURVES = ("by_round", "by_megabytes", "by_air_megabytes", "by_seconds", "by_time_reliable", "validation_by_round")
+CURVES = ("by_round", "by_megabytes", "by_air_megabytes", "by_seconds", "by_time_reliable")
+OTHER_CURVES = ("test_loss", "val_accuracy", "val_loss", "train_accuracy", "train_loss")
 MIXTURE = ("weights", "weights_by_round", "simplex", "agreement")
 
 
@@ -699,8 +700,8 @@ def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         f"synthetic_{n}.png"
         for n in (
             *CURVES,
-            "methods",
-            "fairness",
+            *(f"{name}_by_round" for name in OTHER_CURVES),
+            *("methods", "fairness", "spread", "gain_by_size", "client_sizes", "labels"),
             "FedEM_and_Local",
             "entropy",
             *(f"FedEM_{name}" for name in MIXTURE),

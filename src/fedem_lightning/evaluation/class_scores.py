@@ -22,6 +22,9 @@ class) to a single class (1): with two classes above 60 %, with ten above 28 %."
 MOST_NUMBERS = 100_000_000
 """With more probabilities of test samples than this, balanced accuracy, AUROC and sensitivity are left out."""
 
+MOST_COUNTS = 10_000_000
+"""With more clients times classes than this, the labels of each client are not counted."""
+
 
 class Majority(NamedTuple):
     """The model that predicts a client's own most frequent class of its training samples (the first of several)."""
@@ -41,11 +44,9 @@ class ByClass(NamedTuple):
 
 def majority(federation: Federation, clients: Tensor) -> Majority | None:
     """The majority classes of `clients` (int64 [C]); None if samples have no class of their own, or are not stored."""
-    task: Any = federation.task
-    scored = hasattr(task, "n_classes") and "accuracy" in task.measures and task.n_targets == 1
-    if not scored or not isinstance(federation.samples, Arrays):
+    if not _has_classes(federation):
         return None
-    n_classes = task.n_classes
+    n_classes = getattr(federation.task, "n_classes", 0)
     (y, owner), (y_test, owner_test) = (_labels(federation, clients, split) for split in ("train", "test"))
     pairs, counts = np.unique(owner * n_classes + y, return_counts=True)
     order = np.lexsort((pairs, -counts, pairs // n_classes))  # by client; the most frequent class first
@@ -57,6 +58,25 @@ def majority(federation: Federation, clients: Tensor) -> Majority | None:
     threshold = (1 + IMBALANCE * (n_classes - 1)) / n_classes
     with np.errstate(invalid="ignore"):
         return Majority(right / n, bool(right[seen].sum() > threshold * n[seen].sum()), threshold)
+
+
+def _has_classes(federation: Federation) -> bool:
+    """Whether each sample has a class of its own, and is stored."""
+    task = federation.task
+    scored = hasattr(task, "n_classes") and "accuracy" in task.measures and task.n_targets == 1
+    return scored and isinstance(federation.samples, Arrays)
+
+
+def label_counts(federation: Federation, clients: Tensor) -> dict[str, np.ndarray]:
+    """The content of label_counts.npz: counts int64 [C, Y], of the training samples of `clients` (int64 [C]) by class.
+
+    Empty if samples have no class of their own, are not stored, or there are more than `MOST_COUNTS` numbers.
+    """
+    n_classes = getattr(federation.task, "n_classes", 0)
+    if not _has_classes(federation) or len(clients) * n_classes > MOST_COUNTS:
+        return {}
+    y, owner = _labels(federation, clients, "train")
+    return {"counts": np.bincount(owner * n_classes + y, minlength=len(clients) * n_classes).reshape(-1, n_classes)}
 
 
 def _labels(federation: Federation, clients: Tensor, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -58,6 +58,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--main", metavar="METHOD", help="the algorithm that the headline is about; figures draw its lines wide"
     )
+    parser.add_argument(
+        "--target",
+        type=float,
+        metavar="SCORE",
+        help="count rounds, megabytes and seconds until this test score, in the tables' unit; default: FedAvg's last",
+    )
+    parser.add_argument(
+        "--labels", nargs="+", metavar="ROW=NAME", help="names of your own for rows in tables and figures"
+    )
+    parser.add_argument(
+        "--style", choices=["paper"], help="with --out: figures also as PDF for print, 3.25 and 6.75 inches wide"
+    )
     parser.add_argument("--watch", action="store_true", help="draw the table again and again while a sweep runs")
     parser.add_argument("--every", type=float, default=10.0, metavar="SECONDS", help="with --watch: how often (10)")
     return parser

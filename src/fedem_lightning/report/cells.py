@@ -113,7 +113,7 @@ class Table:
         """Every row's label, and the text of its cells, each with whether it is bold."""
         for group, cells in self.rows:
             texts = [(column.show(cells.get(key)), self.is_bold(group, key)) for key, column in columns.items()]
-            yield shorten(group.label), texts
+            yield shorten(group.in_text), texts
 
     def add_sources(self) -> None:
         """Adds notes with the sources of the papers' numbers."""

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from fedem_lightning.report.groups import ALGORITHMS, BASELINES, Group, Setting
 from fedem_lightning.run.figures import MARKERS, PALETTE, drawn_text
@@ -88,12 +88,13 @@ class Drawn:
 
     Args:
         name: of the file, without its ending.
-        section: part of the page, a key of `fedem_lightning.report.page.SECTIONS`.
+        section: part of the page, a key of `fedem_lightning.report.page.SECTIONS`; empty: a file alone.
         caption: a sentence or two for readers.
         figure: the figure.
         names: what a reader sees above each group of artists, by its gid.
         points: what a reader sees above each point of a scatter plot, by its gid.
         data: the numbers that are drawn, a row for each point, with columns that name it; the figure's CSV file.
+        switches: what a reader of the page chooses among figures of one section, e.g. {"axis": "communication round"}.
 
     """
 
@@ -104,6 +105,7 @@ class Drawn:
     names: dict[str, str] = field(default_factory=dict)
     points: dict[str, list[str]] = field(default_factory=dict)
     data: pd.DataFrame | None = None
+    switches: dict[str, str] = field(default_factory=dict)
 
     @functools.cached_property
     def svg(self) -> bytes:
@@ -197,7 +199,7 @@ def logarithmic(axes: Axes) -> None:
     """Makes the x-axis logarithmic, with plain numbers; over less than two decades also between the powers of ten."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    plain_numbers = FuncFormatter(lambda value, place: f"{value:g}")
+    plain_numbers = StrMethodFormatter("{x:g}")
     axes.xaxis.set_major_formatter(plain_numbers)
     axes.xaxis.set_minor_formatter(plain_numbers if high / low < 100 else NullFormatter())
     if high / low < 100:

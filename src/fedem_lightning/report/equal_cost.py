@@ -66,16 +66,16 @@ def equal_cost_table(setting: Setting, papers: Papers, network: str | None = Non
         table.columns[cost] = TableColumn(f"time, {network}")
     table.columns["rounds"] = TableColumn("round used", ".0f")
     if found is not None:
-        table.notes.insert(0, f"budget: {amount}, all that {found[1].label} used")
+        table.notes.insert(0, f"budget: {amount}, all that {found[1].in_text} used")
     for group, _ in table.rows:
         used = {run.seed: scores(run) for run in group.runs}
         rounds = {seed: last["rounds"] for seed, last in used.items() if last is not None}
         missing = [str(seed) for seed, last in used.items() if last is None]
         if missing:
-            table.notes.append(f"{group.label}: no evaluated round within the budget (seed {', '.join(missing)})")
+            table.notes.append(f"{group.in_text}: no evaluated round within the budget (seed {', '.join(missing)})")
         elif len(set(rounds.values())) > 1:
             listed = ", ".join(f"{r:.0f} (seed {s})" for s, r in rounds.items())
-            table.notes.append(f"{group.label}: rounds used {listed}; the table shows their mean")
+            table.notes.append(f"{group.in_text}: rounds used {listed}; the table shows their mean")
     return table
 
 

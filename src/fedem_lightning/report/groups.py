@@ -36,12 +36,14 @@ class Group:
         algorithm: name of the algorithm.
         label: the name, and the values in which the group differs from others of the table.
         runs: one run for each seed.
+        shown: a name of the user's own for tables and figures; empty: the label.
 
     """
 
     algorithm: str
     label: str
     runs: list[Run]
+    shown: str = ""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -56,8 +58,13 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The label with the title in place of the algorithm's name."""
-        return self.label.replace(self.algorithm, self.title, 1)
+        """The user's name, or the label with the title in place of the algorithm's name."""
+        return self.shown or self.label.replace(self.algorithm, self.title, 1)
+
+    @property
+    def in_text(self) -> str:
+        """The name in tables of text: the user's, or the label, which commands take."""
+        return self.shown or self.label
 
     def named(self, keys: Iterable[str]) -> str:
         """The title, in brackets the values of some keys, e.g. those in which rows of the method differ."""

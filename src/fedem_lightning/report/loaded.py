@@ -9,15 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedem_lightning.errors import one_line, require
+from fedem_lightning.records.measures import SPLITS
+from fedem_lightning.report.client_figures import pair_figure, percentile_figure, size_figure, spread_figure
 from fedem_lightning.report.command import require_runs, usable_runs
+from fedem_lightning.report.curves import curves
 from fedem_lightning.report.drawing import STYLE, Drawn, DrawnRows, looks
-from fedem_lightning.report.figures import sweep, varied_numbers
 from fedem_lightning.report.gains_by_client import client_rows, compared
 from fedem_lightning.report.groups import Setting, group_runs
 from fedem_lightning.report.headline import in_a_sentence
 from fedem_lightning.report.mixture_figures import weights_heat_map
 from fedem_lightning.report.papers import Papers
-from fedem_lightning.report.score_figures import axis_label, curves, pair_figure, percentile_figure
+from fedem_lightning.report.score_figures import seeds_figure, sweep, varied_numbers
 from fedem_lightning.report.scores_table import scores_table
 
 _Draw = Callable[[DrawnRows], Drawn | None]
@@ -101,22 +103,43 @@ class Plots:
     def __init__(self, settings: Sequence[Setting]) -> None:
         self._settings, self._looks = {setting.title: setting for setting in settings}, looks(settings)
 
-    def curves(self, x: str = "round", split: str = "test", ax: Axes | None = None, data: str | None = None) -> Figure:
+    def methods(self, ax: Axes | None = None, data: str | None = None) -> Figure:
+        """The test score of each method: every seed, the mean and its 95 % interval."""
+        return self._drawn(ax, data, seeds_figure, "two methods with test scores")
+
+    def curves(
+        self,
+        x: str = "round",
+        split: str = "test",
+        score: str | None = None,
+        ax: Axes | None = None,
+        data: str | None = None,
+    ) -> Figure:
         """The score during training, mean and range over seeds.
 
         Args:
             x: round, megabytes, air_megabytes, training_seconds, or time_NAME for the simulated time in a network.
-            split: test or val.
+            split: train, val or test.
+            score: accuracy, loss or mse; None: the one that tables show.
             ax: where to draw; None: a new figure.
             data: title of a data set.
 
         """
-        words = f"curve of {split} by {x}"
-        return self._drawn(ax, data, lambda rows: curves(rows, x, axis_label(x), split, "curves"), words)
+        words = f"curve of {split} {score or 'score'} by {x}"
+        require(split in SPLITS, f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
+        return self._drawn(ax, data, lambda rows: curves(rows, x, split, score), words)
 
     def clients(self, ax: Axes | None = None, data: str | None = None) -> Figure:
         """Test scores over clients, from the lowest to the highest."""
         return self._drawn(ax, data, percentile_figure, "clients.parquet")
+
+    def spread(self, ax: Axes | None = None, data: str | None = None) -> Figure:
+        """How the clients' test scores spread with each method."""
+        return self._drawn(ax, data, spread_figure, "two methods with the scores of eight clients")
+
+    def sizes(self, ax: Axes | None = None, data: str | None = None) -> Figure:
+        """The clients' gain over Local (else FedAvg) by their number of training samples."""
+        return self._drawn(ax, data, size_figure, "baseline, or no clients of different sizes")
 
     def compare(self, a: str, b: str, ax: Axes | None = None, data: str | None = None) -> Figure:
         """Every client as a point: its score with method b to the right, with method a upwards."""

@@ -22,6 +22,16 @@ from fedem_lightning.run.figures import (
 )
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])  # of the simplex in the plane
+_TITLES = {
+    "weights": "mixture weights",
+    "simplex": "each client's mixture weights",
+    "weights_by_round": "mixture weights by round",
+    "agreement": "agreement of components",
+    "clusters": "tree of clusters",
+    "coefficients": "collaboration weights",
+    "embedding": "map of clients",
+}
+"""What a figure shows, by the end of its file's name."""
 _PATHS = 24
 """Clients whose path through the simplex is drawn."""
 
@@ -48,8 +58,8 @@ def structure_figures(rows: DrawnRows, group: Group) -> list[Drawn]:
 
 
 def _own(rows: DrawnRows, group: Group, name: str, section: str, caption: str, figure: Figure, **tips: Any) -> Drawn:
-    """A figure of a row's first seed, which its title names."""
-    words = f"{group.name}, seed {group.runs[0].seed}"
+    """A figure of a row's first seed; its title says what it shows, of which row and seed."""
+    words = f"{rows.setting.title}: {_TITLES[name]}, {group.name}, seed {group.runs[0].seed}"
     if rows.ax is None:
         titled(figure, words)
     else:

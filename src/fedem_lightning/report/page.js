@@ -76,6 +76,36 @@ document.querySelectorAll("svg.figure").forEach((svg) => {
   svg.addEventListener("pointerleave", leave);
 });
 
+// Figures that differ in what they show: one of them, chosen with selects. Without the script all are shown.
+document.querySelectorAll(".figures").forEach((place) => {
+  const all = [...place.querySelectorAll("figure[data-switches]")].map((figure) => [figure, JSON.parse(figure.dataset.switches)]);
+  if (all.length < 2) return;
+  const chosen = { ...all[0][1] };
+  const bar = document.createElement("p");
+  bar.className = "switches";
+  const draw = () => {
+    bar.replaceChildren(...Object.keys(chosen).map((key) => {
+      const label = document.createElement("label");
+      const select = document.createElement("select");
+      new Set(all.map(([, values]) => values[key])).forEach((value) => select.add(new Option(value, value, false, value === chosen[key])));
+      select.addEventListener("change", () => {
+        const others = all.map(([, values]) => values).filter((values) => values[key] === select.value);
+        const shared = (values) => Object.keys(chosen).filter((other) => values[other] === chosen[other]).length;
+        others.sort((a, b) => shared(b) - shared(a)); // keep the other choices where such a figure exists
+        Object.assign(chosen, others[0]);
+        draw();
+        bar.querySelector(`select[aria-label="${key}"]`).focus();
+      });
+      select.setAttribute("aria-label", key);
+      label.append(`${key} `, select);
+      return label;
+    }));
+    all.forEach(([figure, values]) => { figure.hidden = Object.keys(chosen).some((key) => values[key] !== chosen[key]); });
+  };
+  place.prepend(bar);
+  draw();
+});
+
 // Who gains, who loses: any two rows, client by client.
 const NS = "http://www.w3.org/2000/svg";
 const make = (name, attributes, parent, text) => {

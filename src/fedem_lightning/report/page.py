@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from fedem_lightning.errors import one_line
 from fedem_lightning.report.cells import Table, TableColumn, shorten
+from fedem_lightning.report.data_card import data_card
 from fedem_lightning.report.drawing import CHROME, GRID_COLOUR, Drawn, DrawnRows, looks
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import Setting
@@ -22,13 +23,14 @@ from fedem_lightning.report.report_files import CAVEAT, Report
 from fedem_lightning.report.significance import CHANCE_LEVEL
 
 SECTIONS = {
+    "sweeps": "By a varied setting",
     "scores": "Test scores by method",
     "convergence": "Scores during training",
     "clients": "Scores over clients",
     "gains": "Who gains, who loses",
     "mixture": "Mixture weights",
     "structure": "Who learns with whom",
-    "sweeps": "By a varied setting",
+    "data": "What the clients hold",
 }
 """Parts of a setting's page, in their order: a figure names its part."""
 _FIRST_COLUMNS = (
@@ -67,6 +69,7 @@ def page(report: Report, settings: Sequence[Setting], figures: Mapping[int, Sequ
         files={drawn: quote(name) for name, drawn in report.figures.items()},
         kinds=lambda drawn: ["pdf", "png", "svg", *(["csv"] if drawn.data is not None else [])],
         ordered=_ordered,
+        card=data_card,
         inline_svg=lambda drawn: Markup(inline_svg(drawn)),
         as_json=lambda data: Markup(json.dumps(data, allow_nan=False).replace("<", "\\u003c")),
     )

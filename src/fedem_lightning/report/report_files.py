@@ -14,6 +14,8 @@ from fedem_lightning.records.files import write_atomically
 from fedem_lightning.report.cells import Cell, Table, cell_text
 from fedem_lightning.report.collect import Skipped
 from fedem_lightning.report.drawing import Drawn
+from fedem_lightning.report.paper_style import paper_files
+from fedem_lightning.report.ranks import Ranks
 
 REPORT_FILES = ("report.html", "report.md", "report.csv", "report_wide.csv", "report.tex")
 """What every report has; the figures' names depend on the runs."""
@@ -30,6 +32,8 @@ _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "|": r"\textbar{}",
     '"': "''",  # the sign itself needs another font encoding
 }
+_COLUMN_HOLDS = 3
+"""Largest number of columns of a table that one column of a printed page with two has room for."""
 _NOT_IN_LATEX = ("seeds", "rounds", "mean", "train", "val", "seconds", "unseen_train")
 """Columns that a page in print has no room for; report.csv has them."""
 
@@ -46,6 +50,8 @@ class Report:
         figures: figures by the name of their files without their endings.
         page: the page as HTML.
         more: further tables by the name of their CSV file.
+        ranks: methods by data sets; None for one data set.
+        style: "paper": figures also as for a printed page, see `paper_files`; None: without.
         main: the algorithm that headlines are about, with wide lines; None: the best one, and wide lines for FedEM.
 
     """
@@ -57,6 +63,8 @@ class Report:
     figures: dict[str, Drawn] = field(default_factory=dict)
     page: str = ""
     more: dict[str, pd.DataFrame] = field(default_factory=dict)
+    ranks: Ranks | None = None
+    style: str | None = None
     main: str | None = None
 
     @property
@@ -91,11 +99,28 @@ def _markdown(report: Report) -> str:
             lines.append(f"| {' | '.join([markdown_text(label), *numbers])} |")
         notes = [*table.notes, *table.warnings]
         lines += ["", *(f"- {markdown_text(note)}" for note in notes)] if notes else []
+    if report.ranks is not None:
+        lines += _ranks(report.ranks)
     if report.left_out:
         lines += ["", "## Left out of the tables", "", *(f"- {markdown_text(line)}" for line in report.left_out)]
     if report.figures:
         lines += ["", "## Figures", "", *(f"![{name}]({name}.png)" for name in report.figures)]
     return "\n".join(lines) + "\n"
+
+
+def _ranks(ranks: Ranks) -> list[str]:
+    """Methods by data sets in Markdown."""
+    lines = [
+        "",
+        "## Methods by data sets",
+        "",
+        f"| method | average rank | {' | '.join(markdown_text(str(name)) for name in ranks.scores)} |",
+    ]
+    lines.append("|---|" + "---:|" * (1 + ranks.scores.shape[1]))
+    for name in ranks.average.index:
+        numbers = [f"{ranks.average[name]:.2f}", *(f"{score:.4g}" for score in ranks.scores.loc[name])]
+        lines.append(f"| {markdown_text(name)} | {' | '.join(numbers)} |")
+    return [*lines, "", *(f"- {markdown_text(line)}" for line in [ranks.sentence, *ranks.notes])]
 
 
 def latex_text(text: str) -> str:
@@ -115,10 +140,11 @@ def _latex(table: Table) -> str:
     ]
     header, body = ("\n".join(" & ".join(row) + r" \\" for row in part) for part in (zip(*stacked, strict=True), rows))
     notes = [rf"\par\smallskip {{\footnotesize {latex_text(note)}}}" for note in [*table.notes, *table.warnings]]
+    kind = "table*" if len(columns) > _COLUMN_HOLDS else "table"  # over both columns of a page with two
     lines = [
-        *(r"\begin{table}", r"\centering", r"\footnotesize", r"\setlength{\tabcolsep}{4pt}"),
+        *(rf"\begin{{{kind}}}", r"\centering", r"\footnotesize", r"\setlength{\tabcolsep}{4pt}"),
         *(rf"\caption{{{latex_text(table.title)}}}", rf"\begin{{tabular}}{{l{'r' * len(columns)}}}"),
-        *(r"\toprule", header, r"\midrule", body, r"\bottomrule", r"\end{tabular}", *notes, r"\end{table}", ""),
+        *(r"\toprule", header, r"\midrule", body, r"\bottomrule", r"\end{tabular}", *notes, rf"\end{{{kind}}}", ""),
     ]
     return "\n".join(lines)
 
@@ -208,6 +234,7 @@ def write_report(report: Report, folder: Path, force: bool = False) -> list[Path
     contents = {name: texts[name].encode() for name in [*REPORT_FILES, *report.more]}
     for name, drawn in report.figures.items():
         contents |= {f"{name}.{kind}": content for kind, content in drawn.files.items()}
+        contents |= {f"{name}-{end}": content for end, content in paper_files(drawn).items()} if report.style else {}
     check_free(folder, list(contents), force)
     for name, content in contents.items():
         write_atomically(folder / name, content)

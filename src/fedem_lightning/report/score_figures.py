@@ -1,44 +1,26 @@
-"""Figures of scores: during training (by round, bytes, time), over clients by percentile, of two methods by client."""
+"""Figures of final test scores: a line a method with its seeds, and by a varied setting."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 
 from fedem_lightning.report.cells import cell_text
-from fedem_lightning.report.drawing import (
-    CHROME,
-    MAIN_WIDTH,
-    NO_LABEL,
-    SENDS_NOTHING,
-    Drawn,
-    DrawnRows,
-    logarithmic,
-    seeds,
-    whole_numbers,
-)
-from fedem_lightning.report.equal_cost import networks_of
-from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.gains_by_client import compare_clients
-from fedem_lightning.report.groups import Group
-from fedem_lightning.report.papers import Papers, tables_for
+from fedem_lightning.report.drawing import Drawn, DrawnRows, logarithmic, seeds, whole_numbers
+from fedem_lightning.report.groups import Group, Setting, comparable, differing_keys, short
 from fedem_lightning.report.scores_table import final_scores
-from fedem_lightning.report.significance import CHANCE_LEVEL, t_interval
+from fedem_lightning.report.significance import t_interval
 from fedem_lightning.run.figures import drawn_text
 
-_COSTS = {
-    "round": ("by_round", "communication round"),
-    "megabytes": ("by_megabytes", "megabytes a client, up and down"),
-    "air_megabytes": ("by_air_megabytes", "megabytes on the air, by all"),
-    "training_seconds": ("by_seconds", "seconds of training"),
-}
-"""Figures by the column on their x-axis: end of the file's name, and label."""
-_PERCENTILES = np.arange(1, 101)
 _DOTTED = 40
 """Largest number of rows for which each seed is drawn as a point."""
-_BANDS = 5
-"""Largest number of rows with bands for all of them."""
-_Values = pd.Series | np.ndarray
+_LOG_FROM = 20
+"""Ratio of largest to least value of a varied key from which its axis is logarithmic."""
+_UNSEEN_KEYS = ("algorithm.personalize_fraction",)
+"""Keys for which the unseen clients' scores are drawn (FedEM, Fig. 2); for others those of the clients that train."""
 
 
 def seeds_figure(rows: DrawnRows) -> Drawn | None:
@@ -70,164 +52,85 @@ def seeds_figure(rows: DrawnRows) -> Drawn | None:
     return Drawn(f"{setting.title}_methods", "scores", caption, figure, data=pd.concat(data))
 
 
-def all_curves(rows: DrawnRows, papers: Papers) -> list[Drawn]:
-    """Every figure of scores during training for which the runs have data."""
-    axes = [*_COSTS, *(f"time_{network}" for network in networks_of(rows.setting))]
-    found = [curves(rows, x, axis_label(x), "test", _COSTS.get(x, (f"by_{x}",))[0], papers) for x in axes]
-    found.append(curves(rows, "round", "communication round", "val", "validation_by_round", papers))
-    return [drawn for drawn in found if drawn is not None]
+def families(settings: Sequence[Setting]) -> list[Setting]:
+    """Settings of the same data set and backbone joined, to draw sweeps over a key, e.g. the samples of a client."""
+    groups: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for setting in settings:
+        groups[setting.dataset, setting.backbone] += setting.groups
+    several = Counter(dataset for dataset, _ in groups)
+    return [Setting(d, b, f"{d}, {b}" if several[d] > 1 else d, found) for (d, b), found in groups.items()]
 
 
-def axis_label(x: str) -> str:
-    """The label of an axis with this column of `Run.curve`."""
-    return _COSTS[x][1] if x in _COSTS else f"simulated time, {drawn_text(x.removeprefix('time_'))}"
+def varied_numbers(setting: Setting) -> list[str]:
+    """The keys, other than seeds, with several numbers."""
+    values: dict[str, set[float]] = defaultdict(set)
+    for group in setting.groups:
+        for key in group.config:
+            if (x := _x(group, key)) is not None and not key.endswith("seed"):
+                values[key].add(x)
+    return [key for key, found in values.items() if len(found) > 1]
 
 
-def curves(rows: DrawnRows, x: str, xlabel: str, split: str, name: str, papers: Papers | None = None) -> Drawn | None:
-    """Draws scores during training: the mean over seeds as a line, the range as a band; None without data.
+def sweep(rows: DrawnRows, key: str) -> Drawn | None:
+    """Draws the test score against a varied key, with a line for runs that agree otherwise; None if no line varies it.
 
     Args:
-        rows: the setting to draw.
-        x: a column of `Run.curve`.
-        xlabel: label of the x-axis.
-        split: val or test.
-        name: end of the file's name.
-        papers: published numbers; the first row that has one gets a line.
+        rows: the setting to compare; a line has the look of its first row.
+        key: key of the configuration.
 
     """
     setting = rows.setting
-    measure, factor = setting.measure
-    drawn = {g.label: _over_seeds(g, x, f"{split}/{measure}") for g in setting.groups}
-    if all(points is None for points in drawn.values()):
-        return None
-    data: list[pd.DataFrame] = []
-    figure, axes = rows.axes(f"{setting.title}: {'validation' if split == 'val' else 'test'} score by {xlabel}")
-    for group in reversed(setting.groups):  # the first rows lie on top
-        points = drawn[group.label]
-        if points is None:
-            continue
-        if x.endswith("megabytes") and not points["x"].any():  # sends nothing: its last score is a level
-            label = rows.label(group)
-            label += "" if label == NO_LABEL else SENDS_NOTHING
-            level = factor * points["mean"].iloc[-1]
-            axes.axhline(level, label=label, **rows.looks[group.label].lined(rows.gid(group)))
-        else:
-            _draw_row(axes, rows, group, points["x"], *(factor * points[key] for key in ("mean", "min", "max")))
-        scores = {name: factor * points[key] for name, key in (("mean", "mean"), ("low", "min"), ("high", "max"))}
-        data.insert(0, pd.DataFrame({"method": cell_text(group.name), x: points["x"], **scores}))
-    if split == "test":
-        _levels(axes, rows, papers)
-    axes.set(xlabel=xlabel, ylabel=f"{split} {setting.unit}, weighted")
-    if x == "round":
-        whole_numbers(axes)
-    if x.endswith("megabytes"):
-        logarithmic(axes)  # a graph of clients sends a hundred times as much as a server
-    rows.legend(figure, axes, [rows.label(group) for group in setting.groups])
-    caption = f"Mean of the clients that train, weighted by their training samples; {_seeds_and_bands(rows)}."
-    return Drawn(f"{setting.title}_{name}", "convergence", caption, figure, rows.tips(), data=pd.concat(data))
-
-
-def _levels(axes: Axes, rows: DrawnRows, papers: Papers | None) -> None:
-    """Draws the best possible score and the paper's number for the main method as thin lines."""
-    setting = rows.setting
-    found = [r.results["reference"].get("bayes_accuracy") for g in setting.groups for r in g.runs]
-    known = [value for value in found if isinstance(value, (int, float))]
-    if known:
-        best = setting.measure[1] * float(np.mean(known))
-        axes.axhline(best, color=CHROME, linewidth=0.9, linestyle=":", label=f"Bayes {best:.1f}")
-    for group in setting.groups if papers is not None else ():
-        look = rows.looks[group.label]
-        number = papers.find(group.runs[0], "average", tables_for(group.runs[0])) if papers else None
-        if number is not None and look.width == MAIN_WIDTH:
-            label = f"paper, {group.title}: {number.value:g}"
-            axes.axhline(number.value, color=look.colour, linewidth=0.9, linestyle=(0, (1, 2)), label=label)
-            return
-
-
-def _over_seeds(group: Group, x: str, column: str) -> pd.DataFrame | None:
-    """Points of the curve for each round that all seeds evaluated: x, mean, min, max; None if a seed has no curve."""
-    found = [c for run in group.runs if (c := run.curve(x)) is not None and column in c]
-    parts = [pd.DataFrame({"round": c["round"], "x": c[x], "y": c[column]}).dropna(subset="y") for c in found]
-    if not parts or any(part.empty for part in parts):
-        return None
-    by_round = pd.concat(parts).groupby("round")
-    points = by_round["y"].agg(["mean", "min", "max", "size"]).assign(x=by_round["x"].mean())
-    return points[points["size"] == len(parts)]
-
-
-def percentile_figure(rows: DrawnRows) -> Drawn | None:
-    """Draws test scores of the clients that train, from the lowest to the highest, with a band over seeds."""
-    setting = rows.setting
-    data: list[pd.DataFrame] = []
-    figure, axes = rows.axes(f"{setting.title}: test scores over clients")
+    where, score = ("unseen", "unseen") if key in _UNSEEN_KEYS else ("seen", "weighted")
+    points: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
+    first: dict[tuple[str, str], Group] = {}
     for group in setting.groups:
-        quantiles = [q for run in group.runs if (q := _quantiles(run)) is not None]
-        if quantiles:
-            values = np.stack(quantiles)
-            scores = {"mean": values.mean(axis=0), "low": values.min(axis=0), "high": values.max(axis=0)}
-            _draw_row(axes, rows, group, _PERCENTILES, *scores.values())
-            data.append(pd.DataFrame({"method": cell_text(group.name), "percentile": _PERCENTILES, **scores}))
-    if not axes.lines:
+        values = [v for run in group.runs if (v := final_scores(run).get(score)) is not None]
+        if values and (x := _x(group, key)) is not None:
+            line = group.algorithm, comparable(_others(group, key))
+            points[line].append((x, float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0))
+            first.setdefault(line, group)
+    drawn = [line for line, found_points in points.items() if len(found_points) > 1]
+    if not drawn:
         return None
-    axes.set(xlabel="percentile of clients, lowest score first", ylabel=f"a client's test {setting.unit}")
+    data: list[pd.DataFrame] = []
+    figure, axes = rows.axes(f"{setting.title}: test score by {_in_words(key, setting)}")
+    for line in drawn:
+        x, y, spread = np.array(sorted(points[line])).T
+        keys = differing_keys([_others(first[each], key) for each in drawn if each[0] == line[0]])
+        label, look = first[line].named(keys), rows.looks[first[line].label]
+        scores = {short(key, first[line].config): x, "mean": y, "std": spread}
+        data.append(pd.DataFrame({"method": cell_text(label), **scores}))
+        axes.errorbar(
+            x, y, spread, capsize=3, marker=look.marker, markersize=4, label=drawn_text(label), **look.lined()
+        )
+        if 0 < x[0] <= x[-1] / _LOG_FROM:
+            logarithmic(axes)
+        elif (x == x.round()).all():
+            whole_numbers(axes)
+    axes.set(xlabel=drawn_text(_in_words(key, setting)), ylabel=f"test {setting.unit}, {where} clients, weighted")
     rows.legend(figure, axes)
-    caption = f"The score that this share of the clients does not exceed; {_seeds_and_bands(rows)}."
-    return Drawn(f"{setting.title}_fairness", "clients", caption, figure, rows.tips(), data=pd.concat(data))
+    name = f"{setting.title}_by_{short(key, setting.groups[0].config)}"
+    caption = f"Mean over seeds, with standard deviations; {seeds(setting.groups)}."
+    return Drawn(name, "sweeps", caption, figure, data=pd.concat(data))
 
 
-def _quantiles(run: Run) -> np.ndarray | None:
-    measure, factor = run.measure
-    clients = run.clients
-    if clients is None or f"test_{measure}" not in clients:
+def _in_words(key: str, setting: Setting) -> str:
+    """A key for readers: algorithm.n_components is "number of components", lr "learning rate"."""
+    *parts, name = short(key, setting.groups[0].config).split(".")
+    name = "learning_rate" if name == "lr" else re.sub(r"^n_", "number_of_", name)
+    return ": ".join(part.replace("_", " ") for part in [*parts, name])
+
+
+def _others(group: Group, key: str) -> dict[str, Any]:
+    """The configuration without the key that a line varies."""
+    return {k: v for k, v in group.config.items() if k != key}
+
+
+def _x(group: Group, key: str) -> float | None:
+    """A group's coordinate on a key's axis; None if its value is no number."""
+    value = group.config.get(key)
+    if key == "algorithm.n_streams" and key in group.config and value is None:
+        return float(group.runs[0].results["n_clients"])  # one for each client that trains
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
-    scores = clients.loc[clients["population"] == "seen", f"test_{measure}"].dropna().to_numpy(dtype=float)
-    return factor * np.quantile(scores, _PERCENTILES / 100, method="inverted_cdf") if len(scores) else None
-
-
-def main_pair_figure(rows: DrawnRows) -> Drawn | None:
-    """Draws the clients' scores with the main method and its rival."""
-    a, b = rows.main_pair()
-    return pair_figure(rows, a, b) if a is not b else None
-
-
-def pair_figure(rows: DrawnRows, a: Group, b: Group) -> Drawn | None:
-    """Draws every client as a point: its score with b to the right, with a upwards; None without any."""
-    setting, pairs = rows.setting, compare_clients(a, b)
-    if pairs is None:
-        return None
-    figure, axes = rows.axes(f"{setting.title}: {a.name} and {b.name}, client by client", height=4.4, width=4.6)
-    colours = [to_rgba(rows.looks[a.label].colour, 0.9 if p < CHANCE_LEVEL else 0.25) for p in pairs.p]
-    axes.scatter(pairs.b, pairs.a, s=12, color=colours, linewidths=0)
-    low, high = np.sort([*axes.get_xlim(), *axes.get_ylim()])[[0, -1]]
-    axes.plot([low, high], [low, high], color=CHROME, linewidth=0.7, linestyle=":")
-    x, y = (f"{drawn_text(group.name, 30)}, test {setting.unit}" for group in (b, a))
-    axes.set(xlim=(low, high), ylim=(low, high), aspect="equal", xlabel=x, ylabel=y)
-    caption = (
-        "One point a client and seed; full colour: the two models differ on the client's own test samples, p < 0.05."
-    )
-    data = pairs.assign(row_a=cell_text(a.label), row_b=cell_text(b.label), id=pairs["id"].map(cell_text))
-    return Drawn(f"{setting.title}_{a.name}_and_{b.name}", "gains", caption, figure, data=data)
-
-
-def _draw_row(
-    axes: Axes, rows: DrawnRows, group: Group, x: _Values, mean: _Values, low: _Values, high: _Values
-) -> None:
-    """Draws a row as a line, with a band from the lowest to the highest seed if it gets one."""
-    look, gid = rows.looks[group.label], rows.gid(group)
-    axes.plot(x, mean, label=rows.label(group), **look.lined(gid))
-    if _banded(rows, group):
-        axes.fill_between(x, low, high, color=look.colour, alpha=0.13, lw=0, gid=f"{gid}-band")
-
-
-def _banded(rows: DrawnRows, group: Group) -> bool:
-    """Whether a row gets a band over seeds: among many rows only the main method does, because bands hide lines."""
-    few = len(rows.setting.groups) <= _BANDS
-    return len(group.runs) > 1 and (few or rows.looks[group.label].width == MAIN_WIDTH)
-
-
-def _seeds_and_bands(rows: DrawnRows) -> str:
-    """The part of a caption that tells the number of seeds, and explains the bands."""
-    drawn = [group for group in rows.setting.groups if _banded(rows, group)]
-    of_one = f" (only {drawn[0].name} has one)" if len(drawn) == 1 < len(rows.setting.groups) else ""
-    bands = f"; a band reaches from the least to the largest value over seeds{of_one}" if drawn else ""
-    return seeds(rows.setting.groups) + bands
+    return group.runs[0].participation if key == "algorithm.participation" else float(value)

@@ -146,9 +146,10 @@ def scores_table(
     table.leaders, table.warnings = leaders(by_column, sign)
     if len(val) == len(setting.groups) and not unchosen_line(setting.groups):
         table.recommended = sure_best(pd.DataFrame(val), sign)
-    if beyond := sorted({label for label in table.leaders.values() if label != table.recommended}):
-        names = ", ".join(map(shorten, beyond))
-        table.warnings.append(f"best test scores beyond chance, but not sure by --recommend, so not bold: {names}")
+    beyond = set(table.leaders.values()) - {table.recommended}
+    if names := [shorten(group.in_text) for group in setting.groups if group.label in beyond]:
+        line = "best test scores beyond chance, but not sure by --recommend, so not bold"
+        table.warnings.append(f"{line}: {', '.join(names)}")
     table.add_sources()
     if scores is final_scores:  # clients.parquet has the scores after the last round only
         _add_baselines(table)

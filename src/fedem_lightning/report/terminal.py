@@ -19,6 +19,7 @@ from fedem_lightning.report.cells import Table, TableColumn, shorten
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.headline import in_a_sentence
+from fedem_lightning.report.ranks import Ranks
 from fedem_lightning.report.report_files import CAVEAT, Report
 from fedem_lightning.report.significance import mean_tests, said_p, show_p, t_test
 
@@ -64,11 +65,24 @@ def report_parts(report: Report, width: int) -> Iterator[Text | RichTable]:
         if table.name == "scores":
             yield Text(one_line(in_a_sentence(table, report.main)), style="bold")
         yield from (Text(one_line(note)) for note in [*table.notes, *table.warnings])
+    if report.ranks is not None:
+        yield from _ranks(report.ranks)
     if report.compares:
         yield Text(f"\n{CAVEAT}")
     if report.left_out:
         yield Text("\nleft out of the tables:")
         yield from (Text(f"  {one_line(line)}") for line in report.left_out)
+
+
+def _ranks(ranks: Ranks) -> Iterator[Text | RichTable]:
+    """Methods by data sets, with their average ranks."""
+    yield Text("\nmethods by data sets: mean test scores and average ranks, 1 is best", style="bold")
+    rows = [
+        (name, f"{ranks.average[name]:.2f}", *(f"{score:.4g}" for score in ranks.scores.loc[name]))
+        for name in ranks.average.index
+    ]
+    yield _plain(("method", "average rank", *ranks.scores.columns), rows)
+    yield from map(Text, [ranks.sentence, *ranks.notes])
 
 
 def _fitting(table: Table, width: int) -> list[str]:
@@ -86,7 +100,7 @@ def _width(table: Table, key: str, column: TableColumn) -> int:
 
 
 def _longest_label(table: Table) -> int:
-    return max([len("algorithm"), *(len(shorten(group.label)) for group, _ in table.rows)])
+    return max([len("algorithm"), *(len(shorten(group.in_text)) for group, _ in table.rows)])
 
 
 def _drawn(table: Table, columns: dict[str, TableColumn], width: int) -> RichTable:

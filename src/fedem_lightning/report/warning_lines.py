@@ -1,7 +1,7 @@
 """What makes a table of scores less sure: few seeds or evaluations, equal methods, chance, rates that nobody chose."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -21,27 +21,27 @@ def warning_lines(setting: Setting) -> Iterator[str]:
     if said := unchosen_line(setting.groups):
         yield f"{UNCHOSEN} {said}"
     for groups, reason in equal_rows(setting):
-        names, several = " and ".join(shorten(group.label) for group in groups), "these have equal test scores"
+        names, several = " and ".join(shorten(group.in_text) for group in groups), "these have equal test scores"
         yield f"{names}: {several} for every client and seed{f' ({reason})' if reason else ''}"
-    guessing = [f"{shorten(g.label)} ({share:.1f} %)" for g in setting.groups if (share := _guessed(g)) is not None]
+    guessing = [f"{shorten(g.in_text)} ({share:.1f} %)" for g in setting.groups if (share := _guessed(g)) is not None]
     if guessing:
         yield (
             f"no better than to answer each client's most frequent class, whose share is in brackets: "
             f"{', '.join(guessing)}"
         )
-    counts = {shorten(g.label): n for g in setting.groups if (n := _n_evaluations(g)) < _FEW_EVALUATIONS}
+    counts = {shorten(g.in_text): n for g in setting.groups if (n := _n_evaluations(g)) < _FEW_EVALUATIONS}
     if counts:
         named = ", ".join(f"{label} ({n})" for label, n in counts.items())
         coarse = "so curves are coarse (trainer.check_val_every_n_epoch)"
         yield f"fewer than {_FEW_EVALUATIONS} evaluations, {coarse}: {named}"
     for group in setting.groups:
         for run in group.runs:
-            yield from (f"{shorten(group.label)}, seed {run.seed}: {line}" for line in not_finite_lines(run.results))
+            yield from (f"{shorten(group.in_text)}, seed {run.seed}: {line}" for line in not_finite_lines(run.results))
 
 
 def unchosen(group: Group) -> list[str]:
     """Whose learning rate nobody chose for a row's data: the row's label, or "ADAPTATION of LABEL"."""
-    label = shorten(group.label)
+    label = shorten(group.in_text)
     found = [
         f"{one_line(rate['of'])} of {label}" if number else label
         for run in group.runs
@@ -64,14 +64,34 @@ def unchosen_line(groups: Sequence[Group]) -> str:
 
 def equal_rows(setting: Setting) -> list[tuple[list[Group], str]]:
     """Rows with the same test score for every client and seed, and why, as far as the runs show it."""
-    alike: dict[bytes, list[Group]] = defaultdict(list)
+    keys: dict[str, bytes] = {}
     for group in setting.groups:
         tables = [(run.seed, table) for run in group.runs if (table := run.scored) is not None]
-        if len(tables) == len(group.runs):  # six decimals, so that the order of a sum does not count
-            parts = [(seed, ",".join(table.index), table["score"].round(6).to_numpy()) for seed, table in tables]
-            key = b"".join(f"{seed} {names} ".encode() + scores.tobytes() for seed, names, scores in parts)
-            alike[key].append(group)
-    return [(groups, _why_equal(groups)) for groups in alike.values() if len(groups) > 1]
+        if len(tables) == len(group.runs):
+            parts = [(seed, ",".join(table.index), table["score"].to_numpy()) for seed, table in tables]
+            keys[group.label] = b"".join(f"{seed} {names} ".encode() + _digits(scores) for seed, names, scores in parts)
+    return _alike(setting.groups, keys)
+
+
+def said_alike(groups: Sequence[Group], lines: Mapping[str, np.ndarray]) -> str:
+    """A sentence for a figure's caption about the lines, by label, that lie on one another; empty without any."""
+    found = _alike(groups, {label: _digits(values) for label, values in lines.items()})
+    said = [(" and ".join(group.name for group in rows), reason) for rows, reason in found]
+    return "".join(f" {names} coincide{f': {reason}' if reason else ''}." for names, reason in said)
+
+
+def _alike(groups: Sequence[Group], keys: Mapping[str, bytes]) -> list[tuple[list[Group], str]]:
+    """The rows whose keys, by label, are equal, with the reason as far as the runs show it."""
+    found: dict[bytes, list[Group]] = defaultdict(list)
+    for group in groups:
+        if group.label in keys:
+            found[keys[group.label]].append(group)
+    return [(rows, _why_equal(rows)) for rows in found.values() if len(rows) > 1]
+
+
+def _digits(values: np.ndarray) -> bytes:
+    """Numbers to six decimals, so that the order of a sum does not count."""
+    return np.round(values, 6).tobytes()
 
 
 def _why_equal(groups: Sequence[Group]) -> str:
@@ -79,9 +99,9 @@ def _why_equal(groups: Sequence[Group]) -> str:
         tables = [run.clients for run in group.runs]
         clusters = {table["cluster"].nunique() for table in tables if table is not None and "cluster" in table}
         if clusters == {1}:
-            return f"{group.title} never split its clients, so it is FedAvg"
+            return f"{group.name} never split its clients, so it is FedAvg"
         if group.config.get("algorithm.n_components") == 1:
-            return f"{group.title} has one component, so it is FedAvg"
+            return f"{group.name} has one component, so it is FedAvg"
     return ""
 
 

@@ -16,9 +16,10 @@ from fedem_lightning.backbones import Linear
 from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.evaluation.class_scores import label_counts
 from fedem_lightning.evaluation.client_table import REFERENCES
 from fedem_lightning.evaluation.component_diagnostics import agreement, component_health, group_scores, recovery_scores
-from fedem_lightning.evaluation.scores import shares_models
+from fedem_lightning.evaluation.scores import all_scored_clients, shares_models
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
 from fedem_lightning.run.devices import environment, peak_memory, reproducibility
@@ -169,6 +170,8 @@ def write_run(
     artifacts = algorithm.artifacts(federation)
     if algorithm.test_samples is not None:
         artifacts["test_samples"] = algorithm.test_samples.arrays()
+    if algorithm.remote is None and (counts := label_counts(federation, all_scored_clients(algorithm, federation))):
+        artifacts["label_counts"] = counts
     figures = draw_figures(folder, results, algorithm.clients, artifacts, method)
     results["seconds"]["total"] = algorithm.statistics.total_seconds()
     save_results(folder, results, algorithm.clients, artifacts)
