@@ -5,10 +5,9 @@ import pandas as pd
 
 from fedem_lightning.records.measures import SPLITS
 from fedem_lightning.report.cells import cell_text
-from fedem_lightning.report.drawing import CHROME, Drawn, DrawnRows
+from fedem_lightning.report.drawing import CHROME, GRID_COLOUR, Drawn, DrawnRows
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Setting
-from fedem_lightning.run.figures import PALETTE
 
 _WORDS = {"train": "for training", "val": "for validation", "test": "for tests"}
 _SHOWN = 400
@@ -68,7 +67,7 @@ def _sizes(rows: DrawnRows) -> Drawn | None:
     if len(sizes) < 2 or np.ptp(sizes) == 0:
         return None
     figure, axes = rows.axes(f"{rows.setting.title}: clients by size", height=2.6)
-    axes.hist(sizes, bins=min(30, max(5, int(np.sqrt(len(sizes))))), color=PALETTE[5], edgecolor=CHROME, linewidth=0.4)
+    axes.hist(sizes, bins=min(30, max(5, int(np.sqrt(len(sizes))))), color=GRID_COLOUR, edgecolor=CHROME, linewidth=0.4)
     axes.set(xlabel="training samples of a client", ylabel="clients")
     data = pd.DataFrame({"id": table["id"].map(cell_text), "n_train": table["n_train"]})
     caption = f"Number of clients by their number of training samples; {len(sizes):,} clients."

@@ -32,6 +32,10 @@ _TITLES = {
     "embedding": "map of clients",
 }
 """What a figure shows, by the end of its file's name."""
+_JITTER = 0.008
+"""Standard deviation of what moves a point of the triangle, whose sides are 1 long."""
+_GROUPS_NAMED = 12
+"""Groups in the legend of the triangle."""
 _PATHS = 24
 """Clients whose path through the simplex is drawn."""
 
@@ -48,13 +52,18 @@ def structure_figures(rows: DrawnRows, group: Group) -> list[Drawn]:
     tree, found = run.arrays("clusters"), []
     if {"node", "parent"} <= set(tree) and "cluster" in clients:
         figure = _tree(tree, clients[clients["population"] == "seen"], rows.looks[group.label].colour)
-        found.append(("clusters", "How clusters were split, from all clients at the top to those of the end.", figure))
-    if (coefficients := coefficients_figure(run.arrays("coefficients"))) is not None:
+        caption = "How clusters were split, from all clients at the top to those of the end."
+        found.append(("clusters", caption, figure, pd.DataFrame({key: tree[key] for key in ("node", "parent")})))
+    shares = run.arrays("coefficients")
+    if (coefficients := coefficients_figure(shares)) is not None:
         caption = "Collaboration weights: the row's client receives this share of the column's model."
-        found.append(("coefficients", caption, coefficients))
+        found.append(("coefficients", caption, coefficients, pd.DataFrame(shares["w"]).add_prefix("client_")))
     if (places := embedding_figure(clients)) is not None:
-        found.append(("embedding", "Clients whose gradients are similar lie near one another.", places))
-    return [_own(rows, group, name, "structure", caption, figure) for name, caption, figure in found]
+        caption = "Clients whose gradients are similar lie near one another."
+        columns = [n for n in ("id", "embedding_0", "embedding_1", "stream", "true_group") if n in clients]
+        table = clients[columns].assign(id=clients["id"].map(cell_text))
+        found.append(("embedding", caption, places, table))
+    return [_own(rows, group, name, "structure", words, figure, data=data) for name, words, figure, data in found]
 
 
 def _own(rows: DrawnRows, group: Group, name: str, section: str, caption: str, figure: Figure, **tips: Any) -> Drawn:
@@ -103,9 +112,19 @@ def weights_heat_map(rows: DrawnRows, group: Group) -> Drawn | None:
     weights = final_weights(group.runs[0])
     if weights is None or not len(weights.seen):
         return None
-    caption = "Mixture weights after the last round: one column a client, sorted by its largest component."
-    figure = weights_figure(weights.seen, WIDTH, rows.ax)
+    groups = _true_groups(group.runs[0])
+    first = "" if groups is None else "true group, then by its "
+    caption = f"Mixture weights after the last round: one column a client, sorted by its {first}largest component."
+    figure = weights_figure(weights.seen, WIDTH, rows.ax, groups)
     return _own(rows, group, "weights", "mixture", caption, figure, data=_weights_rows(group.runs[0], weights.seen))
+
+
+def _true_groups(run: Run) -> np.ndarray | None:
+    """The true groups of the clients that train, [T]; None if the data do not know them."""
+    clients = run.clients
+    if clients is None or "true_group" not in clients:
+        return None
+    return clients.loc[clients["population"] == "seen", "true_group"].to_numpy()
 
 
 def _weights_rows(run: Run, pi: np.ndarray) -> pd.DataFrame:
@@ -150,18 +169,20 @@ def _simplex(rows: DrawnRows, group: Group, pi: np.ndarray, history: np.ndarray 
     clients = group.runs[0].clients
     assert clients is not None
     seen = clients[clients["population"] == "seen"]
-    by, values = "largest component", pi.argmax(axis=1)
-    if "true_group" in seen:
-        by, values = "true group", seen["true_group"].to_numpy()
+    groups = _true_groups(group.runs[0])
+    by, values = ("largest component", pi.argmax(axis=1)) if groups is None else ("true group", groups)
+    places = pi @ _CORNERS + np.random.default_rng(0).normal(0, _JITTER, size=(len(pi), 2))  # [T, 2]
     tips = {}
     for i, value in enumerate(np.unique(values)):
         mine = values == value
-        x, y = (pi[mine] @ _CORNERS).T
-        axes.scatter(x, y, s=14, linewidths=0, alpha=0.8, gid=f"corner-{i}", zorder=3, **_look(i))
+        x, y = places[mine].T
+        named: dict[str, Any] = {"label": f"{by} {value}" if i < _GROUPS_NAMED else None}
+        axes.scatter(x, y, s=14, linewidths=0, alpha=0.8, gid=f"corner-{i}", zorder=3, **named, **_look(i))
         weights = [", ".join(f"{w:.2f}" for w in row) for row in pi[mine]]
         tips[f"corner-{i}"] = [f"{client}: {row}" for client, row in zip(seen["id"][mine], weights, strict=True)]
     axes.set_aspect("equal")
-    caption = f"Every client by its mixture weights, coloured by its {by}{paths}."
+    legend(figure, axes)
+    caption = f"Every client by its mixture weights, coloured by its {by}, moved a little where points coincide{paths}."
     return _own(rows, group, "simplex", "mixture", caption, figure, points=tips, data=_weights_rows(group.runs[0], pi))
 
 

@@ -49,7 +49,7 @@ def _fit(figure: Figure, width: float) -> None:
         widest = max(len(line) for name in names for line in name.splitlines())
         columns = max(1, min(len(names), int(width * _LETTERS_AN_INCH / (widest + 6))))
         lines += sum(name.count("\n") + 1 for name in names) // columns + 1
-        handles = old.legend_handles
+        handles = [handle for handle in old.legend_handles if handle is not None]
         old.remove()
         figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=_POINTS)
     for text in figure.findobj(Text):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -118,20 +119,43 @@ def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
     return weights_figure(clients[names].to_numpy(dtype=float)) if names else None
 
 
-def weights_figure(pi: np.ndarray, width: float = 8.0, ax: Axes | None = None) -> Figure:
-    """Draws mixture weights pi [T, M]: a column for each client, by its largest component, the purest clients first.
+def weights_figure(
+    pi: np.ndarray, width: float = 8.0, ax: Axes | None = None, groups: np.ndarray | None = None
+) -> Figure:
+    """Draws mixture weights: a column for each client, by its largest component, the purest clients first.
 
-    `ax` is where to draw; None: a new figure.
+    Args:
+        pi: mixture weights [T, M].
+        width: inches of a new figure.
+        ax: where to draw; None: a new figure.
+        groups: the clients' true groups [T], by which they are sorted first; a strip above the columns shows them.
+
     """
-    order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))
+    names, codes = np.unique(np.zeros(len(pi)) if groups is None else groups, return_inverse=True)
+    order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1), codes))
     axes = ax or Figure(figsize=(width, 1.6 + 0.35 * pi.shape[1]), layout="constrained").subplots()
     figure = axes.get_figure(root=True)
     assert figure is not None
     image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
-    axes.set(xlabel="clients, sorted by their largest component", ylabel="component")
+    first = "" if groups is None else "true group and "
+    axes.set(xlabel=f"clients, sorted by their {first}largest component", ylabel="component")
     axes.locator_params(integer=True)
     figure.colorbar(image, ax=axes, label="mixture weight")
+    if groups is not None:
+        _group_strip(axes, codes[order], [str(name) for name in names])
     return figure
+
+
+def _group_strip(axes: Axes, codes: np.ndarray, names: list[str]) -> None:
+    """Draws sorted groups [T] as a strip of colours above the columns of a heat map; few groups have their names."""
+    strip = axes.inset_axes((0, 1.03, 1, 0.09))
+    strip.imshow(codes[None] % len(PALETTE), aspect="auto", cmap=ListedColormap(PALETTE), vmin=0, vmax=len(PALETTE) - 1)
+    strip.set(xticks=[], yticks=[0], yticklabels=["true group"])
+    strip.grid(visible=False)
+    for code in np.unique(codes) if len(names) <= GROUPS_SHOWN else ():
+        strip.text(
+            np.flatnonzero(codes == code).mean(), 0, names[code], ha="center", va="center", color="white", fontsize=8
+        )
 
 
 def _over_clients(clients: pd.DataFrame, measure: str, factor: float, unit: str) -> Figure | None:
