@@ -96,6 +96,7 @@ def size_figure(rows: DrawnRows) -> Drawn | None:
         return None
     figure, axes = rows.axes(f"{setting.title}: gain over {base.name} by a client's size")
     data: list[pd.DataFrame] = []
+    lines: dict[str, np.ndarray] = {}
     for group, clients in _gains_by_size(rows, base):
         parts = pd.qcut(clients["n_train"].rank(method="first"), _PARTS, labels=False)
         means = clients.groupby(parts)[["n_train", "gain"]].mean()
@@ -103,6 +104,7 @@ def size_figure(rows: DrawnRows) -> Drawn | None:
         axes.plot(means["n_train"], means["gain"], label=rows.label(group), **look.lined(rows.gid(group)))
         if group is rows.main_pair()[0]:
             axes.scatter(clients["n_train"], clients["gain"], s=9, color=look.colour, alpha=0.3, linewidths=0)
+        lines[group.label] = means["gain"].to_numpy()
         data.append(clients.assign(method=cell_text(group.name), id=clients["id"].map(cell_text)))
     if not data:
         return None
@@ -113,7 +115,10 @@ def size_figure(rows: DrawnRows) -> Drawn | None:
     )
     rows.legend(figure, axes)
     points = f"; a point is one client with {rows.main_pair()[0].name}" if axes.collections else ""
-    caption = f"Mean gain of each fifth of the clients by size, over all seeds{points}; above 0 the method is better."
+    alike = said_alike(setting.groups, lines)
+    caption = (
+        f"Mean gain of each fifth of the clients by size, over all seeds{points}; above 0 the method is better.{alike}"
+    )
     return Drawn(f"{setting.title}_gain_by_size", "gains", caption, figure, rows.tips(), data=pd.concat(data))
 
 
