@@ -4,9 +4,8 @@ A step changes the parameters and the optimiser's state in place, element by ele
 is the same for one learner and for a stack of learners.
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -17,28 +16,9 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models
 from fedem_lightning.errors import require
 from fedem_lightning.models.tensors import along
+from fedem_lightning.schedules import SCHEDULES, Schedule
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive, PositiveInt
-
-
-def constant(done: float) -> float:
-    """The factor 1 in all rounds; `done` is the finished share of the rounds, in [0, 1)."""
-    return 1.0
-
-
-def multistep(done: float) -> float:
-    """The factor 1, then 0.1 from half of the rounds on, then 0.01 from three quarters on."""
-    return 0.1 ** ((done >= 0.5) + (done >= 0.75))
-
-
-def cosine(done: float) -> float:
-    """Half a period of a cosine, from 1 to 0."""
-    return 0.5 * (1.0 + math.cos(math.pi * done))
-
-
-Schedule = Literal["constant", "multistep", "cosine"]
-SCHEDULES: dict[Schedule, Callable[[float], float]] = {"constant": constant, "multistep": multistep, "cosine": cosine}
-"""Learning-rate schedules over rounds, as functions of the finished share, so that a resumed run agrees."""
 
 Betas = Annotated[Sequence[BelowOne], MinLen(2), MaxLen(2), "two numbers of at least 0 and below 1 such as [0.9,0.999]"]
 
@@ -235,12 +215,12 @@ class ClientAdamW(ClientAdam):
         return grads
 
 
-AnyClientOptimizer = Annotated[ClientOptimizer, "a client optimiser, such as ClientSGD(lr=0.1, momentum=0.9)"]
+AnyClientOptimizer = Annotated[ClientOptimizer, "a client optimiser such as ClientSGD(lr=0.1, momentum=0.9)"]
 
 
 def clipped(grads: list[Tensor], norms: Tensor, longest: float) -> list[Tensor]:
     """Each learner's gradient, at most `longest` long over all its parameters; `norms` [...] takes its length."""
-    rows = (g.reshape(*norms.shape, -1) for g in grads)
+    rows = (g.reshape((*norms.shape, -1)) for g in grads)
     lengths = torch.stack([torch.linalg.vector_norm(row, dim=-1) for row in rows])  # [P, ...]
     norms.copy_(torch.linalg.vector_norm(lengths, dim=0))
     factors = (longest / (norms + 1e-6)).clamp(max=1.0)  # torch's
