@@ -232,7 +232,8 @@ LINES = [
     (
         "algorithm.client_optimizer",
         3,
-        "algorithm.client_optimizer: expected a client optimiser such as ClientSGD(lr=0.1, momentum=0.9) or null, got 3",
+        "algorithm.client_optimizer: expected a client optimiser such as ClientSGD(lr=0.1, momentum=0.9) or null, "
+        "got 3",
     ),
     (
         "algorithm.client_optimizer._target_",
