@@ -37,7 +37,7 @@ from helpers.conformance import ROWS, Row
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
-ADAM = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+ADAM: dict[str, Any] = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
 OPTIMIZERS: list[tuple[ClientOptimizer, Any, dict[str, Any]]] = [
     (ClientSGD(0.2), torch.optim.SGD, {"lr": 0.2}),
     (

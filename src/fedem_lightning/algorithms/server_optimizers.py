@@ -25,7 +25,7 @@ class AdaptiveServer(Checked, torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "beta_1": beta_1, "beta_2": beta_2, "tau": tau})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Takes a step; a parameter without a gradient stays as it is."""
         loss = None
         if closure is not None:
@@ -63,7 +63,7 @@ class FedAdam(AdaptiveServer):
     def __init__(
         self, params: Iterable[Any], lr: Positive = 0.01, betas: Betas = (0.9, 0.99), tau: Positive = 1e-3
     ) -> None:
-        super().__init__(params, lr, *betas, tau)
+        super().__init__(params, lr, betas[0], betas[1], tau)
 
     @staticmethod
     def grow_(v: Tensor, square: Tensor, beta_2: float) -> None:
@@ -82,7 +82,7 @@ class FedYogi(AdaptiveServer):
     def __init__(
         self, params: Iterable[Any], lr: Positive = 0.01, betas: Betas = (0.9, 0.99), tau: Positive = 1e-3
     ) -> None:
-        super().__init__(params, lr, *betas, tau)
+        super().__init__(params, lr, betas[0], betas[1], tau)
 
     @staticmethod
     def grow_(v: Tensor, square: Tensor, beta_2: float) -> None:

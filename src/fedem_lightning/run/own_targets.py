@@ -53,7 +53,7 @@ def own_client_optimizers(config: DictConfig, overrides: Sequence[str]) -> None:
             continue
         takes = parameters(kind).known  # type: ignore[arg-type]
         _remove_others(config, key, takes, typed)
-        rate = str(OmegaConf.to_container(options, resolve=False).get("lr"))  # type: ignore[union-attr]
+        rate = str(OmegaConf.to_container(options, resolve=False).get("lr"))
         if rate.startswith("${chosen:") and "lr" in takes:
             own = [f"${{{name}}}" for name in re.findall(r"learning_rates\.\w+", rate)]
             options.lr = f"${{first:{','.join([*own, str(takes['lr'].default)])}}}"
