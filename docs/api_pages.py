@@ -15,7 +15,7 @@ PACKAGES = ("fedem_lightning", "fedem_lightning.data", "fedem_lightning.report")
 THEMES = {  # parts of the package with a page together, and the page's title
     "algorithms": ("algorithms", "Algorithms"),
     "adaptation": ("adaptation", "Adaptations"),
-    "local_solver": ("training", "Optimisers and engines"),
+    "client_optimizers": ("training", "Optimisers and engines"),
     "engine": ("training", "Optimisers and engines"),
     "backbones": ("backbones", "Networks"),
     "data": ("data", "Data"),

@@ -6,7 +6,8 @@ import torch
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
 from fedem_lightning.aggregation import Sent, WeightedMean
-from fedem_lightning.local_solver import SCHEDULES, Batches, LocalStep, shuffled_batches
+from fedem_lightning.local_solver import Batches, LocalStep, shuffled_batches
+from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import BinaryClassification, Classification
 from helpers.federations import make_data, make_model, parameters, train
 from helpers.reference import fedem_round, gradient

@@ -3,6 +3,7 @@ from fedem_lightning.adaptation import KNN, Adaptation, Dapper, Finetune, Interp
 from fedem_lightning.aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, PrivateMean, TrimmedMean
 from fedem_lightning.algorithms import *  # noqa: F403 - a new algorithm is listed there alone
 from fedem_lightning.algorithms.e_step import EStep
+from fedem_lightning.algorithms.server_optimizers import FedAdagrad, FedAdam, FedYogi
 from fedem_lightning.backbones import (
     CNN,
     LSTM,
@@ -16,6 +17,7 @@ from fedem_lightning.backbones import (
     ReferenceCNN,
     ResNet18,
 )
+from fedem_lightning.client_optimizers import ClientAdam, ClientAdamW, ClientOptimizer, ClientSGD
 from fedem_lightning.compression import Compression, EightBit, TopK
 from fedem_lightning.data import (
     CropFlip,
@@ -33,7 +35,6 @@ from fedem_lightning.data import (
 from fedem_lightning.engine import AutoEngine, Engine, LoopEngine, VmapEngine
 from fedem_lightning.errors import UserError
 from fedem_lightning.faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN, SignFlip
-from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.models.client_model import ClientModel, ClientModels
 from fedem_lightning.network import DeviceNetwork, Network, ShiftedExponentialNetwork
 from fedem_lightning.run.python_runs import save_run
@@ -52,8 +53,11 @@ __all__ = [
     "AutoEngine",
     "Categorical",
     "CharLSTM",
+    "ClientAdam",
+    "ClientAdamW",
     "ClientModel",
     "ClientModels",
+    "ClientOptimizer",
     "ClientSGD",
     "Compression",
     "CropFlip",
@@ -66,6 +70,9 @@ __all__ = [
     "EightBit",
     "Engine",
     "Faults",
+    "FedAdagrad",
+    "FedAdam",
+    "FedYogi",
     "FederatedDataModule",
     "Federation",
     "Finetune",

@@ -1,28 +1,28 @@
-"""The weighted local solver of clients.
+"""The weighted local solver of clients; `client_optimizers` are those that take its steps.
 
 A local step is written for ONE learner (one model on one client's data); the engine runs it for many learners.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
+from fedem_lightning.client_optimizers import ClientOptimizer
 from fedem_lightning.data.federation import Block
 from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import Purpose, fold
-from fedem_lightning.settings.check import Checked
-from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive
 from fedem_lightning.tasks import Loss, Task, training_loss
 
 Learner = dict[str, Models]
 """A learner's state: "params", "buffers" and "momentum", each name -> tensor (with leading axes where stacked).
+
+"momentum" is what the client optimiser remembers of its steps (`ClientOptimizer.init`).
 
 An algorithm's own step may have more entries, e.g. "anchor" for a proximal term."""
 
@@ -30,73 +30,6 @@ Gradient = Callable[..., list[Tensor]]
 """`gradient(learner)`: the gradient of the step's loss at the learner's params, in their order; it updates the buffers.
 `gradient(learner, 1, 3)`: the same on the second of three disjoint parts of the batch, which are every third
 sample; zeros if that part is empty."""
-
-
-def constant(done: float) -> float:
-    """The factor 1 in all rounds; `done` is the finished share of the rounds, in [0, 1)."""
-    return 1.0
-
-
-def multistep(done: float) -> float:
-    """The factor 1, then 0.1 from half of the rounds on, then 0.01 from three quarters on."""
-    return 0.1 ** ((done >= 0.5) + (done >= 0.75))
-
-
-def cosine(done: float) -> float:
-    """Half a period of a cosine, from 1 to 0."""
-    return 0.5 * (1.0 + math.cos(math.pi * done))
-
-
-Schedule = Literal["constant", "multistep", "cosine"]
-SCHEDULES: dict[Schedule, Callable[[float], float]] = {"constant": constant, "multistep": multistep, "cosine": cosine}
-"""Learning-rate schedules over rounds, as functions of the finished share, so that a resumed run agrees."""
-
-
-@dataclass(frozen=True)
-class ClientSGD(Checked):
-    """The clients' SGD, equal to torch.optim.SGD (momentum without dampening, weight decay in the gradient).
-
-    Args:
-        lr: learning rate.
-        momentum: in [0, 1).
-        weight_decay: L2 penalty, 0 or more.
-        state: "restart": momentum starts at zero every round; "keep": it stays with the client (memory T x M x D).
-        schedule: of the learning rate over rounds: "constant", "multistep" (a tenth at 1/2 and at 3/4), "cosine".
-
-    """
-
-    lr: Positive = 0.1
-    momentum: BelowOne = 0.0
-    weight_decay: NotNegative = 0.0
-    state: Literal["restart", "keep"] = "restart"
-    schedule: Schedule = "constant"
-
-    def lr_at(self, round_: int, n_rounds: int) -> float:
-        """Learning rate of round `round_` (from 0) of `n_rounds`; after the last round it is the first rate again."""
-        done = round_ / n_rounds if round_ < n_rounds else 0.0
-        return self.lr * SCHEDULES[self.schedule](done)
-
-    def descend(self, learner: Learner, grads: list[Tensor], lr: float) -> None:
-        """Takes a step in place, element by element, for one learner or for a stack of learners.
-
-        Args:
-            learner: its "params" and "momentum" are changed.
-            grads: gradients of the params, in their order.
-            lr: learning rate.
-
-        """
-        params, momentum = list(learner["params"].values()), list(learner["momentum"].values())
-        if self.weight_decay:
-            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))  # two may be the same tensor
-        if self.momentum:
-            torch._foreach_mul_(momentum, self.momentum)
-            torch._foreach_add_(momentum, grads)
-            grads = momentum
-        torch._foreach_add_(params, grads, alpha=-lr)
-
-
-ClientOptimizer = Annotated[ClientSGD, "a ClientSGD, such as ClientSGD(lr=0.1, momentum=0.9)"]
-"""No optimiser of torch's: the clients' models are stacked, and take their steps together."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +46,7 @@ class LocalStep:
 
     backbone: nn.Module
     task: Loss
-    optimizer: ClientSGD
+    optimizer: ClientOptimizer
     lr: float
 
     @classmethod

@@ -19,9 +19,9 @@ from torch import Tensor
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.backbones import Linear
 from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.local_solver import ClientSGD
 
 
 @dataclass(frozen=True)

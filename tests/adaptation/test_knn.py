@@ -23,7 +23,7 @@ from fedem_lightning import (
     load_clients,
 )
 from fedem_lightning.models.client_model import ClientModels
-from fedem_lightning.models.neighbours import votes
+from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
 from fedem_lightning.models.personal_models import joined
 from fedem_lightning.serving.export_formats import FORMATS, measured
 from fedem_lightning.serving.model_files import write_clients
@@ -70,6 +70,14 @@ def test_at_one_the_votes_are_scikit_learns(k: int, scale: float) -> None:
         expected = by_sklearn(z, train_.y().numpy(), queries, k, scale)
         one = served._replace(models={n: rows[t : t + 1] for n, rows in served.models.items()})
         np.testing.assert_allclose(one.predict(test).exp().numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_everything_is_made_on_the_networks_device() -> None:
+    data = make_data(sizes=SIZES)
+    network = MLP(data.in_shape, data.n_outputs, hidden=(4,)).to("meta")
+    served = Neighbours(FeatureMixture([network, network], "layers.2", data.federation.task))
+    assert {name for name, tensor in served.state_dict().items() if tensor.device.type != "meta"} == set()
+    assert served.base(torch.zeros(5, *data.in_shape, device="meta"))[0].device.type == "meta"
 
 
 @pytest.mark.parametrize("kind", [FedAvg, FedEM, Ditto, FedGMM])

@@ -185,7 +185,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no prediction": ({"limit_predict_batches": 0}, "limit_predict_batches: .* expected 1, got 0"),
     "no test": ({"limit_test_batches": 0}, "limit_test_batches: .* expected 1, got 0"),
     "overfitting": ({"overfit_batches": 1}, "overfit_batches: .* take a smaller federation"),
-    "clipping": ({"gradient_clip_val": 1.0}, "gradient_clip_val: .* clip in a LocalStep of your own"),
+    "clipping": ({"gradient_clip_val": 1.0}, "gradient_clip_val: .* use algorithm.client_optimizer.max_grad_norm"),
     "accumulation": ({"accumulate_grad_batches": 2}, "accumulate_grad_batches: .* algorithm.batch_size"),
     "steps": ({"max_steps": 2}, "max_steps: a step is a round here; use trainer.max_epochs"),
     "least steps": ({"min_steps": 2}, "min_steps: a step is a round here; use trainer.min_epochs"),

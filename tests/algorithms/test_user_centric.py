@@ -19,9 +19,12 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
+from fedem_lightning.aggregation import Means, Models
 from fedem_lightning.algorithms.client_gradients import gradients
 from fedem_lightning.algorithms.streams import coefficients, silhouettes, squared_norms, stream_weights
+from fedem_lightning.history import Round
 from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, train
+from helpers.pretended_card import DEVICE, OnCard, PretendedCard
 from helpers.reference import gradient
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
@@ -351,6 +354,24 @@ def test_members_outside_the_cohort_keep_their_model() -> None:
     train(model, data, 1)
     moved = (rows_of(model, 6) != before).any(dim=1)
     assert moved.sum() == 3
+
+
+def test_on_a_card_clients_take_their_streams_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server counts the streams' weights on the CPU; the streams themselves are on the card."""
+    data = grouped(6)
+    model = make_model(UserCentric, data, n_streams=2)
+    written: list[Any] = []
+    monkeypatch.setattr(model.models, "write", lambda *given: written.append(given))
+    monkeypatch.setattr(model.server, "step", lambda: None)
+    model.stream = OnCard(torch.tensor([0, 1, 0, 1, 0, 1]))
+    averages: Models = {"theta": OnCard(torch.tensor([[5.0], [7.0]]))}
+    means = Means(averages, nonempty=torch.tensor([True, False]), weight=torch.ones(2))
+    with PretendedCard():
+        with pytest.raises(RuntimeError, match="same device"):
+            torch.ones(6)[torch.arange(6).to(DEVICE)]
+        model.server_update(means, Round(0, data.federation, OnCard(torch.tensor([0, 1, 2]))))
+    [(clients, models)] = written
+    assert (clients.held.tolist(), models["theta"].held.tolist()) == ([0, 2], [[[5.0]], [[5.0]]])
 
 
 @pytest.mark.parametrize("options", [{}, {"similarity": "cosine", "label_adjusted": True}])

@@ -232,12 +232,13 @@ LINES = [
     (
         "algorithm.client_optimizer",
         3,
-        "algorithm.client_optimizer: expected a ClientSGD, such as ClientSGD(lr=0.1, momentum=0.9) or null, got 3",
+        "algorithm.client_optimizer: expected a client optimiser such as ClientSGD(lr=0.1, momentum=0.9) or null, "
+        "got 3",
     ),
     (
         "algorithm.client_optimizer._target_",
         "torch.optim.SGD",
-        "algorithm.client_optimizer._target_: expected a ClientSGD, got torch.optim.SGD",
+        "algorithm.client_optimizer._target_: expected a ClientOptimizer, got torch.optim.SGD",
     ),
     ("algorithm._target_", 3, "algorithm._target_: expected text, got 3"),
     (

@@ -33,7 +33,7 @@ ANSWERS = {
     "+trainr.max_epochs=3": "trainr.max_epochs: no such key; did you mean trainer.max_epochs?",
     "+local_training.batchsize=3": "did you mean local_training.batch_size?",
     "+algorithm.viscosity=2": "algorithm.viscosity: no such key; --cfg job shows those there are",
-    "+algorithm.client_optimizer.nesterov=true": "algorithm.client_optimizer.nesterov: no such key;",
+    "+algorithm.client_optimizer.dampening=0.5": "algorithm.client_optimizer.dampening: no such key;",
     "hydra.sweepr.dir=x": "hydra.sweepr.dir: no such key; did you mean hydra.run.dir or hydra.sweep.dir?",
     # keys that a target takes, and those that the run itself gives it
     "trainer.benchmark=true": f"trainer.benchmark: {LISTED} +trainer.benchmark=true",

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fedem_lightning.aggregation import Models
+from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses
-from fedem_lightning.local_solver import ClientOptimizer, LocalStep
+from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.records.recipes import Recorded
@@ -38,7 +39,7 @@ class Adaptation(Recorded, ABC):
     tunes = True  # whether it trains the models; False: it takes models that clients cannot train, too
     columns: tuple[str, ...] = ()  # names in `OwnModels.columns`, which join the clients' table
 
-    def __init__(self, epochs: Count, client_optimizer: ClientOptimizer | None) -> None:
+    def __init__(self, epochs: Count, client_optimizer: AnyClientOptimizer | None) -> None:
         self.epochs, self.client_optimizer = epochs, client_optimizer
 
     @abstractmethod
@@ -158,7 +159,7 @@ class Finetune(Adaptation):
     def __init__(
         self,
         epochs: Count = 1,
-        client_optimizer: ClientOptimizer | None = None,
+        client_optimizer: AnyClientOptimizer | None = None,
         part: Literal["all", "head", "body"] = "all",
         head: str | None = None,
     ) -> None:

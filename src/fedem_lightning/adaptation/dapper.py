@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.adaptation.base import GRID, Adaptation, Best, Grid, SelectionSamples, selection_losses
+from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.arrays import check_features, check_labels
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.samples import Arrays, Joined, as_tensor
 from fedem_lightning.data.splits import Positions
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.local_solver import ClientOptimizer
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Count, Positive
@@ -59,7 +59,7 @@ class Dapper(Adaptation):
         lambdas: Grid = GRID,
         selection: SelectionSamples = "val",
         epochs: Count = 1,
-        client_optimizer: ClientOptimizer | None = None,
+        client_optimizer: AnyClientOptimizer | None = None,
     ) -> None:
         super().__init__(epochs, client_optimizer)
         require((proxy is not None) == (source == "proxy"), "proxy: expected a file with source=proxy only")

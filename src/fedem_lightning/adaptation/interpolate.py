@@ -19,8 +19,9 @@ from fedem_lightning.adaptation.base import (
     selection_losses,
 )
 from fedem_lightning.aggregation import Models
+from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.federation import Block
-from fedem_lightning.local_solver import ClientOptimizer, LocalStep
+from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.settings.ranges import Count
 
@@ -86,7 +87,7 @@ class Interpolate(Adaptation):
         lambdas: Grid = GRID,
         selection: SelectionSamples = "val",
         epochs: Count = 1,
-        client_optimizer: ClientOptimizer | None = None,
+        client_optimizer: AnyClientOptimizer | None = None,
     ) -> None:
         super().__init__(epochs, client_optimizer)
         self.objective, self.selection = objective, selection

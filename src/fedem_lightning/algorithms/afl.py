@@ -33,7 +33,11 @@ class AFL(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=("every client's loss, which moves its weight",), predicts_with_own_state=False)
+    facts = Facts(
+        released=("every client's loss, which moves its weight",),
+        predicts_with_own_state=False,
+        needs_sgd="adds up the clients' gradient steps, w - lr grad F_t",
+    )
     weights: Tensor  # lambda [T]; the entries of the seen clients are on the simplex
     losses_of_clients: Tensor  # F_t [T], nats
 

@@ -68,7 +68,10 @@ class APFL(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=())
+    facts = Facts(
+        released=(),
+        with_adaptive="the own model's steps no longer shrink with alpha, which takes gradient steps of this rate",
+    )
     alpha: Tensor  # [T]
 
     def __init__(
@@ -104,7 +107,7 @@ class APFL(FederatedAlgorithm):
     def _momentum_of(self, clients: Tensor, own: Models) -> Models:
         if self.own_momentum is not None:
             return self.own_momentum.read(clients)
-        return {name: torch.zeros_like(v) for name, v in own.items() if self.local.optimizer.momentum}
+        return self.local.optimizer.init(own, axes=2)
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """Two gradients for each visit of a sample: at w and at v_bar."""

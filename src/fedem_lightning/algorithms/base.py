@@ -20,6 +20,7 @@ from fedem_lightning.algorithms.facts import Facts, check_class
 from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.algorithms.server_step import Server, ServerOptimizer
 from fedem_lightning.algorithms.trained import TrainedModel
+from fedem_lightning.client_optimizers import AnyClientOptimizer, ClientSGD
 from fedem_lightning.client_updates import ClientProcesses
 from fedem_lightning.compression import Compression
 from fedem_lightning.data.federation import Block, Federation
@@ -29,9 +30,8 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.sample_scores import SampleScores
 from fedem_lightning.faults import Faults
 from fedem_lightning.history import Round, RoundMetrics, Statistics
-from fedem_lightning.local_solver import ClientOptimizer, ClientSGD
 from fedem_lightning.models.client_model import ClientModel
-from fedem_lightning.models.client_store import Owner
+from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone, arrange, make_components, start_equal
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
@@ -61,7 +61,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         n_clients: T of the federation, the unseen clients included.
         n_components: M.
         pretrained: parts of the backbone (`features`, `layer1.0`) that start in all components as in component 0.
-        client_optimizer: of the local solver.
+        client_optimizer: of the local solver: `ClientSGD`, `ClientAdam` or `ClientAdamW`; None: ClientSGD().
         server_optimizer: makes the optimiser that takes the pseudo-gradient, theta - aggregate; None: SGD with lr 1,
             the plain average.
         local_epochs: passes over a client's training samples in a round.
@@ -198,7 +198,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         n_components: PositiveInt = 1,
         *,
         pretrained: Sequence[str] | str = (),
-        client_optimizer: ClientOptimizer | None = None,
+        client_optimizer: AnyClientOptimizer | None = None,
         server_optimizer: ServerOptimizer | None = None,
         local_epochs: PositiveInt = 1,
         local_steps: PositiveInt | None = None,
@@ -234,7 +234,8 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.local = LocalTraining(self.components[0], n_clients, n_models, sgd, *how, self.statistics)
         self.kept_momentum = self.local.momentum
         keeps = compression is not None and compression.keeps_error
-        self.compression_error = self.local.zeros() if keeps else None  # what clients have not sent yet
+        unsent = ClientStore(n_clients, self.local.zeros()) if keeps else None
+        self.compression_error = unsent  # what clients have not sent yet
         none, kept = torch.zeros(n_clients, dtype=torch.bool), frozen_bytes(self.components[0]) > 0
         self.states.declare("has_frozen", none, Owner.SERVER_ONLY, client_axis=0, persistent=kept)
         self.save_hyperparameters(checkpoints.logged_arguments(self))

@@ -53,6 +53,7 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
     check_robustness(algorithm, federation)
     compresses = algorithm.compression is not None
     require(algorithm.facts.sends_updates or not compresses, f"compression: {name} sends no parameters to a server")
+    check_client_optimizer(algorithm)
     if algorithm.remote is not None:
         check_deployable(algorithm)
         algorithm.remote.check(algorithm)
@@ -61,6 +62,15 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
         f"algorithm.server_optimizer: {name} takes plain averages or none, expected SGD with lr 1 and no momentum "
         "(momentum that reaches every method is algorithm.client_optimizer.momentum)",
     )
+
+
+def check_client_optimizer(algorithm: "FederatedAlgorithm") -> None:
+    """Raises UserError for an adaptive client optimiser if the method's equations are those of gradient steps."""
+    name, facts, optimizer = type(algorithm).__name__, algorithm.facts, algorithm.local.optimizer
+    why = facts.needs_sgd if facts.uses_client_optimizer else "takes no steps of a client optimiser"
+    kind = type(optimizer).__name__
+    expected = f"algorithm.client_optimizer: {name} {why}, expected sgd (ClientSGD), got {kind}"
+    require(not (optimizer.adaptive and why), expected)
 
 
 def check_deployable(algorithm: "FederatedAlgorithm") -> None:

@@ -56,6 +56,7 @@ class Clustered(FederatedAlgorithm):
         released=("every client's update, by which clusters are split",),
         needs_one_machine="compares the clients' updates one by one",
         uses_server_optimizer=False,
+        with_adaptive="clusters are split by updates that follow the gradients' signs more than their lengths",
     )
     cluster: Tensor  # int64 [T], the leaf of each client
     split: Tensor  # bool [nodes]

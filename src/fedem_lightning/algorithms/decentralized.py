@@ -45,6 +45,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         needs_one_machine="has no server",
         uses_server_optimizer=False,
         sends_updates=False,
+        needs_sgd="scales a client's steps by T n_t / n, which adaptive steps undo",
     )
     private: Tensor  # v [T, ...]
 

@@ -35,6 +35,13 @@ class Facts:
     uses_client_optimizer: bool = True
     """Whether clients train with `client_optimizer`; False: the method has no learning rate."""
 
+    needs_sgd: str = ""
+    """Why clients need `ClientSGD`, as the rest of a sentence: an adaptive optimiser would change the method's
+    equations; empty: any client optimiser will do."""
+
+    with_adaptive: str = ""
+    """What an adaptive client optimiser changes, as a sentence that a run says once; empty: the solver alone."""
+
     sends_updates: bool = True
     """Whether clients send models; False: only the mean is allowed, of whatever else `client_update` may return."""
 

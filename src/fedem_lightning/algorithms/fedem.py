@@ -68,7 +68,12 @@ class FedEM(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=(), mixes=True, keeps_state_when_scored=True)
+    facts = Facts(
+        released=(),
+        mixes=True,
+        keeps_state_when_scored=True,
+        with_adaptive="a component's steps no longer shrink with the client's mixture weight for it",
+    )
     pi: Tensor  # mixture weights [T, M]; rows sum to 1
 
     def __init__(

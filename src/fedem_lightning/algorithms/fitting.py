@@ -46,6 +46,8 @@ def plan(algorithm: "FederatedAlgorithm") -> None:
             f"learning rate {local.optimizer.lr:g}, the default, nobody chose it for these data; "
             "client_optimizer=ClientSGD(lr=...) sets another"
         )
+    if local.optimizer.adaptive and algorithm.facts.with_adaptive and not statistics.rounds:
+        rank_zero_only(print)(f"{type(local.optimizer).__name__}: {algorithm.facts.with_adaptive}")
 
 
 def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> None:

@@ -43,7 +43,11 @@ class L2SGD(FederatedAlgorithm):
 
     """
 
-    facts = Facts(needs_one_machine="changes the clients' models on the server", uses_server_optimizer=False)
+    facts = Facts(
+        needs_one_machine="changes the clients' models on the server",
+        uses_server_optimizer=False,
+        needs_sgd="has the rate of gradient steps in its objective, lambda = rho p / (lr (1 - p))",
+    )
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The clients' local training: weighted SGD over each client's training samples (FedEM, Alg. 2, LocalSolver)."""
+"""The clients' local training: weighted steps over each client's training samples (FedEM, Alg. 2, LocalSolver)."""
 
 from collections.abc import Collection, Iterator
 from typing import Any, Literal
@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, all_finite
+from fedem_lightning.client_optimizers import ClientOptimizer
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.engine import AutoEngine, Engine
 from fedem_lightning.history import RoundObserver, Statistics
-from fedem_lightning.local_solver import ClientSGD, Learner, LocalStep, shuffled_batches
+from fedem_lightning.local_solver import Learner, LocalStep, shuffled_batches
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.tensors import trained_parameters
@@ -38,7 +39,7 @@ class LocalTraining:
         network: nn.Module,
         n_clients: int,
         n_models: int,
-        optimizer: ClientSGD,
+        optimizer: ClientOptimizer,
         epochs: int,
         steps: int | None,
         batch_size: int,
@@ -76,22 +77,22 @@ class LocalTraining:
 
     def blocks(self, federation: Federation, clients: Tensor) -> Iterator[Block]:
         """Cuts `clients` into blocks of training samples that fit the engine's memory."""
-        learner_bytes = self.n_models * model_bytes(self.network)
+        learner_bytes = round(self.n_models * model_bytes(self.network) * self.optimizer.size)
         return self.engine.blocks(federation, clients, learner_bytes, self.batch_size)
 
-    def zeros(self, momentum: bool = False) -> ClientStore:
-        """A row for each client with a zero for every parameter that it trains, [M, ...]."""
+    def zeros(self) -> Models:
+        """A zero for every parameter that a client trains, [M, ...]."""
         params = trained_parameters(self.network)
-        rows = {name: p.new_zeros(self.n_models, *p.shape) for name, p in params.items()}
-        return ClientStore(self.n_clients, rows, momentum=momentum)
+        return {name: p.new_zeros(self.n_models, *p.shape) for name, p in params.items()}
 
     def momentum_store(self) -> ClientStore | None:
-        """Room for the momentum that stays with clients, zeros at first; None if it restarts in every round.
+        """Room for the optimiser's momentum, or moments, that stay with clients; None if they restart in every round.
 
         A method whose clients train second models of their own keeps the momentum of those in a store of their own.
         """
-        keeps = self.optimizer.momentum > 0 and self.optimizer.state == "keep"
-        return self.zeros(momentum=True) if keeps else None
+        if not (self.optimizer.remembers and self.optimizer.state == "keep"):
+            return None
+        return ClientStore(self.n_clients, self.optimizer.init(self.zeros(), axes=1), momentum=True)
 
     # --- training ---------------------------------------------------------------------------------------------------
 
@@ -137,11 +138,15 @@ class LocalTraining:
         step = step or self.step(block, round_)
         params = [name for name in trained_parameters(self.network) if only is None or name in only]
         kept = self.momentum if isinstance(momentum, str) else momentum
-        restart = {name: torch.zeros_like(models[name]) for name in params if step.optimizer.momentum}
+        trained_models = {name: models[name] for name in params}
+        memory = step.optimizer.init(trained_models, axes=2)
+        if kept is not None:  # one trained model may stand for M equal ones
+            n_models = next(iter(models.values())).shape[1]
+            memory = {name: t[:, :n_models] for name, t in kept.read(block.clients).items() if name in memory}
         learners = {
-            "params": {name: models[name] for name in params},
+            "params": trained_models,
             "buffers": {name: tensor for name, tensor in models.items() if name not in params},
-            "momentum": restart if kept is None else _first(kept.read(block.clients), models, params),
+            "momentum": memory,
             **(extra or {}),
         }
         steps = self.steps if epochs is None and steps is None else steps
@@ -160,9 +165,3 @@ class LocalTraining:
         rows = {name: t.index_select(0, finite).expand(-1, self.n_models, *t.shape[2:]) for name, t in momentum.items()}
         t = clients[finite]
         kept.write(t, rows if whole else kept.read(t) | rows)
-
-
-def _first(kept: Models, models: Models, params: list[str]) -> Models:
-    """The first rows of `kept` [C, M, ...], one for each model: one trained model may stand for M equal ones."""
-    n_models = next(iter(models.values())).shape[1]
-    return {name: kept[name][:, :n_models] for name in params}

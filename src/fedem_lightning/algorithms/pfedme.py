@@ -58,7 +58,9 @@ class PFedMe(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=())
+    facts = Facts(
+        released=(), with_adaptive="it solves for the personal model alone; the step of w (outer_lr) stays as it is"
+    )
 
     def __init__(
         self,

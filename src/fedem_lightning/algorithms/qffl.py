@@ -31,7 +31,10 @@ class QFFL(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=("sums of losses and of lengths of updates",))
+    facts = Facts(
+        released=("sums of losses and of lengths of updates",),
+        needs_sgd="reads gradients off its updates, (w - w_t) / lr",
+    )
     reference: Tensor  # [], the clients' mean loss in the last round; F is divided by it, so that F^q stays finite
 
     def __init__(

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 
 from fedem_lightning.aggregation import make_aggregation
-from fedem_lightning.local_solver import ClientSGD
+from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import renewed
 from fedem_lightning.settings.check import parameters

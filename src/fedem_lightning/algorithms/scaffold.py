@@ -44,7 +44,11 @@ class Scaffold(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=("the changes of control variates",), predicts_with_own_state=False)
+    facts = Facts(
+        released=("the changes of control variates",),
+        predicts_with_own_state=False,
+        needs_sgd="corrects gradients, which cancels drift only in steps along the gradient",
+    )
     control: Tensor  # c, [D]
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:

@@ -16,9 +16,10 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
-from fedem_lightning.local_solver import ClientSGD, Gradient, Learner, LocalStep
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SampleWeights, SharedModels
@@ -175,7 +176,7 @@ class SurrogateOptimization(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=())
+    facts = Facts(released=(), with_adaptive="steps no longer shrink with the surrogate's weights of the samples")
     private: Tensor  # v [T, ...]
 
     def __init__(

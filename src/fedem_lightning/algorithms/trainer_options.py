@@ -89,8 +89,8 @@ def _refused(trainer: pl.Trainer, schedule: str) -> Iterator[tuple[str, str]]:
     if trainer.gradient_clip_val is not None:
         yield (
             "gradient_clip_val",
-            "the Trainer does not see the gradients: each client trains on its own, within training_step; lower "
-            "algorithm.client_optimizer.lr, or clip in a LocalStep of your own (docs/adding_an_algorithm.md)",
+            "the Trainer does not see the gradients: each client trains on its own, within training_step; use "
+            "algorithm.client_optimizer.max_grad_norm",
         )
     if trainer.accumulate_grad_batches != 1:
         yield "accumulate_grad_batches", "the clients take the steps; a larger batch is algorithm.batch_size"

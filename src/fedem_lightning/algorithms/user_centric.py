@@ -152,7 +152,8 @@ class UserCentric(FederatedAlgorithm):
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Every client of the cohort takes its stream's average (Eq. 5); a special round follows if one is due."""
         if means is not None:
-            known = round_.cohort[means.nonempty[self.stream[round_.cohort]]]
+            nonempty = means.nonempty.to(self.stream.device)  # the server counts weights on the CPU
+            known = round_.cohort[nonempty[self.stream[round_.cohort]]]
             for part in known.split(64):
                 self.models.write(part, {name: rows[self.stream[part], None] for name, rows in means.models.items()})
         trained = round_.number + 1 - self.warmup_rounds

@@ -53,9 +53,9 @@ class FeatureMixture(Recorded, nn.Module):
         if shared:
             self.networks.requires_grad_(False)
         self.layer, self.task, self.features = layer, task, features
-        dtype = next(self.networks.parameters()).dtype
-        self.register_buffer("weights", torch.full((len(networks),), 1 / len(networks), dtype=dtype))
-        self.register_buffer("strongest", torch.tensor(0))
+        like = next(self.networks.parameters())  # on the networks' device
+        self.register_buffer("weights", like.new_full((len(networks),), 1 / len(networks)))
+        self.register_buffer("strongest", torch.tensor(0, device=like.device))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features and the mixture's prediction: x [n, ...] -> [n, D], log-probabilities [n, Y].
@@ -111,7 +111,7 @@ class Neighbours(SizedByState, Recorded, nn.Module):
         self.base, self.neighbours, self.scale = base, neighbours, scale
         self.register_buffer("share", base.weights.new_zeros(()))
         self.register_buffer("features", base.weights.new_zeros(0, 0))
-        self.register_buffer("labels", torch.zeros(0, dtype=torch.int64))
+        self.register_buffer("labels", torch.zeros(0, dtype=torch.int64, device=base.weights.device))
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs: [n, ...] -> [n, Y], the mixture's log-probabilities; in a binary task [n, 1], its logit."""

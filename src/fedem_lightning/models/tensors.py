@@ -84,4 +84,4 @@ class SizedByState(nn.Module):
 
 def along(scale: Tensor, tensor: Tensor) -> Tensor:
     """One number for each learner, [...], with trailing axes of length 1, so that it scales tensors [..., *]."""
-    return scale.reshape(*scale.shape, *[1] * (tensor.ndim - scale.ndim))
+    return scale.reshape((*scale.shape, *[1] * (tensor.ndim - scale.ndim)))

@@ -22,8 +22,8 @@ _PACKAGE = "fedem_lightning"
 ROOMS = tuple(
     f"{_PACKAGE}.{room}"
     for room in (
-        *("adaptation", "aggregation", "algorithms", "backbones", "compression", "engine", "faults", "local_solver"),
-        *("models", "network", "tasks", "topology"),
+        *("adaptation", "aggregation", "algorithms", "backbones", "client_optimizers", "compression", "engine"),
+        *("faults", "local_solver", "models", "network", "tasks", "topology"),
     )
 )
 """Parts of this package whose `Checked` classes and `recorded` functions a file may name: none of them reads a file."""

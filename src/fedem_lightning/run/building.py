@@ -2,9 +2,7 @@
 
 import functools
 import logging
-import pkgutil
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,32 +23,6 @@ from fedem_lightning.run import trackers
 from fedem_lightning.run.devices import pick_accelerator
 from fedem_lightning.run.figures import draw_rounds
 from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
-from fedem_lightning.settings.check import parameters
-
-
-def own_backbone(config: DictConfig, overrides: Sequence[str]) -> dict[str, str]:
-    """Prepares for a network of the user's own, where the command line has `backbone._target_=mine.Net`.
-
-    The keys of the choice that it replaces are for another class. Those that Net does not take are removed, unless the
-    user has typed them: `check_configuration` then refuses them.
-
-    Returns:
-        {"backbone": "Net"}, the name that replaces the choice's; {}: the network is a choice.
-
-    """
-    typed = {word.lstrip("+").partition("=")[0] for word in overrides}
-    if "backbone._target_" not in typed:
-        return {}
-    path = str(config.backbone._target_)
-    try:
-        takes = parameters(pkgutil.resolve_name(path))
-    except Exception:  # importing somebody's module may fail in any way; check_configuration says how
-        return {}
-    with open_dict(config):
-        for key in map(str, list(config.backbone)):
-            if not (takes.open or key.startswith("_") or key in takes.known or f"backbone.{key}" in typed):
-                del config.backbone[key]
-    return {"backbone": path.rpartition(".")[2]}
 
 
 def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgorithm:

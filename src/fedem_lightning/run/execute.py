@@ -21,7 +21,7 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
-from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, own_backbone, quieten_lightning
+from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten_lightning
 from fedem_lightning.run.devices import asked_processes, pick_accelerator, pick_devices, require_group
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.figures import run_title
@@ -29,6 +29,7 @@ from fedem_lightning.run.gate import check_configuration
 from fedem_lightning.run.job_folders import PACKAGE, resume_command, run_command
 from fedem_lightning.run.learning_rates import learning_rates, rate_line, to_tune
 from fedem_lightning.run.metrics_file import RoundCSVLogger
+from fedem_lightning.run.own_targets import own_backbone, own_client_optimizers
 from fedem_lightning.run.results import write_run
 from fedem_lightning.run.resuming import (
     check_checkpoint,
@@ -74,6 +75,7 @@ def run(
     start, launched_before = time.perf_counter(), launch_settings()
     quieten_lightning()
     choices = {**choices, **own_backbone(config, overrides)}
+    own_client_optimizers(config, overrides)
     check_configuration(config)
     size = decide(asked_processes(config))
     resume = functools.partial(resume_command, folder, overrides, flags, module=module)

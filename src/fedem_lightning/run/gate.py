@@ -19,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import TRAINER
+from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.errors import UserError, one_line, require
-from fedem_lightning.local_solver import ClientSGD
 from fedem_lightning.settings.check import AllowedValues, Parameters, parameters
 from fedem_lightning.settings.expected import given, takes_objects
 from fedem_lightning.settings.keys import BY_NAME, KEYS, Key, handed_by_run

@@ -87,6 +87,8 @@ KEYS: tuple[Key, ...] = (
     _named("logger", takes=("pytorch_lightning.loggers.Logger",), needed=True, effect="none", may_change=True),
     _named("network", takes=("fedem_lightning.network.Network",)),
     _part("dataset/augmentation", single=True),
+    _part("algorithm/client_optimizer", single=True),
+    _part("algorithm/server_optimizer", single=True),
     _part("experiment", calls_run=True, listed=False),
     _ignored("hydra"),
     # Values that the run itself reads, in the order in which they are checked.

@@ -1,0 +1,102 @@
+"""FedAdam, FedYogi and FedAdagrad against torch and NumPy, and in rounds."""
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import ClientSGD, FedAdagrad, FedAdam, FedAvg, FedYogi, UserError
+from fedem_lightning.algorithms.checkpoints import recipe_of
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.records.remaking import make
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+
+LR, BETAS, TAU = 0.03, (0.8, 0.95), 0.01
+
+
+def stepped(optimizer: Any, p: torch.nn.Parameter, gradients: list[torch.Tensor]) -> torch.Tensor:
+    for g in gradients:
+        p.grad = g.clone()
+        optimizer.step()
+    return p.detach()
+
+
+def some() -> tuple[torch.nn.Parameter, torch.nn.Parameter, list[torch.Tensor]]:
+    start = torch.randn(3, 4).double()
+    return torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone()), list(torch.randn(12, 3, 4).double())
+
+
+def test_fedadam_is_torchs_adam_without_the_correction_of_bias() -> None:
+    """In step t torch divides m by 1 - beta_1^t and the root of v by sqrt(1 - beta_2^t): its lr and eps make up."""
+    own, other, gradients = some()
+    found = stepped(FedAdam([own], LR, BETAS, TAU), own, gradients)
+    adam = torch.optim.Adam([other], betas=BETAS)
+    zero, start = torch.zeros_like(other), torch.full_like(other, TAU**2)
+    adam.state[other] = {"step": torch.tensor(0.0), "exp_avg": zero.detach(), "exp_avg_sq": start.detach()}
+    for t, g in enumerate(gradients, 1):
+        in_m, in_v = (1 - beta**t for beta in BETAS)
+        adam.param_groups[0] |= {"lr": LR * in_m / math.sqrt(in_v), "eps": TAU / math.sqrt(in_v)}
+        stepped(adam, other, [g])
+    torch.testing.assert_close(found, other.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_fedadagrad_is_torchs_adagrad() -> None:
+    own, other, gradients = some()
+    found = stepped(FedAdagrad([own], LR, tau=TAU), own, gradients)
+    adagrad = torch.optim.Adagrad([other], LR, initial_accumulator_value=TAU**2, eps=TAU)
+    torch.testing.assert_close(found, stepped(adagrad, other, gradients), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [FedAdam, FedYogi, FedAdagrad])
+def test_algorithm_2_in_numpy(kind: Any) -> None:
+    """Delta is the mean of the clients' changes, which is minus the gradient that the optimiser takes."""
+    own, _, gradients = some()
+    beta_1, beta_2 = BETAS
+    options: dict[str, Any] = {"beta_1": beta_1} if kind is FedAdagrad else {"betas": BETAS}
+    x, m, v = own.detach().numpy().copy(), np.zeros((3, 4)), np.full((3, 4), TAU**2)
+    for g in gradients:
+        delta = -g.numpy()
+        m = beta_1 * m + (1 - beta_1) * delta
+        square = delta**2
+        if kind is FedAdagrad:
+            v = v + square
+        elif kind is FedYogi:
+            v = v - (1 - beta_2) * square * np.sign(v - square)
+        else:
+            v = beta_2 * v + (1 - beta_2) * square
+        x = x + LR * m / (np.sqrt(v) + TAU)
+    found = stepped(kind([own], LR, tau=TAU, **options), own, gradients)
+    np.testing.assert_allclose(found.numpy(), x, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [FedAdam, FedYogi, FedAdagrad])
+def test_a_round_steps_along_the_pseudo_gradient_and_a_resumed_run_has_the_same_bits(kind: Any, tmp_path: Path) -> None:
+    data = make_data()
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(0.2)}
+    server = {"server_optimizer": functools.partial(kind, lr=LR, tau=TAU)}
+    mean = parameters(train(make_model(FedAvg, data, **options), data, 1).components)
+    straight, resumed, one = (make_model(FedAvg, data, **options, **server) for _ in range(3))
+    before = torch.nn.Parameter(parameters(one.components))
+    expected = stepped(kind([before], lr=LR, tau=TAU), before, [before.detach() - mean])
+    torch.testing.assert_close(parameters(train(one, data, 1).components), expected, rtol=1e-5, atol=1e-6)
+    saving: dict[str, Any] = {
+        "callbacks": [RoundCheckpoint(1, keep=9, dirpath=tmp_path)],
+        "enable_checkpointing": True,
+    }
+    train(straight, data, 4, **saving)
+    make_trainer(4).fit(resumed, data, ckpt_path=tmp_path / "round-000002.ckpt", weights_only=True)
+    assert torch.equal(parameters(straight.components), parameters(resumed.components))
+    again = make(recipe_of(straight)["server_optimizer"])
+    assert (again.func, again.keywords) == (kind, {"lr": LR, "tau": TAU})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [(FedAdam, {"betas": (0.9, 1.0)}), (FedYogi, {"tau": 0.0}), (FedAdagrad, {"beta_1": -0.1})]
+)
+def test_wrong_options_are_named(kind: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"{kind.__name__}.{next(iter(options))}"):
+        make_model(FedAvg, make_data(), server_optimizer=functools.partial(kind, **options))

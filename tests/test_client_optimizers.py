@@ -1,0 +1,304 @@
+"""The clients' optimisers against torch's, for one learner and for stacks, in every engine, kept over rounds or not."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedem_lightning import (
+    AFL,
+    APFL,
+    L2SGD,
+    MOCHA,
+    QFFL,
+    ClientAdam,
+    ClientAdamW,
+    ClientOptimizer,
+    ClientSGD,
+    DecentralizedSurrogateOptimization,
+    DFedEM,
+    Ditto,
+    FedAvg,
+    FedEM,
+    FedRep,
+    Finetune,
+    PFedMe,
+    Scaffold,
+    UserError,
+)
+from fedem_lightning.aggregation import Models
+from fedem_lightning.algorithms.checkpoints import recipe_of
+from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.local_solver import shuffled_batches
+from fedem_lightning.records.remaking import make
+from helpers.conformance import ROWS, Row
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
+
+EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
+ADAM: dict[str, Any] = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+OPTIMIZERS: list[tuple[ClientOptimizer, Any, dict[str, Any]]] = [
+    (ClientSGD(0.2), torch.optim.SGD, {"lr": 0.2}),
+    (
+        ClientSGD(0.2, 0.9, weight_decay=0.05),
+        torch.optim.SGD,
+        {"lr": 0.2, "momentum": 0.9, "weight_decay": 0.05},
+    ),
+    (
+        ClientSGD(0.2, 0.9, weight_decay=0.05, nesterov=True),
+        torch.optim.SGD,
+        {"lr": 0.2, "momentum": 0.9, "weight_decay": 0.05, "nesterov": True},
+    ),
+    (ClientAdam(), torch.optim.Adam, {}),
+    (ClientAdam(**ADAM), torch.optim.Adam, ADAM),
+    (ClientAdamW(), torch.optim.AdamW, {}),
+    (ClientAdamW(**ADAM), torch.optim.AdamW, ADAM),
+]
+NAMES = ["sgd", "momentum", "nesterov", "adam", "adam with options", "adamw", "adamw with options"]
+EVERY = pytest.mark.parametrize(("optimizer", "kind", "options"), OPTIMIZERS, ids=NAMES)
+KEPT = ClientAdamW(lr=0.05, state="keep", max_grad_norm=0.3)
+
+NEED_SGD = {
+    AFL: "adds up the clients' gradient steps, w - lr grad F_t",
+    L2SGD: "has the rate of gradient steps in its objective, lambda = rho p / (lr (1 - p))",
+    QFFL: "reads gradients off its updates, (w - w_t) / lr",
+    Scaffold: "corrects gradients, which cancels drift only in steps along the gradient",
+    MOCHA: "takes no steps of a client optimiser",
+    DFedEM: "scales a client's steps by T n_t / n, which adaptive steps undo",
+    DecentralizedSurrogateOptimization: "scales a client's steps by T n_t / n, which adaptive steps undo",
+}
+
+
+def by_torch(kind: Any, options: dict[str, Any], thetas: list[torch.Tensor], grads: Any, longest: float | None) -> Any:
+    """The parameters of one learner after steps along `grads`, by torch."""
+    params = [torch.nn.Parameter(theta.clone()) for theta in thetas]
+    optimizer = kind(params, **options)
+    for step in grads:
+        for p, g in zip(params, step, strict=True):
+            p.grad = g.clone()
+        if longest is not None:
+            torch.nn.utils.clip_grad_norm_(params, longest)
+        optimizer.step()
+    return [p.detach() for p in params]
+
+
+@pytest.mark.parametrize("longest", [None, 1.5])
+@pytest.mark.parametrize("axes", [0, 1, 2])
+@EVERY
+def test_steps_are_torchs(
+    optimizer: ClientOptimizer, kind: Any, options: dict[str, Any], axes: int, longest: float | None
+) -> None:
+    """One learner, and stacks [2, ...] and [2, 3, ...]; a number is among the parameters."""
+    stack = (2, 3)[:axes]
+    optimizer = replace(optimizer, max_grad_norm=longest)
+    shapes = ((4, 2), (3,), ())
+    params: Models = {f"p{i}": torch.randn((*stack, *shape)).double() for i, shape in enumerate(shapes)}
+    start = {name: p.clone() for name, p in params.items()}
+    scales = torch.logspace(-2, 1, 12)  # gradients below and above the longest
+    grads = [[scale * torch.randn((*stack, *shape)).double() for shape in shapes] for scale in scales]
+    learner = {"params": params, "momentum": optimizer.init(params, axes)}
+    for step in grads:
+        given = [g.clone() for g in step]
+        optimizer.descend(learner, step, optimizer.lr)
+        assert all(map(torch.equal, given, step))  # the caller's gradients stay
+    for place in torch.cartesian_prod(*(torch.arange(n) for n in (*stack, 1, 1))).tolist():
+        at = tuple(place[:axes])
+        expected = by_torch(
+            kind, options, [p[at] for p in start.values()], [[g[at] for g in s] for s in grads], longest
+        )
+        for p, right in zip(params.values(), expected, strict=True):
+            torch.testing.assert_close(p[at], right, **EXACT)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+@EVERY
+def test_a_client_is_torch_on_its_batches(
+    optimizer: ClientOptimizer, kind: Any, options: dict[str, Any], engine: str
+) -> None:
+    """Two rounds of two passes; the state restarts every round, and gradients are clipped."""
+    data, longest = make_data(sizes=(23,), fractions=(1.0, 0.0, 0.0)), 0.2
+    clipping = replace(optimizer, max_grad_norm=longest)
+    model = make_model(FedAvg, data, hidden=True, client_optimizer=clipping, local_epochs=2, engine=engine).double()
+    net = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)).double()
+    net.load_state_dict(dict(zip(net.state_dict(), model.components[0].state_dict().values(), strict=True)))
+    block = data.federation.block(torch.tensor([0]), "train")
+    x, y = block.x(torch.float64), block.y()
+    for round_ in range(2):
+        steps = kind(net.parameters(), **options)
+        for order in shuffled_batches(block, 4, 2, seed=0, round_=round_).order:
+            for rows in order.split(4):
+                steps.zero_grad()
+                torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+                torch.nn.utils.clip_grad_norm_(net.parameters(), longest)
+                steps.step()
+    train(model, data, rounds=2)
+    torch.testing.assert_close(parameters(model.components), parameters(net), **EXACT)
+
+
+@EVERY
+def test_what_is_kept_is_one_optimiser_over_rounds(
+    optimizer: ClientOptimizer, kind: Any, options: dict[str, Any]
+) -> None:
+    """With one client and one step a round, rounds are the steps of one optimiser."""
+    data = make_data(sizes=(10,), fractions=(1.0, 0.0, 0.0))
+    model = make_model(FedAvg, data, client_optimizer=replace(optimizer, state="keep"), batch_size=100).double()
+    net = torch.nn.Linear(4, 3).double()
+    net.load_state_dict({k.removeprefix("linear."): v for k, v in model.components[0].state_dict().items()})
+    block, steps = data.federation.block(torch.tensor([0]), "train"), kind(net.parameters(), **options)
+    for _ in range(5):
+        steps.zero_grad()
+        torch.nn.functional.cross_entropy(net(block.x(torch.float64)), block.y()).backward()
+        steps.step()
+    train(model, data, rounds=5)
+    torch.testing.assert_close(parameters(model.components), parameters(net), **EXACT)
+    restarted = make_model(FedAvg, data, client_optimizer=optimizer, batch_size=100).double()
+    differs = not torch.allclose(parameters(train(restarted, data, 5).components), parameters(net))
+    assert differs == optimizer.remembers
+
+
+class Attentive(torch.nn.Module):
+    """A network that no hand-written stack runs: layer norm, and attention between the features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.head = torch.nn.Linear(1, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.norm(self.embed(x.unsqueeze(-1)))
+        return self.head((torch.softmax(z @ z.transpose(1, 2), dim=-1) @ z).mean(dim=1))
+
+
+@pytest.mark.parametrize(
+    "optimizer", [KEPT, ClientAdam(lr=0.05), ClientSGD(0.3, 0.9, nesterov=True, max_grad_norm=0.3)]
+)
+@pytest.mark.parametrize("network", ["linear", "hidden", "attentive"])
+def test_engines_agree_for_three_components(network: str, optimizer: ClientOptimizer) -> None:
+    data, found = make_data(), []
+    for engine in ("loop", "vmap"):
+        options: dict[str, Any] = {"client_optimizer": optimizer, "engine": engine, "batch_size": 4, "local_epochs": 2}
+        if network == "attentive":
+            torch.manual_seed(0)
+            model: Any = FedEM(Attentive, data.n_clients, **options)
+        else:
+            model = make_model(FedEM, data, hidden=network == "hidden", **options)
+        train(model, data, 3)
+        assert model.local.engine.name == engine
+        kept = [parameters(model.kept_momentum)] if model.kept_momentum is not None else []
+        found.append(torch.cat([parameters(model.components), *kept]))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [FedEM, FedRep, APFL, Ditto])
+def test_a_resumed_run_has_the_same_bits(kind: Any, tmp_path: Path) -> None:
+    """A second model of clients (APFL, Ditto) has moments of its own, a head and a body (FedRep) each have steps."""
+    data = make_data()
+    straight, resumed = (make_model(kind, data, hidden=True, client_optimizer=KEPT) for _ in range(2))
+    saving: dict[str, Any] = {
+        "callbacks": [RoundCheckpoint(1, keep=9, dirpath=tmp_path)],
+        "enable_checkpointing": True,
+    }
+    train(straight, data, 4, **saving)
+    make_trainer(4).fit(resumed, data, ckpt_path=tmp_path / "round-000002.ckpt", weights_only=True)
+    for name, tensor in straight.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[name]), name
+    assert bool(straight.kept_momentum.written.all())
+
+
+def test_head_and_body_count_their_own_steps() -> None:
+    data = make_data(sizes=(8, 8), fractions=(1.0, 0.0, 0.0))
+    model = make_model(FedRep, data, hidden=True, client_optimizer=KEPT, head_epochs=3)
+    train(model, data, 2)
+    rows = model.kept_momentum.read(torch.arange(2))
+    counts = {name: rows[f"steps.{name}"].tolist() for name in model.params_of(model.broadcast(torch.arange(1)))}
+    assert counts == {
+        "layers.0.weight": [[4.0], [4.0]],  # two rounds of one pass in two batches
+        "layers.0.bias": [[4.0], [4.0]],
+        "layers.2.weight": [[12.0], [12.0]],
+        "layers.2.bias": [[12.0], [12.0]],
+    }
+
+
+def test_the_gradient_norm_is_each_learners() -> None:
+    """A long gradient of one learner leaves the others' as they are."""
+    params = {"w": torch.zeros(2, 1, 2).double()}
+    optimizer = ClientSGD(lr=1.0, max_grad_norm=1.0)
+    learner = {"params": params, "momentum": optimizer.init(params, 2)}
+    long, short = (torch.tensor(row, dtype=torch.float64) for row in ([3.0, 4.0], [0.3, 0.4]))
+    optimizer.descend(learner, [torch.stack([long, short]).unsqueeze(1)], 1.0)
+    torch.testing.assert_close(params["w"][:, 0], -torch.stack([long / 5, short]), rtol=1e-6, atol=0)
+    assert learner["momentum"]["norm of the gradient"].flatten().tolist() == pytest.approx([5.0, 0.5])
+
+
+def test_the_warm_up_ends_at_the_schedules_rate() -> None:
+    rates = [ClientAdamW(lr=0.4, lr_warmup_rounds=4, schedule="multistep").lr_at(r, 10) for r in range(12)]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.04, 0.04, 0.04, 0.004, 0.004, 0.4, 0.4])
+    assert [ClientSGD(lr=0.4).lr_at(r, 2) for r in range(3)] == [0.4, 0.4, 0.4]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.kind.__name__)
+def test_every_algorithm_takes_adamw_or_refuses(row: Row) -> None:
+    data = row.data()
+    options: dict[str, Any] = {"client_optimizer": ClientAdamW(lr=0.05)}
+    if row.kind in NEED_SGD:
+        with pytest.raises(UserError) as refused:
+            train(row.model(data, **options), data, 1)
+        line = f"algorithm.client_optimizer: {row.kind.__name__} {NEED_SGD[row.kind]}"
+        assert str(refused.value) == f"{line}, expected sgd (ClientSGD), got ClientAdamW"
+        return
+    models = [train(row.model(data, engine=engine, **options), data, 2) for engine in ("loop", "vmap")]
+    served = [model.personal_models(torch.arange(data.n_clients)).models for model in models]
+    for name, rows in served[0].items():
+        assert rows.isfinite().all()
+        torch.testing.assert_close(rows, served[1][name], rtol=1e-7, atol=1e-9)
+    plain = train(row.model(data, client_optimizer=ClientSGD(lr=0.05)), data, 2)
+    by_sgd = plain.personal_models(torch.arange(data.n_clients)).models
+    assert any(not torch.allclose(rows, by_sgd[name]) for name, rows in served[0].items())
+
+
+@pytest.mark.parametrize("kind", [FedEM, PFedMe, APFL, FedAvg])
+def test_what_adaptive_steps_change_is_said_once(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    data = make_data()
+    train(make_model(kind, data, client_optimizer=ClientSGD(lr=0.1)), data, 1)
+    assert "Client" not in capsys.readouterr().out
+    train(make_model(kind, data, client_optimizer=ClientAdam()), data, 1)
+    said = f"ClientAdam: {kind.facts.with_adaptive}\n" if kind is not FedAvg else ""
+    assert capsys.readouterr().out == said
+
+
+def test_an_adaptation_may_have_another_optimiser() -> None:
+    data = make_data()
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(0.1, 0.9, state="keep")}
+    plain, tuned = (
+        train(make_model(FedAvg, data, adaptation=adaptation, **options), data, 1)
+        for adaptation in (None, Finetune(2, ClientAdamW(lr=0.1)))
+    )
+    block = data.federation.block(torch.arange(4), "train")
+    assert torch.equal(parameters(plain.components), parameters(tuned.components))
+    before, after = (model.scored_models(block).models for model in (plain, tuned))
+    assert any(not torch.equal(rows, after[name]) for name, rows in before.items())
+
+
+def test_a_recipe_makes_the_optimiser_again() -> None:
+    model = make_model(FedAvg, make_data(), client_optimizer=KEPT)
+    assert make(recipe_of(model)["client_optimizer"]) == KEPT
+    older = {"_target_": "fedem_lightning.local_solver.ClientSGD", "lr": 0.3, "momentum": 0.5}
+    assert make(older) == ClientSGD(0.3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ClientAdam, {"betas": (0.9, 1.0)}),
+        (ClientAdam, {"betas": (0.9,)}),
+        (ClientAdam, {"eps": 0.0}),
+        (ClientAdamW, {"weight_decay": -0.1}),
+        (ClientAdamW, {"max_grad_norm": 0.0}),
+        (ClientSGD, {"max_grad_norm": -1.0}),
+        (ClientSGD, {"lr_warmup_rounds": 0}),
+        (ClientSGD, {"nesterov": True}),
+    ],
+)
+def test_wrong_options_are_named(kind: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(options))):
+        kind(**options)
