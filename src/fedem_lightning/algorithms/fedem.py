@@ -160,12 +160,13 @@ class FedEM(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""
         t, owner, received = block.clients, block.owner, self.components[: self._n_sent(round_)]
-        losses = component_losses(received, block)  # l(h_m(x_i), y_i)  [n, M]
+        together = self.sharing if len(received) > 1 else None
+        losses = component_losses(received, block) if together is None else together.losses(block)  # l_im  [n, M]
         pi = self.pi[t] if len(received) > 1 else torch.ones_like(self.pi[t, :1])
         self.round_metrics.add("objective", mixture_losses(pi, losses, owner))  # Eq. 6, before the round
         q, self.pi[t] = self.m_step_weights(self.pi[t], losses, owner, round_)  # Eq. 8, 9  [n, M]
-        if self.sharing is not None and len(received) > 1:
-            models = self.sharing.solve(block, round_, q)  # Eq. 10, summed over m  [C, M, ...]
+        if together is not None:
+            models = together.solve(block, round_, q)  # Eq. 10, summed over m  [C, M, ...]
         else:
             models = self.local.solve(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
         sent = Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component

@@ -11,9 +11,10 @@ from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import model_state
-from fedem_lightning.models.mixture_network import MixtureNetwork, MixtureStep, packed, unpacked
+from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, MixtureStep, packed, unpacked
 from fedem_lightning.models.parts import share_of_bytes, split_body_head
-from fedem_lightning.models.tensors import trained_parameters
+from fedem_lightning.models.personal_models import component_losses
+from fedem_lightning.models.tensors import call_with, trained_parameters
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.fedem import FedEM
@@ -71,6 +72,22 @@ class Sharing:
         for component in self.components[1:]:
             component.load_state_dict(first, strict=False)
 
+    def losses(self, block: Block) -> Tensor:
+        """The losses l(f(x_i; theta_0, phi_m), y_i) in nats, in eval mode, [n, M]; see `component_losses`."""
+        if self.training is None:
+            return component_losses(self.components, block)
+        network, task = self._network().eval(), ComponentLosses(block.federation.task)
+        tensors = {name: rows[0, 0] for name, rows in packed(self.components, self.own, 1).items()}
+        dtype = next(self.components.parameters()).dtype
+        with torch.no_grad():
+            found = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
+        return torch.cat(found)
+
+    def _network(self) -> nn.Module:
+        """The network with M outputs, on the components' device."""
+        assert self.training is not None
+        return self.training.network.to(next(self.components.parameters()))
+
     def solve(self, block: Block, round_: int, q: Tensor) -> Models:
         """The M-step of the block's C clients over theta_0 and all phi_m together; see `MixtureStep`.
 
@@ -83,9 +100,8 @@ class Sharing:
             The components' tensors [C, M, ...]; theta_0 is the same for all.
 
         """
-        training = self.training
+        training, _ = self.training, self._network()
         assert training is not None
-        training.network.to(next(self.components.parameters()))
         training.observer = self.local.observer
         start = packed(self.components, self.own, len(block.clients))
         step = training.step(block, round_, MixtureStep)
