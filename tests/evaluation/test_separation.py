@@ -43,7 +43,7 @@ def scored(data: FederatedDataModule, weights: list[list[list[float]]]) -> dict[
         for component, value in zip(model.components, weights, strict=True):
             component.linear.weight.copy_(torch.tensor([row[:2] for row in value]))
             component.linear.bias.copy_(torch.tensor([row[2] for row in value]))
-    return separation(model, data.federation, model.evaluation_components(data.federation))
+    return separation(model, data.federation, model.evaluation_components(data.federation), model.pi)
 
 
 def test_components_that_predict_one_class_each_differ_by_label() -> None:
@@ -65,4 +65,4 @@ def test_nothing_is_said_where_one_component_has_all_samples() -> None:
     make_trainer(1, precision="32-true").fit(model, data)
     with torch.no_grad():
         model.pi.copy_(torch.tensor([1.0, 0.0]).expand(4, 2))
-    assert separation(model, data.federation, model.evaluation_components(data.federation)) == {}
+    assert separation(model, data.federation, model.evaluation_components(data.federation), model.pi) == {}

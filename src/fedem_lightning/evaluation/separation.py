@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from scipy import special
+from torch import Tensor
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.algorithms.facts import known_pi
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import responsibilities
 from fedem_lightning.evaluation.component_diagnostics import looked_at
@@ -22,7 +22,9 @@ LEAST_ENTROPY = 0.05
 
 
 @torch.no_grad()
-def separation(algorithm: "FederatedAlgorithm", federation: Federation, components: Models) -> dict[str, float]:
+def separation(
+    algorithm: "FederatedAlgorithm", federation: Federation, components: Models, pi: Tensor
+) -> dict[str, float]:
     """How much a test sample's label, and its client, say of the component that explains it.
 
     With q from Eq. 8 on the test samples, the mutual information of component and label, and of component and client,
@@ -34,19 +36,16 @@ def separation(algorithm: "FederatedAlgorithm", federation: Federation, componen
         algorithm: a method with mixture weights.
         federation: the data, on any device.
         components: parameters and buffers of the M components, [M, ...].
+        pi: mixture weights, [T, M].
 
     Returns:
         explained_by_label and explained_by_client, in [0, 1]. Empty for one component, without test samples, for labels
         that are no single classes, and where nearly all samples belong to one component.
 
     """
-    pi, n_classes, federation = (
-        known_pi(algorithm),
-        getattr(federation.task, "n_classes", 0),
-        federation.to(algorithm.device),
-    )
+    n_classes, federation = getattr(federation.task, "n_classes", 0), federation.to(algorithm.device)
     block = looked_at(algorithm, federation)
-    if pi is None or pi.shape[1] < 2 or not n_classes or federation.task.n_targets > 1 or not len(block.index):
+    if pi.shape[1] < 2 or not n_classes or federation.task.n_targets > 1 or not len(block.index):
         return {}
     backbone = algorithm.components[0].eval()
     joint = {"label": np.zeros((pi.shape[1], n_classes)), "client": np.zeros((pi.shape[1], len(block.clients)))}

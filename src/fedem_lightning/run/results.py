@@ -144,7 +144,7 @@ def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str,
         "recovery": recovery_scores(weights, theta, federation.truth, seen),
         "components": component_health(weights[seen], parameters)
         | agreement(algorithm, federation, models)
-        | separation(algorithm, federation, models),
+        | separation(algorithm, federation, models, pi),
     }
 
 
