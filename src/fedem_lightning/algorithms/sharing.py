@@ -1,7 +1,8 @@
 """Components that share parameters: which ones, how clients train them together, and what a round sends."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +11,13 @@ from fedem_lightning.aggregation import Models, PrivateMean
 from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require
+from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.components import model_state
-from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, MixtureStep, packed, unpacked
+from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, packed, unpacked
 from fedem_lightning.models.parts import share_of_bytes, split_body_head
 from fedem_lightning.models.personal_models import component_losses
 from fedem_lightning.models.tensors import call_with, trained_parameters
+from fedem_lightning.tasks import Task
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.fedem import FedEM
@@ -106,6 +109,25 @@ class Sharing:
         start = packed(self.components, self.own, len(block.clients))
         step = training.step(block, round_, MixtureStep)
         return unpacked(training.solve(start, block, round_, q.unsqueeze(1), step=step), self.n_components)
+
+
+@dataclass(frozen=True)
+class MixtureStep(LocalStep):
+    """A step on (1 / |I|) sum_{i in I} sum_m q_im l(f(x_i; theta_0, phi_m), y_i), over theta_0 and all phi_m together.
+
+    It is Eq. 10 summed over the components. With q from the E-step the sum is, up to a constant, a surrogate of the
+    likelihood that touches it at the current parameters; so it is a partial first-order surrogate of (theta_0, phi),
+    as Alg. 3 needs it, if the losses are smooth in (theta_0, phi) together.
+    """
+
+    @classmethod
+    def loss_of(cls, task: Task) -> Any:
+        """The losses of all components."""
+        return ComponentLosses(super().loss_of(task))
+
+    def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
+        """Losses and weights q [B, M], size [] -> []."""
+        return (weight * losses).sum(dim=(-1, -2)) / (size * self.task.n_targets)
 
 
 def _own(network: nn.Module, shared: Shared) -> tuple[str, ...]:

@@ -2,17 +2,15 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.components import copied, model_state
 from fedem_lightning.models.tensors import share_frozen
-from fedem_lightning.tasks import Loss, Task
+from fedem_lightning.tasks import Loss
 
 
 class MixtureNetwork(nn.Module):
@@ -111,22 +109,3 @@ class ComponentLosses:
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample under each component."""
         return torch.stack([self.task.losses(output, y) for output in outputs.unbind(dim=1)], dim=1)
-
-
-@dataclass(frozen=True)
-class MixtureStep(LocalStep):
-    """A step on (1 / |I|) sum_{i in I} sum_m q_im l(f(x_i; theta_0, phi_m), y_i), over theta_0 and all phi_m together.
-
-    It is Eq. 10 summed over the components. With q from the E-step the sum is, up to a constant, a surrogate of the
-    likelihood that touches it at the current parameters; so it is a partial first-order surrogate of (theta_0, phi),
-    as Alg. 3 needs it, if the losses are smooth in (theta_0, phi) together.
-    """
-
-    @classmethod
-    def loss_of(cls, task: Task) -> Any:
-        """The losses of all components."""
-        return ComponentLosses(super().loss_of(task))
-
-    def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
-        """Losses and weights q [B, M], size [] -> []."""
-        return (weight * losses).sum(dim=(-1, -2)) / (size * self.task.n_targets)
