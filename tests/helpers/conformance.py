@@ -96,6 +96,14 @@ COMPLETE = Topology(graph="complete")
 ROWS = [
     Row(FedEM, ("pi",), messages=3, as_fedavg={"n_components": 1}),
     Row(
+        FedEM,
+        ("pi",),
+        messages=1 + 2 * 18 / 43,  # the body once, and three heads
+        hidden=True,
+        options={"shared": "body"},
+        as_fedavg={"n_components": 1},
+    ),
+    Row(
         FedGMM,
         ("joint",),
         messages=3 + 2 * (1 + 4 + 4) / 15,

@@ -67,7 +67,7 @@ def test_the_kinds_have_what_only_they_have(runs: dict[str, Path]) -> None:
     assert len(results["mixture"]["components"]["agreement"]) == 3
     assert results["clustered"]["clustered"]["eps1"] > 0
     assert "mse" in results["regression"]["test"]
-    assert results["regression"]["components"].keys() == {"mean_weights", "dead", "twins"}
+    assert results["regression"]["components"].keys() == {"mean_weights", "effective", "dead", "twins"}
 
 
 def without(results: dict[str, Any], path: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.initialization import farthest_models, load_models, perturb, start_at_clients
+from fedem_lightning.algorithms.sharing import SHARING, Shared, Sharing, check_sharing
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.em import mixture_losses
 from fedem_lightning.errors import require
@@ -59,6 +60,9 @@ class FedEM(FederatedAlgorithm):
             component with a small pi does not take smaller steps.
         upload_threshold: a client uploads component m with probability min(1, pi_m / threshold), and its update counts
             as many times as that makes it rarer (`uploads.py`). None: always, as in the paper.
+        shared: what the components have in common: "body", all but the last layer; or names of modules; None: nothing,
+            as in the paper. A client then trains theta_0 and all phi_m together (`Sharing`), and sends theta_0 once.
+            With everything shared it is FedAvg, bit for bit.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, after which pi is still close
             to the uniform weights.
         personalize_tolerance: a client stops earlier, once every weight of its pi moves by less; None: it never does.
@@ -87,6 +91,7 @@ class FedEM(FederatedAlgorithm):
         e_step: EStep | None = None,
         normalize_weights: bool = False,
         upload_threshold: PositiveShare | None = None,
+        shared: Shared = None,
         personalize_steps: PositiveInt = 1,
         personalize_tolerance: Positive | None = None,
         personalize_seen: bool = False,
@@ -110,12 +115,20 @@ class FedEM(FederatedAlgorithm):
         require(one, "upload_threshold: it leaves components out, compression shortens all; use one of both")
         small = upload_threshold is None or not normalize_weights
         require(small, "upload_threshold: normalize_weights makes rare updates long, and they count often")
+        self.sharing: Sharing | None = None
+        if shared and n_components > 1:
+            self.sharing = Sharing(self.components, shared, self.local)
+            self.shared_momentum = self.sharing.training and self.sharing.training.momentum
+            check_sharing(self)
+            self.facts = replace(self.facts, needs_one_machine=SHARING)
         self.states.declare(
             "pi", torch.full((n_clients, n_components), 1.0 / n_components), Owner.CLIENT, columns="pi_{m}"
         )
 
     def initialize(self, federation: Federation) -> None:
         """The components' starting points, and those of pi."""
+        if self.sharing is not None:
+            self.sharing.tie()
         start = self.initialization
         if start == "random":
             if not start_equal(self.components):
@@ -141,15 +154,21 @@ class FedEM(FederatedAlgorithm):
             load_models(self.components, models)
         elif self.initialization == "perturbed":
             perturb(self.components, self.perturbation, generator(self.seed, Purpose.INITIAL))
+            if self.sharing is not None:
+                self.sharing.tie()
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""
         t, owner, received = block.clients, block.owner, self.components[: self._n_sent(round_)]
-        losses = component_losses(received, block)  # l(h_m(x_i), y_i)  [n, M]
+        together = self.sharing if len(received) > 1 else None
+        losses = component_losses(received, block) if together is None else together.losses(block)  # l_im  [n, M]
         pi = self.pi[t] if len(received) > 1 else torch.ones_like(self.pi[t, :1])
         self.round_metrics.add("objective", mixture_losses(pi, losses, owner))  # Eq. 6, before the round
         q, self.pi[t] = self.m_step_weights(self.pi[t], losses, owner, round_)  # Eq. 8, 9  [n, M]
-        models = self.local.solve(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
+        if together is not None:
+            models = together.solve(block, round_, q)  # Eq. 10, summed over m  [C, M, ...]
+        else:
+            models = self.local.solve(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
         sent = Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
         if self.upload_threshold is None or round_ < self.warmup_rounds:
             return sent
@@ -157,8 +176,9 @@ class FedEM(FederatedAlgorithm):
 
     def m_step_weights(self, pi: Tensor, losses: Tensor, owner: Tensor, round_: int) -> tuple[Tensor, Tensor]:
         """The samples' weights in the components' losses, [n, M], and the new pi [C, M]; see `EStep`."""
-        if round_ < self.warmup_rounds:
-            return torch.ones_like(losses), pi  # as FedAvg: every sample counts fully
+        if round_ < self.warmup_rounds or (self.sharing is not None and losses.shape[1] == 1):
+            together = 1 if self.sharing is None else losses.shape[1]  # the gradient of theta_0 is a sum over m
+            return torch.ones_like(losses) / together, pi  # as FedAvg: every sample counts fully
         q, pi = self.e_step(pi, losses, owner, round_ - self.warmup_rounds)
         return (q / pi[owner].clamp(min=SMALLEST) if self.normalize_weights else q), pi
 
@@ -177,16 +197,22 @@ class FedEM(FederatedAlgorithm):
             models = {name: rows.expand(m, *rows.shape[1:]) for name, rows in means.models.items()}
             means = means._replace(models=models, nonempty=means.nonempty.expand(m))
         super().server_update(means, round_)
+        if self.sharing is not None:
+            self.sharing.tie()  # the last bits of a sum may differ
         if round_.number + 1 == self.warmup_rounds:
             self.differentiate(round_.federation)
 
     def _n_sent(self, round_: int) -> int:
-        """Number of models sent and trained in a round: one in a warm-up with equal components, else M."""
-        return 1 if self.initialization != "random" and round_ < self.warmup_rounds else len(self.components)
+        """Number of components sent and trained in a round: one in a warm-up with equal components, else M."""
+        equal = self.initialization != "random" and round_ < self.warmup_rounds
+        all_shared = self.sharing is not None and not self.sharing.own
+        return 1 if equal or all_shared else len(self.components)
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """M models each way, or one; fewer uploads with a threshold."""
-        n = self._n_sent(self.statistics.rounds)
+        """M models each way, or one; of shared parameters one; fewer uploads with a threshold."""
+        n = float(self._n_sent(self.statistics.rounds))
+        if self.sharing is not None and n > 1:
+            n = self.sharing.n_sent
         return Transmission(down=n, up=self.round_metrics.means().get(UPLOADED, n))
 
     def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
@@ -195,8 +221,9 @@ class FedEM(FederatedAlgorithm):
         return Sent(broadcast(sent, len(clients)), n_train.clamp(min=1))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """One gradient for each model that is sent; the E-step has forward passes only."""
-        return super().local_work(federation, clients, round_) // len(self.components) * self._n_sent(round_)
+        """One gradient for each model that is trained; the E-step has forward passes only."""
+        n = 1 if self.sharing is not None else self._n_sent(round_)  # one network with M outputs
+        return super().local_work(federation, clients, round_) // len(self.components) * n
 
     def personal_models(self, clients: Tensor) -> SharedModels:
         """Client t predicts with sum_m pi[t, m] h_m(x) (Eq. 5); tuning weighs samples as the next round would."""

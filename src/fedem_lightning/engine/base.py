@@ -60,7 +60,7 @@ class Engine(Recorded, ABC):
             learners: stacked states, each tensor [C, M, ...]; not changed (it may be an expanded view).
             block: the clients' samples.
             batches: the samples of each step.
-            weights: of the samples in each model's loss [n, M]; None: 1.
+            weights: of the samples in each model's loss [n, M], or in each of K losses of a model [n, M, K]; None: 1.
             progress: called with the number of clients finished since the last call; it may be a fraction.
 
         Returns:

@@ -162,9 +162,15 @@ class VmapEngine(Engine):
 
 
 def _weights(weights: Tensor | None, positions: Tensor, real: Tensor) -> Tensor:
-    """Weights of the samples in each model's loss, 0 for padding: [A, M, B], or [A, 1, B] if all models share them."""
+    """Weights of the samples in each model's loss, 0 for padding: [A, M, B], or [A, 1, B] if all models share them.
+
+    Those of models with K losses a sample, [n, M, K], become [A, M, B, K].
+    """
     if weights is None:
         return real.unsqueeze(1)
+    if weights.ndim == 3:
+        several = weights.index_select(0, positions.flatten()).unflatten(0, positions.shape)  # [A, B, M, K]
+        return several.transpose(1, 2) * real[:, None, :, None]
     each = weights.T.index_select(1, positions.flatten()).unflatten(1, positions.shape)  # [M, A, B]
     return each.transpose(0, 1) * real.unsqueeze(1)
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy import special
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 
@@ -29,7 +30,7 @@ def dead_components(pi: np.ndarray) -> list[int]:
     return np.flatnonzero(pi.mean(axis=0) < DEAD / pi.shape[1]).tolist()
 
 
-def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, list[Any]]:
+def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, Any]:
     """Dead components, which no client uses, and twins, which are equal.
 
     Twins are found by their parameters; networks that differ only by a permutation of units are not found.
@@ -38,7 +39,8 @@ def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, list[A
         pi: mixture weights of the clients [T, M]; components: their parameters [M, D].
 
     Returns:
-        mean_weights: mean weight of each component over clients; dead: indices; twins: pairs of indices.
+        mean_weights: mean weight of each component over clients; effective: exp of their entropy, from 1 to M, the
+        number of components that are in use; dead: indices; twins: pairs of indices.
 
     """
     n_components, norms = len(components), np.linalg.norm(components, axis=1)
@@ -50,6 +52,7 @@ def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, list[A
     ]
     return {
         "mean_weights": pi.mean(axis=0).tolist(),
+        "effective": float(np.exp(special.entr(pi.mean(axis=0)).sum())),
         "dead": dead_components(pi),
         "twins": twins,
     }
@@ -57,6 +60,14 @@ def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, list[A
 
 MOST_SAMPLES = 10_000
 """Of more test samples than this, as many are looked at, at even distances."""
+
+
+def looked_at(algorithm: "FederatedAlgorithm", federation: Federation) -> Block:
+    """Test samples of the scored seen clients, `MOST_SAMPLES` at most."""
+    block = federation.block(scored_clients(algorithm, federation), "test")
+    n = len(block.index)
+    part = torch.linspace(0, n - 1, min(n, MOST_SAMPLES), dtype=torch.float64).round().long().to(block.index.device)
+    return Block(federation, block.clients, block.index[part], block.owner[part])
 
 
 @torch.no_grad()
@@ -79,12 +90,9 @@ def agreement(
     if "accuracy" not in task.measures:
         return {}
     federation = federation.to(algorithm.device)
-    block = federation.block(scored_clients(algorithm, federation), "test")
+    block = looked_at(algorithm, federation)
     if not len(block.index):
         return {}
-    n = len(block.index)
-    part = torch.linspace(0, n - 1, min(n, MOST_SAMPLES), dtype=torch.float64).round().long().to(block.index.device)
-    block = Block(federation, block.clients, block.index[part], block.owner[part])
     backbone = algorithm.components[0].eval()
     n_models = len(next(iter(components.values())))
     models = [{name: rows[m].to(algorithm.device) for name, rows in components.items()} for m in range(n_models)]

@@ -8,6 +8,9 @@ from rich.table import Table
 from fedem_lightning.errors import one_line
 from fedem_lightning.records.measures import headline, in_words
 
+_BY_LABEL = 0.2
+"""Share of a component's entropy that labels explain, above which a run says so if clients explain less."""
+
 
 def print_summary(results: dict[str, Any], console: Console | None = None) -> None:
     """Prints scores by split and population, the best possible score if known, seconds, and transmitted bytes."""
@@ -187,4 +190,10 @@ def _component_lines(components: dict[str, Any]) -> list[str]:
     lines += [f"components {a} and {b} are twins: almost the same model" for a, b in components.get("twins", [])]
     if lines:
         lines.append("another learning rate, fewer components or, if it has one, algorithm.initialization may help")
+    label, client = (components.get(f"explained_by_{what}", 0.0) for what in ("label", "client"))
+    if label > max(client, _BY_LABEL):
+        lines.append(
+            f"components differ by label, not by client: a test sample's label says {label:.0%} of which component "
+            f"explains it, its client {client:.0%}; try algorithm.initialization=shared with algorithm.warmup_rounds"
+        )
     return lines

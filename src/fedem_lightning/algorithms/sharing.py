@@ -1,0 +1,147 @@
+"""Components that share parameters: which ones, how clients train them together, and what a round sends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.aggregation import Models, PrivateMean
+from fedem_lightning.algorithms.local_training import LocalTraining
+from fedem_lightning.data.federation import Block
+from fedem_lightning.errors import require
+from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.models.components import model_state
+from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, packed, unpacked
+from fedem_lightning.models.parts import share_of_bytes, split_body_head
+from fedem_lightning.models.personal_models import component_losses
+from fedem_lightning.models.tensors import call_with, trained_parameters
+from fedem_lightning.tasks import Task
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.fedem import FedEM
+
+Shared = Literal["body"] | Sequence[str] | None
+"""What components share: "body", all but the last layer; or names of modules; None: nothing."""
+
+SHARING = "shares parameters among components (algorithm.shared=null does not)"
+"""Why such a mixture cannot be deployed, see `Facts.needs_one_machine`."""
+
+
+def check_sharing(algorithm: "FedEM") -> None:
+    """Raises UserError for options that would count shared parameters once for every component."""
+    by_component = algorithm.upload_threshold is not None or algorithm.normalize_weights
+    apart = not by_component and algorithm.compression is None
+    require(apart, "shared: leave out upload_threshold, normalize_weights and compression, which are by component")
+    private = isinstance(algorithm.aggregation, PrivateMean)
+    require(not private, "shared: a private mean would add noise by component; use aggregation=mean")
+    farthest = algorithm.initialization == "farthest"
+    require(not farthest, "shared: initialization=farthest starts whole components apart; use another start")
+
+
+class Sharing:
+    """Components h_m(x) = f(x; theta_0, phi_m): theta_0 is one for all, phi_m belongs to component m.
+
+    Args:
+        components: the M networks; `tie` gives them component 0's theta_0.
+        shared: see `Shared`.
+        local: the training of components that share nothing, whose settings count.
+
+    Raises:
+        UserError: a name is no module of the network, or a part of it has buffers that would be phi.
+
+    """
+
+    def __init__(self, components: nn.ModuleList, shared: Shared, local: LocalTraining) -> None:
+        self.components, self.local, self.n_components = components, local, len(components)
+        self.own = _own(components[0], shared)  # names of phi's tensors
+        self.share = share_of_bytes(components[0], self.own)  # phi's share of a model's bytes
+        self.training: LocalTraining | None = None  # of one network with M outputs; None: everything is shared
+        if self.own:
+            how = (local.epochs, local.steps, local.batch_size, local.seed, local.engine_choice, local.statistics)
+            network = MixtureNetwork(components, self.own)
+            self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)
+
+    @property
+    def n_sent(self) -> float:
+        """Number of models that a client receives and sends: theta_0 once and M times phi; a fraction."""
+        return 1 + (self.n_components - 1) * self.share
+
+    @torch.no_grad()
+    def tie(self) -> None:
+        """theta_0 of every component <- that of component 0."""
+        first = {name: t for name, t in model_state(self.components[0]).items() if name not in self.own}
+        for component in self.components[1:]:
+            component.load_state_dict(first, strict=False)
+
+    def losses(self, block: Block) -> Tensor:
+        """The losses l(f(x_i; theta_0, phi_m), y_i) in nats, in eval mode, [n, M]; see `component_losses`."""
+        if self.training is None:
+            return component_losses(self.components, block)
+        network, task = self._network().eval(), ComponentLosses(block.federation.task)
+        tensors = {name: rows[0, 0] for name, rows in packed(self.components, self.own, 1).items()}
+        dtype = next(self.components.parameters()).dtype
+        with torch.no_grad():
+            found = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
+        return torch.cat(found)
+
+    def _network(self) -> nn.Module:
+        """The network with M outputs, on the components' device."""
+        assert self.training is not None
+        return self.training.network.to(next(self.components.parameters()))
+
+    def solve(self, block: Block, round_: int, q: Tensor) -> Models:
+        """The M-step of the block's C clients over theta_0 and all phi_m together; see `MixtureStep`.
+
+        Args:
+            block: the clients and their n samples.
+            round_: number of the round, from 0.
+            q: weights of the samples in the components' losses, [n, M].
+
+        Returns:
+            The components' tensors [C, M, ...]; theta_0 is the same for all.
+
+        """
+        training, _ = self.training, self._network()
+        assert training is not None
+        training.observer = self.local.observer
+        start = packed(self.components, self.own, len(block.clients))
+        step = training.step(block, round_, MixtureStep)
+        return unpacked(training.solve(start, block, round_, q.unsqueeze(1), step=step), self.n_components)
+
+
+@dataclass(frozen=True)
+class MixtureStep(LocalStep):
+    """A step on (1 / |I|) sum_{i in I} sum_m q_im l(f(x_i; theta_0, phi_m), y_i), over theta_0 and all phi_m together.
+
+    It is Eq. 10 summed over the components. With q from the E-step the sum is, up to a constant, a surrogate of the
+    likelihood that touches it at the current parameters; so it is a partial first-order surrogate of (theta_0, phi),
+    as Alg. 3 needs it, if the losses are smooth in (theta_0, phi) together.
+    """
+
+    @classmethod
+    def loss_of(cls, task: Task) -> Any:
+        """The losses of all components."""
+        return ComponentLosses(super().loss_of(task))
+
+    def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
+        """Losses and weights q [B, M], size [] -> []."""
+        return (weight * losses).sum(dim=(-1, -2)) / (size * self.task.n_targets)
+
+
+def _own(network: nn.Module, shared: Shared) -> tuple[str, ...]:
+    """Names of the parameters that are phi: those outside of what is shared."""
+    trained = trained_parameters(network)
+    if shared == "body":
+        return tuple(name for name in split_body_head(network, key="shared").head if name in trained)
+    parts = [shared] if isinstance(shared, str) else list(shared or ())
+    for part in parts:
+        known = any(_within(name, part) for name in trained)
+        listed = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in trained))
+        require(known, f"shared: expected body, or names of modules with parameters ({listed}), got {part!r}")
+    return tuple(name for name in trained if not any(_within(name, part) for part in parts))
+
+
+def _within(name: str, part: str) -> bool:
+    return name == part or name.startswith(f"{part}.")

@@ -1,0 +1,111 @@
+"""M networks that share parameters, as one network with M outputs: f(x; theta_0, phi_m) for m = 1..M."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedem_lightning.aggregation import Models
+from fedem_lightning.models.components import copied, model_state
+from fedem_lightning.models.tensors import share_frozen
+from fedem_lightning.tasks import Loss
+
+
+class MixtureNetwork(nn.Module):
+    """The networks of M components that share all tensors but those of `own`, which are phi.
+
+    Where phi is a linear layer at the end of the network, the layers before it run once for all components.
+
+    Args:
+        components: M networks of one kind; their values are not taken over.
+        own: names of parameters of a component: phi.
+
+    """
+
+    def __init__(self, components: nn.ModuleList, own: Collection[str]) -> None:
+        super().__init__()
+        state = model_state(components[0])
+        self.network = copied(components[0])
+        share_frozen(self.network, components[0])
+        for name in own:  # stands for phi_m while component m runs
+            self.network.get_parameter(name).requires_grad_(False)
+        self.own = nn.ParameterDict(
+            {_key(name): nn.Parameter(torch.zeros(len(components), *state[name].shape)) for name in own}
+        )  # phi, [M, ...]
+        self._names = {_key(name): name for name in own}
+        layers = {name.rpartition(".")[0] for name in own}
+        layer = layers.pop() if len(layers) == 1 else ""
+        head = self.network.get_submodule(layer)
+        whole = {f"{layer}.{name}" for name, _ in head.named_parameters()} == set(own)
+        self._head = head if type(head) is nn.Linear and whole else None
+        self._seen: list[tuple[Tensor, Tensor]] = []  # the head's input and output in this forward
+        if self._head is not None:
+            self._head.register_forward_hook(lambda layer, x, z: self._seen.append((x[0], z)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs of all components, [B, ...] -> [B, M, ...]."""
+        if self._head is not None:
+            self._seen.clear()
+            outputs = self.network(x)
+            (features, last), *more = self._seen
+            self._seen.clear()
+            if outputs is last and not more:
+                return self._heads(features)
+        n_models = next(iter(self.own.values())).shape[0]
+        return torch.stack([functional_call(self.network, self._phi(m), (x,)) for m in range(n_models)], dim=1)
+
+    def _heads(self, features: Tensor) -> Tensor:
+        """The outputs of M linear layers: features [B, ..., d] -> [B, M, ..., n]."""
+        phi = {self._names[key].rpartition(".")[2]: rows for key, rows in self.own.items()}
+        z = torch.einsum("b...d,mnd->bm...n", features, phi["weight"])
+        if "bias" not in phi:
+            return z
+        return z + phi["bias"].reshape(1, len(phi["bias"]), *[1] * (features.ndim - 2), -1)
+
+    def _phi(self, m: int) -> Models:
+        return {self._names[key]: rows[m] for key, rows in self.own.items()}
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "/")  # a parameter's own name has no dots
+
+
+def packed(components: nn.ModuleList, own: Collection[str], n_clients: int) -> Models:
+    """Where C clients start: the tensors of a `MixtureNetwork` by name, [C, 1, ...] and for phi [C, 1, M, ...]; views.
+
+    Shared tensors are those of component 0.
+    """
+    states = [model_state(component) for component in components]
+    tensors = {f"network.{name}": tensor for name, tensor in states[0].items() if name not in own}
+    tensors |= {f"own.{_key(name)}": torch.stack([state[name] for state in states]) for name in own}
+    return {name: tensor.expand(n_clients, 1, *tensor.shape) for name, tensor in tensors.items()}
+
+
+def unpacked(models: Models, n_components: int) -> Models:
+    """The components' tensors [C, M, ...] by their own names; shared ones are views of one tensor."""
+    found: Models = {}
+    for name, rows in models.items():
+        part, _, key = name.partition(".")
+        if part == "own":
+            found[key.replace("/", ".")] = rows.squeeze(1)
+        else:
+            found[key] = rows.expand(-1, n_components, *rows.shape[2:])
+    return found
+
+
+@dataclass(frozen=True)
+class ComponentLosses:
+    """The losses of all components: outputs [B, M, ...], y [B, ...] -> [B, M]."""
+
+    task: Loss
+
+    @property
+    def n_targets(self) -> int:
+        """The task's."""
+        return self.task.n_targets
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Loss of each sample under each component."""
+        return torch.stack([self.task.losses(output, y) for output in outputs.unbind(dim=1)], dim=1)

@@ -1,0 +1,203 @@
+"""FedEM whose components share parameters: the equations in NumPy, the cases in which it is another method, bytes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import Dropout, FedAvg, FedEM, UserError
+from fedem_lightning.aggregation import PrivateMean
+from fedem_lightning.client_optimizers import ClientSGD
+from fedem_lightning.compression import TopK
+from fedem_lightning.models.mixture_network import MixtureNetwork, packed
+from fedem_lightning.models.tensors import call_with
+from helpers import by_hand, perceptron
+from helpers.federations import make_data, make_model, parameters, train
+from helpers.perceptron import BODY, HEAD, Model
+
+M, ROUNDS = 3, 3
+LAYERS = {"body": ("layers.0",), "head": ("layers.2",)}
+
+
+class Numpy:
+    """Rounds of FedEM with the tensors `own` a component's own, in plain NumPy."""
+
+    def __init__(self, model: Any, own: tuple[str, ...]) -> None:
+        self.clients, self.own = perceptron.Clients(), own
+        first = perceptron.start_of(model)
+        self.components = [first | perceptron.part(perceptron.start_of(model, m), own) for m in range(M)]
+        self.pi = np.full((len(perceptron.SIZES), M), 1 / M)
+
+    def round(self, number: int) -> None:
+        sent, sizes = [], []
+        for t in self.clients.cohort(number):
+            x, y = self.clients.samples[t]
+            losses = np.stack([perceptron.losses(model, x, y) for model in self.components], axis=1)
+            q = self.pi[t] * np.exp(-losses)
+            q /= q.sum(axis=1, keepdims=True)  # Eq. 8
+            self.pi[t] = q.mean(axis=0)  # Eq. 9
+            sent.append(self.local(t, number, q))
+            sizes.append(len(y))
+        self.components = [perceptron.mean([models[m] for models in sent], sizes) for m in range(M)]
+
+    def local(self, t: int, number: int, q: np.ndarray) -> list[Model]:
+        """theta_0 and all phi_m take each step together; the gradient of theta_0 is the sum over m."""
+        models = self.components
+        x, y = self.clients.samples[t]
+        for rows in by_hand.batches(self.clients.data, t, self.clients.batch_size, 1, number):
+            each = [self.gradient(models[m], x[rows], y[rows], q[rows, m]) for m in range(M)]
+            shared = {name: sum(g[name] for g in each) for name in (*BODY, *HEAD) if name not in self.own}
+            models = [
+                perceptron.plus(models[m], {**perceptron.part(each[m], self.own), **shared}, -self.clients.lr)
+                for m in range(M)
+            ]
+        return models
+
+    @staticmethod
+    def gradient(model: Model, x: np.ndarray, y: np.ndarray, q: np.ndarray) -> Model:
+        """Of (1 / |I|) sum_i q_i l_i."""
+        each = [perceptron.gradient(model, x[i : i + 1], y[i : i + 1]) for i in range(len(y))]
+        return {name: sum(q[i] * g[name] for i, g in enumerate(each)) / len(y) for name in each[0]}
+
+
+def mixture(shared: Any, n_components: int = M, **options: Any) -> Any:
+    given = {"participation": 2, "client_optimizer": ClientSGD(lr=0.2), "hidden": True, **options}
+    return make_model(FedEM, perceptron.Clients().data, n_components=n_components, shared=shared, **given)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+@pytest.mark.parametrize(("shared", "own"), [("body", HEAD), (["layers.0"], HEAD), (["layers.2"], BODY)], ids=str)
+def test_rounds_agree_with_numpy(shared: Any, own: tuple[str, ...], engine: str) -> None:
+    """Unequal clients, a cohort of two, minibatches: a shared body with own heads, and a shared head."""
+    model = mixture(shared, engine=engine)
+    expected = Numpy(model, own)
+    for number in range(ROUNDS):
+        expected.round(number)
+    train(model, perceptron.Clients().data, ROUNDS)
+    np.testing.assert_allclose(model.pi.numpy(), expected.pi, rtol=1e-9)
+    for m in range(M):
+        perceptron.assert_models_agree(perceptron.start_of(model, m), expected.components[m])
+
+
+def test_nothing_shared_is_fedem_bit_for_bit() -> None:
+    plain, none = mixture(None), mixture([])
+    train(plain, perceptron.Clients().data, ROUNDS)
+    train(none, perceptron.Clients().data, ROUNDS)
+    assert torch.equal(parameters(plain), parameters(none))
+
+
+@pytest.mark.parametrize("initialization", ["random", "shared"])
+def test_everything_shared_is_fedavg_bit_for_bit(initialization: str) -> None:
+    data = perceptron.Clients().data
+    model = mixture(["layers"], initialization=initialization)
+    other = make_model(FedAvg, data, hidden=True, participation=2, client_optimizer=ClientSGD(lr=0.2))
+    train(model, data, ROUNDS)
+    train(other, data, ROUNDS)
+    for component in model.components:
+        assert torch.equal(parameters(component), parameters(other.components[0]))
+
+
+def test_one_component_is_fedavg_bit_for_bit() -> None:
+    data = perceptron.Clients().data
+    model = mixture("body", n_components=1)
+    other = make_model(FedAvg, data, hidden=True, participation=2, client_optimizer=ClientSGD(lr=0.2))
+    train(model, data, ROUNDS)
+    train(other, data, ROUNDS)
+    assert torch.equal(parameters(model.components[0]), parameters(other.components[0]))
+
+
+def test_a_warm_up_trains_one_model() -> None:
+    """With equal components it is FedAvg's; then heads become different, and the body stays one."""
+    data = perceptron.Clients().data
+    options: dict[str, Any] = {"initialization": "shared", "warmup_rounds": 2}
+    model = train(mixture("body", **options), data, 2)
+    other = make_model(FedAvg, data, hidden=True, participation=2, client_optimizer=ClientSGD(lr=0.2))
+    train(other, data, 2)
+    assert torch.equal(parameters(model.components[2]), parameters(other.components[0]))
+    model = train(mixture("body", **options), data, 5)
+    first, last = (dict(model.components[m].named_parameters()) for m in (0, 2))
+    assert torch.equal(first[BODY[0]], last[BODY[0]])
+    assert not torch.equal(first[HEAD[0]], last[HEAD[0]])
+
+
+def test_shared_bytes_are_counted_once() -> None:
+    """25 of the network's 43 numbers are the body's: 1 + 2 * 18 / 43 models each way."""
+    data = make_data(sizes=perceptron.SIZES)
+    model = train(mixture("body"), data, 1)
+    each = 8 * 43  # float64
+    expected = 2 * (1 + 2 * 18 / 43) * each
+    assert model.statistics.up_bytes == pytest.approx(expected)
+    assert model.statistics.down_bytes == pytest.approx(expected)
+
+
+class Wide(torch.nn.Module):
+    """A head that is no end of the network, and dropout before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.drop, self.head = torch.nn.Linear(4, 5), Dropout(0.3), torch.nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2.0 * self.head(self.drop(self.body(x).relu()))
+
+
+@pytest.mark.parametrize("network", [lambda: torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)), Wide])
+def test_the_network_of_a_mixture_has_the_outputs_of_all(network: Any) -> None:
+    """Whether the body runs once (the head ends the network) or once for every component."""
+    components = torch.nn.ModuleList(network() for _ in range(M))
+    own = [name for name, _ in components[0].named_parameters()][2:]
+    mixed = MixtureNetwork(components, own).eval()
+    tensors = {name: rows[0, 0] for name, rows in packed(components, own, 1).items()}
+    x = torch.randn(6, 4)
+    found = call_with(mixed, tensors, x)
+    first = dict(components[0].named_parameters())
+    for m, component in enumerate(components.eval()):
+        tied = {name: first[name] if name not in own else p for name, p in component.named_parameters()}
+        torch.testing.assert_close(found[:, m], call_with(component, tied, x))
+
+
+def test_the_body_runs_once_where_the_head_ends_the_network() -> None:
+    components = torch.nn.ModuleList(
+        torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)) for _ in range(M)
+    )
+    mixed = MixtureNetwork(components, ["1.weight", "1.bias"])
+    calls: list[int] = []
+    mixed.network[0].register_forward_hook(lambda *_: calls.append(1))  # type: ignore[index]
+    mixed(torch.randn(2, 4))
+    assert len(calls) == 1
+
+
+def test_dropout_and_the_network_s_own_order_agree_between_engines() -> None:
+    found = []
+    for engine in ("loop", "vmap"):
+        torch.manual_seed(0)
+        data = make_data(sizes=perceptron.SIZES)
+        model = FedEM(Wide(), n_clients=4, n_components=2, shared=["body"], initialization="shared", engine=engine)
+        found.append(parameters(train(model, data, 2)))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"shared": ["conv"]},
+            "shared: expected body, or names of modules with parameters .layers.0, layers.2., got 'conv'",
+        ),
+        ({"shared": "body", "upload_threshold": 0.5}, "shared: leave out upload_threshold"),
+        ({"shared": "body", "normalize_weights": True}, "shared: leave out upload_threshold"),
+        ({"shared": "body", "compression": TopK(0.5)}, "shared: leave out upload_threshold"),
+        ({"shared": "body", "aggregation": PrivateMean(1.0, 1.0)}, "shared: a private mean"),
+        ({"shared": "body", "initialization": "farthest"}, "shared: initialization=farthest"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_does_not_go_with_sharing_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        mixture(**options)
+
+
+def test_a_linear_model_has_no_body() -> None:
+    with pytest.raises(UserError, match="shared: the last layer is all that trains"):
+        make_model(FedEM, make_data(), shared="body")

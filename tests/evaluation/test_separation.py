@@ -1,0 +1,68 @@
+"""Whether components differ by client or by label: by hand, and on mixtures that are known to do one or the other."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import FedEM, FederatedDataModule
+from fedem_lightning.evaluation.separation import information_share, separation
+from fedem_lightning.run.summary import _component_lines
+from helpers.federations import make_model, make_trainer
+
+
+@pytest.mark.parametrize(
+    ("joint", "share"),
+    [
+        ([[1, 1], [1, 1]], 0.0),
+        ([[2, 0], [0, 3]], 1.0),
+        # p = [[3/8, 1/8], [1/8, 3/8]]: I = ln 2 - H(1/4), H = ln 2
+        ([[3, 1], [1, 3]], 1 - (0.25 * np.log(4) + 0.75 * np.log(4 / 3)) / np.log(2)),
+    ],
+)
+def test_information_by_hand(joint: list[list[float]], share: float) -> None:
+    assert information_share(np.array(joint, dtype=float)) == pytest.approx(share)
+
+
+def permuted(n_clients: int = 4, n: int = 60) -> FederatedDataModule:
+    """Two classes in equal numbers; the feature has the label's sign, and the other sign for odd clients."""
+    client = np.repeat(np.arange(n_clients), n)
+    y = np.tile([0, 1], n_clients * n // 2)
+    x = ((2 * y - 1) * np.where(client % 2, -1.0, 1.0))[:, None] * np.array([[1.0, 0.0]])
+    return FederatedDataModule.from_arrays(x, y, client, n_classes=2)
+
+
+def scored(data: FederatedDataModule, weights: list[list[list[float]]]) -> dict[str, float]:
+    """Two components with these weights [M, Y, d] or constant outputs, and equal pi."""
+    model: Any = make_model(FedEM, data, n_components=2)
+    trainer = make_trainer(1, precision="32-true")
+    trainer.fit(model, data)
+    with torch.no_grad():
+        model.pi.fill_(0.5)
+        for component, value in zip(model.components, weights, strict=True):
+            component.linear.weight.copy_(torch.tensor([row[:2] for row in value]))
+            component.linear.bias.copy_(torch.tensor([row[2] for row in value]))
+    return separation(model, data.federation, model.evaluation_components(data.federation), model.pi)
+
+
+def test_components_that_predict_one_class_each_differ_by_label() -> None:
+    found = scored(permuted(), [[[0, 0, 9], [0, 0, -9]], [[0, 0, -9], [0, 0, 9]]])
+    assert found == pytest.approx({"explained_by_label": 1.0, "explained_by_client": 0.0}, abs=0.05)
+    (line,) = _component_lines(found)
+    assert line.startswith("components differ by label, not by client: a test sample's label says 100% of")
+
+
+def test_components_for_two_kinds_of_clients_differ_by_client() -> None:
+    found = scored(permuted(), [[[-9, 0, 0], [9, 0, 0]], [[9, 0, 0], [-9, 0, 0]]])
+    assert found == pytest.approx({"explained_by_label": 0.0, "explained_by_client": 1.0}, abs=0.05)
+    assert _component_lines(found) == []
+
+
+def test_nothing_is_said_where_one_component_has_all_samples() -> None:
+    data = permuted()
+    model: Any = make_model(FedEM, data, n_components=2)
+    make_trainer(1, precision="32-true").fit(model, data)
+    with torch.no_grad():
+        model.pi.copy_(torch.tensor([1.0, 0.0]).expand(4, 2))
+    assert separation(model, data.federation, model.evaluation_components(data.federation), model.pi) == {}
