@@ -42,4 +42,5 @@ def announce(
     say(f"folder: {folder}")
     for name, store in model.states.stores().items():
         without = "; local_training.state=restart keeps none" if store is model.local.momentum else ""
-        say(f"clients keep their {name.removeprefix('kept_')}: {store}{without}")
+        what = "own models" if name == "own" else name.removeprefix("kept_").replace("_", " ")
+        say(f"clients keep their {what}: {store}{without}")

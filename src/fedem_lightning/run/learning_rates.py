@@ -71,8 +71,9 @@ def rate_line(rates: Sequence[Rate], choices: Mapping[str, str], to_tune: str) -
         None: f"the default, nobody chose it for {these}",
     }
     parts = [f"{rate.rate:g} of {rate.of}, {said[rate.chosen_by]}" for rate in rates]
+    between = "; " if to_tune == WITHOUT_VAL else "\n"
     by_default = rates[0].of == choices["algorithm"] and any(rate.chosen_by is None for rate in rates)
-    return f"learning rate {'; '.join(parts)}" + (f"\n{to_tune}" if by_default else "")
+    return f"learning rate {'; '.join(parts)}" + (f"{between}{to_tune}" if by_default else "")
 
 
 def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence[str], rates: Sequence[Rate]) -> str:
