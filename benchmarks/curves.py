@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
-from fedem_lightning.run.figures import PALETTE
+from fedem_lightning.run.figure_style import PALETTE
 from fedem_lightning.settings.shipped import method_title
 
 DRAWN = {  # method -> colour, line

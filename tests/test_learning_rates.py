@@ -108,11 +108,10 @@ def test_the_report_reads_the_same_rates(tmp_path: Path) -> None:
 
 
 LINES = {
-    "algorithm=fedavg": "learning rate 0.316 of fedavg, chosen for Digits/MLP (+experiment=digits)",
+    "algorithm=fedavg": "learning rate 0.316 of fedavg, chosen for dataset=digits, backbone=mlp (+experiment=digits)",
     "algorithm=fedavg learning_rates.fedavg=0.2": "learning rate 0.2 of fedavg, from learning_rates",
     "algorithm=ditto algorithm.client_optimizer.lr=0.2": "learning rate 0.2 of ditto, chosen on the command line",
-    "algorithm=ditto": "learning rate 0.03 of ditto, the default, nobody chose it for Digits/MLP; choose one with "
-    "python -m fedem_lightning -m +tune=learning_rate +experiment=digits",
+    "algorithm=ditto": "learning rate 0.03 of ditto, the default, nobody chose it for dataset=digits, backbone=mlp",
 }
 
 
@@ -122,8 +121,11 @@ def test_a_run_says_its_rate_and_who_chose_it(
 ) -> None:
     leave_undrawn(monkeypatch)
     assert call(tmp_path, monkeypatch, *DIGITS, *words.split(), "run_dir=run") == 0
-    (said,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("learning rate"))
-    assert said.startswith(LINES[words])
+    lines = capsys.readouterr().out.splitlines()
+    (said,) = (line for line in lines if line.startswith("learning rate"))
+    assert said == LINES[words]
+    command = "choose one with: python -m fedem_lightning -m +tune=learning_rate +experiment=digits"
+    assert any(line.startswith(command) for line in lines) == (words == "algorithm=ditto")
     (found,) = json.loads((tmp_path / "run" / "results.json").read_text())["learning_rates"]
     by = "command" if "client" in words else "learning_rates" if "_rates" in words else "chosen_for"
     assert found["chosen_by"] == (None if words == "algorithm=ditto" else by)
@@ -136,12 +138,14 @@ def test_an_adaptation_has_a_rate_of_its_own_and_mocha_has_none(
     leave_undrawn(monkeypatch)
     small = ["dataset.n_clients=4", "dataset.test_size=9", *DIGITS[1:]]
     assert call(tmp_path, monkeypatch, "algorithm=fedavg_plus", "run_dir=plus", *small) == 0
-    assert "; 0.316 of finetune, chosen for SyntheticMixture/Linear" in capsys.readouterr().out
+    assert "; 0.316 of finetune, chosen for dataset=synthetic, backbone=linear" in capsys.readouterr().out
     words = ["algorithm=fedavg_plus", "backbone=mlp", "algorithm.client_optimizer.lr=0.3"]
     assert call(tmp_path, monkeypatch, *words, "run_dir=half", *small) == 0
-    (said,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("learning rate"))
+    lines = capsys.readouterr().out.splitlines()
+    (said,) = (line for line in lines if line.startswith("learning rate"))
+    (command,) = (line for line in lines if line.startswith("choose one with: "))
     assert "0.3 of fedavg_plus, chosen on the command line; 0.1 of finetune, the default, nobody chose it for" in said
-    assert said.endswith(" 'adaptation.client_optimizer.lr=tag(log,interval(0.001,10))'")
+    assert command.endswith(" 'adaptation.client_optimizer.lr=tag(log,interval(0.001,10))'")
     assert call(tmp_path, monkeypatch, "algorithm=mocha", "run_dir=mocha", *small) == 0
     assert "learning rate" not in capsys.readouterr().out
     assert json.loads((tmp_path / "mocha" / "results.json").read_text())["learning_rates"] == []

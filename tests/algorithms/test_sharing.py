@@ -47,7 +47,9 @@ class Numpy:
         x, y = self.clients.samples[t]
         for rows in by_hand.batches(self.clients.data, t, self.clients.batch_size, 1, number):
             each = [self.gradient(models[m], x[rows], y[rows], q[rows, m]) for m in range(M)]
-            shared = {name: sum(g[name] for g in each) for name in (*BODY, *HEAD) if name not in self.own}
+            shared: Model = {
+                name: np.sum([g[name] for g in each], axis=0) for name in (*BODY, *HEAD) if name not in self.own
+            }
             models = [
                 perceptron.plus(models[m], {**perceptron.part(each[m], self.own), **shared}, -self.clients.lr)
                 for m in range(M)
@@ -153,7 +155,7 @@ def test_the_network_of_a_mixture_has_the_outputs_of_all(network: Any) -> None:
     found = call_with(mixed, tensors, x)
     first = dict(components[0].named_parameters())
     for m, component in enumerate(components.eval()):
-        tied = {name: first[name] if name not in own else p for name, p in component.named_parameters()}
+        tied: dict[str, torch.Tensor] = {n: first[n] if n not in own else p for n, p in component.named_parameters()}
         torch.testing.assert_close(found[:, m], call_with(component, tied, x))
 
 

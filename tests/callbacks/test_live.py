@@ -83,7 +83,7 @@ def test_the_figure_shows_the_last_evaluation(tmp_path: Path, monkeypatch: pytes
     save = Figure.savefig
 
     def looked_at(figure: Figure, *arguments: Any, **options: Any) -> None:
-        line = next(line for line in figure.axes[0].lines if line.get_label() == "val")
+        line = next(line for line in figure.axes[0].lines if line.get_label() == "validation samples")
         curves.append(np.asarray(line.get_xdata()).tolist())
         save(figure, *arguments, **options)
 
@@ -96,7 +96,7 @@ def test_the_figure_shows_the_last_evaluation(tmp_path: Path, monkeypatch: pytes
     trainer.fit(make_model(FedAvg, data), data)
     assert curves == [[2], [2, 4]]
     with Image.open(tmp_path / "accuracy_by_round.png") as image:
-        assert image.size == (840, 480)
+        assert image.size == (735, 495)
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 

@@ -280,11 +280,13 @@ def test_the_summary_names_the_clients_as_text(run: Path) -> None:
     results = json.loads((run / "results.json").read_text())
     screen = io.StringIO()
     print_summary({**results, **found}, Console(file=screen, width=1000))
-    expected = "11 updates of 2 clients were rejected: [red] ward (10, not finite, first in round 1), "
-    assert f"{expected}{'x' * 40} (1, exception, first in round 4)\n" in screen.getvalue()
+    expected = "11 updates of 2 clients were rejected: client [red] ward (10 times, not finite, first in round 1), "
+    assert f"{expected}client {'x' * 40} (once, exception, first in round 4)\n" in screen.getvalue()
     assert "test, 2 honest clients" in screen.getvalue()
     once = {"rejected_updates": 1, "faults": {"counts": {}, "clients": clients[1:]}}
-    assert _rejected_lines(once) == [f"1 update of 1 client was rejected: {'x' * 40} (1, exception, first in round 4)"]
+    assert _rejected_lines(once) == [
+        f"1 update of 1 client was rejected: client {'x' * 40} (once, exception, first in round 4)"
+    ]
     many = [{**clients[0], "client": t, "name": str(t)} for t in range(9)]
     (line,) = _rejected_lines({"rejected_updates": 90, "faults": {"counts": {}, "clients": many}})
-    assert line.endswith("4 (10, not finite, first in round 1), and 4 more: results.json")
+    assert line.endswith("client 4 (10 times, not finite, first in round 1), and 4 more: results.json")

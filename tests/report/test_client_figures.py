@@ -36,7 +36,8 @@ def test_gain_over_local_by_size_by_hand(tmp_path: Path) -> None:
     drawn = size_figure(rows_in(tmp_path))
     assert drawn is not None
     line = drawn.figure.axes[0].lines[0]
-    np.testing.assert_allclose(np.array(line.get_data()), [[15, 35, 55, 75, 95], [0.5, 2.5, 4.5, 6.5, 8.5]])
+    points = np.array(line.get_xydata(), dtype=float)
+    np.testing.assert_allclose(points, [[15, 0.5], [35, 2.5], [55, 4.5], [75, 6.5], [95, 8.5]])
     assert drawn.data is not None
     gains = drawn.data.sort_values("n_train")["gain"].to_numpy(dtype=float)
     np.testing.assert_allclose(gains, np.arange(N), atol=1e-9)

@@ -22,7 +22,7 @@ from fedem_lightning.report.mixture_figures import structure_figures
 from fedem_lightning.report.page import SVG, inline_svg, page, pairs_data
 from fedem_lightning.report.report_files import Report
 from fedem_lightning.report.scores_table import scores_table
-from fedem_lightning.run.figures import PALETTE
+from fedem_lightning.run.figure_style import PALETTE
 from fedem_lightning.settings.shipped import method_title
 from helpers.runs import make_run
 

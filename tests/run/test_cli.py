@@ -67,11 +67,11 @@ def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
     assert results["engine"] == {
         "name": "vmap",
         "block_size": None,
-        "reason": "a small network, or an LSTM",
+        "reason": "a small network",
         "processes": 1,
     }
     assert out.startswith("loading PyTorch and Lightning ...\n")  # within a second; what follows takes several
-    for text in ("Bayes ceiling, test", "bottom decile", "test, 2 unseen clients", "s a round", "MB up", "first"):
+    for text in ("Bayes ceiling, test", "bottom decile", "test, 2 unseen clients", "s a round", "B up", "first"):
         assert text in out
 
 
@@ -212,7 +212,9 @@ def test_the_start_says_who_takes_part_and_what_is_kept(
     lines = capsys.readouterr().out.splitlines()
     assert "trainer.accelerator: cpu, because a Mac's GPU (mps) has no float64, which scores need" in lines
     assert "3 of the data's 20 clients: dataset.n_clients=0.15 (null: all)" in lines
-    kept = next(line for line in lines if line.startswith("clients keep their momentum: 3 of 0.651 MB, 0.00195 GB"))
+    kept = next(
+        line for line in lines if line.startswith("clients keep their momentum: 651 kB for each of 3 clients, 1.95 MB")
+    )
     assert f"in a temporary file of {tempfile.gettempdir()} (TMPDIR); local_training.state=restart" in kept
 
 

@@ -10,7 +10,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedem_lightning.data.describe import draw_federation
-from fedem_lightning.run.figures import draw_figures, drawn_text, weights_figure
+from fedem_lightning.report import drawing
+from fedem_lightning.report.drawing import STYLE as reports
+from fedem_lightning.run.client_maps import weights_figure
+from fedem_lightning.run.figure_style import HEIGHT, STYLE, WIDTH, drawn_text
+from fedem_lightning.run.figures import draw_figures
 from helpers.federations import make_data
 from helpers.runs import make_run
 
@@ -63,11 +67,27 @@ def test_figures_have_the_methods_name_and_whole_numbers(
     clients = pd.read_parquet(folder / "clients.parquet")
     draw_figures(folder, results, clients, {})
     assert drawn.keys() == {"accuracy_by_round", "mixture_weights", "accuracy_over_clients"}
+    titles = [figure.get_suptitle().partition("\n") for figure in drawn.values()]
+    assert [words for words, _, _ in titles] == [
+        *("Accuracy by round", "Mixture weights of the clients", "Test accuracy over the clients")
+    ]
+    assert all(run.startswith(title) and run.count("\n") <= 2 for _, _, run in titles)
     for figure in drawn.values():
-        assert figure.get_suptitle().startswith(title)
+        figure.set_dpi(100)
+        figure.draw_without_rendering()
+        extent = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
+        assert extent.x0 > 0
+        assert extent.x1 < figure.bbox.x1
     heat = drawn["mixture_weights"].axes[0]
     assert ticks(heat.yaxis) == [0, 1, 2]
     assert all(t == round(t) for t in ticks(heat.xaxis) + ticks(drawn["accuracy_by_round"].axes[0].xaxis))
+
+
+def test_figures_of_a_run_look_like_those_of_reports() -> None:
+    assert {key: reports[key] for key in STYLE if not key.endswith("color")} == {
+        key: value for key, value in STYLE.items() if not key.endswith("color")
+    }
+    assert (WIDTH, HEIGHT) == (drawing.WIDTH, drawing.HEIGHT)
 
 
 def test_a_tiny_client_does_not_darken_the_picture(tmp_path: Path, drawn: dict[str, Figure]) -> None:

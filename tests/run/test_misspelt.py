@@ -77,6 +77,13 @@ def test_the_nearest_name_is_said(
     assert ANSWERS[typed] in lines[-1]
 
 
+def test_keys_are_no_choice_of_a_group_without_a_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(tmp_path, monkeypatch, "+experiment={a: 1}") == 2
+    assert capsys.readouterr().err.startswith("error: experiment={'a': 1}: no such choice; there are ")
+
+
 def test_the_users_own_folder_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,12 +24,15 @@ import fedem_lightning
 from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm, UserError
 from fedem_lightning.run import mlflow_and_tensorboard, trackers, wandb_runs
 from fedem_lightning.run.command_line import not_composed
+from fedem_lightning.run.constants import Constants
+from fedem_lightning.run.pictures import is_shown
 from fedem_lightning.run.tracker_contents import (
-    LONGEST_NAME,
+    LONGEST_GROUP,
     LONGEST_TAG,
-    best_and_last,
+    best_round,
+    final_scores,
     flat_config,
-    flat_numbers,
+    other_numbers,
     tracked,
 )
 from fedem_lightning.run.wandb_runs import MOST_ROWS, _begun, _shown, files_of, records
@@ -139,6 +143,7 @@ def sent(folder: Path) -> Read:
     return Read(files_of(folder, json.loads((folder / "trackers.json").read_text())["wandb"]))
 
 
+SPLITS = ("train/", "val/", "test/")
 SCORES = ["val/accuracy", "test/loss", "pi/mean_0", "pi/entropy", "objective", "up_megabytes"]
 
 
@@ -170,8 +175,8 @@ def test_wandb_notes_the_command_without_secrets(monkeypatch: pytest.MonkeyPatch
 
 def test_wandb_names_the_run(sent: Read) -> None:
     first = sent.runs[0]
-    assert first.display_name == f"{first.run_group}, seed=0"
-    assert first.run_group.startswith("fedem, synthetic, dataset.n_clients=8")
+    assert first.display_name == f"{first.run_group}-s0"
+    assert re.fullmatch("fedem-synthetic-[0-9a-f]{6}", first.run_group)  # a digest of six keys
     assert list(first.tags) == ["fedem", "synthetic", "seed=0"]
 
 
@@ -180,23 +185,54 @@ def test_wandb_has_the_results_tables_and_figures(sent: Read, curves: pd.DataFra
     best = int(curves["val/accuracy"].to_numpy().argmax())
     assert sent.summary["best/round"] == best + 1
     assert sent.summary["best/test/accuracy"] == pytest.approx(curves["test/accuracy"][best])
-    assert sent.summary["last/val/loss"] == pytest.approx(curves["val/loss"][3])
-    assert sent.summary["results/test/accuracy/weighted"] == results["test"]["accuracy"]["weighted"]
-    assert sent.summary["results/unseen/test/loss/worst"] == results["unseen"]["test"]["loss"]["worst"]
+    assert sent.summary["test/accuracy"] == results["test"]["accuracy"]["weighted"]
+    assert sent.summary["test_unseen/loss_worst"] == results["unseen"]["test"]["loss"]["worst"]
     last = sent.history[-1]
     assert {name for name in last if name.startswith("figures/") and name.endswith("_type")} == {
-        f"figures/{name}/_type" for name in ("accuracy_by_round", "accuracy_over_clients", "mixture_weights")
+        f"figures/{name}/_type" for name in ("accuracy_over_clients", "mixture_weights")
     }
     clients = pd.read_parquet(folder / "clients.parquet")
     (path,) = folder.glob("wandb/offline-run-*/files/media/table/clients_*.table.json")
     table = json.loads(path.read_text())
     assert table["columns"] == clients.columns.tolist()
     assert [row[0] for row in table["data"]] == clients["id"].tolist()
+    assert "clients/nrows" not in sent.history[-2]
     seen = clients[clients.population == "seen"]
     bins = last["clients/test_accuracy/bins"]
     assert sum(last["clients/test_accuracy/values"]) == len(seen)
     assert (bins[0], bins[-1]) == pytest.approx((seen.test_accuracy.min(), seen.test_accuracy.max()))
     assert sent.artefacts.count("model") == 1
+
+
+def test_no_chart_has_one_point_or_a_constant(sent: Read, folder: Path) -> None:
+    """Of a run with four evaluations: what is known once is in the summary, and so is test accuracy, by one name."""
+    history: dict[str, list[Any]] = {}
+    for row in sent.history:
+        for name, value in row.items():
+            history.setdefault(name, []).append(value)
+    once = {name for name, values in history.items() if len(values) < 4}
+    assert all(name.startswith("clients/") for name in once)  # the table, which is no chart
+    constant = {"rejected", "rejected_updates", "stragglers", "cohort", "lr"}
+    charts = {name: v for name, v in history.items() if not name.startswith(("clients/", "figures/", *SPLITS))}
+    assert not [name for name, values in charts.items() if len(set(values)) == 1]
+    assert constant <= sent.summary.keys() - history.keys()
+    assert {name for name in sent.summary if name.endswith("test/accuracy")} == {"test/accuracy", "best/test/accuracy"}
+    pictures = [row["figures/mixture_weights/path"] for row in sent.history]
+    assert len(set(pictures)) == 4
+    assert all((next(folder.glob("wandb/*/files")).parent.parent).glob(f"*/files/{path}") for path in pictures)
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0, "images": 0})
+    events.Reload()
+    for name in events.Tags()["scalars"]:
+        values = [event.value for event in events.Scalars(name)]
+        assert len(values) == 4
+        assert name.startswith(SPLITS) or len(set(values)) > 1
+    assert not constant & {*events.Tags()["scalars"]}
+    for name in ("mixture_weights", "accuracy_over_clients"):
+        assert [event.step for event in events.Images(f"figures/{name}")] == [1, 2, 3, 4]
+    client = MlflowClient(f"sqlite:///{folder.parent}/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("fedem-lightning").experiment_id])
+    assert run.data.metrics.keys() == {*events.Tags()["scalars"]}
+    assert not run.data.tags.keys() & run.data.metrics.keys()
 
 
 def test_tensorboard_has_every_round_once(folder: Path, curves: pd.DataFrame) -> None:
@@ -206,11 +242,13 @@ def test_tensorboard_has_every_round_once(folder: Path, curves: pd.DataFrame) ->
         found = events.Scalars(name)
         assert [event.step for event in found] == [1, 2, 3, 4]
         assert [event.value for event in found] == pytest.approx(curves[name].tolist())
-    assert events.Scalars("best/val/accuracy")[0].value == pytest.approx(curves["val/accuracy"].max())
-    assert {"figures/accuracy_by_round", "figures/mixture_weights"} <= set(events.Tags()["images"])
-    assert {"clients/test_accuracy", "clients/unseen_test_accuracy"} <= set(events.Tags()["histograms"])
+    assert {"figures/accuracy_over_clients", "figures/mixture_weights"} == set(events.Tags()["images"])
+    assert events.Tags()["histograms"] == ["clients/test_accuracy"]
+    (text,) = events.Tensors("results/text_summary")
+    assert b"| best/val/accuracy | " in text.tensor_proto.string_val[0]
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     assert b"algorithm.n_components" in content
+    assert b"test/accuracy" in events.SummaryMetadata("_hparams_/experiment").plugin_data.content
     config = yaml.safe_load((folder / "tensorboard" / "hparams.yaml").read_text())
     assert config["algorithm.n_components"] == 3
     assert not any(isinstance(value, dict) for value in config.values())
@@ -225,11 +263,12 @@ def test_mlflow_continues_its_run(folder: Path, curves: pd.DataFrame) -> None:
         history = client.get_metric_history(run.info.run_id, name)
         assert [point.step for point in history] == [1, 2, 3, 4]
         assert [point.value for point in history] == pytest.approx(curves[name].tolist())
-    assert run.data.metrics["results/rounds"] == 4
+    assert float(run.data.tags["best/val/accuracy"]) == pytest.approx(curves["val/accuracy"].max(), rel=1e-5)
+    assert "test_unseen/accuracy" in run.data.tags
     assert run.data.params["algorithm.n_components"] == "3"
     assert run.data.params["ckpt_path"] == "None"
     assert not any(name.startswith(("backbone/", "data/")) for name in run.data.params)
-    assert run.data.tags["mlflow.runName"] == f"{run.data.tags['group']}, seed=0"
+    assert run.data.tags["mlflow.runName"] == f"{run.data.tags['group']}-s0"
     assert run.data.tags["algorithm"] == "fedem"
     files = {
         file.path for kind in (None, "figures", "checkpoints") for file in client.list_artifacts(run.info.run_id, kind)
@@ -257,7 +296,7 @@ def test_every_job_of_a_sweep_has_its_own_run_also_after_a_failure(
     (first,), (second,) = (run.runs for run in found)
     assert first.run_id != second.run_id
     assert first.run_group == second.run_group
-    assert [first.display_name[-1], second.display_name[-1]] == ["3", "4"]
+    assert [first.display_name[-3:], second.display_name[-3:]] == ["-s3", "-s4"]
 
 
 # --- without a run ----------------------------------------------------------------------------------------------------
@@ -291,7 +330,7 @@ def test_a_tracker_gets_the_rounds_that_it_lacks(has: int, expected: list[int], 
     for round_ in (3, 4):
         tracker.log_metrics({"lr": round_ / 10}, round_)
     assert sorted(tracker.rows) == expected
-    assert tracker.rows.get(1, {"lr": 0.1}) == {"lr": 0.1}
+    assert tracker.rows.get(1, {}) == {}  # a learning rate that nothing has changed yet
     assert tracker.rows.get(2, {"lr": 0.2, "val/loss": 0.5}) == {"lr": 0.2, "val/loss": 0.5}
 
 
@@ -311,8 +350,8 @@ DIGITS = {"dataset": "digits", "experiment": "digits"}
 def test_runs_share_their_group_if_they_differ_in_seed_and_machine_alone() -> None:
     one = named("+experiment=digits", "seed=1", "run_dir=a", "logger=wandb", "trainer.devices=2", **DIGITS)
     two = named("+experiment=digits", "seed=2", "engine=loop", "data_dir=b", **DIGITS)
-    assert one.group == two.group == "digits, fedem, digits"
-    assert (one.name, two.name) == ("digits, fedem, digits, seed=1", "digits, fedem, digits, seed=2")
+    assert one.group == two.group == "fedem-digits"
+    assert (one.name, two.name) == ("fedem-digits-s1", "fedem-digits-s2")
     assert list(one.tags.items()) == [
         ("experiment", "digits"),
         ("algorithm", "fedem"),
@@ -320,14 +359,16 @@ def test_runs_share_their_group_if_they_differ_in_seed_and_machine_alone() -> No
         ("seed", "1"),
     ]
     other = named("algorithm.n_components=2", "trainer.max_epochs=5")
-    assert other.group == "fedem, synthetic, algorithm.n_components=2, trainer.max_epochs=5"
+    assert re.fullmatch("fedem-synthetic-[0-9a-f]{6}", other.group)  # n_components is another key, too
     assert named(algorithm="fedavg", adaptation="finetune").tags["algorithm"] == "fedavg+finetune"
+    assert named("trainer.max_epochs=5").group == "fedem-synthetic-max_epochs=5"
+    assert named("+experiment=table2", experiment="table2").group == "fedem-synthetic-table2"
 
 
 def test_long_names_are_cut_and_stay_apart() -> None:
     choices = {"algorithm": "fedem", "dataset": 300 * "d"}
     one, two = (tracked(Path("run"), composed(), choices, [f"+note={300 * 'a'}\n{end}"]) for end in "bc")
-    assert max(len(one.name), len(two.name)) <= LONGEST_NAME
+    assert max(len(one.group), len(two.group)) <= LONGEST_GROUP
     assert one.group != two.group
     assert len(one.tags["dataset"]) == LONGEST_TAG
 
@@ -352,20 +393,40 @@ def test_the_best_round_is_that_of_validation() -> None:
             "test/accuracy": [np.nan, 0.9, 0.6, 0.65, np.nan],
         }
     )
-    assert best_and_last(curves) == {
-        **{"best/round": 3, "best/val/accuracy": 0.8, "best/val/loss": 0.5, "best/test/accuracy": 0.6},
-        **{"last/round": 4, "last/val/accuracy": 0.8, "last/val/loss": 0.4, "last/test/accuracy": 0.65},
-    }
+    assert best_round(curves) == {"best/round": 3, "best/val/accuracy": 0.8, "best/test/accuracy": 0.6}
     regression = pd.DataFrame({"round": [1, 2], "val/mse": [3.0, 4.0], "test/mse": [5.0, 4.0]})
-    assert best_and_last(regression)["best/test/mse"] == 5.0
-    untested = curves.drop(columns=["val/accuracy", "val/loss"])
-    assert best_and_last(untested) == {"last/round": 4, "last/test/accuracy": 0.65}
-    assert best_and_last(curves[["round"]]) == {}
+    assert best_round(regression)["best/test/mse"] == 5.0
+    assert best_round(curves.drop(columns=["val/accuracy", "val/loss"])) == {}
+    assert best_round(curves[["round"]]) == {}
 
 
-def test_numbers_of_results_are_flat() -> None:
-    results = {"test": {"loss": {"mean": 0.5, "worst": float("nan")}}, "rounds": 3, "data": {"a": "b", "c": True}}
-    assert flat_numbers(results) == {"results/test/loss/mean": 0.5, "results/rounds": 3}
+def test_results_have_the_names_of_the_metrics() -> None:
+    sums = {"weighted": 0.5, "mean": 0.4, "worst": float("nan")}
+    results = {
+        **{"test": {"loss": sums}, "train": {}, "val": {}, "unseen": {"test": {"loss": {"weighted": 2.0}}}},
+        **{"rounds": 3, "data": {"a": "b", "c": True}, "seconds": {"total": 7.0}},
+    }
+    assert final_scores(results) == {"test/loss": 0.5, "test/loss_mean": 0.4, "test_unseen/loss": 2.0}
+    assert other_numbers(results) == {"results/seconds/total": 7.0}
+
+
+def test_a_constant_becomes_a_chart_once_it_changes() -> None:
+    constants = Constants()
+    assert constants.divide({"round": 1, "lr": 0.1, "stragglers": 0, "up_megabytes": 3.0, "test/loss": 0.0}) == (
+        {"up_megabytes": 3.0, "test/loss": 0.0},
+        {"lr": 0.1, "stragglers": 0},
+    )
+    assert constants.divide({"round": 2, "lr": 0.1, "stragglers": 2}) == ({"stragglers": 2}, {})
+    assert constants.divide({"lr": 0.01, "stragglers": 0}) == ({"lr": 0.01, "stragglers": 0}, {})
+    assert constants.divide({"lr": 0.1}) == ({"lr": 0.1}, {})
+    assert constants.divide({"pi/mean_0": 1.0, "pi/entropy": 0.0}) == ({}, {})
+
+
+def test_pictures_have_a_limit() -> None:
+    assert [round_ for round_ in range(5, 1001, 5) if is_shown(round_, 1000, 5)] == [*range(10, 1001, 10)]
+    assert is_shown(7, None, 1)
+    assert is_shown(7, -1, None)
+    assert is_shown(999, 999, 2)
 
 
 def test_the_table_of_clients_has_a_limit() -> None:

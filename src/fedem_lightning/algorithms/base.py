@@ -245,6 +245,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.deployed_before = False  # whether they were not in the process that wrote the checkpoint
         self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
         self.curves: dict[int, dict[str, float]] = {}  # what each round logged, by its number from 1
+        self.client_scores: dict[str, dict[str, np.ndarray]] = {}  # of the newest evaluation: split -> measure -> [C]
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
         self.class_scores: dict[str, Any] | None = None  # scores of their classes, also by Trainer.test

@@ -13,7 +13,7 @@ from fedem_lightning.algorithms.fitting import log, mixture_metrics, prepare
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation.client_table import client_table, final_metrics
-from fedem_lightning.evaluation.scores import all_scored_clients, curve_metrics, scored_clients
+from fedem_lightning.evaluation.scores import all_scored_clients, curve_metrics, score, scored_clients
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import keyed_streams
 
@@ -40,7 +40,10 @@ def validate(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     ):
         if algorithm.facts.personalizes_seen:
             _personalize(algorithm, federation, scored_clients(algorithm, federation))
-        metrics = curve_metrics(algorithm, federation, SPLITS if training else ("train", "val"))
+        splits = SPLITS if training else ("train", "val")
+        found = score(algorithm, federation, scored_clients(algorithm, federation))
+        algorithm.client_scores = {split: found.measures[split] for split in splits}
+        metrics = curve_metrics(algorithm, federation, found, splits)
         shown = metrics | mixture_metrics(algorithm, federation) if training else metrics
     log(algorithm, shown)
 

@@ -179,10 +179,13 @@ class Federation:
         return cls.from_samples(Arrays(as_tensor(x), as_tensor(y)), client, split, **more)
 
     def __repr__(self) -> str:
+        return f"Federation({self})"
+
+    def __str__(self) -> str:
         n = sum(int(split.counts().sum()) for split in self.splits.values())  # of a deployment, those to train on
         what = self.notes.get("images") or f"samples of shape {self.in_shape}"
         task = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(self.task).__name__).lower()
-        return f"Federation({self.n_clients:,} clients, {n:,} {what}, {task})"
+        return f"{self.n_clients:,} clients, {n:,} {what}, {task}"
 
     @property
     def n_clients(self) -> int:

@@ -67,5 +67,6 @@ class AutoEngine(Recorded):
         }
         against = [reason for reason, holds in reasons.items() if holds]
         engine = (LoopEngine if against else VmapEngine)(self.block_size, self.memory_gb)
-        engine.reason = against[0] if against else ("a small network, or an LSTM" if on_cpu else f"on {device.type}")
+        small = "an LSTM" if recurrent else "a small network"
+        engine.reason = against[0] if against else (small if on_cpu else f"on {device.type}")
         return engine.resolve(backbone, device)

@@ -28,7 +28,7 @@ class Engine(Recorded, ABC):
     """
 
     name: str
-    reason = "asked for"  # why this engine was selected
+    reason = "set by the user"  # why this engine was selected
     default_gb: float
     copies: int  # copies of each learner's state that exist at the same time
     gives_up = False  # whether another engine has taken over, because this one cannot run the backbone

@@ -183,10 +183,9 @@ def all_scored_clients(algorithm: "FederatedAlgorithm", federation: Federation) 
 
 
 def curve_metrics(
-    algorithm: "FederatedAlgorithm", federation: Federation, splits: Sequence[str] = SPLITS
+    algorithm: "FederatedAlgorithm", federation: Federation, found: Scores, splits: Sequence[str] = SPLITS
 ) -> dict[str, float]:
-    """Metrics logged during training: scores of the seen clients on every split, weighted by training samples."""
-    found = score(algorithm, federation, scored_clients(algorithm, federation))
+    """Metrics logged during training: scores of the seen clients on the splits, weighted by training samples."""
     n_train = found.sizes["train"]
     metrics = {} if algorithm.remote is None else {"scored_clients": float(np.isfinite(n_train).sum())}
     for split in splits:

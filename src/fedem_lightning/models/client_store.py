@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import model_state
+from fedem_lightning.records.measures import bytes_in_words
 
 MEMORY_LIMIT = 10**9
 """Largest number of bytes of rows that are kept in memory."""
@@ -85,8 +86,8 @@ class ClientStore(nn.Module):
 
     def __str__(self) -> str:
         where = f"in a temporary file of {tempfile.gettempdir()} (TMPDIR)" if self.on_disk else "in memory"
-        each = self.n_bytes / len(self.written)
-        return f"{len(self.written):,} of {each / 1e6:.3g} MB, {self.n_bytes / 1e9:.3g} GB {where}"
+        each = bytes_in_words(self.n_bytes / len(self.written))
+        return f"{each} for each of {len(self.written):,} clients, {bytes_in_words(self.n_bytes)} {where}"
 
     def tensors(self) -> list[Tensor]:
         """All tensors with a row for each client, [T, ...]."""

@@ -20,6 +20,14 @@ def headline(measures: Iterable[str]) -> tuple[str, float, str]:
     return name, *_SHOWN[name]
 
 
+def bytes_in_words(n_bytes: float) -> str:
+    """A number of bytes in the largest fitting unit, of which there are a thousand of the next smaller: 4.54 kB."""
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.3g} {unit}"
+    return f"{n_bytes:.0f} byte{'s' * (round(n_bytes) != 1)}"
+
+
 def in_words(value: float, measure: str) -> str:
     """A score with its unit: 86.9 %, 1.234 nats, 0.05."""
     factor, (_, _, unit) = _SHOWN[measure][0], _SHOWN[measure][1].partition(", ")

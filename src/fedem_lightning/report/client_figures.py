@@ -15,7 +15,7 @@ from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import BASELINES, Group
 from fedem_lightning.report.significance import CHANCE_LEVEL
 from fedem_lightning.report.warning_lines import said_alike
-from fedem_lightning.run.figures import drawn_text
+from fedem_lightning.run.figure_style import drawn_text
 
 _PERCENTILES = np.arange(1, 101)
 _VIOLINS = 14

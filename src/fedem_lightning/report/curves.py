@@ -21,7 +21,7 @@ from fedem_lightning.report.equal_cost import networks_of
 from fedem_lightning.report.groups import Group
 from fedem_lightning.report.papers import Papers, tables_for
 from fedem_lightning.report.warning_lines import said_alike
-from fedem_lightning.run.figures import drawn_text
+from fedem_lightning.run.figure_style import drawn_text
 
 _COSTS = {
     "round": ("by_round", "communication round"),

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from fedem_lightning.report.groups import ALGORITHMS, BASELINES, Group, Setting
-from fedem_lightning.run.figures import MARKERS, PALETTE, drawn_text
+from fedem_lightning.run.figure_style import MARKERS, PALETTE, drawn_text
 
 FIRST = ("fedem", *reversed(BASELINES))
 """The first colours belong to the method that the package is named after, and to its two baselines."""

@@ -12,14 +12,8 @@ from fedem_lightning.report.diagnostic_tables import entropies, final_weights
 from fedem_lightning.report.drawing import CHROME, WIDTH, Drawn, DrawnRows, axes_of, legend, titled, whole_numbers
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group
-from fedem_lightning.run.figures import (
-    MARKERS,
-    PALETTE,
-    coefficients_figure,
-    drawn_text,
-    embedding_figure,
-    weights_figure,
-)
+from fedem_lightning.run.client_maps import coefficients_figure, embedding_figure, weights_figure
+from fedem_lightning.run.figure_style import MARKERS, PALETTE, drawn_text
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])  # of the simplex in the plane
 _TITLES = {

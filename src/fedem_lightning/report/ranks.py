@@ -10,7 +10,7 @@ import pandas as pd
 from fedem_lightning.report.cells import Table, cell_text
 from fedem_lightning.report.drawing import CHROME, Drawn, axes_of
 from fedem_lightning.report.significance import CHANCE_LEVEL
-from fedem_lightning.run.figures import drawn_text
+from fedem_lightning.run.figure_style import drawn_text
 
 _DRAWS = 20_000
 """Draws of ranks from which the critical difference is found."""

@@ -13,7 +13,7 @@ from fedem_lightning.report.drawing import Drawn, DrawnRows, logarithmic, seeds,
 from fedem_lightning.report.groups import Group, Setting, comparable, differing_keys, short
 from fedem_lightning.report.scores_table import final_scores
 from fedem_lightning.report.significance import t_interval
-from fedem_lightning.run.figures import drawn_text
+from fedem_lightning.run.figure_style import drawn_text
 
 _DOTTED = 40
 """Largest number of rows for which each seed is drawn as a point."""

@@ -24,6 +24,8 @@ from fedem_lightning.settings.shipped import CONFIG_DIR, choices
 
 _NEEDED = {key.name for key in KEYS if key.needed}
 _OF_ONE = {key.name for key in KEYS if key.single}
+_WITH_KEYS = {key.name for key in KEYS if key.kind in ("one", "optional", "named")}
+"""Groups of which GROUP={KEY: VALUE} sets keys; one without a default has none."""
 _LONGEST_KEY = 200
 """Characters: Hydra looks for a file of the key's name, and file systems take up to 255 bytes."""
 _UNKNOWN = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")  # in Hydra's messages
@@ -58,7 +60,8 @@ def check_command_line(words: list[str], config_dir: Path) -> None:
             continue
         swept = value.list if isinstance(value, ChoiceSweep) else [] if override.is_sweep_override() else [value]
         for name in swept:
-            named = isinstance(name, str | QuotedString | list | dict) and name != ""
+            named = isinstance(name, str | QuotedString | list) and name != ""
+            named = named or (isinstance(name, dict) and key in _WITH_KEYS)
             require(named, _no_choice(key, "null" if name is None else str(name), groups[key]))
         single = f"{override.input_line}: expected one choice; -m {key}=A,B makes a run of each"
         require(not (isinstance(value, list) and key in _OF_ONE), single)

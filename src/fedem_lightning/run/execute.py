@@ -21,8 +21,9 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
+from fedem_lightning.run.announcing import announce, say
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten_lightning
-from fedem_lightning.run.devices import asked_processes, pick_accelerator, pick_devices, require_group
+from fedem_lightning.run.devices import asked_processes, pick_devices, require_group
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.figures import run_title
 from fedem_lightning.run.gate import check_configuration
@@ -109,12 +110,13 @@ def run(
             if trainer.is_global_zero:
                 _begin_files(folder, config, overrides, trainer, stop.resumed_rounds)
                 (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
-                _announce(config, folder, model, data, trainer)
+                announce(config, folder, model, data, trainer)
                 if rates:
-                    print(rate_line(rates, config, choices, way_to_choose), flush=True)
+                    say(rate_line(rates, choices, way_to_choose))
                 if private is not None:
-                    print(f"planned {privacy_line(private, len(clients))}", flush=True)
-                _announce_resumption(checkpoint, stop.resumed_rounds)
+                    say(f"planned {privacy_line(private, len(clients))}")
+                if checkpoint is not None:
+                    say(f"resumed from round {stop.resumed_rounds}: {checkpoint}")
             with _ended_together(trainer, loggers, stop, launched_before):
                 if trainer.is_global_zero:
                     trackers.begin(loggers, tracked(folder, config, choices, overrides, stop.resumed_rounds))
@@ -158,27 +160,6 @@ def _begin_files(
         if isinstance(logger, RoundCSVLogger):
             logger.begin(resumed_rounds)
     save_config(folder, config, overrides, resumed_rounds)
-
-
-def _announce(
-    config: DictConfig, folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer
-) -> None:
-    engine = model.local.resolve_engine(trainer.strategy.root_device)
-    several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
-    if pick_accelerator(config) != config.trainer.get("accelerator", "auto"):
-        print("trainer.accelerator: cpu, because a Mac's GPU (mps) has no float64, which scores need", flush=True)
-    print(f"{data.federation}; engine {engine.name} ({engine.reason}){several}; {folder}", flush=True)
-    n_clients, notes = data.federation.n_clients, data.federation.notes
-    if left_out := notes.get("left_out_clients", 0):
-        print(f"{n_clients:,} of the data's {n_clients + left_out:,} clients: {notes['why']}", flush=True)
-    for name, store in model.states.stores().items():
-        without = "; local_training.state=restart keeps none" if store is model.local.momentum else ""
-        print(f"clients keep their {name.removeprefix('kept_')}: {store}{without}", flush=True)
-
-
-def _announce_resumption(checkpoint: Path | None, rounds: int) -> None:
-    if checkpoint is not None:
-        print(f"resumed from round {rounds}: {checkpoint}", flush=True)
 
 
 @contextmanager
@@ -243,7 +224,7 @@ def _report(
 ) -> dict[str, Any]:
     results, figures = write_run(folder, {**names, "continued": continued(folder)}, model, data.federation, title)
     trackers.report(loggers, outcome(folder, results, model.clients, figures))
-    print_summary(results)
-    print(f"results, figures and checkpoints: {folder}")
+    print_summary(results, method=title)
+    say(f"results, figures and checkpoints: {folder}")
     print_result(results, title)
     return results

@@ -89,6 +89,11 @@ def _check_own(config: DictConfig) -> None:
             if rate is not None:
                 AllowedValues(Positive).check(f"{key}.{name}", rate)
     _check_added_names(config, "learning_rates")
+    shipped = OmegaConf.load(CONFIG_DIR / "settings.yaml").method_settings
+    for method, settings in _value(config, "method_settings").items():
+        for name, value in settings.items():  # also of methods that the run does not use
+            one = not isinstance(value, dict | list) or name not in shipped.get(method, {})
+            require(one, f"method_settings.{method}.{name}: expected a number, text or null, got {given(value)}")
 
 
 def _check_added_names(config: DictConfig, part: str) -> None:

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.records.configs import data_and_network, find_chosen
+from fedem_lightning.records.configs import find_chosen
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.run.job_folders import FINDS_RUN, RunRefused, run_command
 from fedem_lightning.settings.shipped import CONFIG_DIR
@@ -59,9 +59,9 @@ def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str
     return {"own": "learning_rates", "chosen_for": "chosen_for" if "${chosen:" in raw else None}.get(place)
 
 
-def rate_line(rates: Sequence[Rate], config: DictConfig, choices: Mapping[str, str], to_tune: str) -> str:
-    """One line on a run's learning rates; `to_tune` ends it where nobody chose one of them."""
-    these = data_and_network(functools.partial(OmegaConf.select, config))
+def rate_line(rates: Sequence[Rate], choices: Mapping[str, str], to_tune: str) -> str:
+    """What to say about a run's learning rates; a line with `to_tune` ends it where nobody chose one of them."""
+    these = ", ".join(f"{part}={choices[part]}" for part in ("dataset", "backbone") if part in choices)
     experiment = choices.get("experiment")
     said: dict[Any, str] = {
         "command": "chosen on the command line",
@@ -71,8 +71,9 @@ def rate_line(rates: Sequence[Rate], config: DictConfig, choices: Mapping[str, s
         None: f"the default, nobody chose it for {these}",
     }
     parts = [f"{rate.rate:g} of {rate.of}, {said[rate.chosen_by]}" for rate in rates]
+    between = "; " if to_tune == WITHOUT_VAL else "\n"
     by_default = rates[0].of == choices["algorithm"] and any(rate.chosen_by is None for rate in rates)
-    return f"learning rate {'; '.join(parts)}" + (f"; {to_tune}" if by_default else "")
+    return f"learning rate {'; '.join(parts)}" + (f"{between}{to_tune}" if by_default else "")
 
 
 def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence[str], rates: Sequence[Rate]) -> str:
@@ -95,4 +96,4 @@ def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence
     direction = [] if higher else ["hydra.sweeper.direction=minimize"]
     adapts = any(rate.chosen_by is None for rate in rates[1:])
     too = ["adaptation.client_optimizer.lr=tag(log,interval(0.001,10))"] if adapts else []
-    return f"choose one with {run_command(['+tune=learning_rate', *kept, *too, *direction], ['-m', *flags])}"
+    return f"choose one with: {run_command(['+tune=learning_rate', *kept, *too, *direction], ['-m', *flags])}"

@@ -1,5 +1,6 @@
-"""MLflow and TensorBoard: metrics by round, and at the end results, figures and what they show of the clients."""
+"""MLflow and TensorBoard: metrics by round, pictures after an evaluation, and at the end the results."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from PIL import Image
 from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.run.tracker_contents import score_histograms
+from fedem_lightning.run.pictures import Pictures
 from fedem_lightning.run.trackers import LogModel, Outcome, RoundTracker, Tracked, keep_id, known_id, need
 from fedem_lightning.settings.check import check_arguments
 
@@ -25,7 +26,7 @@ class MlflowRounds(RoundTracker, MLFlowLogger):
     """
 
     def __init__(self, log_model: bool | str = False, **options: Any) -> None:
-        super().__init__(log_model=log_model, **options)  # type: ignore[arg-type]
+        super().__init__(log_model=log_model, **options)
         self.log_model = log_model
 
     def open(self, run: Tracked) -> int:
@@ -45,12 +46,22 @@ class MlflowRounds(RoundTracker, MLFlowLogger):
         return max((point.step for history in histories for point in history), default=0)
 
     def report(self, outcome: Outcome) -> None:
-        """Adds scores, results, files and figures."""
-        self.send({**outcome.scores, **outcome.results}, outcome.rounds)
+        """Adds scores that the metrics lack, the other results as tags, files and figures."""
+        if unsent := self.unsent(outcome):
+            self.send(unsent, outcome.rounds)
+        unknown = {name: value for name, value in outcome.scores.items() if name not in self._newest}
+        shown = {name: value for name, value in unknown.items() if name.endswith(f"/{outcome.measure}")}
+        for name, value in {**outcome.best, **shown}.items():
+            self.experiment.set_tag(self.run_id, name, f"{value:.6g}")
         for path in outcome.files:
             self.experiment.log_artifact(self.run_id, str(path))
         for path in outcome.figures:
             self.experiment.log_artifact(self.run_id, str(path), "figures")
+
+    def send_pictures(self, found: Pictures, round_: int) -> None:
+        """Adds pictures; MLflow shows a slider over the rounds."""
+        for name, pixels in found.figures.items():
+            self.experiment.log_image(self.run_id, pixels, key=f"figures/{name}", step=round_, synchronous=True)
 
     def finalize(self, status: str = "success") -> None:
         """Leaves the MLflow run open: Lightning would end it after the training, before it has results."""
@@ -95,14 +106,31 @@ class TensorBoardRounds(RoundTracker, TensorBoardLogger):
         self._kwargs["purge_step"] = run.resumed_rounds + 1
         return run.resumed_rounds
 
+    def send_pictures(self, found: Pictures, round_: int) -> None:
+        """Adds pictures and histograms; TensorBoard shows a slider over the rounds."""
+        for name, pixels in found.figures.items():
+            self.experiment.add_image(f"figures/{name}", pixels, round_, dataformats="HWC")
+        for name, values in found.histograms.items():
+            self.experiment.add_histogram(name, values, round_)
+
     def report(self, outcome: Outcome) -> None:
-        """Adds hyper-parameters with scores, figures and histograms."""
-        self.first_round = 0  # of a run whose rounds an earlier process has sent, too
-        self.log_hyperparams(self._config, outcome.scores, outcome.rounds)
-        for path in outcome.figures:
-            self.experiment.add_image(f"figures/{path.stem}", _pixels(path), outcome.rounds, dataformats="HWC")
-        for name, values in score_histograms(outcome.clients).items():
-            self.experiment.add_histogram(name, values, outcome.rounds)
+        """Adds scores that the scalars lack, hyper-parameters beside the newest scores, figures, a table of results."""
+        if unsent := self.unsent(outcome):
+            self.send(unsent, outcome.rounds)
+        self._add_hyperparameters([name for name in outcome.scores if name in self._newest])
+        for name, path in self.new_figures(outcome).items():
+            self.experiment.add_image(name, _pixels(path), outcome.rounds, dataformats="HWC")
+        found = {**outcome.best, **outcome.scores, **outcome.numbers}
+        rows = [f"| {name} | {value:.6g} |" for name, value in found.items()]
+        self.experiment.add_text("results", "\n".join(["| result | value |", "|---|---|", *rows]), outcome.rounds)
+
+    def _add_hyperparameters(self, scores: Sequence[str]) -> None:
+        """Fills HParams, which shows the newest value of these scalars; Lightning would add scalars of one point."""
+        from torch.utils.tensorboard.summary import hparams
+
+        parameters: dict[str, Any] = self._sanitize_params(dict(self._config))
+        for summary in hparams(parameters, dict.fromkeys(scores, 0.0)):
+            self.experiment._get_file_writer().add_summary(summary)
 
     def finalize(self, status: str) -> None:
         """Does nothing: Lightning would close the file after the training, before it has results."""

@@ -6,17 +6,29 @@ from rich.console import Console
 from rich.table import Table
 
 from fedem_lightning.errors import one_line
-from fedem_lightning.records.measures import headline, in_words
+from fedem_lightning.records.measures import bytes_in_words, headline, in_words
+from fedem_lightning.settings.shipped import implied_adaptation, method_title
 
 _BY_LABEL = 0.2
 """Share of a component's entropy that labels explain, above which a run says so if clients explain less."""
 
 
-def print_summary(results: dict[str, Any], console: Console | None = None) -> None:
-    """Prints scores by split and population, the best possible score if known, seconds, and transmitted bytes."""
+def print_summary(results: dict[str, Any], console: Console | None = None, method: str | None = None) -> None:
+    """Prints scores by split and population, the best possible score if known, seconds, and transmitted bytes.
+
+    Args:
+        results: content of results.json.
+        console: where to print; None: the standard output.
+        method: the configuration's title of it.
+
+    """
     adapted = results.get("adaptation") or "none"
-    method = results["algorithm"] + ("" if adapted == "none" else f" + {adapted}")
-    title = f"{method} on " + "{dataset} ({backbone}), {rounds} rounds, seed {seed}".format(**results)
+    implied = adapted in ("none", implied_adaptation(results["algorithm"]))
+    name = results["algorithm"] + ("" if implied else f"+{adapted}")
+    title = (
+        f"{one_line(method_title(name, method))} on "
+        + "{dataset} ({backbone}), {rounds} rounds, seed {seed}".format(**results)
+    )
     table = Table(title=title)
     measure, factor, unit = headline(results["train"])
     table.add_column(unit)
@@ -50,7 +62,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None) -> No
         *_component_lines(results.get("components", {})),
         f"training {seconds['training']:.1f} s ({_per_round(seconds['per_round'])}, engine {engine}), "
         f"total {seconds['total']:.1f} s",
-        f"sent {sent['up_bytes'] / 1e6:.1f} MB up, {sent['down_bytes'] / 1e6:.1f} MB down",
+        f"sent {bytes_in_words(sent['up_bytes'])} up, {bytes_in_words(sent['down_bytes'])} down",
         *_time_lines(sent.get("time", {}), results.get("stragglers", 0)),
         *_rejected_lines(results),
         *_privacy_lines(results),
@@ -148,7 +160,8 @@ def _rejected_lines(results: dict[str, Any]) -> list[str]:
         return []
     clients = sorted(found.get("clients", []), key=lambda entry: -entry["rounds"])
     shown = [
-        f"{one_line(entry['name'])[:40]} ({entry['rounds']}, {entry['reason']}, first in round {entry['first_round']})"
+        f"client {one_line(entry['name'])[:40]} ({entry['rounds']} times, {entry['reason']}, "
+        f"first in round {entry['first_round']})".replace("(1 times,", "(once,")
         for entry in clients[:5]
     ]
     n_clients = len({entry["client"] for entry in clients})
@@ -169,7 +182,7 @@ def _minimum_lines(results: dict[str, Any]) -> list[str]:
     if "minimum_loss" not in results["reference"]:
         return []
     loss, minimum = results["test"]["loss"]["weighted"], results["reference"]["minimum_loss"]
-    return [f"test loss {loss:.3f} nats, weighted; a model a client could reach {minimum:.3f}"]
+    return [f"test loss {loss:.3f} nats, weighted; the least that a client's model could reach: {minimum:.3f}"]
 
 
 def _recovery_lines(recovery: dict[str, Any]) -> list[str]:
@@ -181,7 +194,7 @@ def _recovery_lines(recovery: dict[str, Any]) -> list[str]:
         "groups_found": "{} groups found",
     }
     parts = [text.format(recovery[key]) for key, text in shown.items() if key in recovery]
-    return ["truth recovered: " + ", ".join(parts)] if parts else []
+    return ["compared with the truth: " + ", ".join(parts)] if parts else []
 
 
 def _component_lines(components: dict[str, Any]) -> list[str]:

@@ -11,20 +11,22 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from fedem_lightning.records.configs import flatten, resolved
-from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
+from fedem_lightning.records.measures import HIGHER_IS_BETTER, SPLITS, headline
 from fedem_lightning.records.secrets import HIDDEN, hide_in_overrides, hide_in_tree, is_secret
 from fedem_lightning.run.resuming import tree_of
 from fedem_lightning.run.trackers import Outcome, Tracked
 from fedem_lightning.settings.keys import BY_NAME
 
-LONGEST_NAME, LONGEST_TAG = 120, 64
-"""Characters; W&B refuses names of more than 128, and longer tags."""
+LONGEST_GROUP, LONGEST_TAG = 48, 64
+"""Characters; W&B refuses longer tags, and its lists cut longer names."""
+_ALSO_COUNTED = ("schema_version", "seed", "rounds", "communication", "stragglers", "rejected_updates")
+"""Keys of results.json that the configuration or the metrics of the rounds have, too."""
 
 
 def tracked(
     folder: Path, config: DictConfig, choices: Mapping[str, str], overrides: Sequence[str], resumed_rounds: int = 0
 ) -> Tracked:
-    """Names a run after its experiment, method, data and the keys that the user has changed.
+    """Names a run after its experiment, method, data and the keys that the user has changed: fedem-femnist-s3.
 
     Args:
         folder: of the run.
@@ -38,14 +40,32 @@ def tracked(
     experiment = choices.get("experiment")
     adapted = choices.get("adaptation", "none") not in ("none", choices["algorithm"])
     algorithm = f"{choices['algorithm']}+{choices['adaptation']}" if adapted else choices["algorithm"]
-    changed = [f"{key}={value}" for key, value in typed if not _unlisted(key)]
-    parts = [*([experiment] if experiment else []), algorithm, choices["dataset"], *changed]
-    group = _clipped(", ".join(parts), LONGEST_NAME - len(", seed=4294967295"))
-    tags = {"algorithm": algorithm, "dataset": choices["dataset"], "seed": str(config.seed)}
+    flat, tags = flat_config(config), {"algorithm": algorithm, "dataset": choices["dataset"], "seed": str(config.seed)}
+    changed = [(key, value) for key, value in typed if not _unlisted(key)]
     if experiment:
         tags = {"experiment": experiment, **tags}
+    parts = [algorithm, choices["dataset"], *([experiment] if experiment not in (None, choices["dataset"]) else [])]
     tags = {name: _clipped(tag, LONGEST_TAG) for name, tag in tags.items()}
-    return Tracked(folder, group, f"{group}, seed={config.seed}", tags, flat_config(config), resumed_rounds)
+    group = _group(parts, changed, flat)
+    return Tracked(folder, group, f"{group}-s{config.seed}", tags, flat, resumed_rounds)
+
+
+def _group(parts: Sequence[str], changed: Sequence[tuple[str, str]], flat: Mapping[str, Any]) -> str:
+    """The parts, and the changed keys by their last words: fedem-femnist-lr=0.1; a digest stands for many."""
+    said = "-".join([*parts, *(f"{_short(key, flat)}={value}" for key, value in changed)])
+    if len(said) <= LONGEST_GROUP and not any(c.isspace() for c in said):
+        return said
+    everything = ", ".join([*parts, *(f"{key}={value}" for key, value in changed)])
+    digest = hashlib.sha256(everything.encode()).hexdigest()[:6]
+    return f"{'-'.join('-'.join(parts).split())[: LONGEST_GROUP - 7]}-{digest}"
+
+
+def _short(key: str, flat: Mapping[str, Any]) -> str:
+    """The end of a key that no other key of the configuration has."""
+    words = key.split(".")
+    ends = (".".join(words[i:]) for i in range(len(words) - 1, 0, -1))
+    others = [other for other in flat if other != key]
+    return next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), key)
 
 
 def _unlisted(key: str) -> bool:
@@ -73,58 +93,70 @@ def flat_config(config: DictConfig) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if value != HIDDEN and not is_secret(key, value)}
 
 
-def best_and_last(curves: pd.DataFrame) -> dict[str, float]:
-    """Scores of the best and of the last round with an evaluation.
+def best_round(curves: pd.DataFrame) -> dict[str, float]:
+    """Scores of the best round, which is chosen on validation alone.
 
-    The best round is chosen on validation alone: it has the best `val/accuracy` (of a regression `val/mse`, of a
-    density `val/loss`), and of equal ones it is the first. `best/test/accuracy` is the test score of that round, not
-    the largest test score.
+    It has the best `val/accuracy` (of a regression `val/mse`, of a density `val/loss`), and of equal ones it is the
+    first. `best/test/accuracy` is the test score of that round, not the largest test score.
 
     Args:
         curves: metrics.csv.
 
     Returns:
-        best/NAME and last/NAME for every score NAME of validation and test, and their rounds best/round, last/round;
-        without validation samples no best; empty without an evaluation.
+        best/round, best/val/MEASURE and best/test/MEASURE; empty without an evaluation of validation samples.
 
     """
-    names = [name for name in curves.columns if str(name).startswith(("val/", "test/"))]
-    evaluated = curves.dropna(subset=names, how="all") if names else curves.iloc[:0]
-    if evaluated.empty:
+    measure = headline(str(name).rpartition("/")[2] for name in curves.columns)[0]
+    names = [name for split in ("val", "test") if (name := f"{split}/{measure}") in curves]
+    if f"val/{measure}" not in names or not (values := curves[f"val/{measure}"].to_numpy(dtype=float)).size:
         return {}
-    found = {"last": evaluated.iloc[-1]}
-    measure = headline(str(name).partition("/")[2] for name in names)[0]
-    if f"val/{measure}" in evaluated and evaluated[f"val/{measure}"].notna().any():
-        values = evaluated[f"val/{measure}"].to_numpy()
-        best = np.nanargmax(values) if HIGHER_IS_BETTER[measure] else np.nanargmin(values)
-        found["best"] = evaluated.iloc[int(best)]
-    return {f"{kind}/{name}": float(row[name]) for kind, row in found.items() for name in ["round", *names]}
+    if np.isnan(values).all():
+        return {}
+    row = curves.iloc[int(np.nanargmax(values) if HIGHER_IS_BETTER[measure] else np.nanargmin(values))]
+    return {f"best/{name}": float(row[name]) for name in ["round", *names]}
 
 
-def flat_numbers(results: dict[str, Any]) -> dict[str, float]:
-    """The finite numbers of results.json, by paths such as results/test/accuracy/weighted; lists are left out."""
-    flat = {f"results/{key.replace('.', '/')}": value for key, value in flatten(results).items()}
-    return {
-        key: value
-        for key, value in flat.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def final_scores(results: dict[str, Any]) -> dict[str, float]:
+    """The finite scores of results.json, by the names that metrics.csv and `Trainer.test` give them.
+
+    Returns:
+        test/accuracy (weighted by training samples), test/accuracy_mean, test/accuracy_worst, ...; test_unseen/... of
+        unseen and test_honest/... of honest clients.
+
+    """
+    populations = {"": results, "_unseen": results.get("unseen") or {}, "_honest": results.get("honest") or {}}
+    found = {
+        f"{split}{population}/{measure}" + ("" if kind == "weighted" else f"_{kind}"): value
+        for population, scores in populations.items()
+        for split in SPLITS
+        for measure, sums in (scores.get(split) or {}).items()
+        for kind, value in sums.items()
     }
+    return {name: value for name, value in found.items() if _is_number(value)}
 
 
-def score_histograms(clients: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Test scores of the scored clients for histograms: clients/test_MEASURE, and clients/unseen_test_MEASURE."""
-    found = {}
-    for population, group in clients.groupby("population"):
-        before = "" if population == "seen" else f"{population}_"
-        for column in (name for name in group if str(name).startswith("test_")):
-            if len(values := group[column].dropna().to_numpy()):
-                found[f"clients/{before}{column}"] = values
-    return found
+def other_numbers(results: dict[str, Any]) -> dict[str, float]:
+    """The finite numbers of results.json that are no scores, by paths such as results/seconds/total; no lists."""
+    left_out = (*SPLITS, "unseen", "honest", *_ALSO_COUNTED)
+    flat = flatten({key: value for key, value in results.items() if key not in left_out})
+    return {f"results/{key.replace('.', '/')}": value for key, value in flat.items() if _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def outcome(folder: Path, results: dict[str, Any], clients: pd.DataFrame, figures: list[Path]) -> Outcome:
     """What trackers get of a finished run."""
     curves = folder / "metrics.csv"
-    scores = best_and_last(pd.read_csv(curves)) if curves.exists() else {}
     files = [folder / "results.json", folder / "clients.parquet"]
-    return Outcome(results["rounds"], scores, flat_numbers(results), clients, figures, files)
+    return Outcome(
+        rounds=results["rounds"],
+        measure=headline(results["train"])[0],
+        scores=final_scores(results),
+        best=best_round(pd.read_csv(curves)) if curves.exists() else {},
+        numbers=other_numbers(results),
+        clients=clients,
+        figures=figures,
+        files=files,
+    )

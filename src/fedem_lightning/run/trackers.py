@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,13 @@ import pandas as pd
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 
+from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.records.files import regular, write_atomically
+from fedem_lightning.run.constants import Constants
+from fedem_lightning.run.pictures import Pictures, is_shown, pictures
 
 LogModel = bool | Literal["all"]
 
@@ -23,8 +28,8 @@ class Tracked:
     """A run as trackers know it."""
 
     folder: Path
-    group: str  # runs that differ in their seed alone share it
-    name: str  # the group and the seed
+    group: str  # runs that differ in their seed alone share it: fedem-femnist
+    name: str  # the group and the seed: fedem-femnist-s3
     tags: dict[str, str]  # experiment, algorithm, dataset and seed, by these names
     config: dict[str, Any]  # the resolved configuration with dotted keys, without secrets
     resumed_rounds: int = 0  # rounds of the checkpoint from which the run continues
@@ -35,32 +40,67 @@ class Outcome:
     """Results of a finished run."""
 
     rounds: int
-    scores: dict[str, float]  # best/..., last/...: see `best_and_last`
-    results: dict[str, float]  # the numbers of results.json, by paths such as results/test/accuracy/mean
+    measure: str  # the one to show first, such as accuracy
+    scores: dict[str, float]  # after the last round, by the names of metrics.csv and of Trainer.test
+    best: dict[str, float]  # of the round with the best validation score: see `best_round`
+    numbers: dict[str, float]  # the other numbers of results.json, by paths such as results/seconds/total
     clients: pd.DataFrame  # clients.parquet
     figures: list[Path]
     files: list[Path]  # results.json and clients.parquet
 
 
 class RoundTracker:
-    """Part of a tracker, before one of Lightning's loggers: it sends every round once.
+    """Part of a tracker, before one of Lightning's loggers: it sends every round once, and no chart of a constant.
 
     Rounds that a resumed run computes again have the same scores to the bit, so the ones sent first stay.
     """
 
     first_round = 1
     log_model: bool | str = False
+    shows_pictures = True  # whether it is worth drawing for it
     _checkpoint: tuple[Path | None, int] = (None, 0)  # the newest, and its rounds
     _artefact_rounds = 0  # of the newest artefact
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._constants = Constants()
+        self._newest: dict[str, int] = {}  # the round of each metric's and image's newest value
+
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Sends metrics of round `step`, unless the tracker has this round already."""
-        if step is not None and step >= self.first_round:
-            self.send(metrics, step)
+        """Sends metrics of round `step` that are no constants, unless the tracker has this round already."""
+        if step is None:
+            return
+        moving, known = self._constants.divide(metrics)
+        self._newest |= dict.fromkeys(moving, step)
+        if known:
+            self.note(known)
+        if step >= self.first_round:
+            self.send(moving, step)
 
     def send(self, metrics: Mapping[str, float], round_: int) -> None:
         """Sends metrics of a round."""
         super().log_metrics(metrics, round_)  # type: ignore[misc]
+
+    def note(self, constants: Mapping[str, float]) -> None:
+        """Takes values that have not changed so far, each once; a tracker with a summary puts them there."""
+
+    def show(self, found: Pictures, round_: int) -> None:
+        """Sends pictures of a round that the tracker does not have."""
+        self._newest |= {f"figures/{name}": round_ for name in found.figures}
+        self.send_pictures(found, round_)
+
+    def send_pictures(self, found: Pictures, round_: int) -> None:
+        """Sends pictures of a round, where the tracker can."""
+
+    def unsent(self, outcome: Outcome) -> dict[str, float]:
+        """The scores after the last round that have a history, which lacks them: no evaluation came after it."""
+        rounds = {name: self._newest.get(name) for name in outcome.scores}
+        return {n: outcome.scores[n] for n, newest in rounds.items() if newest is not None and newest < outcome.rounds}
+
+    def new_figures(self, outcome: Outcome) -> dict[str, Path]:
+        """The figures to add at the end: without those of the last round, and without curves, which are charts."""
+        figures = {f"figures/{path.stem}": path for path in outcome.figures if not path.stem.endswith("_by_round")}
+        return {name: path for name, path in figures.items() if self._newest.get(name) != outcome.rounds}
 
     def commit(self) -> None:
         """Makes the newest round visible, if the tracker keeps it back until then."""
@@ -100,7 +140,23 @@ class RoundTracker:
 
 
 class SendRounds(pl.Callback):
-    """Tells the trackers that a round has ended, and which checkpoint is the newest."""
+    """Tells the trackers that a round has ended, shows them its pictures, and says which checkpoint is the newest."""
+
+    def on_validation_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Federation, *args: Any
+    ) -> None:
+        """Draws this evaluation's pictures; of more evaluations than `MOST_PICTURES` as many, at even distances."""
+        fitting = trainer.state.fn == "fit" and not trainer.sanity_checking and trainer.is_global_zero
+        round_ = trainer.current_epoch + 1
+        shown = [each for each in _trackers(trainer.loggers) if each.shows_pictures and round_ >= each.first_round]
+        if not (fitting and shown and isinstance(pl_module, FederatedAlgorithm)):
+            return
+        if is_shown(round_, trainer.max_epochs, trainer.check_val_every_n_epoch):
+            start = time.perf_counter()
+            found = pictures(pl_module, batch, round_)
+            for tracker in shown:
+                tracker.show(found, round_)
+            pl_module.statistics.leave_out(time.perf_counter() - start)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Commits the round before. The last one stays open: the results belong to its row."""

@@ -1,4 +1,4 @@
-"""Weights & Biases: one row a round, and at the end tables, histograms, figures and a summary."""
+"""Weights & Biases: one row a round, with pictures after an evaluation; at the end a table of clients and a summary."""
 
 import os
 import struct
@@ -15,7 +15,7 @@ from pytorch_lightning.loggers import Logger, WandbLogger
 from fedem_lightning.errors import UserError
 from fedem_lightning.records.files import regular
 from fedem_lightning.records.secrets import hide_in_overrides
-from fedem_lightning.run.tracker_contents import score_histograms
+from fedem_lightning.run.pictures import Pictures
 from fedem_lightning.run.trackers import LogModel, Outcome, RoundTracker, Tracked, keep_id, known_id
 from fedem_lightning.settings.check import check_arguments
 
@@ -39,7 +39,7 @@ class WandbRounds(RoundTracker, WandbLogger):
     """
 
     def __init__(self, log_model: bool | str = False, **options: Any) -> None:
-        super().__init__(log_model=log_model, **options)  # type: ignore[arg-type]
+        super().__init__(log_model=log_model, **options)
         self.log_model = log_model
         self._wandb_init.pop("anonymous")  # Lightning's, of which W&B warns
         self._open_row = False
@@ -85,17 +85,29 @@ class WandbRounds(RoundTracker, WandbLogger):
             self.experiment.log({}, commit=True)
             self._open_row = False
 
-    def report(self, outcome: Outcome) -> None:
-        """Adds media to the last round's row, and the summary."""
+    def note(self, constants: Mapping[str, float]) -> None:
+        """Adds constants to the summary: a chart of them would be a flat line."""
+        self.experiment.summary.update(constants)
+
+    def send_pictures(self, found: Pictures, round_: int) -> None:
+        """Adds pictures to the round's row; W&B shows a slider over the rounds."""
         import wandb
 
-        media: dict[str, Any] = {f"figures/{path.stem}": wandb.Image(str(path)) for path in outcome.figures}
-        media["clients"] = wandb.Table(dataframe=_shown(outcome.clients))
-        for name, values in score_histograms(outcome.clients).items():
-            media[name] = wandb.Histogram(values.tolist())
+        media: dict[str, Any] = {f"figures/{name}": wandb.Image(pixels) for name, pixels in found.figures.items()}
+        media |= {name: wandb.Histogram(values.tolist()) for name, values in found.histograms.items()}
+        self.send(media, round_)
+
+    def report(self, outcome: Outcome) -> None:
+        """Adds what the last round's row lacks, and the summary."""
+        import wandb
+
+        media = {name: wandb.Image(str(path)) for name, path in self.new_figures(outcome).items()}
+        row = {**self.unsent(outcome), **media, "clients": wandb.Table(dataframe=_shown(outcome.clients))}
         # the row of the last round is open, unless an earlier process has sent it
-        self.experiment.log(media, step=outcome.rounds if self._open_row else None)
-        self.experiment.summary.update({**outcome.scores, **outcome.results})
+        step = outcome.rounds if self._open_row else None
+        self.experiment.log(row | {"round": outcome.rounds}, step=step, commit=True)  # the row's scores are float32
+        self._open_row = False
+        self.experiment.summary.update({**outcome.scores, **outcome.best, **outcome.numbers})
 
     def close(self, status: str) -> None:
         """Ends the W&B run; one that was stopped or has failed is shown as such."""
