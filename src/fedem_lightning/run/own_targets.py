@@ -51,9 +51,10 @@ def own_client_optimizers(config: DictConfig, overrides: Sequence[str]) -> None:
             continue
         if kind is ClientSGD or not (isinstance(kind, type) and issubclass(kind, ClientOptimizer)):
             continue
-        takes = parameters(kind).known  # type: ignore[arg-type]
+        takes = parameters(kind).known
         _remove_others(config, key, takes, typed)
-        rate = str(OmegaConf.to_container(options, resolve=False).get("lr"))
+        raw: Any = OmegaConf.to_container(options, resolve=False)
+        rate = str(raw.get("lr"))
         if rate.startswith("${chosen:") and "lr" in takes:
             own = [f"${{{name}}}" for name in re.findall(r"learning_rates\.\w+", rate)]
             options.lr = f"${{first:{','.join([*own, str(takes['lr'].default)])}}}"
