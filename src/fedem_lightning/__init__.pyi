@@ -29,6 +29,7 @@ from fedem_lightning.data import (
     SyntheticMixture,
     TableDataModule,
     TextDataModule,
+    TorchDataModule,
 )
 from fedem_lightning.engine import AutoEngine, Engine, LoopEngine, VmapEngine
 from fedem_lightning.errors import UserError
@@ -96,6 +97,7 @@ __all__ = [
     "TextDataModule",
     "TopK",
     "Topology",
+    "TorchDataModule",
     "TrimmedMean",
     "UserError",
     "VmapEngine",

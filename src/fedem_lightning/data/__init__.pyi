@@ -4,6 +4,7 @@ from fedem_lightning.data.density import DensityDataModule
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.images import Digits, ImageDataModule
 from fedem_lightning.data.own_data import TaskOptions
+from fedem_lightning.data.own_datasets import TorchDataModule
 from fedem_lightning.data.own_files import NpzDataModule, TableDataModule
 from fedem_lightning.data.population import MixturePopulation
 from fedem_lightning.data.samples import Arrays, Domains, Windows
@@ -35,5 +36,6 @@ __all__ = [
     "TableFeatures",
     "TaskOptions",
     "TextDataModule",
+    "TorchDataModule",
     "Windows",
 ]

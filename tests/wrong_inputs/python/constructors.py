@@ -36,6 +36,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "SurrogateOptimization": {"surrogate": fedem_lightning.MoreauSurrogate()},
     "DecentralizedSurrogateOptimization": {"surrogate": fedem_lightning.MoreauSurrogate()},
     "Classification": {"n_classes": 3},
+    "TorchDataModule": {"data": {"a": (torch.zeros(6, 2), torch.arange(6) % 2)}},
     "MOCHA": {"backbone": fedem_lightning.Linear((4,), 1)},
 }
 """Arguments without a default."""
