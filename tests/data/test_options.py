@@ -12,9 +12,11 @@ from fedem_lightning import (
     DensityDataModule,
     Digits,
     FederatedDataModule,
+    FLBenchDataModule,
     ImageDataModule,
     MixturePopulation,
     NpzDataModule,
+    PFLlibDataModule,
     SyntheticMixture,
     TableDataModule,
     TextDataModule,
@@ -39,6 +41,8 @@ KEYWORDS: dict[Any, str] = {
     NpzDataModule: f"path mmap {TASK} {DEALT}",
     TableDataModule: f"{TABLE} {TASK} {DEALT}",
     TorchDataModule: f"data test val client columns {TASK} {DEALT}",
+    PFLlibDataModule: f"path val_fraction n_clients {TASK} {HELD_OUT}",
+    FLBenchDataModule: f"path shape val_fraction n_clients {TASK} {HELD_OUT}",
     FederatedDataModule.from_arrays: f"x y client split names domain coarse {TASK} {DEALT}",
 }
 
@@ -58,7 +62,8 @@ def test_an_option_has_the_same_range_and_default_everywhere() -> None:
     groups: tuple[Any, ...] = (TaskOptions, Dealing, Splitting, HoldOut, Shift)
     shared = {name: setting for group in groups for name, setting in parameters(group).known.items()}
     own: dict[Any, tuple[str, ...]] = {TableDataModule: ("partition", "task"), TextDataModule: ("n_clients",)}
-    own_kinds = (NpzDataModule, TableDataModule, TorchDataModule, FederatedDataModule.from_arrays)
+    folders = (PFLlibDataModule, FLBenchDataModule)
+    own_kinds = (NpzDataModule, TableDataModule, TorchDataModule, *folders, FederatedDataModule.from_arrays)
     for kind in (ImageDataModule, TextDataModule, *own_kinds):
         for name, setting in parameters(kind).known.items():
             if name in shared and name not in own.get(kind, ()):

@@ -52,7 +52,7 @@ def clients_of(name: str, data: Any) -> dict[Any, Any]:
     return found
 
 
-def part_of(where: str, data: Any, columns: Sequence[str] | None) -> Part:
+def part_of(where: str, data: Any, columns: Sequence[str | int] | None) -> Part:
     """The samples of one client.
 
     Args:
@@ -66,7 +66,7 @@ def part_of(where: str, data: Any, columns: Sequence[str] | None) -> Part:
     """
     if isinstance(data, tuple | Mapping):
         x, y = _entries(where, data, columns or XY)
-        return _checked(Part(where, as_array(f"{where}: x", x), as_array(f"{where}: y", y)))
+        return checked(Part(where, as_array(f"{where}: x", x), as_array(f"{where}: y", y)))
     if isinstance(data, DataLoader):
         with torch.random.fork_rng(devices=[]):  # a loader draws a seed
             batches = [part_of(where, _as_pair(batch), columns) for batch in _in_order(where, data)]
@@ -75,7 +75,7 @@ def part_of(where: str, data: Any, columns: Sequence[str] | None) -> Part:
     return samples_of(where, data, columns or XY)
 
 
-def samples_of(where: str, data: Any, columns: Sequence[str]) -> Part:
+def samples_of(where: str, data: Any, columns: Sequence[str | int]) -> Part:
     """The samples of a Dataset, or of a list of samples; `columns` are two, or three if each says its client."""
     iterable = isinstance(data, IterableDataset)
     sized = hasattr(data, "__getitem__") and isinstance(data, Sized) and not isinstance(data, str | np.ndarray | Tensor)
@@ -95,7 +95,7 @@ def samples_of(where: str, data: Any, columns: Sequence[str]) -> Part:
     if not iterable:
         _warn_of_random(where, found[0][0], _entries(where, data[0], columns)[0])
     x, y = np.stack(found[0]), as_array(f"{where}: y", found[1])
-    return _checked(Part(where, x, y, as_array("client", found[2]) if len(found) == 3 else None))
+    return checked(Part(where, x, y, as_array("client", found[2]) if len(found) == 3 else None))
 
 
 def joined(name: str, parts: Sequence[Part]) -> np.ndarray:
@@ -119,7 +119,7 @@ def _kind(array: np.ndarray) -> str:
     return "text" if array.dtype.kind in "SU" else "numbers"
 
 
-def _checked(part: Part) -> Part:
+def checked(part: Part) -> Part:
     """The same; UserError unless x are numbers, and x and y have an entry for each sample."""
     where, x, y, _ = part
     require(x.dtype.kind in "fiub", f"{where}: expected numbers as x, got dtype {x.dtype}")
@@ -137,11 +137,11 @@ def _value(value: Any) -> Any:
     return value
 
 
-def _entries(where: str, sample: Any, columns: Sequence[str]) -> tuple[Any, ...]:
+def _entries(where: str, sample: Any, columns: Sequence[str | int]) -> tuple[Any, ...]:
     """x, y and, of three columns, the client."""
     wanted = "(x, y)" if len(columns) == 2 else "(x, y, client)"
     if isinstance(sample, Mapping):
-        missing = [name for name in columns if name not in sample]
+        missing = [str(name) for name in columns if name not in sample]
         has = ", ".join(shown(str(name)) for name in list(sample)[:10])
         require(not missing, f"{where}: no {', '.join(missing)} in it, but {has}; columns names those of {wanted}")
         return tuple(sample[name] for name in columns)

@@ -1,6 +1,6 @@
 """Anyone's federation from what torch users hold: `TorchDataModule`, `dataset=torch dataset.data._target_=mine.f`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class TorchDataModule(FederatedDataModule):
         super().__init__(checked_federation(arrays, task, dealing, splitting))
 
 
-def _of_dataset(data: Any, client: Any, columns: Sequence[str] | None, natural: bool) -> OwnArrays:
+def _of_dataset(data: Any, client: Any, columns: Columns | None, natural: bool) -> OwnArrays:
     """The samples of one Dataset."""
     known = data is not None and not isinstance(data, tuple | DataLoader)
     expected = "a dictionary or a list with the samples of each client, or a Dataset whose samples have clients"
@@ -85,7 +85,7 @@ def _of_dataset(data: Any, client: Any, columns: Sequence[str] | None, natural: 
     return OwnArrays(part.x, part.y, part.client if says else client)
 
 
-def _of_clients(given: dict[str, Any], columns: Sequence[str] | None) -> OwnArrays:
+def _of_clients(given: dict[str, Any], columns: Columns | None) -> OwnArrays:
     """The samples of a dictionary, or of one for each split: by split, in a split by client."""
     parts: list[Part] = []
     owner: list[Any] = []

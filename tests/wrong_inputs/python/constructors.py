@@ -45,7 +45,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "MixturePopulation": {"n_clients": 3},
     "DensityDataModule": {"n_clients": 3},
 }
-WITHOUT_FILES = ("ImageDataModule", "TextDataModule", "NpzDataModule", "TableDataModule", "DeviceNetwork")
+WITHOUT_FILES = (
+    *("ImageDataModule", "TextDataModule", "NpzDataModule", "TableDataModule", "DeviceNetwork"),
+    *("PFLlibDataModule", "FLBenchDataModule"),
+)
 """They read a file first, and `trained` has their cases; `Federation` and client models are made by the package."""
 NOT_MADE = ("Federation", "ClientModel", "ClientModels", "Majorizer", "UserError", "FederatedDataModule", "LSTM")
 ABSTRACT = (
