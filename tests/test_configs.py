@@ -17,6 +17,7 @@ from fedem_lightning import UserError
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.execute import run
 from helpers.commands import CONFIG_DIR
+from helpers.library_folders import save_flbench, save_pfllib
 from helpers.runs import SMALL, leave_undrawn, run_small
 from helpers.schema import problems_of_run
 
@@ -64,12 +65,14 @@ OPTIONS = sorted(f"{group}/{path.stem}" for group in GROUPS for path in (CONFIG_
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """30 images of each kind, a table of 30 rows, and a text of three roles."""
+    """30 images of each kind, also as other libraries' folders, a table of 30 rows, and a text of three roles."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     images = rng.integers(256, size=(30, 28, 28)).astype(np.uint8)
     labels: dict[str, Any] = {"y": np.arange(30) % 4, "client": np.arange(30) % 3}
     np.savez(folder / "images.npz", x=images, names=np.array(["f2100_1", "f0123_4", "f2599_0"]), **labels)
     np.savez(folder / "arrays.npz", x=images, domain=np.arange(30) % 2, **labels)
+    save_pfllib(folder / "pfllib", images / 255, labels["y"], labels["client"], np.arange(30) < 20)
+    save_flbench(folder / "flbench", images / 255, labels["y"], labels["client"], np.arange(30) < 20)
     colour = rng.integers(256, size=(30, 32, 32, 3)).astype(np.uint8)
     np.savez(folder / "colour.npz", x=colour, y=np.arange(30) % 4, coarse=np.arange(30) % 2)
     text = np.frombuffer(b"To be. Or not to be? That is. " * 6, dtype=np.uint8)

@@ -12,12 +12,15 @@ from fedem_lightning import (
     DensityDataModule,
     Digits,
     FederatedDataModule,
+    FLBenchDataModule,
     ImageDataModule,
     MixturePopulation,
     NpzDataModule,
+    PFLlibDataModule,
     SyntheticMixture,
     TableDataModule,
     TextDataModule,
+    TorchDataModule,
 )
 from fedem_lightning.data import Dealing, HoldOut, Shift, Splitting, TaskOptions
 from fedem_lightning.settings.check import parameters
@@ -37,6 +40,9 @@ KEYWORDS: dict[Any, str] = {
     ImageDataModule: f"{IMAGES} label_smoothing {DEALT}",
     NpzDataModule: f"path mmap {TASK} {DEALT}",
     TableDataModule: f"{TABLE} {TASK} {DEALT}",
+    TorchDataModule: f"data test val client columns {TASK} {DEALT}",
+    PFLlibDataModule: f"path val_fraction n_clients {TASK} {HELD_OUT}",
+    FLBenchDataModule: f"path shape val_fraction n_clients {TASK} {HELD_OUT}",
     FederatedDataModule.from_arrays: f"x y client split names domain coarse {TASK} {DEALT}",
 }
 
@@ -56,7 +62,9 @@ def test_an_option_has_the_same_range_and_default_everywhere() -> None:
     groups: tuple[Any, ...] = (TaskOptions, Dealing, Splitting, HoldOut, Shift)
     shared = {name: setting for group in groups for name, setting in parameters(group).known.items()}
     own: dict[Any, tuple[str, ...]] = {TableDataModule: ("partition", "task"), TextDataModule: ("n_clients",)}
-    for kind in (ImageDataModule, NpzDataModule, TableDataModule, TextDataModule, FederatedDataModule.from_arrays):
+    folders = (PFLlibDataModule, FLBenchDataModule)
+    own_kinds = (NpzDataModule, TableDataModule, TorchDataModule, *folders, FederatedDataModule.from_arrays)
+    for kind in (ImageDataModule, TextDataModule, *own_kinds):
         for name, setting in parameters(kind).known.items():
             if name in shared and name not in own.get(kind, ()):
                 assert (setting.hint, setting.default) == (shared[name].hint, shared[name].default), (kind, name)

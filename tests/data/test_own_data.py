@@ -83,7 +83,7 @@ def test_uint8_images_are_refused_by_a_model_of_floats() -> None:
 def test_what_is_no_array_is_refused() -> None:
     images = TensorDataset(torch.from_numpy(FIRST), torch.from_numpy(Y))
     with pytest.raises(
-        UserError, match=r"^x: expected an array, got a TensorDataset; stack its samples, such as torch"
+        UserError, match=r"^x: expected an array, got a TensorDataset; TorchDataModule reads a Dataset$"
     ):
         FederatedDataModule.from_arrays(cast(Any, images), Y, CLIENT)
     with pytest.raises(UserError, match=r"^x: expected an array, got a list \(setting an array element"):

@@ -23,6 +23,12 @@ def make_data(
     return FederatedDataModule.from_arrays(x, y, client, **options)
 
 
+def torch_clients() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """What `dataset=torch` takes from a user's function: samples by client."""
+    x, y = torch.arange(120.0).view(30, 4) / 120, torch.arange(30) % 3
+    return {name: (x[k::2], y[k::2]) for k, name in enumerate(("a", "b"))}
+
+
 def stored(federation: Federation) -> Arrays:
     """Its samples, which are arrays."""
     assert isinstance(federation.samples, Arrays)

@@ -99,6 +99,9 @@ SMALL = {  # what makes each data set small
     "density": ["dataset.n_clients=6", "dataset.n_samples=20", "dataset.test_size=30"],
     "digits": ["dataset.n_clients=5"],
     "npz": ["dataset.path={files}/arrays.npz"],
+    "torch": ["dataset.data._target_=helpers.federations.torch_clients"],
+    "pfllib": ["dataset.path={files}/pfllib"],
+    "flbench": ["dataset.path={files}/flbench"],
     "table": ["dataset.path={files}/table.csv", "dataset.label=y", "dataset.client=hospital"],
     "femnist": ["dataset.path={files}/images.npz", "dataset.n_clients=3"],
     **{

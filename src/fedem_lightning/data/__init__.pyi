@@ -4,7 +4,9 @@ from fedem_lightning.data.density import DensityDataModule
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.images import Digits, ImageDataModule
 from fedem_lightning.data.own_data import TaskOptions
+from fedem_lightning.data.own_datasets import TorchDataModule
 from fedem_lightning.data.own_files import NpzDataModule, TableDataModule
+from fedem_lightning.data.own_folders import FLBenchDataModule, PFLlibDataModule
 from fedem_lightning.data.population import MixturePopulation
 from fedem_lightning.data.samples import Arrays, Domains, Windows
 from fedem_lightning.data.shifts import CropFlip, Shift
@@ -21,12 +23,14 @@ __all__ = [
     "DensityDataModule",
     "Digits",
     "Domains",
+    "FLBenchDataModule",
     "FederatedDataModule",
     "Federation",
     "HoldOut",
     "ImageDataModule",
     "MixturePopulation",
     "NpzDataModule",
+    "PFLlibDataModule",
     "Shift",
     "Split",
     "Splitting",
@@ -35,5 +39,6 @@ __all__ = [
     "TableFeatures",
     "TaskOptions",
     "TextDataModule",
+    "TorchDataModule",
     "Windows",
 ]

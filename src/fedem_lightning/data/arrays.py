@@ -29,7 +29,7 @@ def as_array(name: str, values: Any) -> np.ndarray:
     """
     expected = f"{name}: expected an array, got a {type(values).__name__}"
     is_data = isinstance(values, torch.utils.data.Dataset)
-    require(not is_data, f"{expected}; stack its samples, such as torch.stack([x for x, y in DATA])")
+    require(not is_data, f"{expected}; TorchDataModule reads a Dataset")
     require(not np.ma.is_masked(values), f"{expected} with masked values; leave their samples out, or fill them")
     try:
         array = np.asarray(values)

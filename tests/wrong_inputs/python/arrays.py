@@ -12,8 +12,10 @@ import torch
 from fedem_lightning import (
     FederatedDataModule,
     Federation,
+    FLBenchDataModule,
     ImageDataModule,
     NpzDataModule,
+    PFLlibDataModule,
     TableDataModule,
     TextDataModule,
 )
@@ -308,6 +310,8 @@ def _files() -> Calls:
     found: Calls = {}
     for kind, more in (
         (NpzDataModule, {}),
+        (PFLlibDataModule, {}),
+        (FLBenchDataModule, {}),
         (TableDataModule, {"label": "y"}),
         (TextDataModule, {}),
         (functools.partial(ImageDataModule, "mnist"), {}),

@@ -36,6 +36,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "SurrogateOptimization": {"surrogate": fedem_lightning.MoreauSurrogate()},
     "DecentralizedSurrogateOptimization": {"surrogate": fedem_lightning.MoreauSurrogate()},
     "Classification": {"n_classes": 3},
+    "TorchDataModule": {"data": {"a": (torch.zeros(6, 2), torch.arange(6) % 2)}},
     "MOCHA": {"backbone": fedem_lightning.Linear((4,), 1)},
 }
 """Arguments without a default."""
@@ -44,7 +45,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "MixturePopulation": {"n_clients": 3},
     "DensityDataModule": {"n_clients": 3},
 }
-WITHOUT_FILES = ("ImageDataModule", "TextDataModule", "NpzDataModule", "TableDataModule", "DeviceNetwork")
+WITHOUT_FILES = (
+    *("ImageDataModule", "TextDataModule", "NpzDataModule", "TableDataModule", "DeviceNetwork"),
+    *("PFLlibDataModule", "FLBenchDataModule"),
+)
 """They read a file first, and `trained` has their cases; `Federation` and client models are made by the package."""
 NOT_MADE = ("Federation", "ClientModel", "ClientModels", "Majorizer", "UserError", "FederatedDataModule", "LSTM")
 ABSTRACT = (

@@ -1,4 +1,4 @@
-"""NumPy's .npz: the form that downloads and conversions are kept in. Read without pickle; mapped on request.
+"""NumPy's .npz, the form that downloads and conversions are kept in, and .npy. Read without pickle; mapped on request.
 
 The header of each array is read first. An array is allocated only if its size is that of the file's member, and if all
 arrays together fit into memory.
@@ -10,11 +10,12 @@ import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
 from fedem_lightning.data.formats import check_file, reading
+from fedem_lightning.data.formats.pickles import PickledArray, plain
 from fedem_lightning.data.names import check_unread
 from fedem_lightning.errors import require
 from fedem_lightning.settings.check import require_memory
@@ -67,6 +68,48 @@ def read_npz(path: Path, known: Sequence[str], mmap: bool = False) -> dict[str, 
             for name, member in members.items()
             if name in known
         }
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """The array of a .npy file.
+
+    Raises:
+        UserError: missing or broken; holds Python objects, or another number of bytes than its header says.
+
+    """
+    check_file(path)
+    with reading(path, ".npy without pickle"), path.open("rb") as file:
+        header, held = _parsed(file), path.stat().st_size - file.tell()
+        require(not header.dtype.hasobject, f"path: {path} holds Python objects; save numbers")
+        said = f"{header.dtype} of shape {list(header.shape)}, {header.n_bytes} bytes"
+        require(header.n_bytes == held, f"path: {path} promises {said}, but holds {held}")
+        file.seek(0)
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+        return array
+
+
+def read_object(path: Path, name: str) -> Any:
+    """The Python object that NumPy has saved in an .npz under a name, read by `formats.pickles`.
+
+    Raises:
+        UserError: missing or broken; holds other arrays, an array of numbers, or what `pickles.plain` refuses.
+
+    """
+    check_file(path)
+    require(zipfile.is_zipfile(path), f"path: {path} is no .npz file, or only a part of one")
+    with reading(path, f".npz with a Python object {name}"), zipfile.ZipFile(path) as archive:
+        members = _members(path, archive)
+        require(list(members) == [name], f"path: {path} has {', '.join(members)[:100]}; expected {name} alone")
+        member = members[name]
+        most = MOST_DEFLATED * member.compress_size
+        require(member.file_size <= most, f"path: {path}: {member.compress_size} bytes cannot hold {member.file_size}")
+        require_memory(f"path: {path}", member.file_size, "its object")
+        with archive.open(member) as file:
+            header = _parsed(file)
+            require(header.dtype.hasobject, f"path: {path}: {name} is an array; expected a dictionary x, y")
+            held = plain(file.read(), path.name)
+        require(isinstance(held, PickledArray), f"path: {path}: expected a dictionary x, y, got {type(held).__name__}")
+        return held.one(f"path: {path}")
 
 
 def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

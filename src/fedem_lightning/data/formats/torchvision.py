@@ -1,9 +1,6 @@
 """torchvision's folders: EMNIST/raw and MNIST/raw (IDX files), cifar-10-batches-py and cifar-100-python."""
 
-import io
 import math
-import pickle
-import pickletools
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedem_lightning.data.formats import check_file
+from fedem_lightning.data.formats.pickles import PickledArray, plain
 from fedem_lightning.data.names import check_unread
 from fedem_lightning.data.sources import MARKS
 from fedem_lightning.errors import UserError, require
@@ -64,8 +62,8 @@ def _read_cifar(folder: Path, coarse: bool) -> dict[str, np.ndarray]:
         names = [key.decode("latin1") if isinstance(key, bytes) else str(key) for key in content]
         check_unread(f"path: {folder / file}", names, CIFAR)
         data = content.get(b"data")
-        pixels = data.pixels() if isinstance(data, _Array) else np.empty(0)
-        fits = pixels.ndim == 2 and pixels.shape[1] == 3072
+        pixels = data.array(file) if isinstance(data, PickledArray) else np.empty(0)
+        fits = pixels.dtype == np.uint8 and pixels.ndim == 2 and pixels.shape[1] == 3072
         require(fits, f"{file}: expected `data`, an array of bytes [n, 3072]")
         x.append(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
         y.append(_labels(file, content, "fine_labels" if coarse else "labels"))
@@ -76,13 +74,9 @@ def _read_cifar(folder: Path, coarse: bool) -> dict[str, np.ndarray]:
 
 
 def _unpickled(file: Path) -> dict[Any, Any]:
-    """The dictionary that the file holds, read by `_Arrays`."""
+    """The dictionary that the file holds."""
     check_file(file)
-    raw = file.read_bytes()
-    for code, argument, _ in pickletools.genops(raw):
-        if code.name in ("PUT", "BINPUT", "LONG_BINPUT"):  # Python makes room for as many objects
-            require(int(str(argument)) < len(raw), f"{file.name}: object number {argument} in {len(raw)} bytes")
-    content = _Arrays(io.BytesIO(raw), encoding="bytes").load()
+    content = plain(file.read_bytes(), file.name, encoding="bytes")
     require(isinstance(content, dict), f"{file.name}: expected a dictionary, got {type(content).__name__}")
     return dict(content)
 
@@ -99,47 +93,3 @@ def _pooled(x: list[np.ndarray], y: list[np.ndarray]) -> dict[str, np.ndarray]:
         require(len(images) == len(labels), f"{len(images)} images, but {len(labels)} labels")
     split = np.repeat(np.array([0, 2], dtype=np.int8), [len(labels) for labels in y])
     return {"x": np.ascontiguousarray(np.concatenate(x)), "y": np.concatenate(y).astype(np.int64), "split": split}
-
-
-class _Array:
-    """What a pickle says of an array. It is no array yet: NumPy would make room for whatever the pickle asks for."""
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, self.shape, self.dtype, self.fortran, self.content = state
-
-    def pixels(self) -> np.ndarray:
-        """The array; ValueError if it is not of bytes, or has another number of them than its shape says."""
-        require(self.dtype.code in ("u1", b"u1"), f"expected an array of bytes, got {self.dtype.code!r}")
-        return np.frombuffer(self.content, dtype=np.uint8).reshape(self.shape, order="F" if self.fortran else "C")
-
-
-class _Dtype:
-    """The type of an array."""
-
-    def __init__(self, code: Any, *_: Any) -> None:
-        self.code = code
-
-    def __setstate__(self, state: Any) -> None:
-        """Of a type without fields, the state says nothing more."""
-
-
-class _Arrays(pickle.Unpickler):
-    """Unpickler of CIFAR's files, which makes lists, numbers and `_Array`s; no code that the files name runs."""
-
-    KNOWN = {("numpy", "ndarray"): _Array, ("numpy", "dtype"): _Dtype} | {
-        (f"numpy.{core}.multiarray", "_reconstruct"): lambda *_: _Array() for core in ("core", "_core")
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("_codecs", "encode"):
-            return _latin
-        if (module, name) not in self.KNOWN:
-            raise pickle.UnpicklingError(f"the file asks for {module}.{name}, which is no part of an array")
-        return self.KNOWN[module, name]
-
-
-def _latin(text: str, coding: Any) -> bytes:
-    """The bytes of an array, which Python 3 writes as text for Python 2; other codings could make much of little."""
-    if coding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError(f"the file asks for the coding {coding!r}, which no array has")
-    return text.encode("latin1")

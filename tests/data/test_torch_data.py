@@ -1,0 +1,289 @@
+"""What torch users hold becomes a federation: dictionaries of clients, Datasets, DataLoaders, and their mistakes."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
+
+from fedem_lightning import FederatedDataModule, TorchDataModule, UserError
+from fedem_lightning.evaluate import main as evaluate
+from helpers.commands import call
+from helpers.federations import stored
+from helpers.runs import leave_undrawn
+
+RNG = np.random.default_rng(0)
+N = 60
+X, Y = RNG.normal(size=(N, 3)).astype(np.float32), np.arange(N) % 3
+CLIENT = np.repeat(["Ann", "Bob", "Cem"], [30, 20, 10])
+ARRAYS = FederatedDataModule.from_arrays(X, Y, CLIENT, seed=2)
+OF = {name: np.flatnonzero(name == CLIENT) for name in ("Ann", "Bob", "Cem")}
+
+
+def tensors(rows: Any) -> tuple[Tensor, Tensor]:
+    """Samples as tensors."""
+    return torch.from_numpy(X[rows]), torch.from_numpy(Y[rows])
+
+
+class Named(Dataset[Any]):
+    """Samples that are dictionaries, with clients."""
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> Any:
+        found = (X[i], int(Y[i]), str(CLIENT[i]))
+        return dict(zip(self.columns, found, strict=True)) if self.columns else found
+
+
+class Stream(IterableDataset[Any]):
+    """Samples without a length."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((torch.from_numpy(x), y, c) for x, y, c in zip(X, Y, CLIENT, strict=True))
+
+
+def each(make: Callable[[Any], Any]) -> Callable[[], Any]:
+    """A dictionary of the three clients."""
+    return lambda: TorchDataModule({name: make(rows) for name, rows in OF.items()}, seed=2)
+
+
+ALL = TensorDataset(*tensors(np.arange(N)))
+FORMS: dict[str, Callable[[], Any]] = {
+    "arrays": each(lambda rows: (X[rows], Y[rows])),
+    "tensors": each(tensors),
+    "dictionaries of arrays": each(lambda rows: {"x": X[rows], "y": Y[rows]}),
+    "lists of samples, as PFLlib's": each(lambda rows: list(zip(*tensors(rows), strict=True))),
+    "data sets": each(lambda rows: TensorDataset(*tensors(rows))),
+    "subsets": each(lambda rows: torch.utils.data.Subset(ALL, rows.tolist())),
+    "loaders": each(lambda rows: DataLoader(TensorDataset(*tensors(rows)), batch_size=7)),
+    "shuffling loaders that drop samples": each(
+        lambda rows: DataLoader(TensorDataset(*tensors(rows)), batch_size=7, shuffle=True, drop_last=True)
+    ),
+    "loaders of a subset": each(lambda rows: DataLoader(ALL, batch_size=4, sampler=SubsetRandomSampler(rows.tolist()))),
+    "one data set": lambda: TorchDataModule(Named(()), seed=2),
+    "one data set of dictionaries": lambda: TorchDataModule(
+        Named(("img", "digit", "user")), columns=["img", "digit", "user"], seed=2
+    ),
+    "one data set, clients beside it": lambda: TorchDataModule(ALL, client=CLIENT, seed=2),
+    "a stream": lambda: TorchDataModule(Stream(), seed=2),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_federation_of_the_arrays(form: str) -> None:
+    before = torch.get_rng_state()
+    data = FORMS[form]()
+    assert data.federation.digest() == ARRAYS.federation.digest()
+    assert data.federation.names == ("Ann", "Bob", "Cem")
+    assert torch.equal(torch.get_rng_state(), before)
+    changed = TorchDataModule({name: (X[rows] + 1, Y[rows]) for name, rows in OF.items()}, seed=2)
+    assert changed.federation.digest() != ARRAYS.federation.digest()
+
+
+def test_a_list_numbers_its_clients() -> None:
+    data = TorchDataModule([tensors(rows) for rows in OF.values()], seed=2)
+    assert data.federation.names == ("0", "1", "2")
+    assert data.federation.digest() == ARRAYS.federation.digest()
+
+
+def test_test_and_validation_samples_are_those_given() -> None:
+    parts = {"data": slice(0, 6), "val": slice(6, 7), "test": slice(7, None)}
+    given: dict[str, Any] = {
+        part: {name: tensors(rows[where]) for name, rows in OF.items()} for part, where in parts.items()
+    }
+    data = TorchDataModule(**given)
+    order = np.concatenate([rows[where] for where in parts.values() for rows in OF.values()])
+    split = np.concatenate([[part] * len(rows[where]) for part, where in parts.items() for rows in OF.values()])
+    split = np.where(split == "data", "train", split)
+    expected = FederatedDataModule.from_arrays(X[order], Y[order], CLIENT[order], split=split)
+    assert data.federation.digest() == expected.federation.digest()
+    assert [len(data.federation.splits[part]) for part in ("train", "val", "test")] == [18, 3, 39]
+    without = TorchDataModule(given["data"], given["test"])
+    assert [len(without.federation.splits[part]) for part in ("train", "val", "test")] == [18, 0, 39]
+
+
+def test_labels_may_be_words_or_real_and_samples_images() -> None:
+    words = TorchDataModule({"a": [(X[i], "no" if i % 2 else "yes") for i in range(10)]})
+    assert words.federation.notes["classes"] == ["no", "yes"]
+    real = TorchDataModule({"a": [(X[i], X[i, :2]) for i in range(10)]}, task="regression")
+    assert stored(real.federation).y.shape == (10, 2)
+    image = torch.zeros(3, 8, 8, dtype=torch.uint8)
+    assert TorchDataModule({"a": [(image, 0), (image, 1)] * 5}).in_shape == (3, 8, 8)
+
+
+def test_a_partition_deals_one_data_set() -> None:
+    data = TorchDataModule(ALL, partition="iid", n_clients=4, seed=1)
+    expected = FederatedDataModule.from_arrays(X, Y, partition="iid", n_clients=4, seed=1)
+    assert data.federation.digest() == expected.federation.digest()
+
+
+def test_samples_are_not_kept_twice_and_options_are_recorded() -> None:
+    data = TorchDataModule({"a": tensors(np.arange(N))}, fractions=(0.5, 0.25, 0.25))
+    assert not {"data", "test", "val", "client"} & data.made_with.keys()
+    assert data.hparams["data"]["fractions"] == [0.5, 0.25, 0.25]
+    assert "fractions=" in repr(data)
+
+
+def test_random_transforms_are_named() -> None:
+    class Noisy(Named):
+        def __getitem__(self, i: int) -> Any:
+            return torch.rand(3), int(Y[i])
+
+    for samples in (Noisy(()), DataLoader(Noisy(()), batch_size=8)):
+        with pytest.warns(UserWarning, match=r"^data: client a: its first sample is another one each time it is read"):
+            TorchDataModule({"a": samples})
+
+
+GOOD = tensors(OF["Ann"])
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "nothing": (lambda: TorchDataModule(None), "^data: expected a dictionary .*; on the command line dataset.data._ta"),
+    "no clients": (lambda: TorchDataModule({}), "^data: expected a dictionary .* got none$"),
+    "a pair": (lambda: TorchDataModule(GOOD), "^data: expected a dictionary or a list .* got a tuple$"),
+    "a loader": (lambda: TorchDataModule(DataLoader(ALL)), "^data: expected a dictionary or a list .* a DataLoader$"),
+    "an array": (lambda: TorchDataModule(X), "^data: expected .*x, y.* as arrays, a torch Dataset, .* got a ndarray$"),
+    "an empty client": (lambda: TorchDataModule({"a": GOOD, "b": []}), "^data: client b: no samples$"),
+    "an empty pair": (lambda: TorchDataModule({"a": (X[:0], Y[:0])}), "^data: client a: no samples$"),
+    "an empty loader": (lambda: TorchDataModule({"a": DataLoader(cast(Any, []))}), "^data: client a: no samples$"),
+    "an empty set": (lambda: TorchDataModule(TensorDataset(torch.ones(0, 2)), client=[]), "^data: no samples$"),
+    "lengths": (lambda: TorchDataModule({"a": (X, Y[1:])}), "^data: client a: x has 60 samples, y has 59$"),
+    "no labels": (lambda: TorchDataModule({"a": X}), r"^data: client a: expected \(x, y\) as arrays, .* a ndarray$"),
+    "three": (lambda: TorchDataModule({"a": (X, Y, Y)}), r"^data: client a: expected \(x, y\), got 3 entries$"),
+    "no pairs": (lambda: TorchDataModule({"a": [X]}), r"^data: client a: sample 0: expected \(x, y\), got a ndarray$"),
+    "one label": (lambda: TorchDataModule([(X, 1)]), r"^data: client 0: expected x \[n, ...\] and y \[n\], got shapes"),
+    "no clients in samples": (
+        lambda: TorchDataModule(ALL),
+        r"^data: sample 0: expected \(x, y, client\), got 2 entries$",
+    ),
+    "shapes in a client": (
+        lambda: TorchDataModule({"a": [(X[0], 0), (X[1, :2], 1)]}),
+        r"^data: client a: sample 1 has x of shape \[2\] and float32, sample 0 of \[3\] and float32; all need the same",
+    ),
+    "shapes of clients": (
+        lambda: TorchDataModule({"a": GOOD, "b": (X[:, :2], Y)}),
+        r"^data: client b: x of shape \[n, 2\] and float32, but data: client a: of shape \[n, 3\] and float32; all",
+    ),
+    "types of clients": (
+        lambda: TorchDataModule({"a": GOOD, "b": (X.astype("f8"), Y)}),
+        r"^data: client b: x of shape \[n, 3\] and float64, but data: client a: of .* float32; all need the same$",
+    ),
+    "labels of clients": (
+        lambda: TorchDataModule({"a": GOOD, "b": (X, Y.astype(str))}),
+        r"^data: client b: y of shape \[n\] and <U\d+, but data: client a: of shape \[n\] and int64",
+    ),
+    "text": (lambda: TorchDataModule({"a": [("to be", 0)]}), "^data: client a: expected numbers as x, got dtype"),
+    "a column": (
+        lambda: TorchDataModule(Named(("img", "digit", "user"))),
+        r"^data: sample 0: no x, y, client in it, but img, digit, user; columns names those of \(x, y, client\)$",
+    ),
+    "unknown test client": (lambda: TorchDataModule({"a": GOOD}, {"b": GOOD}), "^test: client b is not in data$"),
+    "validation alone": (lambda: TorchDataModule({"a": GOOD}, val={"a": GOOD}), "^val: it needs test; without test"),
+    "test of one set": (lambda: TorchDataModule(Named(()), {"a": GOOD}), "^test: it goes with a dictionary or a list"),
+    "clients twice": (
+        lambda: TorchDataModule({"a": GOOD}, client=CLIENT),
+        "^client: a dictionary or a list of",
+    ),
+    "kinds of names": (lambda: TorchDataModule({"a": GOOD, 1: GOOD}), "^data: client: expected strings everywhere"),
+    "no batches": (
+        lambda: TorchDataModule({"a": DataLoader(ALL, batch_size=None)}),
+        "^data: client a: a DataLoader",
+    ),
+    "too few clients": (lambda: TorchDataModule(ALL, client=CLIENT[1:]), r"^client: expected shape \(60,\) as x has"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_every_mistake_is_one_line(mistake: str) -> None:
+    make, line = WRONG[mistake]
+    with pytest.raises(UserError, match=line) as found:
+        make()
+    assert "\n" not in str(found.value)
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+MINE = """
+import torch
+from torch.utils.data import Dataset
+
+def clients(n=3):
+    torch.manual_seed(0)
+    return {f"c{k}": (torch.randn(20, 4), torch.arange(20) % 2) for k in range(n)}
+
+class Readings(Dataset):
+    def __init__(self, n=40):
+        self.x = torch.arange(4.0 * n).view(n, 4) / n
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return self.x[i], i % 2, i % 4
+
+def arrays():
+    return torch.ones(3)
+"""
+SHORT = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "backbone=linear", "algorithm=fedavg", "run_dir=out")
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the user's module, which can be imported."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("dataset.data._target_=mine.clients", "+dataset.data.n=5"), "Federation(5 clients, 100 samples"),
+        (("dataset.data._target_=mine.Readings",), "Federation(4 clients, 40 samples"),
+    ],
+)
+def test_a_run_reads_a_users_function_and_evaluate_trusts_it_on_request(
+    words: tuple[str, ...],
+    says: str,
+    mine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    leave_undrawn(monkeypatch)
+    assert call(mine, monkeypatch, "dataset=torch", *words, *SHORT) == 0
+    assert says in capsys.readouterr().out
+    with pytest.raises(SystemExit) as refused:
+        evaluate(["out"])
+    assert refused.value.code == 2
+    assert "--trust mine" in capsys.readouterr().err.splitlines()[-1]
+    evaluate(["out", "--trust", "mine"])
+    assert "equal to results.json, to the last bit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "dataset.data._target_: expected"),
+        (("dataset.data._target_=mine.nobody",), "dataset.data._target_: cannot import 'mine.nobody'"),
+        (("dataset.data._target_=mine.clients", "+dataset.data.m=5"), "dataset.data.m: "),
+        (("dataset.data._target_=mine.arrays",), "data: expected"),
+        (("dataset.data=null",), "data: expected"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_line(
+    words: tuple[str, ...],
+    says: str,
+    mine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = call(mine, monkeypatch, "dataset=torch", *words, *SHORT)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert says in line
+    assert code == 2
