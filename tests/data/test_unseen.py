@@ -146,6 +146,7 @@ def test_every_data_set_prints_what_it_is(name: str, tmp_path: Path, capsys: pyt
     shown = capsys.readouterr().out
     assert shown.startswith(f"{type(data).__name__}(")
     assert "seed=0" in shown
-    assert shown.endswith(f")\nFederation({data.n_clients} clients, {str(data.federation).split(', ', 1)[1]}\n")
+    assert shown.endswith(f")\n{data.federation}\n")
+    assert str(data.federation).startswith(f"{data.n_clients} clients, ")
     data.setup("fit")
     assert f"{data}\n" == f"{data!r}\n" == shown

@@ -44,7 +44,7 @@ def remote(data: FederatedDataModule, folder: Path) -> tuple[RemoteDataModule, B
 def test_clients_of_their_own_train_the_models_of_the_simulation(row: Row, tmp_path: Path) -> None:
     data = row.data()
     apart, _ = remote(data, tmp_path)
-    if row.kind.facts.needs_one_machine:
+    if row.model(data).facts.needs_one_machine:
         with pytest.raises(UserError, match="cannot be deployed"):
             trained(row, apart)
         return
