@@ -302,7 +302,7 @@ def test_the_command_line_reads_a_folder_or_says_why_not(
     folder = (pfllib if kind == "pfllib" else flbench)(tmp_path / "mine")
     words = (f"dataset={kind}", "dataset.path=mine", *SHORT)
     assert call(tmp_path, monkeypatch, *words) == 0
-    assert "Federation(12 clients, 84 samples of shape (1, 4, 4)" in capsys.readouterr().out
+    assert "data: 12 clients, 84 samples of shape (1, 4, 4)" in capsys.readouterr().out
     (folder / ("test/0.npz" if kind == "pfllib" else "partition.pkl")).write_bytes(pickle.dumps(Payload()))
     assert call(tmp_path, monkeypatch, *words, "run_dir=other") == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: dataset.path: ")

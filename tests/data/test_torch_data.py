@@ -244,8 +244,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("dataset.data._target_=mine.clients", "+dataset.data.n=5"), "Federation(5 clients, 100 samples"),
-        (("dataset.data._target_=mine.Readings",), "Federation(4 clients, 40 samples"),
+        (("dataset.data._target_=mine.clients", "+dataset.data.n=5"), "data: 5 clients, 100 samples"),
+        (("dataset.data._target_=mine.Readings",), "data: 4 clients, 40 samples"),
     ],
 )
 def test_a_run_reads_a_users_function_and_evaluate_trusts_it_on_request(

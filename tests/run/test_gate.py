@@ -67,7 +67,10 @@ def default() -> DictConfig:
 
 
 def chosen(group: str, name: str) -> Any:
-    return copy.deepcopy(plain()["all"].get(group, {}).get(name) or {})
+    tree: Any = copy.deepcopy(plain()["all"].get(group, {}).get(name) or {})
+    if (group, name) == ("dataset", "torch"):  # whose function is always the user's
+        tree["data"]["_target_"] = "helpers.federations.torch_clients"
+    return tree
 
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
