@@ -123,7 +123,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("trackers")
     with pytest.MonkeyPatch.context() as patch:
         leave_surroundings(patch)
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")  # MLflow remembers the first default
+        patch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)  # an earlier test's default
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
         fail_once_in(patch, FedEM, 4)
         assert call(place, patch, *RUN, "run_dir=run") == 1
         assert "RuntimeError: the machine has failed" in (place / "run" / "error.txt").read_text()
