@@ -195,7 +195,10 @@ WRONG_PFLLIB: dict[str, tuple[Change, str]] = {
         "^path: no .npz file in .*train; expected PFLlib's folder",
     ),
     "no test file": (lambda folder: (pfllib(folder) / "test/3.npz").unlink(), "^path: .*test lacks 3.npz, which train"),
-    "no train file": (lambda folder: (pfllib(folder) / "train/3.npz").unlink(), "^path: .*train lacks 3.npz, which te"),
+    "no train file": (
+        lambda folder: (pfllib(folder) / "train/3.npz").unlink(),
+        "^path: .*train lacks 3.npz, which test",
+    ),
     "an empty client": (
         replaced("train/3.npz", {"x": X[:0], "y": Y[:0]}),
         r"^path: .*train/3.npz: no samples$",
