@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedem_lightning import FedEM, FederatedDataModule
-from fedem_lightning.evaluation.separation import information_share, separation
+from fedem_lightning.evaluation.component_diagnostics import agreement
+from fedem_lightning.evaluation.separation import information_share
 from fedem_lightning.run.summary import _component_lines
 from helpers.federations import make_model, make_trainer
 
@@ -33,6 +34,14 @@ def permuted(n_clients: int = 4, n: int = 60) -> FederatedDataModule:
     return FederatedDataModule.from_arrays(x, y, client, n_classes=2)
 
 
+def shares(model: Any, data: FederatedDataModule) -> dict[str, float]:
+    """What `agreement` finds with mixture weights, beside the agreement itself."""
+    components = model.evaluation_components(data.federation)
+    found = agreement(model, data.federation, components, model.pi)
+    assert {"agreement": found.pop("agreement")} == agreement(model, data.federation, components)
+    return found
+
+
 def scored(data: FederatedDataModule, weights: list[list[list[float]]]) -> dict[str, float]:
     """Two components with these weights [M, Y, d] or constant outputs, and equal pi."""
     model: Any = make_model(FedEM, data, n_components=2)
@@ -43,7 +52,7 @@ def scored(data: FederatedDataModule, weights: list[list[list[float]]]) -> dict[
         for component, value in zip(model.components, weights, strict=True):
             component.linear.weight.copy_(torch.tensor([row[:2] for row in value]))
             component.linear.bias.copy_(torch.tensor([row[2] for row in value]))
-    return separation(model, data.federation, model.evaluation_components(data.federation), model.pi)
+    return shares(model, data)
 
 
 def test_components_that_predict_one_class_each_differ_by_label() -> None:
@@ -65,4 +74,4 @@ def test_nothing_is_said_where_one_component_has_all_samples() -> None:
     make_trainer(1, precision="32-true").fit(model, data)
     with torch.no_grad():
         model.pi.copy_(torch.tensor([1.0, 0.0]).expand(4, 2))
-    assert separation(model, data.federation, model.evaluation_components(data.federation), model.pi) == {}
+    assert shares(model, data) == {}

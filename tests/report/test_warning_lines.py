@@ -7,6 +7,7 @@ import pandas as pd
 
 from fedem_lightning.report import Papers, find_runs, group_runs
 from fedem_lightning.report.cells import Table
+from fedem_lightning.report.choices import recommendation
 from fedem_lightning.report.scores_table import scores_table
 from fedem_lightning.report.warning_lines import equal_rows, warning_lines
 from helpers.report_runs import report
@@ -78,6 +79,7 @@ def is_bold(table: Table) -> list[bool]:
 def test_bold_is_what_test_and_validation_scores_both_say(tmp_path: Path) -> None:
     agreed = five_seeds(tmp_path / "agreed", {"fedavg": 0.6, "fedem": 0.79})
     assert is_bold(agreed) == [False, True]
+    assert recommendation(agreed.setting)[-1].startswith("sure: fedem is better")
     assert not [line for line in agreed.warnings if "bold" in line]
     reversed_ = five_seeds(tmp_path / "reversed", {"fedavg": 0.79, "fedem": 0.6})
     said = "best test scores beyond chance, but not sure by --recommend, so not bold: fedem"

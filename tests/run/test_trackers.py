@@ -30,8 +30,8 @@ from fedem_lightning.run.tracker_contents import (
     LONGEST_GROUP,
     LONGEST_TAG,
     best_round,
-    final_scores,
     flat_config,
+    named_scores,
     other_numbers,
     tracked,
 )
@@ -407,7 +407,7 @@ def test_results_have_the_names_of_the_metrics() -> None:
         **{"test": {"loss": sums}, "train": {}, "val": {}, "unseen": {"test": {"loss": {"weighted": 2.0}}}},
         **{"rounds": 3, "data": {"a": "b", "c": True}, "seconds": {"total": 7.0}},
     }
-    assert final_scores(results) == {"test/loss": 0.5, "test/loss_mean": 0.4, "test_unseen/loss": 2.0}
+    assert named_scores(results) == {"test/loss": 0.5, "test/loss_mean": 0.4, "test_unseen/loss": 2.0}
     assert other_numbers(results) == {"results/seconds/total": 7.0}
 
 

@@ -19,10 +19,19 @@ class AdaptiveServer(Checked, torch.optim.Optimizer):
     """m <- beta_1 m + (1 - beta_1) g, theta <- theta - lr m / (sqrt(v) + tau); v, which starts at tau^2, by `grow_`.
 
     Unlike torch.optim.Adam it does not correct m and v for where they start.
+
+    Args:
+        params: the components' parameters.
+        lr: the server's learning rate.
+        betas: beta_1 and beta_2.
+        tau: adaptivity: a large tau makes it like SGD with momentum.
+
     """
 
-    def __init__(self, params: Iterable[Any], lr: float, beta_1: float, beta_2: float, tau: float) -> None:
-        super().__init__(params, {"lr": lr, "beta_1": beta_1, "beta_2": beta_2, "tau": tau})
+    def __init__(
+        self, params: Iterable[Any], lr: Positive = 0.01, betas: Betas = (0.9, 0.99), tau: Positive = 1e-3
+    ) -> None:
+        super().__init__(params, {"lr": lr, "beta_1": betas[0], "beta_2": betas[1], "tau": tau})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -50,20 +59,7 @@ class AdaptiveServer(Checked, torch.optim.Optimizer):
 
 
 class FedAdam(AdaptiveServer):
-    """v <- beta_2 v + (1 - beta_2) g^2.
-
-    Args:
-        params: the components' parameters.
-        lr: the server's learning rate.
-        betas: beta_1 and beta_2.
-        tau: adaptivity: a large tau makes it like SGD with momentum.
-
-    """
-
-    def __init__(
-        self, params: Iterable[Any], lr: Positive = 0.01, betas: Betas = (0.9, 0.99), tau: Positive = 1e-3
-    ) -> None:
-        super().__init__(params, lr, betas[0], betas[1], tau)
+    """v <- beta_2 v + (1 - beta_2) g^2; its arguments are those of `AdaptiveServer`."""
 
     @staticmethod
     def grow_(v: Tensor, square: Tensor, beta_2: float) -> None:
@@ -72,17 +68,7 @@ class FedAdam(AdaptiveServer):
 
 
 class FedYogi(AdaptiveServer):
-    """v <- v - (1 - beta_2) g^2 sign(v - g^2), which shrinks more slowly than FedAdam's.
-
-    Args:
-        params, lr, betas, tau: see `FedAdam`.
-
-    """
-
-    def __init__(
-        self, params: Iterable[Any], lr: Positive = 0.01, betas: Betas = (0.9, 0.99), tau: Positive = 1e-3
-    ) -> None:
-        super().__init__(params, lr, betas[0], betas[1], tau)
+    """v <- v - (1 - beta_2) g^2 sign(v - g^2), which shrinks more slowly than FedAdam's; arguments as there."""
 
     @staticmethod
     def grow_(v: Tensor, square: Tensor, beta_2: float) -> None:
@@ -94,7 +80,7 @@ class FedAdagrad(AdaptiveServer):
     """v <- v + g^2.
 
     Args:
-        params, lr, tau: see `FedAdam`.
+        params, lr, tau: see `AdaptiveServer`.
         beta_1: of m.
 
     """
@@ -102,7 +88,7 @@ class FedAdagrad(AdaptiveServer):
     def __init__(
         self, params: Iterable[Any], lr: Positive = 0.01, beta_1: BelowOne = 0.0, tau: Positive = 1e-3
     ) -> None:
-        super().__init__(params, lr, beta_1, 0.0, tau)
+        super().__init__(params, lr, (beta_1, 0.0), tau)
 
     @staticmethod
     def grow_(v: Tensor, square: Tensor, beta_2: float) -> None:

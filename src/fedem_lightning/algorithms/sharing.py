@@ -12,10 +12,9 @@ from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.data.federation import Block
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import LocalStep
-from fedem_lightning.models.components import model_state
+from fedem_lightning.models.components import model_state, within
 from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, packed, unpacked
 from fedem_lightning.models.parts import share_of_bytes, split_body_head
-from fedem_lightning.models.personal_models import component_losses
 from fedem_lightning.models.tensors import call_with, trained_parameters
 from fedem_lightning.tasks import Task
 
@@ -49,7 +48,7 @@ class Sharing:
         local: the training of components that share nothing, whose settings count.
 
     Raises:
-        UserError: a name is no module of the network, or a part of it has buffers that would be phi.
+        UserError: a name is no module with parameters that train; "body", and the network has no body or no head.
 
     """
 
@@ -77,19 +76,12 @@ class Sharing:
 
     def losses(self, block: Block) -> Tensor:
         """The losses l(f(x_i; theta_0, phi_m), y_i) in nats, in eval mode, [n, M]; see `component_losses`."""
-        if self.training is None:
-            return component_losses(self.components, block)
-        network, task = self._network().eval(), ComponentLosses(block.federation.task)
+        network, task = self._training().network.eval(), ComponentLosses(block.federation.task)
         tensors = {name: rows[0, 0] for name, rows in packed(self.components, self.own, 1).items()}
         dtype = next(self.components.parameters()).dtype
         with torch.no_grad():
             found = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
         return torch.cat(found)
-
-    def _network(self) -> nn.Module:
-        """The network with M outputs, on the components' device."""
-        assert self.training is not None
-        return self.training.network.to(next(self.components.parameters()))
 
     def solve(self, block: Block, round_: int, q: Tensor) -> Models:
         """The M-step of the block's C clients over theta_0 and all phi_m together; see `MixtureStep`.
@@ -103,12 +95,17 @@ class Sharing:
             The components' tensors [C, M, ...]; theta_0 is the same for all.
 
         """
-        training, _ = self.training, self._network()
-        assert training is not None
+        training = self._training()
         training.observer = self.local.observer
         start = packed(self.components, self.own, len(block.clients))
         step = training.step(block, round_, MixtureStep)
         return unpacked(training.solve(start, block, round_, q.unsqueeze(1), step=step), self.n_components)
+
+    def _training(self) -> LocalTraining:
+        """The training of the network with M outputs, on the components' device; there is one unless all is shared."""
+        assert self.training is not None
+        self.training.network.to(next(self.components.parameters()))
+        return self.training
 
 
 @dataclass(frozen=True)
@@ -137,11 +134,7 @@ def _own(network: nn.Module, shared: Shared) -> tuple[str, ...]:
         return tuple(name for name in split_body_head(network, key="shared").head if name in trained)
     parts = [shared] if isinstance(shared, str) else list(shared or ())
     for part in parts:
-        known = any(_within(name, part) for name in trained)
+        known = any(within(name, [part]) for name in trained)
         listed = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in trained))
         require(known, f"shared: expected body, or names of modules with parameters ({listed}), got {part!r}")
-    return tuple(name for name in trained if not any(_within(name, part) for part in parts))
-
-
-def _within(name: str, part: str) -> bool:
-    return name == part or name.startswith(f"{part}.")
+    return tuple(name for name in trained if not within(name, parts))

@@ -7,10 +7,12 @@ import torch
 from scipy import special
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.evaluation.scores import scored_clients
+from fedem_lightning.evaluation.separation import Separation
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import keyed_streams
 
@@ -62,41 +64,41 @@ MOST_SAMPLES = 10_000
 """Of more test samples than this, as many are looked at, at even distances."""
 
 
-def looked_at(algorithm: "FederatedAlgorithm", federation: Federation) -> Block:
-    """Test samples of the scored seen clients, `MOST_SAMPLES` at most."""
-    block = federation.block(scored_clients(algorithm, federation), "test")
-    n = len(block.index)
-    part = torch.linspace(0, n - 1, min(n, MOST_SAMPLES), dtype=torch.float64).round().long().to(block.index.device)
-    return Block(federation, block.clients, block.index[part], block.owner[part])
-
-
 @torch.no_grad()
 def agreement(
-    algorithm: "FederatedAlgorithm", federation: Federation, components: Models
-) -> dict[str, list[list[float]]]:
+    algorithm: "FederatedAlgorithm", federation: Federation, components: Models, pi: Tensor | None = None
+) -> dict[str, Any]:
     """The share of the test samples of the scored seen clients for which two components predict the same class.
+
+    With mixture weights also whether components differ by label or by client, from the same predictions.
 
     Args:
         algorithm: whose backbone the components are models of.
         federation: the data, on any device.
         components: parameters and buffers of the M components, [M, ...].
+        pi: mixture weights, [T, M].
 
     Returns:
-        agreement: the shares, [M, M], of a sequence those of its targets. Empty for a task without classes, and without
-        test samples.
+        agreement: the shares, [M, M], of a sequence those of its targets; with pi, several components and one label a
+        sample also what `Separation.shares` returns. Empty for a task without classes, and without test samples.
 
     """
     task = federation.task
     if "accuracy" not in task.measures:
         return {}
     federation = federation.to(algorithm.device)
-    block = looked_at(algorithm, federation)
+    block = federation.block(scored_clients(algorithm, federation), "test")
     if not len(block.index):
         return {}
+    n = len(block.index)
+    part = torch.linspace(0, n - 1, min(n, MOST_SAMPLES), dtype=torch.float64).round().long().to(block.index.device)
+    block = Block(federation, block.clients, block.index[part], block.owner[part])
     backbone = algorithm.components[0].eval()
     n_models = len(next(iter(components.values())))
     models = [{name: rows[m].to(algorithm.device) for name, rows in components.items()} for m in range(n_models)]
-    same, n_targets = torch.zeros(n_models, n_models, dtype=torch.int64), 0
+    same, n_targets, separation = torch.zeros(n_models, n_models, dtype=torch.int64), 0, None
+    if pi is not None and n_models > 1 and task.n_targets == 1 and (n_classes := getattr(task, "n_classes", 0)):
+        separation = Separation(pi[block.clients], n_classes)
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
         for piece in block.pieces():
             x = piece.x(algorithm.parameter_dtype)
@@ -104,7 +106,12 @@ def agreement(
             classes = torch.stack([task.predict(output).argmax(dim=-1).flatten() for output in outputs])  # [M, targets]
             same += (classes.unsqueeze(1) == classes).sum(dim=2).cpu()
             n_targets += classes.shape[1]
-    return {"agreement": (same.double() / n_targets).tolist()}
+            if separation is not None:
+                y = piece.y()
+                losses = torch.stack([task.losses(output, y) for output in outputs], dim=1)  # [n, M]
+                separation.add(losses, y, piece.owner)
+    shares = {} if separation is None else separation.shares()
+    return {"agreement": (same.double() / n_targets).tolist(), **shares}
 
 
 def cosine_distance(a: np.ndarray, b: np.ndarray) -> float:

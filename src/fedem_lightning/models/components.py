@@ -62,7 +62,7 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
             require_memory("n_components", n_components * each, f"{n_components} copies of the network")
         else:
             share_frozen(component, components[0])
-            kept = {name: t for name, t in components[0].state_dict().items() if _within(name, pretrained)}
+            kept = {name: t for name, t in components[0].state_dict().items() if within(name, pretrained)}
             component.load_state_dict(kept, strict=False)
         components.append(component)
     found = nn.ModuleList(components)
@@ -123,7 +123,7 @@ def start_equal(components: nn.ModuleList) -> bool:
     return bool(others) and all(torch.equal(p, first[name]) for other in others for name, p in other.items())
 
 
-def _within(name: str, parts: Sequence[str]) -> bool:
+def within(name: str, parts: Sequence[str]) -> bool:
     """Whether a tensor belongs to one of the parts, as `features.0.weight` belongs to `features`."""
     return any(name == part or name.startswith(f"{part}.") for part in parts)
 
@@ -134,7 +134,7 @@ def _check_trained(component: nn.Module, pretrained: Sequence[str]) -> None:
     require(some, "backbone: no parameter has requires_grad=True, so there is nothing to train")
     parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in names))
     for part in pretrained:
-        known = any(_within(name, [part]) for name in names)
+        known = any(within(name, [part]) for name in names)
         require(known, f"pretrained: the backbone has no part called {part}; it has {parts}")
 
 

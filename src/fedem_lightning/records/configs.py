@@ -7,7 +7,7 @@ chosen for these data with this network; else it has a default that does not dep
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,6 +103,13 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     for key, part in tree.items():
         flat.update(flatten(part, f"{prefix}.{key}" if prefix else str(key)))
     return flat
+
+
+def short(key: str, config: Iterable[str]) -> str:
+    """The shortest ending of a dotted key that no other key of `config` has."""
+    parts, others = key.split("."), [f".{other}" for other in config if other != key]
+    endings = (".".join(parts[-n:]) for n in range(1, len(parts)))
+    return next((ending for ending in endings if not any(other.endswith(f".{ending}") for other in others)), key)
 
 
 def tenth(number: Any) -> int:

@@ -74,8 +74,7 @@ class Table:
         notes: lines below the table, such as sources.
         warnings: further lines, about what makes the table less sure.
         leaders: the label of the row that is best beyond chance, by key of the column.
-        recommended: the label of the row that is best by validation scores beyond chance, with every learning rate
-            chosen; a leader is bold if it is this row.
+        recommended: the label of the row that `--recommend` is sure of; a leader is bold if it is this row.
         seeds: test scores by key of the column, label of the row, and seed.
 
     """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedem_lightning.errors import one_line
+from fedem_lightning.records.configs import short
 from fedem_lightning.records.measures import headline
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.settings.keys import KEYS
@@ -206,16 +207,6 @@ def differing_keys(configs: list[dict[str, Any]]) -> list[str]:
     """The keys in which configurations differ, in their order of appearance."""
     keys = dict.fromkeys(key for config in configs for key in config)
     return [key for key in keys if len({comparable({key: c.get(key)}) for c in configs}) > 1]
-
-
-def short(key: str, config: dict[str, Any]) -> str:
-    """The shortest ending of a dotted key that no other key of `config` has."""
-    parts = key.split(".")
-    for n in range(1, len(parts)):
-        ending = ".".join(parts[-n:])
-        if not any(other != key and f".{other}".endswith(f".{ending}") for other in config):
-            return ending
-    return key
 
 
 def as_typed(value: Any) -> str:

@@ -15,6 +15,8 @@ from fedem_lightning.run.figure_style import drawn_text
 _DRAWS = 20_000
 """Draws of ranks from which the critical difference is found."""
 _KEY = "weighted"
+_ROUNDING = 1e-9
+"""Error of an average rank, which is a sum of halves over a number of data sets."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Ranks:
     def sentence(self) -> str:
         """The method with the best average rank, and which methods are not told from it."""
         best, *others = self.average.index
-        near = [name for name in others if self.average[name] - self.average[best] <= self.difference]
+        near = [name for name in others if self.average[name] - self.average[best] <= self.difference + _ROUNDING]
         first = f"{best} has the best average rank, {self.average[best]:.2f} over {self.scores.shape[1]} data sets"
         if not near:
             return f"{first}, beyond chance."
@@ -156,7 +158,7 @@ def _not_told_apart(places: np.ndarray, difference: float) -> list[tuple[int, in
     """The largest runs of sorted average ranks that lie within the difference, as first and last positions."""
     found: list[tuple[int, int]] = []
     for first in range(len(places)):
-        last = int(np.searchsorted(places, places[first] + difference + 1e-9, side="right")) - 1
+        last = int(np.searchsorted(places, places[first] + difference + _ROUNDING, side="right")) - 1
         if last > first and not any(last <= end for _, end in found):
             found.append((first, last))
     return found

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedem_lightning.records.configs import short
 from fedem_lightning.report.cells import cell_text
 from fedem_lightning.report.drawing import Drawn, DrawnRows, logarithmic, seeds, whole_numbers
-from fedem_lightning.report.groups import Group, Setting, comparable, differing_keys, short
+from fedem_lightning.report.groups import Group, Setting, comparable, differing_keys
 from fedem_lightning.report.scores_table import final_scores
 from fedem_lightning.report.significance import t_interval
 from fedem_lightning.run.figure_style import drawn_text

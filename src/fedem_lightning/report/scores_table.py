@@ -12,8 +12,9 @@ from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import BASELINES, Group, Setting
 from fedem_lightning.report.papers import Papers, tables_for
-from fedem_lightning.report.significance import leaders, sure_best
-from fedem_lightning.report.warning_lines import UNCHOSEN, unchosen, unchosen_line, warning_lines
+from fedem_lightning.report.recommending import recommended
+from fedem_lightning.report.significance import leaders
+from fedem_lightning.report.warning_lines import UNCHOSEN, unchosen, warning_lines
 
 
 class _Score(NamedTuple):
@@ -124,7 +125,6 @@ def scores_table(
     what = f"{what}, {setting.unit.replace(',', ' in')}"
     table = Table("scores", what, setting, score_columns(factor == 100))
     tested: dict[str, dict[str, dict[int, float]]] = {}
-    val: dict[str, dict[int, float]] = {}
     for group in setting.groups:
         found = {run.seed: scores(run) for run in group.runs}
         known = {seed: row for seed, row in found.items() if row is not None}
@@ -132,7 +132,7 @@ def scores_table(
         for key in ("val", *(key for key, score in _SCORES.items() if score.place.endswith("test"))):
             seeds = {seed: value for seed, row in known.items() if (value := row.get(key)) is not None}
             if seeds and np.isfinite(list(seeds.values())).all():
-                (val if key == "val" else tested.setdefault(key, {}))[group.label] = seeds
+                tested.setdefault(key, {})[group.label] = seeds
         cells |= _rate(group) | (_minimum(group.runs) if measure == "loss" else {})
         cells |= _published(cells, group.runs[0], papers, tables(group.runs[0]), measure)
         table.rows.append((group, cells))
@@ -140,12 +140,13 @@ def scores_table(
     for key in (key for key, score in _SCORES.items() if score.only_beside and f"paper_{key}" not in beside):
         del table.columns[key]
         tested.pop(key, None)
+    val = tested.pop("val", {})
     by_column = {key: pd.DataFrame(rows) for key, rows in tested.items()}
     table.seeds = tested
-    sign = setting.groups[0].runs[0].sign
-    table.leaders, table.warnings = leaders(by_column, sign)
-    if len(val) == len(setting.groups) and not unchosen_line(setting.groups):
-        table.recommended = sure_best(pd.DataFrame(val), sign)
+    table.leaders, table.warnings = leaders(by_column, setting.groups[0].runs[0].sign)
+    if len(val) == len(setting.groups):
+        sure = recommended(setting.groups, pd.DataFrame(val)).sure
+        table.recommended = None if sure is None else sure.label
     beyond = set(table.leaders.values()) - {table.recommended}
     if names := [shorten(group.in_text) for group in setting.groups if group.label in beyond]:
         line = "best test scores beyond chance, but not sure by --recommend, so not bold"

@@ -155,20 +155,6 @@ def leaders(columns: Mapping[str, pd.DataFrame], sign: int) -> tuple[dict[str, s
     return bold, []
 
 
-def sure_best(scores: pd.DataFrame, sign: int) -> str | None:
-    """The row with the best mean, if Student's paired test tells it from every other row; None if there is none.
-
-    Args:
-        scores: by seed and label; a row with a missing seed is compared over the seeds that all rows share.
-        sign: 1 if higher scores are better, else -1.
-
-    """
-    if scores.shape[1] < 2:
-        return None
-    best, p = _best(sign * scores)
-    return best if p < CHANCE_LEVEL else None
-
-
 def _best(scores: pd.DataFrame) -> tuple[str, float]:
     """The row with the best mean over its own seeds, and the largest p-value against another row; 1 without a test."""
     best = str(scores.mean().idxmax())

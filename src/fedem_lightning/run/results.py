@@ -20,7 +20,6 @@ from fedem_lightning.evaluation.class_scores import label_counts
 from fedem_lightning.evaluation.client_table import REFERENCES
 from fedem_lightning.evaluation.component_diagnostics import agreement, component_health, group_scores, recovery_scores
 from fedem_lightning.evaluation.scores import all_scored_clients, shares_models
-from fedem_lightning.evaluation.separation import separation
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
 from fedem_lightning.run.devices import environment, peak_memory, reproducibility
@@ -143,9 +142,7 @@ def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str,
     theta = linear[:, 0].cpu().numpy() if linear is not None and linear.shape[1] == 1 else None  # [M, d]
     return {
         "recovery": recovery_scores(weights, theta, federation.truth, seen),
-        "components": component_health(weights[seen], parameters)
-        | agreement(algorithm, federation, models)
-        | separation(algorithm, federation, models, pi),
+        "components": component_health(weights[seen], parameters) | agreement(algorithm, federation, models, pi),
     }
 
 

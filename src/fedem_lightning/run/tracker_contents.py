@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig
 
-from fedem_lightning.records.configs import flatten, resolved
+from fedem_lightning.records.configs import flatten, resolved, short
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, SPLITS, headline
 from fedem_lightning.records.secrets import HIDDEN, hide_in_overrides, hide_in_tree, is_secret
 from fedem_lightning.run.resuming import tree_of
@@ -52,20 +52,12 @@ def tracked(
 
 def _group(parts: Sequence[str], changed: Sequence[tuple[str, str]], flat: Mapping[str, Any]) -> str:
     """The parts, and the changed keys by their last words: fedem-femnist-lr=0.1; a digest stands for many."""
-    said = "-".join([*parts, *(f"{_short(key, flat)}={value}" for key, value in changed)])
+    said = "-".join([*parts, *(f"{short(key, flat)}={value}" for key, value in changed)])
     if len(said) <= LONGEST_GROUP and not any(c.isspace() for c in said):
         return said
     everything = ", ".join([*parts, *(f"{key}={value}" for key, value in changed)])
     digest = hashlib.sha256(everything.encode()).hexdigest()[:6]
     return f"{'-'.join('-'.join(parts).split())[: LONGEST_GROUP - 7]}-{digest}"
-
-
-def _short(key: str, flat: Mapping[str, Any]) -> str:
-    """The end of a key that no other key of the configuration has."""
-    words = key.split(".")
-    ends = (".".join(words[i:]) for i in range(len(words) - 1, 0, -1))
-    others = [other for other in flat if other != key]
-    return next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), key)
 
 
 def _unlisted(key: str) -> bool:
@@ -116,7 +108,7 @@ def best_round(curves: pd.DataFrame) -> dict[str, float]:
     return {f"best/{name}": float(row[name]) for name in ["round", *names]}
 
 
-def final_scores(results: dict[str, Any]) -> dict[str, float]:
+def named_scores(results: dict[str, Any]) -> dict[str, float]:
     """The finite scores of results.json, by the names that metrics.csv and `Trainer.test` give them.
 
     Returns:
@@ -153,7 +145,7 @@ def outcome(folder: Path, results: dict[str, Any], clients: pd.DataFrame, figure
     return Outcome(
         rounds=results["rounds"],
         measure=headline(results["train"])[0],
-        scores=final_scores(results),
+        scores=named_scores(results),
         best=best_round(pd.read_csv(curves)) if curves.exists() else {},
         numbers=other_numbers(results),
         clients=clients,
