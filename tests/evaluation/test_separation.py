@@ -59,7 +59,7 @@ def test_components_that_predict_one_class_each_differ_by_label() -> None:
     found = scored(permuted(), [[[0, 0, 9], [0, 0, -9]], [[0, 0, -9], [0, 0, 9]]])
     assert found == pytest.approx({"explained_by_label": 1.0, "explained_by_client": 0.0}, abs=0.05)
     (line,) = _component_lines(found)
-    assert line.startswith("components differ by label, not by client: a test sample's label says 100% of")
+    assert line.startswith("components differ by label, not by client: labels explain 100% of which component fits")
 
 
 def test_components_for_two_kinds_of_clients_differ_by_client() -> None:

@@ -71,7 +71,8 @@ def test_the_data_card_and_its_figures(tmp_path: Path) -> None:
         "clients": "2 that train",
         "samples": "55 for training, 30 for validation, 100 for tests",
         "training samples a client": "1 to 10, median 6",
-        "labels": "3 classes; a client has 2 of them (median), its most frequent one 88 % of its samples",
+        "labels": "3 classes; a client has samples of 2, and 88 % of them are of its most frequent class "
+        "(medians over clients)",
     }
     sizes, labels = data_figures(rows)
     assert (sizes.section, labels.section) == ("data", "data")

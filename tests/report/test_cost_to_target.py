@@ -44,7 +44,7 @@ def test_the_target_is_what_fedavg_ends_with_for_each_seed(tmp_path: Path) -> No
     assert costs(table) == {"local": [], "fedavg": [2.5, 5.0, 1.25], "fedem": [1.5, 3.0, 0.75]}
     assert table is not None
     assert "local: 1 of 2 seeds reach it" in table.notes
-    assert table.title.endswith("cost until the test accuracy is what FedAvg ends with")
+    assert table.title.endswith("cost until the test accuracy reaches that of FedAvg's last round")
 
 
 def test_a_target_of_the_users(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def clustered_with(folder: Path, clusters: list[int]) -> list[str]:
 
 
 def test_equal_methods_are_named_with_the_reason_where_it_is_known(tmp_path: Path) -> None:
-    same = "fedavg and clustered: these have equal test scores for every client and seed"
+    same = "fedavg and clustered have equal test scores for every client and seed"
     assert f"{same} (Clustered FL never split its clients, so it is FedAvg)" in clustered_with(tmp_path / "1", [0, 0])
     assert same in clustered_with(tmp_path / "2", [0, 1])
 
@@ -48,7 +48,8 @@ def test_methods_that_only_guess_are_named(tmp_path: Path) -> None:
     make_run(tmp_path / "b", 0.71, "fedem", class_scores=classes)
     lines = [line for line in warning_lines(table_in(tmp_path).setting) if "most frequent class" in line]
     assert lines == [
-        "no better than to answer each client's most frequent class, whose share is in brackets: fedavg (70.0 %)"
+        "rows that are no better than always predicting each client's most frequent class, whose share is in brackets: "
+        "fedavg (70.0 %)"
     ]
 
 
@@ -82,7 +83,7 @@ def test_bold_is_what_test_and_validation_scores_both_say(tmp_path: Path) -> Non
     assert recommendation(agreed.setting)[-1].startswith("sure: fedem is better")
     assert not [line for line in agreed.warnings if "bold" in line]
     reversed_ = five_seeds(tmp_path / "reversed", {"fedavg": 0.79, "fedem": 0.6})
-    said = "best test scores beyond chance, but not sure by --recommend, so not bold: fedem"
+    said = "best by test scores beyond chance, but not bold, because --recommend is not sure of it: fedem"
     assert (is_bold(reversed_), said in reversed_.warnings) == ([False, False], True)
     default_rate = five_seeds(tmp_path / "default", {"fedavg": 0.6, "fedem": 0.79}, chosen_by="")
     assert (is_bold(default_rate), said in default_rate.warnings) == ([False, False], True)

@@ -32,7 +32,9 @@ def check_sharing(algorithm: "FedEM") -> None:
     """Raises UserError for options that would count shared parameters once for every component."""
     by_component = algorithm.upload_threshold is not None or algorithm.normalize_weights
     apart = not by_component and algorithm.compression is None
-    require(apart, "shared: leave out upload_threshold, normalize_weights and compression, which are by component")
+    require(
+        apart, "shared: leave out upload_threshold, normalize_weights and compression, which treat each component alone"
+    )
     private = isinstance(algorithm.aggregation, PrivateMean)
     require(not private, "shared: a private mean would add noise by component; use aggregation=mean")
     farthest = algorithm.initialization == "farthest"

@@ -35,12 +35,18 @@ def target_table(setting: Setting, target: float | None = None) -> Table | None:
         reaches = f"reaches {target:.1f} %" if factor == 100 else f"reaches {target:.4g}"
         targets = {run.seed: target for run in setting.runs}
     elif baseline is not None:
-        reaches = f"is what {baseline.name} ends with"
+        reaches = f"reaches that of {baseline.name}'s last round"
         targets = {run.seed: s for run in baseline.runs if (s := final_scores(run).get("weighted")) is not None}
     else:
         return None
     what = f"cost until the test {setting.unit.partition(',')[0]} {reaches}"
-    table = Table("target", what, setting, dict(_COSTS), notes=["counted to the first evaluated round with this score"])
+    table = Table(
+        "target",
+        what,
+        setting,
+        dict(_COSTS),
+        notes=["costs are counted up to the first evaluated round with this score"],
+    )
     for group in setting.groups:
         goals = [(run, targets[run.seed] / factor) for run in group.runs if run.seed in targets]
         known = [cost for run, goal in goals if (cost := _cost(run, measure, goal)) is not None]

@@ -36,8 +36,8 @@ def data_card(setting: Setting) -> dict[str, str]:
     if counts is not None:
         largest = counts.max(axis=1) / counts.sum(axis=1)
         card["labels"] = (
-            f"{counts.shape[1]} classes; a client has {np.median((counts > 0).sum(axis=1)):.0f} of them (median), "
-            f"its most frequent one {100 * np.median(largest):.0f} % of its samples"
+            f"{counts.shape[1]} classes; a client has samples of {np.median((counts > 0).sum(axis=1)):.0f}, and "
+            f"{100 * np.median(largest):.0f} % of them are of its most frequent class (medians over clients)"
         )
     if "true_group" in table:
         card["true groups"] = f"{table['true_group'].nunique()}"

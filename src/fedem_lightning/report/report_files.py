@@ -87,7 +87,7 @@ def markdown_text(text: str) -> str:
 
 def _markdown(report: Report) -> str:
     """The report as Markdown, with links to the files of the figures."""
-    lines = ["# Report", "", f"{report.n_runs} runs. Mean ± standard deviation over seeds."]
+    lines = ["# Report", "", f"{report.n_runs} run{'s' * (report.n_runs != 1)}. Mean ± standard deviation over seeds."]
     lines += [CAVEAT] if report.compares else []
     for table in report.tables:
         columns = table.filled()

@@ -149,7 +149,7 @@ def scores_table(
         table.recommended = None if sure is None else sure.label
     beyond = set(table.leaders.values()) - {table.recommended}
     if names := [shorten(group.in_text) for group in setting.groups if group.label in beyond]:
-        line = "best test scores beyond chance, but not sure by --recommend, so not bold"
+        line = "best by test scores beyond chance, but not bold, because --recommend is not sure of it"
         table.warnings.append(f"{line}: {', '.join(names)}")
     table.add_sources()
     if scores is final_scores:  # clients.parquet has the scores after the last round only

@@ -21,14 +21,12 @@ def warning_lines(setting: Setting) -> Iterator[str]:
     if said := unchosen_line(setting.groups):
         yield f"{UNCHOSEN} {said}"
     for groups, reason in equal_rows(setting):
-        names, several = " and ".join(shorten(group.in_text) for group in groups), "these have equal test scores"
-        yield f"{names}: {several} for every client and seed{f' ({reason})' if reason else ''}"
+        names = " and ".join(shorten(group.in_text) for group in groups)
+        yield f"{names} have equal test scores for every client and seed{f' ({reason})' if reason else ''}"
     guessing = [f"{shorten(g.in_text)} ({share:.1f} %)" for g in setting.groups if (share := _guessed(g)) is not None]
     if guessing:
-        yield (
-            f"no better than to answer each client's most frequent class, whose share is in brackets: "
-            f"{', '.join(guessing)}"
-        )
+        always = "always predicting each client's most frequent class, whose share is in brackets"
+        yield f"rows that are no better than {always}: {', '.join(guessing)}"
     counts = {shorten(g.in_text): n for g in setting.groups if (n := _n_evaluations(g)) < _FEW_EVALUATIONS}
     if counts:
         named = ", ".join(f"{label} ({n})" for label, n in counts.items())

@@ -222,6 +222,7 @@ def _target(key: str, path: Any) -> Callable[..., Any]:
         UserError: it cannot be imported, or not be called.
 
     """
+    require(path is not None, f"{key}._target_: expected MODULE.NAME of a class or a function, got null")
     AllowedValues(str).check(f"{key}._target_", path)
     try:
         found: Callable[..., Any] = pkgutil.resolve_name(path)

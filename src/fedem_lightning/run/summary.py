@@ -206,7 +206,7 @@ def _component_lines(components: dict[str, Any]) -> list[str]:
     label, client = (components.get(f"explained_by_{what}", 0.0) for what in ("label", "client"))
     if label > max(client, _BY_LABEL):
         lines.append(
-            f"components differ by label, not by client: a test sample's label says {label:.0%} of which component "
-            f"explains it, its client {client:.0%}; try algorithm.initialization=shared with algorithm.warmup_rounds"
+            f"components differ by label, not by client: labels explain {label:.0%} of which component fits a test "
+            f"sample, clients {client:.0%}; try algorithm.initialization=shared with algorithm.warmup_rounds"
         )
     return lines
