@@ -29,7 +29,8 @@ from gpu_tables import tables
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = ("fedem-lightning", "torch", "torchvision", "pytorch-lightning", "torchmetrics", "numpy", "scipy")
-PACKAGES += ("scikit-learn", "pandas", "pyarrow", "matplotlib", "networkx", "rich", "pillow")
+PACKAGES += ("scikit-learn", "pandas", "pyarrow", "matplotlib", "networkx", "rich", "pillow", "safetensors")
+PACKAGES += ("jinja2", "markupsafe", "pydantic", "annotated-types")
 NOT_NEEDED = ("hydra-core", "omegaconf", "wandb")
 START = 180.0
 """Seconds that a worker may take to import everything and to find the card."""
@@ -157,6 +158,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=folder, metavar="DIR", help="default: $OUT, or gpu_results")
     parser.add_argument("--femnist", type=Path, metavar="FILE", help="default: random images")
     parser.add_argument("--clients", type=int, help="of FEMNIST; default: 539")
+    parser.add_argument("--rounds", type=int, help="timed, after one that warms up; default: 5")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--minutes", type=float, default=20.0, help="for all; what does not fit is named")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one measurement")
@@ -165,8 +167,8 @@ def read_options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.femnist and not options.femnist.is_file():
         parser.error(f"--femnist: no file {options.femnist}")
-    if min(options.minutes, options.limit) <= 0 or (options.clients or 1) < 1:
-        parser.error("--minutes, --limit: above 0; --clients: at least 1")
+    if min(options.minutes, options.limit) <= 0 or min(options.clients or 1, options.rounds or 1) < 1:
+        parser.error("--minutes, --limit: above 0; --clients, --rounds: at least 1")
     return options
 
 
@@ -180,7 +182,7 @@ def main() -> None:
         raise SystemExit(f'error: missing: {", ".join(missing)}; docs/scaling.md, "On a GPU", says how to bring them')
     options.out.mkdir(parents=True, exist_ok=True)
     book, deadline = Book(options.out), start + 60 * options.minutes
-    rest = plan(options.only, options.tiny, options.clients)
+    rest = plan(options.only, options.tiny, options.clients, options.rounds)
     while rest and time.monotonic() < deadline:
         rest = rest[work_off(rest, options, book, deadline) :]
     for what in rest:

@@ -3,9 +3,9 @@
 from typing import Any
 
 Measurement = dict[str, Any]
-"""Its "name", "part", "kind" ("rounds" or "agreement") and what the worker has to know."""
+"""Its "name", "part", "kind" ("rounds", "profile" or "agreement") and what the worker has to know."""
 
-PARTS = ("femnist", "synthetic", "agreement", "memory")
+PARTS = ("femnist", "synthetic", "profile", "agreement", "memory")
 WAYS = ("vmap", "loop", "sequential")
 PRECISIONS = ("32-true", "bf16-mixed")
 BLOCKS_GB = (8, 32)
@@ -23,14 +23,20 @@ TINY = {
 }
 
 
-def plan(only: list[str], tiny: bool, clients: int | None = None) -> list[Measurement]:
-    """The measurements of these parts; `clients`: of FEMNIST's, None for 539."""
-    sizes = TINY if tiny else FULL
+def plan(only: list[str], tiny: bool, clients: int | None = None, rounds: int | None = None) -> list[Measurement]:
+    """The measurements of these parts; `clients`: of FEMNIST's, None for 539; `rounds`: timed, None for 5."""
+    sizes = {part: dict(size) for part, size in (TINY if tiny else FULL).items()}
     if clients is not None:
-        sizes = {**sizes, "femnist": {**sizes["femnist"], "clients": clients}}
+        sizes["femnist"]["clients"] = clients
+    if rounds is not None:
+        sizes["femnist"]["rounds"] = sizes["synthetic"]["rounds"] = rounds
     made = {
         "femnist": _rounds("femnist", sizes["femnist"]),
         "synthetic": _rounds("synthetic", sizes["synthetic"]),
+        "profile": [
+            {**_round(work, "vmap", "32-true", sizes[work], "profile"), "kind": "profile", "name": f"profile, {work}"}
+            for work in ("femnist", "synthetic")
+        ],
         "agreement": [
             _agreement(work, precision, tf32, sizes["agreement"])
             for work in ("femnist", "synthetic")

@@ -19,6 +19,9 @@ def tables(rows: list[Row]) -> str:
         timed = [row for row in rows if row["kind"] == "rounds" and row["work"] == work]
         if timed:
             sections.append(_speed(work, timed))
+    profiled = [row for row in rows if row["kind"] == "profile" and row["status"] == "done"]
+    if profiled:
+        sections.append(_profile(profiled))
     agreeing = [row for row in rows if row["kind"] == "agreement" and row["status"] == "done"]
     if agreeing:
         sections.append(_agreement(agreeing))
@@ -90,6 +93,31 @@ def _spread(row: Row) -> str:
         return f"{first:.4g} (first round, the only one)"
     few = f", {len(timed)} rounds" if len(timed) < row["rounds"] else ""
     return f"{median(timed):.4g} ({min(timed):.4g} - {max(timed):.4g}{few})"
+
+
+# --- profile --------------------------------------------------------------------------------------------------------
+
+
+def _profile(rows: list[Row]) -> str:
+    lines = [
+        (
+            TITLES[row["work"]],
+            f"{row['seconds'][0]:.3g}",
+            f"{row['busy_seconds']:.3g}",
+            f"{row['kernels']:,}",
+            f"{row['reads']:,}",
+        )
+        for row in rows
+    ]
+    columns = ("work", "seconds", "seconds of kernels", "kernels", "numbers that the CPU waits for")
+    longest = [
+        f"| {TITLES[row['work']]} | {name} | {count:,} | {seconds:.3g} |"
+        for row in rows
+        for name, count, seconds in row["top"]
+    ]
+    head = "| work | kernel | launches | seconds |\n|---|---|---|---|"
+    table = _table(columns, lines)
+    return f"One round of engine=vmap in float32 under the profiler\n\n{table}\n\n" + "\n".join([head, *longest])
 
 
 # --- agreement ------------------------------------------------------------------------------------------------------

@@ -12,10 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
-from common import RoundClock, cpu_name, femnist, images, make_trainer, mixture, n_samples
+from common import RoundClock, cpu_name, femnist, images, make_trainer, mixture, n_samples, now
 from fedem_lightning import FederatedDataModule, LoopEngine, SyntheticMixture, VmapEngine
 from fedem_lightning.run.devices import environment
 from rounds import Sequential, Work, femnist_work, synthetic_work
@@ -88,6 +91,55 @@ def measure_rounds(what: Facts, file: Path | None, device: torch.device) -> Fact
     return {**facts, "engine": model.local.engine.name, "reason": model.local.engine.reason}
 
 
+# --- profile --------------------------------------------------------------------------------------------------------
+
+TOP = 12
+"""Kernels of a profile that are named, by the time they take."""
+
+
+class ProfileSecondRound(pl.Callback):
+    """Profiles the second round: the first one warms up."""
+
+    def __init__(self, device: torch.device) -> None:
+        kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+        self.device, self.profile = device, profile(activities=kinds, acc_events=True)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        """The round begins."""
+        if trainer.current_epoch == 1:
+            now(self.device)
+            self.profile.start()
+            self._start = now(self.device)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """The round is over."""
+        if trainer.current_epoch == 1:
+            self.seconds = now(self.device) - self._start
+            self.profile.stop()
+
+
+def measure_profile(what: Facts, file: Path | None, device: torch.device) -> Facts:
+    """What a round asks of the card: kernels, synchronisations, and the kernels that take longest."""
+    work = make_work(what, file)
+    profiled = ProfileSecondRound(device)
+    model = work.fedem(COMPONENTS, ENGINES[what["way"]]())
+    make_trainer(2, device, precision=what["precision"], callbacks=[profiled]).fit(model, work.data)
+    averages = profiled.profile.key_averages()
+    on_card = [e for e in averages if e.device_type != DeviceType.CPU and not e.key.startswith(("Memcpy", "Memset"))]
+    calls = {e.key: e.count for e in averages}
+    top = sorted(on_card, key=lambda e: e.self_device_time_total, reverse=True)[:TOP]
+    return {
+        "seconds": [profiled.seconds],
+        "kernels": sum(e.count for e in on_card),
+        "busy_seconds": sum(e.self_device_time_total for e in on_card) / 1e6,
+        "launches": sum(n for name, n in calls.items() if name.startswith(("cudaLaunch", "cuLaunch"))),
+        "synchronisations": sum(n for name, n in calls.items() if name.endswith("Synchronize")),
+        "reads": sum(n for name, n in calls.items() if name == "aten::_local_scalar_dense"),
+        "copies": {name: n for name, n in calls.items() if name.startswith("Memcpy")},
+        "top": [[e.key[:90], e.count, e.self_device_time_total / 1e6] for e in top],
+    }
+
+
 # --- agreement ------------------------------------------------------------------------------------------------------
 
 
@@ -141,7 +193,7 @@ def main() -> None:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit(f"torch {torch.__version__} finds no CUDA card here")
     tell("ready", environment=describe(device))
-    kinds = {"rounds": measure_rounds, "agreement": measure_agreement}
+    kinds = {"rounds": measure_rounds, "profile": measure_profile, "agreement": measure_agreement}
     for what in plan["measurements"]:
         clean(device)
         tell("begin")

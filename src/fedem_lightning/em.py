@@ -53,7 +53,7 @@ def mixture_weights(q: Tensor, owner: Tensor, previous: Tensor) -> Tensor:
                 [0.1000, 0.9000]])
 
     """
-    sums = torch.zeros_like(previous).index_add_(0, owner, q.to(previous.dtype))  # [C, M]
+    sums = add_by_owner(torch.zeros_like(previous), owner, q.to(previous.dtype))  # [C, M]
     counts = torch.bincount(owner, minlength=len(previous)).unsqueeze(1)  # [C, 1]
     known = (counts > 0) & sums.isfinite().all(dim=1, keepdim=True)  # a loss may have overflowed
     return torch.where(known, sums / counts.clamp(min=1), previous)
@@ -73,3 +73,20 @@ def mixture_losses(pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
 
     """
     return -torch.logsumexp(pi.log().T.index_select(1, owner) - losses.T, dim=0)
+
+
+def add_by_owner(sums: Tensor, owner: Tensor, values: Tensor) -> Tensor:
+    """Adds each sample's values to its client's row, in place, with the same bits on every call.
+
+    Args:
+        sums: [C, ...].
+        owner: int64 [n].
+        values: [n, ...], of the dtype of `sums`.
+
+    Returns:
+        `sums`.
+
+    """
+    if sums.is_cuda:  # there `index_add_` adds in another order on every call
+        return sums.index_put_((owner,), values, accumulate=True)
+    return sums.index_add_(0, owner, values)

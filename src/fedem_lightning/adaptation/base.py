@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from fedem_lightning.aggregation import Models
 from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.em import mixture_losses
+from fedem_lightning.em import add_by_owner, mixture_losses
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
@@ -115,7 +115,7 @@ def _means(personal: PersonalModels, block: Block) -> Tensor:
     for piece in block.pieces() if len(block.index) else ():
         prediction = personal.predict(piece)
         losses = block.federation.task.scores(prediction, piece.y())["loss"]
-        sums.index_add_(0, piece.owner, losses.to(sums))
+        add_by_owner(sums, piece.owner, losses.to(sums))
     return sums / block.counts().clamp(min=1)
 
 

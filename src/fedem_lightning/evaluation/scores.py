@@ -11,6 +11,7 @@ from torchmetrics import Metric
 from fedem_lightning.cohort import draw_clients, share_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.em import add_by_owner
 from fedem_lightning.evaluation.class_scores import Predictions
 from fedem_lightning.evaluation.sample_scores import SampleScores, sample_scores
 from fedem_lightning.evaluation.summaries import summarize
@@ -46,8 +47,8 @@ class ClientMetrics(Metric):
     def update(self, scores: Mapping[str, Tensor], client: Tensor) -> None:
         """Adds the task's scores of n samples, by measure [n], of the clients int64 [n]."""
         for total, measure in zip(self.totals, self.task.measures, strict=True):
-            total.index_add_(0, client, scores[measure].double())
-        self.count.index_add_(0, client, torch.ones_like(client, dtype=torch.float64))
+            add_by_owner(total, client, scores[measure].double())
+        add_by_owner(self.count, client, torch.ones_like(client, dtype=torch.float64))
 
     def compute(self) -> dict[str, Tensor]:
         """Means by measure, [T] (losses in nats, accuracies in [0, 1]); NaN for a client without samples."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
+from fedem_lightning.em import add_by_owner
 from fedem_lightning.errors import require
 from fedem_lightning.models.parts import WithFeatures, by_learner, class_counts, find_head
 from fedem_lightning.models.personal_models import OwnModels
@@ -148,6 +149,6 @@ def class_sums(networks: OwnModels, block: Block) -> tuple[Tensor, Tensor]:
     sums: dict[int, Tensor] = {}
     for c, (outputs,), y in networks.outputs(block):
         z = outputs[..., task.n_outputs :].flatten(0, -2).to(counts)  # [n_c, d], or [n_c L, d]
-        sums[c] = z.new_zeros(task.n_classes, z.shape[1]).index_add_(0, y.flatten().long(), z)
+        sums[c] = add_by_owner(z.new_zeros(task.n_classes, z.shape[1]), y.flatten().long(), z)
     none = torch.zeros_like(next(iter(sums.values())))
     return torch.stack([sums.get(c, none) for c in range(len(counts))]), counts

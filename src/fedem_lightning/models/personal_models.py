@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
+from fedem_lightning.em import add_by_owner
 from fedem_lightning.models.components import arranged, model_state
 from fedem_lightning.models.tensors import call_with
 
@@ -153,4 +154,4 @@ def component_losses(components: nn.ModuleList, block: Block) -> Tensor:
 def client_means(values: Tensor, block: Block) -> Tensor:
     """The mean of `values` over each client's samples, [n, M] -> [C, M]; 0 for clients without samples."""
     sums = values.new_zeros(len(block.clients), values.shape[1])
-    return sums.index_add_(0, block.owner, values) / block.counts().clamp(min=1).unsqueeze(1)
+    return add_by_owner(sums, block.owner, values) / block.counts().clamp(min=1).unsqueeze(1)
