@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedem_lightning.aggregation import Models
 from fedem_lightning.client_optimizers import ClientOptimizer
 from fedem_lightning.data.federation import Block
+from fedem_lightning.data.samples import Inputs
 from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import Purpose, fold
@@ -60,7 +61,7 @@ class LocalStep:
         return dropout_keys(self.backbone)
 
     def objective(
-        self, params: Models, buffers: Models, x: Tensor, y: Tensor, weight: Tensor, size: Tensor, key: Tensor
+        self, params: Models, buffers: Models, x: Inputs, y: Tensor, weight: Tensor, size: Tensor, key: Tensor
     ) -> tuple[Tensor, Models]:
         """The weighted loss of ONE learner on a batch: x [B, ...], y [B], weight [B]; and its buffers afterwards.
 

@@ -186,9 +186,19 @@ def test_clients_that_would_become_one_are_refused(client: list[Any], line: str)
         FederatedDataModule.from_arrays(RNG.normal(size=(N, 2)), Y, np.array(client * (N // 2), dtype=object))
 
 
-def test_whole_numbers_that_float32_rounds_are_named() -> None:
-    with pytest.warns(UserWarning, match=f"x: whole numbers of up to {2**62 + 2 * N - 1} become float32"):
-        FederatedDataModule.from_arrays(2**62 + np.arange(2 * N).reshape(N, 2), Y, CLIENT)
+@pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int32, np.uint32, np.int64])
+def test_whole_numbers_stay_whole(kind: Any) -> None:
+    x: np.ndarray = np.arange(2 * N).reshape(N, 2).astype(kind)
+    samples: Any = FederatedDataModule.from_arrays(x, Y, CLIENT).federation.samples
+    found = samples.features(torch.arange(N), torch.float32)
+    assert samples.x.element_size() == {np.uint16: 4, np.uint32: 8}.get(kind, x.itemsize)  # torch computes with signed
+    assert (found.dtype, found.tolist()) == (torch.int64, x.tolist())
+
+
+def test_whole_numbers_beyond_64_bits_are_refused() -> None:
+    x = np.full((N, 2), 2**63, dtype=np.uint64)
+    with pytest.raises(UserError, match=r"x: a whole number of 2\^63 or more \(9223372036854775808\), expected less"):
+        FederatedDataModule.from_arrays(x, Y, CLIENT)
 
 
 def test_the_order_of_bytes_changes_nothing() -> None:

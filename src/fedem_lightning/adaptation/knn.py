@@ -17,7 +17,13 @@ from fedem_lightning.errors import require
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
 from fedem_lightning.models.parts import head_layer
-from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, client_means
+from fedem_lightning.models.personal_models import (
+    OwnModels,
+    PersonalModels,
+    SharedModels,
+    client_means,
+    parts_of,
+)
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
@@ -119,8 +125,8 @@ class KNN(Adaptation):
     def _store(self, base: FeatureMixture, state: Models, kept: Block) -> Models:
         """The stored samples of each client: features [C, K, D], labels [C, K] (the class + 1) and positions [C, K]."""
         counts, dtype = kept.counts(), base.weights.dtype
-        x = kept.federation.samples.features(kept.index[:0], dtype)
-        some = call_with(base, _of(state, 0), x.new_zeros(1, *x.shape[1:]))[0]
+        one = torch.zeros(1, dtype=torch.int64, device=counts.device)  # any sample has the features' width
+        some = call_with(base, _of(state, 0), kept.federation.samples.features(one, dtype))[0]
         shape = (len(counts), max(1, int(counts.max())))  # K: of the client with the most samples
         features = some.new_zeros(*shape, some.shape[1])
         labels, positions = (torch.zeros(shape, dtype=torch.int64, device=counts.device) for _ in range(2))
@@ -168,7 +174,7 @@ def _predicted(base: FeatureMixture, state: Models, block: Block) -> tuple[Tenso
     parts = []
     for piece in block.pieces():
         present, counts = (found.tolist() for found in piece.owner.unique_consecutive(return_counts=True))
-        for c, x in zip(present, piece.x(base.weights.dtype).split(counts), strict=True):
+        for c, x in zip(present, parts_of(piece.x(base.weights.dtype), counts), strict=True):
             parts.append(call_with(base, _of(state, c), x))
     features, log_p = zip(*parts, strict=True)
     return torch.cat(features), torch.cat(log_p)

@@ -13,6 +13,7 @@ from fedem_lightning.algorithms.server_step import takes_plain_averages
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.models.tensors import called
 from fedem_lightning.settings.expected import given
 from fedem_lightning.tasks import BinaryClassification, Classification, Task
 
@@ -162,15 +163,18 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
     task, was_training = federation.task, backbone.training
     kind = type(task).__name__
     try:
-        outputs = backbone.eval()(x)
+        outputs = called(backbone.eval(), x)
         is_tensor = isinstance(outputs, Tensor)
         given = tuple(outputs.shape[1:]) if is_tensor else f"a {type(outputs).__name__}, no tensor"
         fits = is_tensor and given[-1:] == (task.n_outputs,)
         fits = fits and task.losses(outputs, y).shape == index.shape
     except Exception as error:  # a network may raise any error on samples of the wrong shape
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        shape = tuple(federation.in_shape)
-        raise UserError(f"backbone: it does not take samples of shape {shape} for {kind} ({reason})") from error
+        floats = isinstance(x, dict) or x.is_floating_point()
+        hint = "" if floats else "; x are whole numbers, which stay so: give floats if the network needs them"
+        shape = federation.in_shape
+        said = f"backbone: it does not take samples of shape {shape} for {kind} ({reason}){hint}"
+        raise UserError(said) from error
     finally:
         backbone.train(was_training)
     require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a sample, the backbone gives {given}")

@@ -99,7 +99,8 @@ class FedGMM(FederatedAlgorithm):
         """Refuses texts, and adaptations that train; the Gaussians get their sizes."""
         none = torch.zeros(0, dtype=torch.int64, device=federation.device)
         x = federation.samples.features(none, self.parameter_dtype)
-        require(x.is_floating_point(), "algorithm: FedGMM needs inputs with a density, the data has texts")
+        density = isinstance(x, Tensor) and x.is_floating_point()
+        require(density, "algorithm: FedGMM needs inputs with a density, the data has texts or whole numbers")
         require(
             self.adaptation is None or not self.adaptation.tunes,
             f"adaptation: FedGMM's clients weigh models by input, which {type(self.adaptation).__name__} cannot tune; "
@@ -138,7 +139,7 @@ class FedGMM(FederatedAlgorithm):
         return z, (losses.unsqueeze(1) - log_n.unsqueeze(2)).flatten(1)
 
     def _embedded(self, block: Block) -> Tensor:
-        return embedded(block.x(self.parameter_dtype), self.center, self.projection)
+        return embedded(block.vectors(self.parameter_dtype), self.center, self.projection)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """mu and Sigma in closed form from the clients' moments about the old mu; the components as in FedEM."""

@@ -11,7 +11,6 @@ so that (lambda / 2) tr(W Omega W^T) = (1/2) sum_t w_t^T b_t. A bias is the weig
 Clients are rows here: W and B are [T, d].
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +23,7 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_is_seen
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.samples import n_values
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.history import Round
 from fedem_lightning.local_solver import shuffled_batches
@@ -176,7 +176,7 @@ class MOCHA(FederatedAlgorithm):
     def features(self, block: Block) -> Tensor:
         """A copy of the features x, with a last column of ones if there is a bias: [n, d]."""
         x = self.w.new_ones(len(block.index), self.w.shape[1])
-        x[:, : self.n_features] = block.x(self.parameter_dtype).flatten(1)
+        x[:, : self.n_features] = block.vectors(self.parameter_dtype)
         return x
 
     def measure(self, block: Block, a: Tensor, m: Tensor) -> None:
@@ -202,7 +202,7 @@ class MOCHA(FederatedAlgorithm):
 
     def prepare(self, federation: Federation) -> None:
         """Checks that there are two classes, and that every client trains: unseen clients have no row in Sigma."""
-        task, found, needed = federation.task, self.n_features, math.prod(federation.in_shape)
+        task, found, needed = federation.task, self.n_features, n_values(federation.in_shape)
         expected = "algorithm: MOCHA is defined for two classes and one logit (a binary task)"
         require(isinstance(task, BinaryClassification), f"{expected}, the data is a {type(task).__name__}")
         weights = getattr(task, "class_weights", None)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedem_lightning.algorithms.growth import federation_of, grown
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.samples import n_rows
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import models_scored
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
@@ -92,8 +93,9 @@ class TrainedModel:
         check_arguments("", TrainedModel.personalize, {"name": name})
         schema = self.schema
         x, labels = schema.x_of(x), schema.labels(y)
-        require(len(x) == len(labels), f"y: expected {len(x)} labels, one for each sample, got {len(labels)}")
-        everything = np.zeros(len(x), dtype=np.int64)
+        n = n_rows(x)
+        require(n == len(labels), f"y: expected {n} labels, one for each sample, got {len(labels)}")
+        everything = np.zeros(n, dtype=np.int64)
         models = self.personalize_many(schema.samples_of(x, labels), everything, everything, (str(name),))
         return models.model(str(name))
 

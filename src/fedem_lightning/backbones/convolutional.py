@@ -6,7 +6,7 @@ from typing import Any
 import torchvision
 from torch import Tensor, nn
 
-from fedem_lightning.backbones.layers import Dropout, Redrawable
+from fedem_lightning.backbones.layers import Dropout, Redrawable, as_floats
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.recipes import recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Shape
@@ -40,7 +40,7 @@ class CNN(Redrawable):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits: [B, channels, height, width] -> [B, n_outputs]."""
-        return self.head(self.features(x).flatten(1))
+        return self.head(self.features(as_floats(x, self)).flatten(1))
 
 
 class ReferenceCNN(Redrawable):
@@ -71,7 +71,7 @@ class ReferenceCNN(Redrawable):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits: [B, channels, height, width] -> [B, n_outputs]."""
-        return self.head(self.features(x).flatten(1))
+        return self.head(self.features(as_floats(x, self)).flatten(1))
 
 
 class LeNet5(Redrawable):
@@ -112,7 +112,7 @@ class LeNet5(Redrawable):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits: [B, channels, height, width] -> [B, n_outputs]."""
-        return self.head(self.features(x).flatten(1))
+        return self.head(self.features(as_floats(x, self)).flatten(1))
 
 
 def _image_shape(network: str, in_shape: Sequence[int], at_least: int) -> tuple[int, int, int]:

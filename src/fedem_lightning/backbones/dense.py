@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.backbones.layers import Redrawable
+from fedem_lightning.backbones.layers import Redrawable, as_floats
 from fedem_lightning.errors import require
 from fedem_lightning.settings.ranges import PositiveInt, Shape
 
@@ -28,7 +28,7 @@ class Linear(Redrawable):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs: [B, *in_shape] -> [B, n_outputs]."""
-        return self.linear(x.flatten(1))
+        return self.linear(as_floats(x.flatten(1), self))
 
 
 class MLP(Redrawable):
@@ -51,7 +51,7 @@ class MLP(Redrawable):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs: [B, *in_shape] -> [B, n_outputs]."""
-        return self.layers(x.flatten(1))
+        return self.layers(as_floats(x.flatten(1), self))
 
 
 class Categorical(Redrawable):
@@ -74,4 +74,4 @@ class Categorical(Redrawable):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits: [B, 1] -> [B, n_outputs]."""
-        return self.logits(torch.ones_like(x))
+        return self.logits(torch.ones_like(as_floats(x, self)))

@@ -39,6 +39,11 @@ class Redrawable(Recorded, nn.Module):
         return type(self)(**self.made_with).state_dict()
 
 
+def as_floats(x: Tensor, network: nn.Module) -> Tensor:
+    """Whole numbers as floats of a network's dtype; floats as they are."""
+    return x if x.is_floating_point() else x.to(next(network.parameters()).dtype)
+
+
 class Dropout(Checked, nn.Module):
     """Zeroes elements with probability p and scales the others by 1 / (1 - p); in eval mode it does nothing.
 

@@ -3,7 +3,6 @@
 Samples must be finite in float32, in which models compute: what is not is refused, and its first client named.
 """
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,26 +72,28 @@ def _check_length(name: str, array: np.ndarray, n: int) -> None:
     require(array.shape == (n,), f"{name}: expected shape ({n},) as x has, got {array.shape}")
 
 
-def check_features(x: np.ndarray, client: np.ndarray | None = None, names: Sequence[str] | None = None) -> np.ndarray:
-    """Returns features [n, ...] as uint8, float32 or float64.
+def check_features(
+    x: np.ndarray, client: np.ndarray | None = None, names: Sequence[str] | None = None, name: str = "x"
+) -> np.ndarray:
+    """Returns features [n, ...] as uint8, as a signed type of whole numbers, as float32 or as float64.
 
     Args:
         x: the features.
         client: the client of each sample, int [n], and their names [T], if they are known; for the message.
         names: see `client`.
+        name: of the array, for messages.
 
     Raises:
         UserError: they are no numbers, or not finite in float32.
 
     """
-    require(x.dtype.kind in "fiub", f"x: expected numbers, got dtype {x.dtype}")
-    check_finite("x", x, client, names)
-    if x.dtype.kind in "iu" and x.dtype.itemsize > 2:
-        most = max(int(x.max()), -int(x.min())) if x.size else 0
-        if most > 2**24:
-            said = f"x: whole numbers of up to {most} become float32, where neighbours are one value beyond 2^24"
-            warnings.warn(f"{said}; subtract their smallest, or divide them", stacklevel=2)
-    return x if x.dtype in (np.uint8, np.float32, np.float64) else x.astype(np.float32)
+    require(x.dtype.kind in "fiub", f"{name}: expected numbers, got dtype {x.dtype}")
+    check_finite(name, x, client, names)
+    if x.dtype.kind == "u" and x.dtype != np.uint8:
+        fits = not x.size or int(x.max()) < 2**63
+        require(fits, f"{name}: a whole number of 2^63 or more ({x.max() if x.size else 0}), expected less")
+        return x.astype(np.int32 if x.dtype.itemsize == 2 else np.int64)
+    return x.astype(np.float32) if x.dtype.kind == "b" or x.dtype == np.float16 else x
 
 
 def looks_like_pixels(x: np.ndarray) -> bool:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.samples import Windows
+from fedem_lightning.data.fields import Fields
+from fedem_lightning.data.samples import Windows, n_values
 from fedem_lightning.data.splits import ranks
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.tasks import Regression
@@ -63,7 +64,7 @@ def concept_difference(federation: Federation) -> ConceptDifference | None:
 
     """
     samples = federation.samples
-    if isinstance(federation.task, Regression) or isinstance(samples, Windows):
+    if isinstance(federation.task, Regression) or isinstance(samples, Windows | Fields):
         return None
     clients = federation.clients()
     random = generator(0, Purpose.SUBSAMPLE)
@@ -73,9 +74,9 @@ def concept_difference(federation: Federation) -> ConceptDifference | None:
     if len(clients) < 2:
         return None
     block, n_classes = federation.block(clients, "train"), getattr(federation.task, "n_classes", 2)
-    in_features = int(torch.tensor(samples.in_shape).prod())
+    in_features = n_values(samples.in_shape)
     projection = torch.randn(in_features, DIMENSION, generator=torch.Generator().manual_seed(0)) / in_features**0.5
-    z = torch.cat([piece.x(torch.float32).flatten(1) @ projection for piece in block.pieces()]).double()  # [n, d]
+    z = torch.cat([piece.vectors(torch.float32) @ projection for piece in block.pieces()]).double()  # [n, d]
     z -= z.mean(dim=0)
     y, cell = block.y(), block.owner * n_classes + block.y()
     shape = (len(clients), n_classes)  # [T, Y]

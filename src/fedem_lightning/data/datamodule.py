@@ -12,6 +12,7 @@ from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import printable
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
+from fedem_lightning.data.samples import InShape
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, plain
 from fedem_lightning.settings.check import check_arguments, grouped
@@ -108,7 +109,7 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
         return self.federation.n_clients
 
     @property
-    def in_shape(self) -> tuple[int, ...]:
+    def in_shape(self) -> InShape:
         """Shape of one sample as the backbone's input."""
         return self.federation.in_shape
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fedem_lightning.data.concepts import concept_difference
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.fields import Fields
 from fedem_lightning.data.names import printable
 from fedem_lightning.data.samples import Arrays, Joined, Windows
 from fedem_lightning.data.splits import SPLITS
@@ -24,7 +25,7 @@ MOST_GENERATED = 1000
 
 def looked_at(federation: Federation) -> torch.Tensor:
     """The clients whose labels are counted, int64: all, or the first where samples are generated, not stored."""
-    stored = isinstance(federation.samples, Arrays | Joined | Windows)
+    stored = isinstance(federation.samples, Arrays | Fields | Joined | Windows)
     return torch.arange(federation.n_clients if stored else min(federation.n_clients, MOST_GENERATED))
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.samples import Arrays, Domains, Samples, as_tensor, hash_of
+from fedem_lightning.data.fields import Fields
+from fedem_lightning.data.samples import Arrays, Domains, Inputs, InShape, Samples, as_tensor, hash_of
 from fedem_lightning.data.shifts import Augmentation
 from fedem_lightning.data.splits import Positions, Split, ranks, splits_by_client
 from fedem_lightning.data.table_features import TableFeatures
-from fedem_lightning.errors import require
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.tasks import Task
 
@@ -42,9 +43,16 @@ class Block:
         """Each sample's index among its client's samples, int64 [n]."""
         return ranks(self.owner, self.counts())
 
-    def x(self, dtype: torch.dtype) -> Tensor:
+    def x(self, dtype: torch.dtype) -> Inputs:
         """Features [n, ...] as the model's input."""
         return self.federation.samples.features(self.index, dtype)
+
+    def vectors(self, dtype: torch.dtype) -> Tensor:
+        """Features as vectors [n, d]; UserError for samples of several arrays."""
+        x = self.x(dtype)
+        if not isinstance(x, Tensor):
+            raise UserError(f"dataset: samples of several arrays ({', '.join(x)}) are no vectors, as needed here")
+        return x.flatten(1).to(dtype)
 
     def y(self) -> Tensor:
         """Labels [n, ...]."""
@@ -55,7 +63,7 @@ class Block:
         assert self.federation.domains is not None  # callers check it in their `prepare`
         return self.federation.domains.of_sample[self.index]
 
-    def batch(self, positions: Tensor, key: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def batch(self, positions: Tensor, key: Tensor, dtype: torch.dtype) -> tuple[Inputs, Tensor]:
         """A training batch x [..., B, *in_shape], y [..., B] or [..., B, targets], augmented if the data are.
 
         Args:
@@ -68,6 +76,7 @@ class Block:
         index = self.index.index_select(0, positions.flatten()).view_as(positions)
         x = samples.features(index, dtype)
         if self.federation.augmentation is not None:
+            assert isinstance(x, Tensor)  # images
             keys = fold(key.unsqueeze(-1), Purpose.AUGMENT, torch.arange(positions.shape[-1], device=key.device))
             x = self.federation.augmentation(x.flatten(0, positions.ndim - 1), keys.flatten()).view_as(x)
         return x, samples.labels(index)
@@ -82,8 +91,8 @@ class Block:
     def pieces(self) -> Iterator["Block"]:
         """Cuts the samples (not the clients) into parts that fit a CPU's cache: 4 MB of vectors, or 256 others."""
         shape = self.federation.in_shape
-        plain = len(shape) == 1 and isinstance(self.federation.samples, Arrays)
-        size = max(256, min(16384, 2**20 // max(1, shape[0]))) if plain else 256
+        vectors = isinstance(shape, tuple) and len(shape) == 1 and isinstance(self.federation.samples, Arrays)
+        size = max(256, min(16384, 2**20 // max(1, shape[0]))) if vectors else 256
         for start in range(0, max(1, len(self.index)), size):  # one empty piece if there are no samples
             part = slice(start, start + size)
             yield Block(self.federation, self.clients, self.index[part], self.owner[part])
@@ -173,17 +182,26 @@ class Federation:
 
     @classmethod
     def from_arrays(
-        cls, x: np.ndarray, y: np.ndarray, client: np.ndarray, split: np.ndarray, **more: Any
+        cls,
+        x: np.ndarray | Mapping[str, np.ndarray],
+        y: np.ndarray,
+        client: np.ndarray,
+        split: np.ndarray,
+        **more: Any,
     ) -> "Federation":
-        """Makes a federation as `from_samples` does, from x [n, ...] and y [n]."""
-        return cls.from_samples(Arrays(as_tensor(x), as_tensor(y)), client, split, **more)
+        """Makes a federation as `from_samples` does, from x [n, ...], or several such arrays by name, and y [n]."""
+        if isinstance(x, Mapping):
+            samples: Samples = Fields({name: as_tensor(part) for name, part in x.items()}, as_tensor(y))
+        else:
+            samples = Arrays(as_tensor(x), as_tensor(y))
+        return cls.from_samples(samples, client, split, **more)
 
     def __repr__(self) -> str:
         return f"Federation({self})"
 
     def __str__(self) -> str:
         n = sum(int(split.counts().sum()) for split in self.splits.values())  # of a deployment, those to train on
-        what = self.notes.get("images") or f"samples of shape {self.in_shape}"
+        what = self.notes.get("images") or f"samples of {self.notes.get('sample') or f'shape {self.in_shape}'}"
         task = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(self.task).__name__).lower()
         return f"{self.n_clients:,} clients, {n:,} {what}, {task}"
 
@@ -193,8 +211,8 @@ class Federation:
         return len(self.names)
 
     @property
-    def in_shape(self) -> tuple[int, ...]:
-        """Shape of one sample as the model's input (images: channels first)."""
+    def in_shape(self) -> InShape:
+        """Shape of one sample as the model's input (images: channels first); of several tensors by name."""
         return self.samples.in_shape
 
     @property

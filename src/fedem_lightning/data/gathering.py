@@ -22,17 +22,20 @@ from torch.utils.data import (
 )
 
 from fedem_lightning.data.arrays import as_array
+from fedem_lightning.data.fields import as_fields, joined_fields
 from fedem_lightning.data.names import shown
 from fedem_lightning.errors import require
 
 XY = ("x", "y")
+LABELS = ("y", "labels", "label")
+"""Names of a sample's label where its other entries are x."""
 
 
 class Part(NamedTuple):
     """Samples of one client: x [n, ...], y [n] or [n, k], and, if each sample says it, the client [n]."""
 
     where: str  # for messages
-    x: np.ndarray
+    x: Any  # an array, or a dictionary of arrays
     y: np.ndarray
     client: np.ndarray | None = None
 
@@ -57,7 +60,8 @@ def part_of(where: str, data: Any, columns: Sequence[str | int] | None) -> Part:
 
     Args:
         where: whose they are; messages begin with it.
-        data: (x, y), or a dictionary of both, as arrays; a Dataset or a list of samples (x, y); or a DataLoader.
+        data: (x, y), or a dictionary of both, as arrays; a Dataset or a list of samples (x, y); or a DataLoader. x may
+            be a dictionary of arrays or a tuple of them. A dictionary without "x" is x itself, less its label.
         columns: names of x and y in dictionaries; default: "x", "y".
 
     Raises:
@@ -66,7 +70,7 @@ def part_of(where: str, data: Any, columns: Sequence[str | int] | None) -> Part:
     """
     if isinstance(data, tuple | Mapping):
         x, y = _entries(where, data, columns or XY)
-        return checked(Part(where, as_array(f"{where}: x", x), as_array(f"{where}: y", y)))
+        return checked(Part(where, _as_x(f"{where}: x", x), as_array(f"{where}: y", y)))
     if isinstance(data, DataLoader):
         with torch.random.fork_rng(devices=[]):  # a loader draws a seed
             batches = [part_of(where, _as_pair(batch), columns) for batch in _in_order(where, data)]
@@ -84,21 +88,38 @@ def samples_of(where: str, data: Any, columns: Sequence[str | int]) -> Part:
     found: list[list[Any]] = [[] for _ in columns]
     for i, sample in enumerate(data if iterable else (data[i] for i in range(len(data)))):
         entries = _entries(f"{where}: sample {i}", sample, columns)
-        x = as_array(f"{where}: x of sample {i}", entries[0])
+        x = _as_x(f"{where}: x of sample {i}", entries[0])
         first = found[0][0] if i else x
-        unlike = f"{where}: sample {i} has x of shape {list(x.shape)} and {x.dtype}"
-        fits = x.shape == first.shape and x.dtype == first.dtype
-        require(fits, f"{unlike}, sample 0 of {list(first.shape)} and {first.dtype}; all need the same")
+        if isinstance(x, np.ndarray) and isinstance(first, np.ndarray):
+            unlike = f"{where}: sample {i} has x of shape {list(x.shape)} and {x.dtype}"
+            fits = x.shape == first.shape and x.dtype == first.dtype
+            require(fits, f"{unlike}, sample 0 of {list(first.shape)} and {first.dtype}; all need the same")
         for values, value in zip(found, (x, *map(_value, entries[1:])), strict=True):
             values.append(value)
     require(bool(found[0]), f"{where}: no samples")
     if not iterable:
         _warn_of_random(where, found[0][0], _entries(where, data[0], columns)[0])
-    x, y = np.stack(found[0]), as_array(f"{where}: y", found[1])
+    x, y = _stacked(where, found[0]), as_array(f"{where}: y", found[1])
     return checked(Part(where, x, y, as_array("client", found[2]) if len(found) == 3 else None))
 
 
-def joined(name: str, parts: Sequence[Part]) -> np.ndarray:
+def _as_x(name: str, value: Any) -> Any:
+    """An array, or a dictionary of arrays: a tuple of tensors is one of "0", "1", ..."""
+    if isinstance(value, tuple) and value and all(isinstance(part, Tensor | np.ndarray) for part in value):
+        value = {str(i): part for i, part in enumerate(value)}
+    if not isinstance(value, Mapping):
+        return as_array(name, value)
+    return {str(key): as_array(f"{name}: {key}", part) for key, part in value.items()}
+
+
+def _stacked(where: str, samples: Sequence[Any]) -> Any:
+    """x of single samples, [n, ...]."""
+    if isinstance(samples[0], np.ndarray):
+        return np.stack(samples)
+    return joined_fields([(where, {key: part[None] for key, part in x.items()}) for x in samples])
+
+
+def joined(name: str, parts: Sequence[Part]) -> Any:
     """x or y of all samples, part after part.
 
     Raises:
@@ -107,6 +128,8 @@ def joined(name: str, parts: Sequence[Part]) -> np.ndarray:
     """
     arrays = [getattr(part, name) for part in parts]
     first = arrays[0]
+    if isinstance(first, dict):
+        return joined_fields([(part.where, part.x) for part in parts])
     for part, array in zip(parts, arrays, strict=True):
         kinds = (array.dtype, first.dtype) if name == "x" else (_kind(array), _kind(first))
         fits = array.shape[1:] == first.shape[1:] and kinds[0] == kinds[1]
@@ -122,6 +145,8 @@ def _kind(array: np.ndarray) -> str:
 def checked(part: Part) -> Part:
     """The same; UserError unless x are numbers, and x and y have an entry for each sample."""
     where, x, y, _ = part
+    if isinstance(x, dict):
+        x = next(iter(as_fields(f"{where}: x", x).values()))
     require(x.dtype.kind in "fiub", f"{where}: expected numbers as x, got dtype {x.dtype}")
     has = x.ndim > 0 and y.ndim > 0
     require(has, f"{where}: expected x [n, ...] and y [n], got shapes {list(x.shape)} and {list(y.shape)}")
@@ -141,6 +166,11 @@ def _entries(where: str, sample: Any, columns: Sequence[str | int]) -> tuple[Any
     """x, y and, of three columns, the client."""
     wanted = "(x, y)" if len(columns) == 2 else "(x, y, client)"
     if isinstance(sample, Mapping):
+        label = next((name for name in LABELS if name in sample), None)
+        if columns[:2] == XY and "x" not in sample and label is not None:
+            others = [label, *columns[2:]]
+            x = {name: part for name, part in sample.items() if name not in others}
+            sample = {"x": x, "y": sample[label], **{name: sample[name] for name in others[1:] if name in sample}}
         missing = [str(name) for name in columns if name not in sample]
         has = ", ".join(shown(str(name)) for name in list(sample)[:10])
         require(not missing, f"{where}: no {', '.join(missing)} in it, but {has}; columns names those of {wanted}")
@@ -178,6 +208,7 @@ def _read_first(batch: Any) -> Any:
 
 def _warn_of_random(where: str, x: Any, again: Any) -> None:
     """Warns if the first sample has changed when it is read again."""
-    if not np.array_equal(np.asarray(x), np.asarray(again)):
+    first, second = (value.values() if isinstance(value, Mapping) else [value] for value in (x, again))
+    if not all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(first, second, strict=False)):
         said = "its first sample is another one each time it is read; each is read once here, and kept as it was then"
         warnings.warn(f"{where}: {said}: leave random transforms out", stacklevel=4)

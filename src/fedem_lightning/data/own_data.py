@@ -1,7 +1,7 @@
 """A federation from a user's own arrays: checked, dealt to clients, split; with the task that the user asks for."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -20,7 +20,9 @@ from fedem_lightning.data.arrays import (
 )
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.fields import as_fields
 from fedem_lightning.data.partitions import Labels
+from fedem_lightning.data.samples import n_rows
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import plain
@@ -77,29 +79,37 @@ def checked_federation(
     arrays: OwnArrays, options: TaskOptions, dealing: Dealing, splitting: Splitting, notes: dict[str, Any] | None = None
 ) -> Federation:
     """The federation of checked arrays; see `FederatedDataModule.from_arrays`."""
-    x, y, notes = as_array("x", arrays.x), as_array("y", arrays.y), notes or {}
+    several = isinstance(arrays.x, Mapping)
+    x: Any = as_fields("x", arrays.x) if several else as_array("x", arrays.x)
+    y, notes = as_array("y", arrays.y), notes or {}
     owner, own_names, coarse = None, None, None
-    require(x.ndim > 0 and len(x) > 0, "x: expected at least one sample, got none")
-    require(x.ndim > 1 and x.size > 0, f"x: expected features [n, ...], at least one, got shape {x.shape}")
+    require((several or x.ndim > 0) and n_rows(x) > 0, "x: expected at least one sample, got none")
+    features = several or (x.ndim > 1 and x.size > 0)
+    require(features, f"x: expected features [n, ...], at least one, got shape {np.shape(x)}")
+    n = n_rows(x)
     if arrays.client is not None:
-        owner, own_names = check_clients(as_array("client", arrays.client), arrays.names, len(x))
+        owner, own_names = check_clients(as_array("client", arrays.client), arrays.names, n)
     by_class = options.task != "regression"
     if by_class:
         if y.ndim == 1 and y.dtype.kind in "SU":  # in alphabetical order; the notes keep the strings
             y, notes["classes"] = distinct_values("y", y)
-        y, n_classes = check_labels(y, options.n_classes, len(x))
+        y, n_classes = check_labels(y, options.n_classes, n)
     else:
-        y, n_classes = check_targets(y, len(x)), 0
-    x = check_features(x, owner, own_names)
-    if looks_like_pixels(x):
-        warnings.warn("x: numbers in 0..255 look like pixels; give them as uint8, or divide by 255", stacklevel=3)
-    if x.dtype == np.uint8 and x.ndim in (3, 4):
-        x, notes["images"] = to_channels_last(x)
+        y, n_classes = check_targets(y, n), 0
+    if several:
+        x = {name: check_features(part, owner, own_names, f"x: {name}") for name, part in x.items()}
+        notes["sample"] = ", ".join(f"{name} {list(part.shape[1:])}" for name, part in x.items())
+    else:
+        x = check_features(x, owner, own_names)
+        if looks_like_pixels(x):
+            warnings.warn("x: numbers in 0..255 look like pixels; give them as uint8, or divide by 255", stacklevel=3)
+        if x.dtype == np.uint8 and x.ndim in (3, 4):
+            x, notes["images"] = to_channels_last(x)
     if arrays.coarse is not None:
-        coarse, _ = check_labels(as_array("coarse", arrays.coarse), None, len(x), "coarse")
+        coarse, _ = check_labels(as_array("coarse", arrays.coarse), None, n, "coarse")
     dealt = dealing.deal_own(Labels(y, coarse, owner, own_names), splitting.seed, by_class)
     own_split = arrays.split is not None
-    codes = check_split(as_array("split", arrays.split), len(x)) if own_split else splitting.split(dealt.client)
+    codes = check_split(as_array("split", arrays.split), n) if own_split else splitting.split(dealt.client)
     seen = splitting.seen(dealt.names)
     return Federation.from_arrays(
         x,
@@ -109,7 +119,7 @@ def checked_federation(
         task=options.make(y, (codes == 0) & (dealt.client >= 0) & seen[dealt.client], n_classes),
         names=dealt.names,
         seen=seen,
-        domains=None if arrays.domain is None else check_domains(as_array("domain", arrays.domain), len(x)),
+        domains=None if arrays.domain is None else check_domains(as_array("domain", arrays.domain), n),
         notes={**notes, **options.notes(), **dealt.notes},
     )
 

@@ -5,7 +5,7 @@ And a single client's samples in a file: written for a demonstration, or by the 
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -192,7 +192,10 @@ def save_client(federation: Federation, client: int, path: Path) -> None:
 
 def sample_form(federation: Federation) -> dict[str, Any]:
     """The form of a federation's samples as plain values, without facts about its clients."""
+    several = ", ".join(federation.in_shape) if isinstance(federation.in_shape, Mapping) else ""
+    require(not several, f"dataset: samples of several arrays ({several}) cannot be sent to distributed clients")
     state = Schema.of(federation).state()
+    state["whole"] = dict.fromkeys(state["whole"], 1)  # how large they are differs between clients
     return {name: value for name, value in state.items() if name not in ("seen", "n_train", "names")}
 
 

@@ -1,8 +1,9 @@
 """Storage of a federation's samples: compact in memory, or mapped from a file; a batch converts them to floats."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,17 +15,35 @@ PIECE = 2**24
 """Bytes of an array that are looked at or hashed at a time, so that it needs no second one of its size."""
 
 
+Inputs = Any
+"""Samples as a network takes them: a Tensor, or a dict[str, Tensor], whose entries are arguments of its `forward`."""
+
+InShape = Any  # tuple[int, ...] | Mapping[str, tuple[int, ...]]
+"""The shape of one sample, or those of its tensors by name."""
+
+
+def n_values(in_shape: InShape) -> int:
+    """How many numbers a sample has."""
+    shapes = in_shape.values() if isinstance(in_shape, Mapping) else [in_shape]
+    return sum(math.prod(shape) for shape in shapes)
+
+
+def n_rows(x: Inputs) -> int:
+    """How many samples there are, in arrays or tensors [n, ...]."""
+    return len(next(iter(x.values())) if isinstance(x, Mapping) else x)
+
+
 class Samples(Protocol):
     """Samples by position. `index` is int64 of any shape S; a sample's axes follow it."""
 
-    in_shape: tuple[int, ...]  # shape of one sample as the backbone's input
+    in_shape: InShape  # shape of one sample as the backbone's input
 
     @property
     def device(self) -> torch.device:
         """The device of the samples."""
 
-    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """x at `index`: [*S, *in_shape], floats of `dtype` (or int64 codes)."""
+    def features(self, index: Tensor, dtype: torch.dtype) -> Inputs:
+        """x at `index`: [*S, *in_shape], floats of `dtype`, or int64 where x are whole numbers."""
 
     def labels(self, index: Tensor) -> Tensor:
         """y at `index`: [*S] or [*S, targets]."""
@@ -41,7 +60,7 @@ class Arrays:
 
     Args:
         x: [n, ...]; uint8 means pixels: [n, h, w] or [n, h, w, channels], which only a batch converts to floats
-            [channels, h, w] in [0, 1].
+            [channels, h, w] in [0, 1]. Whole numbers of any other type stay whole: a batch has int64.
         y: [n], int64; or real targets [n] or [n, k].
         mean, std: of each channel in [0, 1]; images are shifted and scaled by them.
         invert: whether black and white are exchanged.
@@ -73,7 +92,7 @@ class Arrays:
         """Features [*S, ...]; a view if `index` is a run of consecutive positions and needs no conversion."""
         rows = _rows(self.x, index)
         if rows.dtype != torch.uint8:
-            return rows.to(dtype)
+            return rows.to(dtype) if rows.dtype.is_floating_point else rows.long()
         image = (255 - rows if self.invert else rows).to(dtype).div_(255)  # in place: copies cost more
         if self.x.ndim == 3:
             image = image.unsqueeze(-3)  # [..., h, w] -> [..., 1, h, w]

@@ -13,24 +13,13 @@ from torch import Tensor
 
 from fedem_lightning.data.arrays import as_rows, check_features, check_labels
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.samples import Arrays, Samples, Windows, as_tensor
+from fedem_lightning.data.fields import MASK, Fields, as_fields
+from fedem_lightning.data.samples import Arrays, InShape, Samples, Windows, as_tensor, n_rows
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make
 from fedem_lightning.tasks import Task
-
-
-class Codes(Arrays):
-    """Samples that are rows of codes (characters), which stay whole numbers: x int64 [n, L], y int64 [n, L]."""
-
-    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """Codes [*S, L]; `dtype` is ignored."""
-        return self.x.index_select(0, index.flatten()).unflatten(0, index.shape)
-
-    def to(self, device: torch.device | str) -> "Codes":
-        """The same samples on another device."""
-        return Codes(self.x.to(device), self.y.to(device))
 
 
 @dataclass(frozen=True)
@@ -39,7 +28,7 @@ class Schema:
 
     Args:
         task: loss and label space.
-        in_shape: shape of one sample as the model's input.
+        in_shape: shape of one sample as the model's input; of several arrays by name.
         raw_shape: shape of one sample as a user gives it (uint8 images: [h, w] or [h, w, channels]).
         seen: bool [T], the clients that trained.
         n_train: their numbers of training samples, int64 [T]; 0 for the others.
@@ -50,12 +39,13 @@ class Schema:
         features: how the columns of a table become features; None: samples came as arrays.
         columns: names of the table's columns "label" and "client".
         domains: names of the samples' domains, if they are known.
+        whole: by name of an array of whole numbers (a single one is "x"): the largest, plus 1.
 
     """
 
     task: Task
-    in_shape: tuple[int, ...]
-    raw_shape: tuple[int, ...]
+    in_shape: InShape
+    raw_shape: InShape
     seen: Tensor
     n_train: Tensor
     names: tuple[str, ...] | None = None
@@ -65,6 +55,7 @@ class Schema:
     features: TableFeatures | None = None
     columns: dict[str, str] = field(default_factory=dict)
     domains: tuple[str, ...] | None = None
+    whole: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, federation: Federation) -> "Schema":
@@ -80,7 +71,7 @@ class Schema:
         classes = notes.get("classes")
         return cls(
             task=federation.task,
-            in_shape=tuple(federation.in_shape),
+            in_shape=federation.in_shape,
             raw_shape=raw,
             seen=federation.seen.cpu(),
             n_train=torch.where(federation.seen.cpu(), counts, 0),
@@ -91,6 +82,7 @@ class Schema:
             features=federation.features,
             columns=dict(notes.get("columns", {})),
             domains=None if federation.domains is None else federation.domains.names,
+            whole=_whole_numbers(samples),
         )
 
     @property
@@ -130,13 +122,15 @@ class Schema:
         require(bool(self.seen[t]), f"client: {name} took no part in training; personalize(x, y) gives it a model")
         return t
 
-    def x_of(self, rows: Any) -> np.ndarray:
+    def x_of(self, rows: Any) -> Any:
         """The x of a table's rows (a DataFrame), or an array as it is; warns of categories that training did not know.
 
         Raises:
-            UserError: the table lacks a column, or has a wrong value.
+            UserError: the table lacks a column, or has a wrong value; samples of several arrays lack one.
 
         """
+        if isinstance(self.in_shape, Mapping):
+            return as_fields("x", rows, tuple(self.in_shape))
         if self.features is None or not isinstance(rows, pd.DataFrame):
             return as_rows("x", rows)
         x = self.features.transform(rows)
@@ -161,17 +155,20 @@ class Schema:
             return np.array([codes[name] for name in y.astype(str)], dtype=np.int64)
         return check_labels(y, self.task.n_classes, len(y))[0] if len(y) else y.astype(np.int64)
 
-    def samples_of(self, x: np.ndarray, y: np.ndarray | None = None) -> Samples:
+    def samples_of(self, x: Any, y: np.ndarray | None = None) -> Samples:
         """Samples of this form; without labels they are zeros.
 
         Args:
-            x: [n, *raw_shape]; images also with the channels first.
+            x: [n, *raw_shape]; images also with the channels first. Several arrays by name: what the mask pads may be
+                longer or shorter than in training.
             y: labels as whole numbers [n] (or [n, L]), or real targets [n] or [n, k].
 
         Raises:
             UserError: the arrays have another form.
 
         """
+        if isinstance(self.raw_shape, Mapping):
+            return self._fields(x, y)
         shapes = [self.raw_shape]
         if self.pixels is not None and len(self.raw_shape) == 3:
             shapes.append((self.raw_shape[-1], *self.raw_shape[:-1]))
@@ -182,14 +179,31 @@ class Schema:
             x = np.moveaxis(x, 1, 3)
         if self.vocabulary is not None:
             codes = as_tensor(x.astype(np.int64))
-            return Codes(codes, codes if y is None else as_tensor(np.asarray(y, dtype=np.int64)))
+            return Arrays(codes, codes if y is None else as_tensor(np.asarray(y, dtype=np.int64)))
         labels = torch.zeros(len(x), dtype=torch.int64) if y is None else as_tensor(y)
+        if self.whole:
+            require(x.dtype.kind in "iu", f"x: expected whole numbers as in training, got {x.dtype}")
+        elif x.dtype != np.uint8:
+            x = x.astype(np.float32) if x.dtype.kind in "iu" else x
         if self.pixels is None:
             images = x.dtype == np.uint8 and x.ndim in (3, 4)
             require(not images, "x: expected floats as in training, got uint8 images")
             return Arrays(as_tensor(check_features(x)), labels)
         require(x.dtype == np.uint8, f"x: expected uint8 images as in training, got {x.dtype}")
         return Arrays(as_tensor(x), labels, **self.pixels)
+
+    def _fields(self, x: Mapping[str, np.ndarray], y: np.ndarray | None) -> Fields:
+        """Samples of several arrays."""
+        padded = self.raw_shape.get(MASK)
+        for name, shape in self.raw_shape.items():
+            found, free = tuple(x[name].shape[1:]), padded is not None and shape == padded
+            fits = len(found) == len(shape) and (free or found == shape)
+            expected = f"[n, {', '.join('*' if free else str(size) for size in shape)}]"
+            require(fits, f"x: {name}: expected shape {expected} as in training, got {list(x[name].shape)}")
+            whole = x[name].dtype.kind in "iub"
+            require(whole or name not in self.whole, f"x: {name}: expected whole numbers, got {x[name].dtype}")
+        labels = torch.zeros(n_rows(x), dtype=torch.int64) if y is None else as_tensor(y)
+        return Fields({name: as_tensor(part) for name, part in x.items()}, labels)
 
     def state(self) -> dict[str, Any]:
         """The facts as plain values and tensors, for a checkpoint."""
@@ -200,9 +214,19 @@ class Schema:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Schema":
         """The schema of a checkpoint."""
-        tuples = {
-            name: None if state[name] is None else tuple(state[name])
-            for name in ("in_shape", "raw_shape", "names", "classes", "domains")
-        }
+        tuples = {name: None if state[name] is None else tuple(state[name]) for name in ("names", "classes", "domains")}
+        shapes = {name: _shape(state[name]) for name in ("in_shape", "raw_shape")}
         features = None if state["features"] is None else TableFeatures.from_state(state["features"])
-        return cls(**{**state, **tuples, "task": make(state["task"], key="task"), "features": features})
+        return cls(**{**state, **tuples, **shapes, "task": make(state["task"], key="task"), "features": features})
+
+
+def _whole_numbers(samples: Samples) -> dict[str, int]:
+    """The largest value, plus 1, of each array of whole numbers; pixels are none."""
+    arrays = samples.x if isinstance(samples, Fields) else {"x": samples.x} if isinstance(samples, Arrays) else {}
+    found = {name: x for name, x in arrays.items() if not x.dtype.is_floating_point and x.dtype != torch.uint8}
+    return {name: int(x.max()) + 1 if x.numel() else 1 for name, x in found.items()}
+
+
+def _shape(shape: Any) -> InShape:
+    """A shape of a file, as lists or tuples."""
+    return {name: tuple(s) for name, s in shape.items()} if isinstance(shape, Mapping) else tuple(shape)

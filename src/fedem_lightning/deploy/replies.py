@@ -62,6 +62,7 @@ SAMPLES = {
     "features": Maybe(PLAIN),
     "columns": Named(TEXT, most=2),
     "domains": Maybe(Many(TEXT, MOST_OUTPUTS)),
+    "whole": Named(Whole(1, 1), most=1),
 }
 DESCRIPTION = {"name": Line(), "form": SAMPLES, "n_train": Whole(), "round": Maybe(Whole(high=MOST_ROUNDS))}
 

@@ -3,16 +3,17 @@
 All engines compute the same numbers (up to the order of float sums), whatever the block size and the clients' order.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.samples import Inputs, n_values
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt
@@ -73,7 +74,7 @@ class Engine(Recorded, ABC):
         size = self.block_size
         if size is None:
             budget = 1e9 * (self.memory_gb or self.default_gb)
-            sample = math.prod(federation.in_shape) * 4
+            sample = n_values(federation.in_shape) * 4
             batch = min(batch_size, int(federation.splits["train"].counts(clients).max())) if len(clients) else 1
             size = max(1, int(budget / (self.copies * learner_bytes + 4 * batch * sample)))
         for part in clients.split(size):
@@ -87,7 +88,7 @@ Objective = Callable[..., tuple[Tensor, Models]]
 class Batch(NamedTuple):
     """The samples of a step, for one learner or for a stack: leading axes [], [A] or [A, M]."""
 
-    x: Tensor  # [(A,) B, ...]
+    x: Inputs  # [(A,) B, ...]
     y: Tensor  # [(A,) B, ...]
     weight: Tensor  # [..., B]; 0 for padding
     size: Tensor  # [...], real samples; they come first
@@ -96,16 +97,15 @@ class Batch(NamedTuple):
     def part(self, number: int, parts: int) -> "Batch":
         """Every `parts`-th sample from `number` on: the parts of a batch are disjoint."""
         axis = min(self.size.ndim, 1)
-        length = self.x.shape[axis]
-        columns = torch.arange(min(number, length), length, parts, device=self.x.device)
-        x, y = (t.index_select(axis, columns) for t in (self.x, self.y))
+        length = self.y.shape[axis]
+        columns = torch.arange(min(number, length), length, parts, device=self.y.device)
+        x, y = tree_map(lambda t: t.index_select(axis, columns), (self.x, self.y))
         size = ((self.size - number) / parts).ceil().clamp(min=1)
         return Batch(x, y, self.weight.index_select(-1, columns), size, self.key)
 
 
-def take_step(step: LocalStep, objective: Objective, state: Learner, *tensors: Tensor) -> None:
+def take_step(step: LocalStep, objective: Objective, state: Learner, whole: Batch) -> None:
     """Takes a local step in place, for a learner or a stack; in the sum of losses each learner has its own gradient."""
-    whole = Batch(*tensors)
 
     def gradient(learner: Learner, part: int = 0, parts: int = 1) -> list[Tensor]:
         batch = whole if parts == 1 else whole.part(part, parts)

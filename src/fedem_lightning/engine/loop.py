@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedem_lightning.data.federation import Block
-from fedem_lightning.engine.base import Engine, take_step
+from fedem_lightning.engine.base import Batch, Engine, take_step
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.models.components import channels_last
 from fedem_lightning.randomness import fold, global_streams
@@ -53,7 +53,8 @@ class LoopEngine(Engine):
                     size = torch.tensor(len(rows), dtype=anyone.dtype, device=device)
                     for m, model in enumerate(models):
                         weight = torch.ones_like(rows, dtype=anyone.dtype) if weights is None else weights[rows, m]
-                        take_step(step, step.objective, model, x, y, weight, size, fold(batches.keys[c], s, m))
+                        batch = Batch(x, y, weight, size, fold(batches.keys[c], s, m))
+                        take_step(step, step.objective, model, batch)
                     progress(1 / n_steps)
                 start += count
                 if not n_steps:

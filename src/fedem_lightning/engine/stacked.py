@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.layers import Dropout
+from fedem_lightning.data.samples import Inputs
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.models.tensors import call_with
@@ -106,14 +108,14 @@ class StackedBackbone:
                 return None
         return cls(backbone)
 
-    def agrees(self, backbone: nn.Module, params: Models, x: Tensor, keys: Tensor) -> bool:
+    def agrees(self, backbone: nn.Module, params: Models, x: Inputs, keys: Tensor) -> bool:
         """Whether the stacked outputs equal those of the backbone alone; they differ if a forward mixes samples."""
         try:
             found = self(params, x, keys).unflatten(0, (*keys.shape, -1))[-1, -1]
         except RuntimeError:  # the forward adds the shared input to the models' outputs: the shapes differ
             return False
         alone = {name: p[-1, -1] for name, p in params.items()} | dict.fromkeys(self._keys, keys[-1, -1])
-        expected = call_with(backbone, alone, x[-1])
+        expected = call_with(backbone, alone, tree_map(lambda t: t[-1], x))
         if found.shape != expected.shape:
             return False
         return bool((found - expected).norm() <= 0.02 * expected.norm())  # above the rounding error of bfloat16
@@ -123,7 +125,7 @@ class StackedBackbone:
         step: LocalStep,
         params: Models,
         buffers: Models,
-        x: Tensor,
+        x: Inputs,
         y: Tensor,
         weight: Tensor,
         size: Tensor,
@@ -139,10 +141,12 @@ class StackedBackbone:
         losses = step.task.losses(outputs, each_y).view(a, m, -1)  # [A, M, B]
         return step.mean_loss(losses, weight, size), {}
 
-    def __call__(self, params: Models, x: Tensor, keys: Tensor) -> Tensor:
+    def __call__(self, params: Models, x: Inputs, keys: Tensor) -> Tensor:
         """Outputs of every learner: params [A, M, ...], x [A, B, ...], keys [A, M] -> [A M B, ...]."""
-        shape = Shape(keys.shape[0], keys.shape[1], x.shape[1])
+        folded = tree_map(lambda t: t.flatten(0, 1), x)  # [A B, ...]
+        some = folded if isinstance(folded, Tensor) else next(iter(folded.values()))
+        shape = Shape(keys.shape[0], keys.shape[1], len(some) // len(keys))
         for layer in self._layers:
             layer.shape = shape  # type: ignore[assignment]
         state = {**params, **dict.fromkeys(self._keys, keys)}
-        return call_with(self._network, state, x.flatten(0, 1))
+        return call_with(self._network, state, folded)

@@ -1,7 +1,6 @@
 """The vmap engine steps all learners of a block together: it is fast for small models, and on GPUs."""
 
 import functools
-import math
 import warnings
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from fedem_lightning.backbones.layers import is_frozen_norm
 from fedem_lightning.data.federation import Block
+from fedem_lightning.data.samples import n_values
 from fedem_lightning.engine.base import Batch, Engine, take_step
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.stacked import StackedBackbone
@@ -114,7 +114,7 @@ class VmapEngine(Engine):
         passes = -(-counts // batches.size)  # steps of a pass, descending
         keys, n_passed = batches.keys[by_size], passes.to(device)
         draws = bool(step.key_names) or block.federation.augmentation is not None
-        limit = CACHE // math.prod(block.federation.in_shape) if device.type == "cpu" else 2**62
+        limit = CACHE // n_values(block.federation.in_shape) if device.type == "cpu" else 2**62
         reported = 0.0  # clients
         for e, order in enumerate(batches.order):
             for j in range(-(-int(counts[0]) // batches.size)):
@@ -147,7 +147,7 @@ class VmapEngine(Engine):
                 model = tree_map(lambda t, m=m: t[:, m], state)  # views
                 weight = batch.weight[:, min(m, batch.weight.shape[1] - 1)]
                 key = fold(batch.key, m)
-                take_step(step, vmap(step.objective), model, batch.x, batch.y, weight, batch.size, key)
+                take_step(step, vmap(step.objective), model, batch._replace(weight=weight, key=key))
             return
         keys = batch.key.unsqueeze(1).expand(-1, n_models)  # [A, M]
         if self._stacked.draws:
@@ -158,7 +158,7 @@ class VmapEngine(Engine):
                 raise _Disagrees
             self._trusted = len(keys) > 1  # a single client's models share samples, which hides mixing
         objective = functools.partial(self._stacked.objective, step)
-        take_step(step, objective, state, batch.x, batch.y, batch.weight, batch.size.unsqueeze(1), keys)
+        take_step(step, objective, state, batch._replace(size=batch.size.unsqueeze(1), key=keys))
 
 
 def _weights(weights: Tensor | None, positions: Tensor, real: Tensor) -> Tensor:

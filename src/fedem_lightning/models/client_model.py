@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
+from fedem_lightning.data.samples import Inputs, n_rows
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
+from fedem_lightning.models.tensors import called
 
 
 class ClientModel(nn.Module):
@@ -36,21 +38,21 @@ class ClientModel(nn.Module):
         self.schema, self.name = schema, name
         self.eval()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Inputs) -> Tensor:
         """Probabilities of the classes, or means of y.
 
         Args:
-            x: samples as the networks take them, [n, *in_shape].
+            x: samples as the networks take them, [n, *in_shape]; several tensors as a dictionary.
 
         Returns:
             [n, Y], or [n, k] in a regression; for texts [n, L, Y].
 
         """
         task = self.schema.task
-        predictions = [task.predict(network(x)) for network in self.networks]  # M x [n, ...]
+        predictions = [task.predict(called(network, x)) for network in self.networks]  # M x [n, ...]
         if len(predictions) == 1:
             return task.answer(predictions[0])
-        return task.answer(task.mix(torch.stack(predictions), self.weights.expand(x.shape[0], -1)))
+        return task.answer(task.mix(torch.stack(predictions), self.weights.expand(predictions[0].shape[0], -1)))
 
     @torch.no_grad()
     def predict(self, x: Any) -> np.ndarray:
@@ -62,8 +64,9 @@ class ClientModel(nn.Module):
         """
         x = self.schema.x_of(x)
         samples = self.schema.samples_of(x)
-        features = samples.features(torch.arange(len(x)), self.weights.dtype)
-        return self(features.to(self.weights.device)).cpu().numpy()
+        everything = torch.arange(n_rows(x), device=self.weights.device)
+        features = samples.to(self.weights.device).features(everything, self.weights.dtype)
+        return self(features).cpu().numpy()
 
 
 @dataclass

@@ -12,7 +12,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.errors import require
 from fedem_lightning.models.personal_models import client_means
-from fedem_lightning.models.tensors import SizedByState, along
+from fedem_lightning.models.tensors import SizedByState, along, called
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.tasks import Task
@@ -30,7 +30,7 @@ def embedded(x: Tensor, center: Tensor, projection: Tensor) -> Tensor:
         projection: [d_in, d].
 
     """
-    x = x.flatten(1)
+    x = x.flatten(1).to(center.dtype)
     return (x - center) @ projection if projection.numel() else x
 
 
@@ -83,6 +83,7 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
 
     """
 
+    takes_samples = True
     sized = ("joint", "means", "white", "center", "projection")
     joint: Tensor  # pi(m1, m2), [M1, M2]
     means: Tensor  # [M1, d]
@@ -112,7 +113,7 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Outputs from which the task makes the mixture's prediction: [n, ...] -> [n, ...]."""
         assert self.task is not None
-        predictions = torch.stack([self.task.predict(network(x)) for network in self.networks])
+        predictions = torch.stack([self.task.predict(called(network, x)) for network in self.networks])
         return self.task.outputs(self.task.mix(predictions, component_weights(self._log_n(x), self.joint)))
 
     def _log_n(self, x: Tensor) -> Tensor:
@@ -144,22 +145,23 @@ def start(federation: Federation, embedding: str, dimension: int, n_gaussians: i
 
     """
     block, rng = federation.block(federation.clients(), "train"), generator(seed, Purpose.INITIAL)
-    x = federation.samples.features(block.index[:1], torch.float64)
-    n_inputs = x[0].numel()
+    x = next(block.pieces()).vectors(torch.float64)
+    n_inputs = x.shape[1]
     center, projection = x.new_zeros(0), x.new_zeros(0, 0)
     if embedding != "inputs":
         fits = dimension <= n_inputs
         require(fits, f"algorithm.dimension: expected at most {n_inputs}, the number of inputs, got {dimension}")
     if embedding == "pca":
-        center, covariance = moments((p.x(torch.float64).flatten(1) for p in block.pieces()), full=True)
+        center, covariance = moments((p.vectors(torch.float64) for p in block.pieces()), full=True)
         projection = principal_axes(covariance, dimension)
     elif embedding == "random":
         center = x.new_zeros(n_inputs)
         projection = torch.from_numpy(rng.normal(size=(n_inputs, dimension)) / dimension**0.5).to(x)
-    _, covariance = moments((embedded(p.x(torch.float64), center, projection) for p in block.pieces()), full)
+    _, covariance = moments((embedded(p.vectors(torch.float64), center, projection) for p in block.pieces()), full)
     positions = block.index.sort().values  # so that the draw does not depend on the clients' numbers
     drawn = rng.choice(len(positions), size=min(len(positions), 8 * n_gaussians), replace=False)
-    some = federation.samples.features(positions[torch.from_numpy(drawn).to(positions)], x.dtype)
+    chosen = positions[torch.from_numpy(drawn).to(positions)]
+    some = Block(federation, block.clients, chosen, torch.zeros_like(chosen)).vectors(x.dtype)
     z = embedded(some, center, projection)
     z = z[z.square().sum(dim=1).isfinite()]
     enough = len(z) >= n_gaussians

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
+from fedem_lightning.data.samples import Inputs
 from fedem_lightning.models.components import copied, model_state
-from fedem_lightning.models.tensors import share_frozen
+from fedem_lightning.models.tensors import call_with, called, share_frozen
 from fedem_lightning.tasks import Loss
 
 
@@ -23,6 +23,8 @@ class MixtureNetwork(nn.Module):
         own: names of parameters of a component: phi.
 
     """
+
+    takes_samples = True
 
     def __init__(self, components: nn.ModuleList, own: Collection[str]) -> None:
         super().__init__()
@@ -44,17 +46,17 @@ class MixtureNetwork(nn.Module):
         if self._head is not None:
             self._head.register_forward_hook(lambda layer, x, z: self._seen.append((x[0], z)))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Inputs) -> Tensor:
         """The outputs of all components, [B, ...] -> [B, M, ...]."""
         if self._head is not None:
             self._seen.clear()
-            outputs = self.network(x)
+            outputs = called(self.network, x)
             (features, last), *more = self._seen
             self._seen.clear()
             if outputs is last and not more:
                 return self._heads(features)
         n_models = next(iter(self.own.values())).shape[0]
-        return torch.stack([functional_call(self.network, self._phi(m), (x,)) for m in range(n_models)], dim=1)
+        return torch.stack([call_with(self.network, self._phi(m), x) for m in range(n_models)], dim=1)
 
     def _heads(self, features: Tensor) -> Tensor:
         """The outputs of M linear layers: features [B, ..., d] -> [B, M, ..., n]."""

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fedem_lightning.data.samples import Inputs
 from fedem_lightning.errors import require
 from fedem_lightning.models.parts import with_inputs_of
 from fedem_lightning.models.tensors import SizedByState, share_frozen
@@ -35,6 +36,7 @@ class FeatureMixture(Recorded, nn.Module):
 
     """
 
+    takes_samples = True
     weights: Tensor  # of the networks, [M]
     strongest: Tensor  # int64 [], the network with the largest weight
 
@@ -57,7 +59,7 @@ class FeatureMixture(Recorded, nn.Module):
         self.register_buffer("weights", like.new_full((len(networks),), 1 / len(networks)))
         self.register_buffer("strongest", torch.tensor(0, device=like.device))
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """Features and the mixture's prediction: x [n, ...] -> [n, D], log-probabilities [n, Y].
 
         Raises:
@@ -75,10 +77,10 @@ class FeatureMixture(Recorded, nn.Module):
             features = torch.stack(found).index_select(0, self.strongest.view(1)).squeeze(0)
         if len(predictions) == 1:
             return features, predictions[0]
-        return features, self.task.mix(torch.stack(predictions), self.weights.expand(x.shape[0], -1))
+        return features, self.task.mix(torch.stack(predictions), self.weights.expand(predictions[0].shape[0], -1))
 
 
-def features_and_outputs(network: nn.Module, layer: str, x: Tensor) -> tuple[Tensor, Tensor]:
+def features_and_outputs(network: nn.Module, layer: str, x: Inputs) -> tuple[Tensor, Tensor]:
     """The inputs of a layer, flat, and the network's outputs: x [n, ...] -> [n, D], [n, ...].
 
     Raises:
@@ -101,6 +103,7 @@ class Neighbours(SizedByState, Recorded, nn.Module):
 
     """
 
+    takes_samples = True
     sized = ("features", "labels")
     share: Tensor  # lambda, []
     features: Tensor  # of the stored samples, [K, D]
@@ -113,7 +116,7 @@ class Neighbours(SizedByState, Recorded, nn.Module):
         self.register_buffer("features", base.weights.new_zeros(0, 0))
         self.register_buffer("labels", torch.zeros(0, dtype=torch.int64, device=base.weights.device))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Inputs) -> Tensor:
         """Outputs: [n, ...] -> [n, Y], the mixture's log-probabilities; in a binary task [n, 1], its logit."""
         features, log_p = self.base(x)
         log_votes = votes(features, self.features, self.labels, log_p.shape[1], self.neighbours, self.scale).log()

@@ -8,12 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_map
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
+from fedem_lightning.data.samples import Inputs
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.components import Backbone, copied, model_state
-from fedem_lightning.models.tensors import call_with, trained_parameters
+from fedem_lightning.models.tensors import call_with, called, trained_parameters
 from fedem_lightning.records.recipes import Recorded
 
 
@@ -128,8 +130,8 @@ def with_own_statistics(network: nn.Module, models: Models, block: Block, batch_
             for name, counter in state.items():
                 if name.endswith("num_batches_tracked"):
                     counter.zero_()
-            for batch in x[owner == c].split(batch_size):
-                call_with(network, state, batch)
+            for rows in torch.nonzero(owner == c).flatten().split(batch_size):
+                call_with(network, state, tree_map(lambda t, rows=rows: t[rows], x))
     finally:
         network.train(was_training)
         for layer, momentum in zip(layers, momenta, strict=True):
@@ -143,6 +145,8 @@ class WithFeatures(Recorded, nn.Module):
     A buffer that is None is no part of the model. Its values come beside a model's tensors, under its name, and have
     leading axes where an engine stacks learners: `by_learner`.
 
+    `forward` takes samples as they are, of several tensors as a dictionary.
+
     Args:
         backbone: the user's network.
         head: a regular expression found in the names of the head's tensors; None: the last layer.
@@ -152,24 +156,26 @@ class WithFeatures(Recorded, nn.Module):
 
     """
 
+    takes_samples = True
+
     def __init__(self, backbone: nn.Module, head: str | None = None) -> None:
         super().__init__()
         self.network = backbone
         self.head, _ = find_head(backbone, head)  # the name of the head's first module
 
-    def outputs_and_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs_and_features(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """The network's outputs [n, ..., n_outputs], and the head's input z, of any shape [n, ...]."""
         outputs, seen = with_inputs_of(self.network, [self.network.get_submodule(self.head)], x)
         require(bool(seen), f"algorithm.head: the network does not call its module {self.head}")
         return outputs, seen[-1]
 
 
-def with_inputs_of(network: nn.Module, layers: Iterable[nn.Module], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+def with_inputs_of(network: nn.Module, layers: Iterable[nn.Module], x: Inputs) -> tuple[Tensor, list[Tensor]]:
     """The network's outputs [n, ...], and the inputs of these layers, call by call; the hooks are gone afterwards."""
     seen: list[Tensor] = []
     hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for layer in layers]
     try:
-        return network(x), seen
+        return called(network, x), seen
     finally:
         for hook in hooks:
             hook.remove()

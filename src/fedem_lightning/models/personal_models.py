@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
+from fedem_lightning.data.samples import Inputs
 from fedem_lightning.em import add_by_owner
 from fedem_lightning.models.components import arranged, model_state
-from fedem_lightning.models.tensors import call_with
+from fedem_lightning.models.tensors import call_with, called
 
 SampleWeights = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Function (mixture [C, M], losses [n, M], owner [n]) -> weights of the samples in each model's loss, [n, M]."""
@@ -92,7 +93,7 @@ class OwnModels(NamedTuple):
         self.backbone.eval()
         dtype = next(self.backbone.parameters()).dtype
         present, counts = (found.tolist() for found in block.owner.unique_consecutive(return_counts=True))
-        for c, x, y in zip(present, block.x(dtype).split(counts), block.y().split(counts), strict=True):
+        for c, x, y in zip(present, parts_of(block.x(dtype), counts), block.y().split(counts), strict=True):
             models = (
                 {name: arranged(t[c, m], t.device) for name, t in self.models.items()}
                 for m in range(self.mixture.shape[1])
@@ -134,11 +135,20 @@ def broadcast(components: nn.ModuleList, n_clients: int) -> Models:
     return {name: tensor.expand(n_clients, *tensor.shape) for name, tensor in stacked.items()}
 
 
+def parts_of(x: Inputs, counts: Sequence[int]) -> Iterator[Inputs]:
+    """Runs of consecutive samples, of these lengths."""
+    if isinstance(x, Tensor):
+        yield from x.split(list(counts))
+    else:
+        parts = (part.split(list(counts)) for part in x.values())
+        yield from (dict(zip(x, tensors, strict=True)) for tensors in zip(*parts, strict=True))
+
+
 @torch.no_grad()
 def component_outputs(components: nn.ModuleList, block: Block) -> list[Tensor]:
     """Every component's outputs for the block's samples, in eval mode: M x [n, n_outputs]."""
     x = block.x(next(components.parameters()).dtype)
-    return [component(x) for component in components.eval()]
+    return [called(component, x) for component in components.eval()]
 
 
 def component_losses(components: nn.ModuleList, block: Block) -> Tensor:

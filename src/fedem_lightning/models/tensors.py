@@ -1,6 +1,6 @@
 """Tensors of a network: calls with other ones, frozen ones, those sized by data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -8,9 +8,37 @@ from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.layers import is_frozen_norm
+from fedem_lightning.data.samples import Inputs
 
 
-def call_with(network: nn.Module, tensors: Models, x: Tensor) -> Tensor:
+def called(network: nn.Module, x: Inputs) -> Any:
+    """A network's outputs [n, ...] for samples: `logits` of what it returns, or its first tensor.
+
+    The tensors of a dictionary are arguments of the network's `forward` by name; those called "0", "1", ... are
+    arguments by position. A network of this package around a user's one (`takes_samples`) gets a dictionary as it is,
+    and gives what it gives.
+    """
+    args, named = _arguments(network, x)
+    return _outputs(network, network(*args, **named))
+
+
+def _arguments(network: nn.Module, x: Inputs) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
+    if isinstance(x, Tensor) or getattr(network, "takes_samples", False):
+        return (x,), {}
+    by_position = sorted((name for name in x if name.isdigit()), key=int)
+    return tuple(x[name] for name in by_position), {name: x[name] for name in x if name not in by_position}
+
+
+def _outputs(network: nn.Module, returned: Any) -> Any:
+    """The outputs in what a network returns: a tensor, a dictionary such as Hugging Face's `ModelOutput`, a tuple."""
+    if getattr(network, "takes_samples", False):
+        return returned
+    if isinstance(returned, Mapping):
+        return returned["logits"] if "logits" in returned else next(iter(returned.values()))
+    return returned[0] if isinstance(returned, tuple | list) and returned else returned
+
+
+def call_with(network: nn.Module, tensors: Models, x: Inputs) -> Any:
     """The outputs for x; afterwards the network has its own tensors again.
 
     `torch.func.functional_call` alone exchanges the tensors of a layer that the network holds under two names twice,
@@ -20,7 +48,7 @@ def call_with(network: nn.Module, tensors: Models, x: Tensor) -> Tensor:
         network: whose tensors are replaced while it runs.
         tensors: parameters and buffers by name. A tensor that has several names is given under its first one. The
             network keeps its own where none is given; names that it does not have are left out.
-        x: samples [B, ...].
+        x: samples [B, ...]; see `called`.
 
     """
     given, tied = {}, dict[int, Tensor]()  # tied: what stands for each tensor that is replaced
@@ -33,7 +61,8 @@ def call_with(network: nn.Module, tensors: Models, x: Tensor) -> Tensor:
             given[name] = tensor
             if own is not None:
                 tied.setdefault(id(own), tensor)
-    return functional_call(network, given, (x,), tie_weights=False)
+    args, named = _arguments(network, x)
+    return _outputs(network, functional_call(network, given, args, named, tie_weights=False))
 
 
 def trained_parameters(network: nn.Module) -> dict[str, nn.Parameter]:

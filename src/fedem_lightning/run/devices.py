@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedem_lightning.cohort import share_of
 from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
 from fedem_lightning.errors import require
+from fedem_lightning.models.tensors import called
 from fedem_lightning.settings.check import require_memory
 from fedem_lightning.startup.process import is_worker_rank
 
@@ -132,7 +133,7 @@ def arithmetic(model: "FederatedAlgorithm", data: "FederatedDataModule") -> floa
     index = federation.splits["train"].positions(clients[:1])[0][:1]
     network = copy.deepcopy(model.components[0]).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network(federation.samples.features(index, torch.float32))
+        called(network, federation.samples.features(index, torch.float32))
     drawn = share_of(model.participation, len(clients)) / len(clients)
     return 3 * counter.get_total_flops() * drawn * float(model.local_work(federation, clients, 0).sum())
 
