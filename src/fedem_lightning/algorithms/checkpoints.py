@@ -52,7 +52,7 @@ def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None
     algorithm.statistics.count_on(checkpoint["statistics"])
     algorithm.federation_digest = checkpoint["federation"]
     algorithm.schema = Schema.from_state(checkpoint["schema"]) if checkpoint.get("schema") else None  # older: none
-    algorithm._trained = None
+    algorithm._trained, algorithm._features = None, None
     algorithm.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
     algorithm.cohort_secret = checkpoint.get("cohort_secret", "")
     algorithm.local.engine_gave_up = checkpoint.get("engine_gave_up", False)

@@ -9,6 +9,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from fedem_lightning.algorithms.checkpoints import CheckpointReader
 from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits, check_trains
 from fedem_lightning.algorithms.facts import known_pi
+from fedem_lightning.algorithms.frozen_body import train_heads
 from fedem_lightning.algorithms.server_step import check_optimizers
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
@@ -58,6 +59,7 @@ def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
 
     """
     check_capabilities(algorithm, federation)
+    train_heads(algorithm, federation)
     algorithm.prepare(federation)
     if algorithm.adaptation is not None:
         algorithm.adaptation.prepare(federation)

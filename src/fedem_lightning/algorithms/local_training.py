@@ -62,6 +62,14 @@ class LocalTraining:
         """The engine that runs the local steps; `auto` is resolved at first use, when the device is known."""
         return self._engine or self.resolve_engine(next(self.network.parameters()).device)
 
+    def use(self, network: nn.Module) -> None:
+        """Trains this network from now on; it has the same tensors that train, by the same names."""
+        if type(network) is not type(self.network):
+            self.network, again = network, self._engine is not None
+            self._engine = None
+            if again:
+                self.resolve_engine(next(network.parameters()).device)
+
     def resolve_engine(self, device: torch.device) -> Engine:
         """The engine that will run on `device`."""
         self._engine = self.engine_choice.resolve(self.network, device)

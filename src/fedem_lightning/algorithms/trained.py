@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedem_lightning.algorithms.frozen_body import train_heads, with_cached_features
 from fedem_lightning.algorithms.growth import federation_of, grown
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import n_rows
@@ -143,6 +144,8 @@ class TrainedModel:
 @torch.no_grad()
 def _personalized(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> PersonalModels:
     """The models that clients have after they are personalised, and adapt."""
+    federation = with_cached_features(algorithm, federation)
+    train_heads(algorithm, federation)
     algorithm.prepare(federation)
     if algorithm.adaptation is not None:
         algorithm.adaptation.prepare(federation)

@@ -4,6 +4,7 @@ from fedem_lightning.backbones.convolutional import CNN, LeNet5, MobileNetV2, Re
 from fedem_lightning.backbones.dense import MLP, Categorical, Linear
 from fedem_lightning.backbones.layers import Dropout
 from fedem_lightning.backbones.lstm import LSTM, CharLSTM
+from fedem_lightning.backbones.pretrained import LoRA, Pretrained, TimmModel, Transformer
 
 __all__ = [
     "CNN",
@@ -14,7 +15,11 @@ __all__ = [
     "Dropout",
     "LeNet5",
     "Linear",
+    "LoRA",
     "MobileNetV2",
+    "Pretrained",
     "ReferenceCNN",
     "ResNet18",
+    "TimmModel",
+    "Transformer",
 ]

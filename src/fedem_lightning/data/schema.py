@@ -60,8 +60,8 @@ class Schema:
     @classmethod
     def of(cls, federation: Federation) -> "Schema":
         """The facts of a federation."""
-        samples, notes, pixels = federation.samples, federation.notes, None
-        raw = federation.in_shape
+        samples: Samples = getattr(federation.samples, "raw", federation.samples)  # beneath features of a frozen body
+        notes, pixels, raw = federation.notes, None, samples.in_shape
         if isinstance(samples, Arrays) and samples.x.dtype == torch.uint8:
             raw = tuple(samples.x.shape[1:])
             found = {"mean": samples.mean, "std": samples.std}
@@ -71,7 +71,7 @@ class Schema:
         classes = notes.get("classes")
         return cls(
             task=federation.task,
-            in_shape=federation.in_shape,
+            in_shape=samples.in_shape,
             raw_shape=raw,
             seen=federation.seen.cpu(),
             n_train=torch.where(federation.seen.cpu(), counts, 0),

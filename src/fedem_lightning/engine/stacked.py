@@ -16,7 +16,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.layers import Dropout
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.local_solver import LocalStep
-from fedem_lightning.models.components import dropout_keys
+from fedem_lightning.models.components import dropout_keys, model_state
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import fold, passes
 
@@ -84,9 +84,14 @@ STACKED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: StackedLinear, Dro
 
 
 class StackedBackbone:
-    """A backbone in which every layer with parameters or buffers is replaced by its stacked form."""
+    """A backbone in which every layer that trains is replaced by its stacked form; frozen ones see all learners' rows.
+
+    A client's models share their input up to the first layer that trains. Where a later layer adds what comes from
+    before it, as adapters do, each model gets an input of its own (`expands`).
+    """
 
     def __init__(self, backbone: nn.Module) -> None:
+        self.expands = False
         shared = {id(p): p for p in backbone.parameters() if not p.requires_grad}  # the same tensors, not copies
         self._network = copy.deepcopy(backbone, shared).train()
         self._keys = dropout_keys(backbone)
@@ -101,10 +106,11 @@ class StackedBackbone:
 
     @classmethod
     def of(cls, backbone: nn.Module) -> "StackedBackbone | None":
-        """The stacked form of `backbone`; None if a layer with parameters or buffers has no stacked form."""
-        for layer in backbone.modules():
-            own = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
-            if own and type(layer) not in STACKED:
+        """The stacked form of `backbone`; None if a layer that trains, or has buffers, has no stacked form."""
+        state = model_state(backbone)
+        for name, layer in backbone.named_modules():
+            own = [f"{name}.{n}" if name else n for n in (*layer._parameters, *layer._buffers)]
+            if type(layer) not in STACKED and any(n in state for n in own):
                 return None
         return cls(backbone)
 
@@ -113,7 +119,10 @@ class StackedBackbone:
         try:
             found = self(params, x, keys).unflatten(0, (*keys.shape, -1))[-1, -1]
         except RuntimeError:  # the forward adds the shared input to the models' outputs: the shapes differ
-            return False
+            if self.expands:
+                return False
+            self.expands = True
+            return self.agrees(backbone, params, x, keys)
         alone = {name: p[-1, -1] for name, p in params.items()} | dict.fromkeys(self._keys, keys[-1, -1])
         expected = call_with(backbone, alone, tree_map(lambda t: t[-1], x))
         if found.shape != expected.shape:
@@ -143,10 +152,11 @@ class StackedBackbone:
 
     def __call__(self, params: Models, x: Inputs, keys: Tensor) -> Tensor:
         """Outputs of every learner: params [A, M, ...], x [A, B, ...], keys [A, M] -> [A M B, ...]."""
-        folded = tree_map(lambda t: t.flatten(0, 1), x)  # [A B, ...]
-        some = folded if isinstance(folded, Tensor) else next(iter(folded.values()))
-        shape = Shape(keys.shape[0], keys.shape[1], len(some) // len(keys))
+        some = x if isinstance(x, Tensor) else next(iter(x.values()))  # [A, B, ...]
+        shape = Shape(keys.shape[0], keys.shape[1], some.shape[1])
         for layer in self._layers:
             layer.shape = shape  # type: ignore[assignment]
         state = {**params, **dict.fromkeys(self._keys, keys)}
-        return call_with(self._network, state, folded)
+        if self.expands:
+            x = tree_map(lambda t: t.unsqueeze(1).expand(-1, shape.models, *t.shape[1:]).flatten(0, 1), x)  # [A M, B]
+        return call_with(self._network, state, tree_map(lambda t: t.flatten(0, 1), x))

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.fields import Fields
-from fedem_lightning.data.samples import Arrays
 from fedem_lightning.evaluation.sample_scores import TestRows
 from fedem_lightning.evaluation.summaries import summarize
 
@@ -65,7 +63,7 @@ def _has_classes(federation: Federation) -> bool:
     """Whether each sample has a class of its own, and is stored."""
     task = federation.task
     scored = hasattr(task, "n_classes") and "accuracy" in task.measures and task.n_targets == 1
-    return scored and isinstance(federation.samples, Arrays | Fields)
+    return scored and hasattr(federation.samples, "y")
 
 
 def label_counts(federation: Federation, clients: Tensor) -> dict[str, np.ndarray]:

@@ -11,8 +11,9 @@ from torch.nn.parameter import is_lazy
 from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.layers import GUARDED, Dropout, Redrawable, for_clients
 from fedem_lightning.backbones.lstm import LSTM
+from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.errors import UserError, require, require_whole
-from fedem_lightning.models.tensors import frozen_buffers, share_frozen, trained_parameters
+from fedem_lightning.models.tensors import frozen_buffers, frozen_bytes, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import remember_call
 from fedem_lightning.settings.check import require_memory
@@ -58,8 +59,9 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
         _exchange_layers(component.train())
         if m == 0:
             _check_trained(component, pretrained)
-            each = sum(tensor.numel() * tensor.element_size() for tensor in component.state_dict().values())
-            require_memory("n_components", n_components * each, f"{n_components} copies of the network")
+            whole = sum(tensor.numel() * tensor.element_size() for tensor in component.state_dict().values())
+            needed = whole + (n_components - 1) * (whole - frozen_bytes(component))
+            require_memory("n_components", needed, f"{n_components} copies of the network")
         else:
             share_frozen(component, components[0])
             kept = {name: t for name, t in components[0].state_dict().items() if within(name, pretrained)}
@@ -71,7 +73,8 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
 
 
 def _next(backbone: nn.Module, first: bool) -> nn.Module:
-    return backbone.redrawn() if isinstance(backbone, Redrawable) and not first else copied(backbone)
+    draws = isinstance(backbone, Redrawable | Pretrained) and not first
+    return backbone.redrawn() if draws else copied(backbone)  # type: ignore[operator]
 
 
 def _made(function: Callable[[], nn.Module], earlier: list[nn.Module]) -> nn.Module:
@@ -185,8 +188,17 @@ def dropout_keys(module: nn.Module) -> list[str]:
     return [f"{name}.key" if name else "key" for name in names]
 
 
+def constants(network: nn.Module) -> list[str]:
+    """Names of the buffers that a `state_dict` leaves out."""
+    layers = network.named_modules()
+    return [f"{p}.{name}" if p else name for p, layer in layers for name in layer._non_persistent_buffers_set]
+
+
 def model_state(component: nn.Module) -> Models:
-    """The parameters and buffers of a component's model, without gradients and without frozen tensors."""
-    others = {*dropout_keys(component), *frozen_buffers(component)}
+    """The parameters and buffers of a component's model, without gradients and without frozen tensors.
+
+    Buffers that a `state_dict` leaves out are constants of the network.
+    """
+    others = {*dropout_keys(component), *frozen_buffers(component), *constants(component)}
     tensors = [*trained_parameters(component).items(), *component.named_buffers()]
     return {name: tensor.detach() for name, tensor in tensors if name not in others}

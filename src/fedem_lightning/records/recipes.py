@@ -53,8 +53,11 @@ def recorded(function: Any) -> Any:
 
 
 def remember(made: Any, path: str, arguments: Mapping[str, Any]) -> Any:
-    """Notes what made an object that is not `Recorded`, by its import path; returns the object."""
-    made.made_by, made.made_with = path, dict(arguments)
+    """Notes what made an object that is not `Recorded`, by its import path; returns the object.
+
+    What its `found_out` has in addition are arguments with which it can be made without the files that it read.
+    """
+    made.made_by, made.made_with = path, dict(arguments) | getattr(made, "found_out", {})
     return made
 
 

@@ -92,7 +92,12 @@ def _changed(made_of: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
 
 def without_download(made_of: Any) -> Any:
     """The recipe of a network whose weights a file brings: neither it nor a network in it asks for pretrained ones."""
-    return _changed(made_of, lambda part: part | dict.fromkeys(part.keys() & {"pretrained"}, False))
+
+    def change(part: dict[str, Any]) -> dict[str, Any]:
+        pretrained = dict.fromkeys(part.keys() & {"pretrained"}, False)
+        return part | pretrained | ({"path": None} if part.get("config") and "path" in part else {})
+
+    return _changed(made_of, change)
 
 
 def with_network(made_of: Any, network: Any) -> Any:

@@ -17,9 +17,11 @@ import torch
 from pytorch_lightning.accelerators import MPSAccelerator
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedem_lightning.algorithms.frozen_body import takes_features
 from fedem_lightning.cohort import share_of
 from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
 from fedem_lightning.errors import require
+from fedem_lightning.models.parts import users_network
 from fedem_lightning.models.tensors import called
 from fedem_lightning.settings.check import require_memory
 from fedem_lightning.startup.process import is_worker_rank
@@ -131,9 +133,13 @@ def arithmetic(model: "FederatedAlgorithm", data: "FederatedDataModule") -> floa
     federation = data.federation
     clients = federation.clients()
     index = federation.splits["train"].positions(clients[:1])[0][:1]
-    network = copy.deepcopy(model.components[0]).eval()
+    network = copy.deepcopy(model.local.network).eval()
+    x = federation.samples.features(index, torch.float32)
+    if takes_features(model, federation):
+        head: Any = users_network(model.components[0]).head
+        x = {"features": torch.zeros(1, head.in_features)}
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        called(network, federation.samples.features(index, torch.float32))
+        called(network, x)
     drawn = share_of(model.participation, len(clients)) / len(clients)
     return 3 * counter.get_total_flops() * drawn * float(model.local_work(federation, clients, 0).sum())
 

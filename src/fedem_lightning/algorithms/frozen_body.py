@@ -1,0 +1,50 @@
+"""Frozen bodies in a run: where only heads train, the body sees each sample once, and clients train heads on features.
+
+It holds for a `Pretrained` network of which nothing but the head trains. It does not where images are augmented, where
+the method or the adaptation reads the samples themselves, and where clients are processes of their own.
+"""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytorch_lightning.utilities import rank_zero_only
+
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.models.cached_features import CachedFeatures, can_cache, with_features
+from fedem_lightning.models.parts import users_network
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+def takes_features(algorithm: "FederatedAlgorithm", federation: Federation) -> bool:
+    """Whether a run on this federation computes the features of its samples once."""
+    if isinstance(federation.samples, CachedFeatures):
+        return True
+    reads = algorithm.facts.reads_inputs or (algorithm.adaptation is not None and algorithm.adaptation.reads_samples)
+    return not reads and not algorithm.is_deployed and can_cache(users_network(algorithm.components[0]), federation)
+
+
+def train_heads(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+    """Lets local training see the head alone if it gets features; the engine is the one for that network."""
+    network: Any = algorithm.components[0]
+    alone = network is users_network(network) and takes_features(algorithm, federation)
+    algorithm.local.use(network.head_on_features() if alone else network)
+
+
+def with_cached_features(algorithm: "FederatedAlgorithm", federation: Any) -> Any:
+    """The federation with features in place of its samples, made at the first call; others as they are."""
+    if not isinstance(federation, Federation) or not takes_features(algorithm, federation):
+        return federation
+    if algorithm._features is None or algorithm._features[0] is not federation:
+        start, network = time.perf_counter(), users_network(algorithm.components[0])
+        made = with_features(federation, network)  # type: ignore[arg-type]
+        rows = made.samples.rows  # type: ignore[attr-defined]
+        size, seconds = rows.nbytes / 1e6, time.perf_counter() - start
+        if algorithm._features is None:
+            rank_zero_only(print)(
+                f"the frozen body has computed the features of {len(rows)} samples once, {rows.shape[1]} numbers each "
+                f"({size:.1f} MB, {seconds:.1f} s); clients train heads on them"
+            )
+        algorithm._features = (federation, made)
+    return algorithm._features[1]

@@ -1,0 +1,266 @@
+"""Pretrained bodies with a new head: encoders of Hugging Face, networks of timm, and a user's own.
+
+The body is frozen, or has LoRA adapters (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022),
+or trains as a whole. Only what trains is copied for every component, kept by clients, averaged and sent.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedem_lightning.backbones.layers import is_frozen_norm
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.records.recipes import Recorded, recorded
+from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt
+
+Trains = Literal["head", "adapters", "all"]
+Pooling = Literal["mean", "first"]
+
+
+class LoRA(Recorded):
+    """Adapters of linear and convolution layers: W x + (alpha / r) B A x, with W frozen, A drawn and B = 0.
+
+    Args:
+        rank: r.
+        alpha: the scale.
+        targets: the layers: endings of their names, or a regular expression for whole names; None: all linear and
+            convolution layers of the body.
+        dropout: probability with which an input of A is zeroed in training.
+
+    """
+
+    def __init__(
+        self,
+        rank: PositiveInt = 8,
+        alpha: Positive = 16.0,
+        targets: Sequence[str] | str | None = None,
+        dropout: BelowOne = 0.0,
+    ) -> None:
+        self.rank, self.alpha, self.targets, self.dropout = rank, alpha, targets, dropout
+
+    def into(self, body: nn.Module) -> None:
+        """Puts adapters beside the layers of a network; everything else in it is frozen.
+
+        Raises:
+            UserError: peft is not installed, or no layer, or none that can have adapters, is called so.
+
+        """
+        peft = imported("peft", "hf")
+        kinds = (nn.Linear, nn.Conv2d)
+        everything = [name for name, layer in body.named_modules() if isinstance(layer, kinds)]
+        targets = everything if self.targets is None else self.targets
+        options = {"r": self.rank, "lora_alpha": self.alpha, "lora_dropout": self.dropout}
+        chosen = targets if isinstance(targets, str) else list(targets)
+        try:
+            peft.inject_adapter_in_model(peft.LoraConfig(target_modules=chosen, **options), body)
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            some = ", ".join(everything[:4])
+            raise UserError(
+                f"adapters: targets {chosen!r} do not fit ({reason:.150}); layers are {some}, ..."
+            ) from error
+        for name, parameter in body.named_parameters():
+            parameter.requires_grad_("lora_" in name)
+
+
+class Pretrained(nn.Module):
+    """A pretrained body, and a new linear head on its features.
+
+    A body of which nothing trains runs as in evaluation, without dropout, also in training. Its features depend on the
+    sample alone, so a run computes them once (`CachedFeatures`).
+
+    Args:
+        body: its outputs are features [B, d], or [B, L, d] of a sequence, which are pooled, or [B, d, h, w] of an
+            image, of which the mean is taken. Of several outputs the first counts.
+        width: d.
+        n_outputs: number of outputs.
+        trains: "head": the body is frozen; "adapters": it is, and has LoRA adapters; "all": it trains.
+        adapters: with trains="adapters"; None: `LoRA()`.
+        pooling: of a sequence: the "mean" over the positions that `attention_mask` counts, or the "first" position.
+        cache: whether the features of a frozen body are computed once.
+
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        width: int,
+        n_outputs: int,
+        trains: Trains = "head",
+        adapters: LoRA | None = None,
+        pooling: Pooling = "mean",
+        cache: bool = True,
+    ) -> None:
+        super().__init__()
+        require(adapters is None or trains == "adapters", f"adapters: they go with trains=adapters, got {trains}")
+        self.body, self.head = body.requires_grad_(trains == "all"), nn.Linear(width, n_outputs)
+        if trains == "adapters":
+            (adapters or LoRA()).into(body)
+        self.pooling, self.cache, self.frozen_body = pooling, cache, trains == "head"
+        self._drawn = self.head.weight.detach().clone()  # to tell whether the user has changed it
+
+    def train(self, mode: bool = True) -> Self:
+        """Frozen parts stay in eval mode: no dropout, and no new statistics."""
+        super().train(mode)
+        if self.frozen_body:
+            self.body.eval()
+        for layer in self.body.modules():
+            if isinstance(layer, _BatchNorm) and is_frozen_norm(layer):
+                layer.eval()
+        return self
+
+    def features(self, *args: Tensor, **named: Tensor) -> Tensor:
+        """The features of samples, [B, d]."""
+        z = self.body(*args, **named)
+        if not isinstance(z, Tensor):
+            z = next(iter(z.values())) if isinstance(z, Mapping) else z[0]
+        if z.ndim == 4:
+            return z.mean(dim=(2, 3))
+        if z.ndim != 3:
+            return z
+        mask = named.get("attention_mask")
+        if self.pooling == "first":
+            return z[:, 0]
+        if mask is None:
+            return z.mean(dim=1)
+        weight = mask.unsqueeze(-1).to(z.dtype)
+        return (z * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
+
+    def forward(self, *args: Tensor, features: Tensor | None = None, **named: Tensor) -> Tensor:
+        """Outputs [B, n_outputs], from what the body takes or from its features [B, d]."""
+        return self.head(self.features(*args, **named) if features is None else features)
+
+    def head_on_features(self) -> nn.Module:
+        """The same head, not a copy, as a network whose samples are features."""
+        return _HeadOnFeatures(self.head)
+
+    def redrawn(self) -> Self:
+        """A copy with the same frozen tensors, a new head and new A; the same values if the head has been changed."""
+        frozen = {id(p): p for p in self.parameters() if not p.requires_grad}
+        new = copy.deepcopy(self, frozen)
+        if torch.equal(self.head.weight.detach().to(self._drawn), self._drawn):
+            new.head.reset_parameters()
+            for layer in new.body.modules():
+                for name in getattr(layer, "lora_A", ()):
+                    layer.reset_lora_parameters(name, init_lora_weights=True)  # type: ignore[operator]
+        return new
+
+
+class _HeadOnFeatures(nn.Module):
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.head(features)
+
+
+def imported(package: str, extra: str) -> Any:
+    """An optional package; UserError with the command that installs it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UserError(f'backbone: {package} is not installed; pip install "fedem-lightning[{extra}]"') from error
+
+
+@recorded
+def Transformer(
+    n_outputs: PositiveInt,
+    path: str | None = None,
+    trains: Trains = "head",
+    adapters: LoRA | None = None,
+    pooling: Pooling = "mean",
+    cache: bool = True,
+    config: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """An encoder of Hugging Face with a new head.
+
+    Its samples are dictionaries: `input_ids` and `attention_mask` [n, L], or what else the encoder takes.
+
+    Args:
+        n_outputs: number of outputs.
+        path: folder of the model, or its name on the Hub.
+        trains, adapters, pooling, cache: see `Pretrained`.
+        config: the encoder's configuration, as in its config.json. With a path, None; without one, the encoder's
+            weights are drawn, not pretrained.
+
+    Raises:
+        UserError: transformers is not installed; there is no such encoder.
+
+    """
+    transformers = imported("transformers", "hf")
+    require(path is not None or config is not None, "backbone.path: expected a model's folder, or its name on the Hub")
+    try:
+        with _quiet(transformers.utils.logging):
+            if path is not None:
+                body = _without_pooler(transformers.AutoModel.from_pretrained, path)
+            else:
+                known = dict(config or {})
+                kind = transformers.AutoConfig.for_model(known.pop("model_type", ""), **known)
+                body = _without_pooler(transformers.AutoModel.from_config, kind)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"backbone.path: no encoder in {path or 'config'} ({reason:.200})") from error
+    width: Any = getattr(body.config, "hidden_size", None) or getattr(body.config, "dim", None)
+    require(isinstance(width, int), f"backbone.path: {path} does not say the width of its features (hidden_size)")
+    made = Pretrained(body.float(), width, n_outputs, trains, adapters, pooling, cache)
+    made.found_out = {"config": body.config.to_dict()}  # type: ignore[assignment]
+    return made
+
+
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """Without the bars and tables that transformers prints about weights that it does not use."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _without_pooler(load: Any, source: Any) -> Any:
+    """The encoder without the layer that some have behind it, which is for another task."""
+    try:
+        return load(source, add_pooling_layer=False)
+    except TypeError:
+        return load(source)
+
+
+@recorded
+def TimmModel(
+    n_outputs: PositiveInt,
+    name: str,
+    pretrained: bool = True,
+    trains: Trains = "head",
+    adapters: LoRA | None = None,
+    cache: bool = True,
+) -> nn.Module:
+    """A network of timm with a new head, for images.
+
+    Args:
+        n_outputs: number of outputs.
+        name: of the network, such as "vit_small_patch16_224" or "resnet18".
+        pretrained: whether it starts from its weights (downloaded by timm).
+        trains, adapters, cache: see `Pretrained`.
+
+    Raises:
+        UserError: timm is not installed, does not know the network, or cannot load its weights.
+
+    """
+    timm = imported("timm", "timm")
+    try:
+        body = timm.create_model(name, pretrained=pretrained, num_classes=0)
+    except Exception as error:  # unknown names, no weights, no network: each in its own way
+        reason = " ".join(str(error).split())
+        raise UserError(f"backbone.name: timm cannot make {name} ({reason:.200})") from error
+    return Pretrained(body, body.num_features, n_outputs, trains, adapters, cache=cache)

@@ -1,0 +1,112 @@
+"""Features of a frozen body, computed once a sample and kept in place of the samples."""
+
+import tempfile
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.backbones.pretrained import Pretrained
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.fields import Fields
+from fedem_lightning.data.samples import Arrays, InShape
+from fedem_lightning.models.tensors import call_with
+
+IN_MEMORY = 2**30
+"""Bytes of features that are kept in memory; more lie in a file without a name, of which the system keeps what fits."""
+
+ROWS = 64
+"""Samples that the body takes at a time, sorted by length: a sequence is padded to the longest of its batch."""
+
+
+class CachedFeatures:
+    """Samples whose x are the features of a frozen body, as `Pretrained.forward` takes them.
+
+    Args:
+        raw: the samples.
+        rows: features [k, d].
+        place: of each sample by its position in `raw`, its row, int64 [n]; -1 for samples of no split.
+
+    """
+
+    def __init__(self, raw: Arrays | Fields, rows: Tensor, place: Tensor) -> None:
+        self.raw, self.rows, self.place = raw, rows, place
+        self.in_shape: InShape = {"features": (rows.shape[1],)}
+
+    @property
+    def y(self) -> Tensor:
+        """The labels as they are stored."""
+        return self.raw.y
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the samples."""
+        return self.raw.device
+
+    def features(self, index: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The features, `features` [*S, d]."""
+        rows = self.rows.index_select(0, self.place[index.flatten()].to(self.rows.device))
+        return {"features": rows.to(self.device, dtype).unflatten(0, index.shape)}
+
+    def labels(self, index: Tensor) -> Tensor:
+        """Labels [*S], or [*S, k]."""
+        return self.raw.labels(index)
+
+    def to(self, device: torch.device | str) -> "CachedFeatures":
+        """The same samples on another device; features in a file stay there."""
+        rows = self.rows if self.rows.nbytes > IN_MEMORY else self.rows.to(device)
+        return CachedFeatures(self.raw.to(device), rows, self.place.to(device))
+
+    def fingerprint(self) -> list[Tensor]:
+        """What a digest must include: that of the samples, so that a run is the same with and without features."""
+        return self.raw.fingerprint()
+
+
+def can_cache(network: Any, federation: Federation) -> bool:
+    """Whether a body's features are the same in every round: it is frozen, and nothing changes its samples."""
+    same = isinstance(network, Pretrained) and network.frozen_body and network.cache
+    return same and federation.augmentation is None and isinstance(federation.samples, Arrays | Fields)
+
+
+@torch.no_grad()
+def with_features(federation: Federation, network: Pretrained) -> Federation:
+    """The federation with the features of its samples in their place; the body runs in batches of samples by length."""
+    raw: Any = federation.samples
+    used = [split.fingerprint()[0] for split in federation.splits.values()]  # positions of the samples
+    positions = torch.cat(used).unique()  # [k], ascending
+    like = next(network.parameters())
+    if isinstance(raw, Fields) and raw.length is not None:
+        order = raw.length[positions].argsort(stable=True)
+    else:
+        order = torch.arange(len(positions), device=positions.device)
+    rows: Tensor | None = None
+    body = _Body(network).eval()
+    for part in order.split(ROWS):
+        z = call_with(body, {}, raw.features(positions[part], like.dtype))
+        rows = _room(len(positions), z) if rows is None else rows
+        rows[part.to(rows.device)] = z.to(rows.device)
+    assert rows is not None  # clients that train have samples
+    place = torch.full((len(raw.y),), -1, dtype=torch.int64, device=positions.device)
+    place[positions] = torch.arange(len(positions), device=positions.device)
+    return federation.with_samples(CachedFeatures(raw, rows, place))
+
+
+class _Body(torch.nn.Module):
+    """The part of a network that gives the features."""
+
+    def __init__(self, network: Pretrained) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *args: Tensor, **named: Tensor) -> Tensor:
+        return self.network.features(*args, **named)
+
+
+def _room(n: int, like: Tensor) -> Tensor:
+    """Room for n rows like those of [b, d]: in memory, or in a file that is gone with this process."""
+    n_bytes = n * like.shape[1] * like.element_size()
+    if n_bytes <= IN_MEMORY:
+        return like.new_empty(n, like.shape[1])
+    with tempfile.NamedTemporaryFile(prefix="fedem-lightning-features-") as file:
+        size = n * like.shape[1]
+        return torch.from_file(file.name, shared=True, size=size, dtype=like.dtype).view(n, -1)
