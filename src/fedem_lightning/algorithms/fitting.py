@@ -9,7 +9,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from fedem_lightning.algorithms.checkpoints import CheckpointReader
 from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits, check_trains
 from fedem_lightning.algorithms.facts import known_pi
-from fedem_lightning.algorithms.frozen_body import train_heads
+from fedem_lightning.algorithms.frozen_body import say_how_components_start, train_heads
 from fedem_lightning.algorithms.server_step import check_optimizers
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
@@ -47,6 +47,8 @@ def plan(algorithm: "FederatedAlgorithm") -> None:
             f"learning rate {local.optimizer.lr:g}, the default, nobody chose it for these data; "
             "client_optimizer=ClientSGD(lr=...) sets another"
         )
+    if not statistics.rounds:
+        say_how_components_start(algorithm)
     if local.optimizer.adaptive and algorithm.facts.with_adaptive and not statistics.rounds:
         rank_zero_only(print)(f"{type(local.optimizer).__name__}: {algorithm.facts.with_adaptive}")
 

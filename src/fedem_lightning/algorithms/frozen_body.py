@@ -7,11 +7,14 @@ the method or the adaptation reads the samples themselves, and where clients are
 import time
 from typing import TYPE_CHECKING, Any
 
+import torch
 from pytorch_lightning.utilities import rank_zero_only
 
+from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.cached_features import CachedFeatures, can_cache, with_features
 from fedem_lightning.models.parts import users_network
+from fedem_lightning.models.tensors import trained_parameters
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -32,7 +35,19 @@ def train_heads(algorithm: "FederatedAlgorithm", federation: Federation) -> None
     algorithm.local.use(network.head_on_features() if alone else network)
 
 
-def with_cached_features(algorithm: "FederatedAlgorithm", federation: Any) -> Any:
+def say_how_components_start(algorithm: "FederatedAlgorithm") -> None:
+    """Prints in which tensors components with a pretrained body differ before the first round."""
+    networks = [users_network(component) for component in algorithm.components]
+    if len(networks) == 1 or not isinstance(networks[0], Pretrained):
+        return
+    first, second = (trained_parameters(network) for network in networks[:2])
+    other = [name for name, p in first.items() if not torch.equal(p, second[name])]
+    parts = {"head": "their heads", "body": "the matrices A of their adapters"}
+    told = " and ".join(words for part, words in parts.items() if any(name.startswith(part) for name in other))
+    rank_zero_only(print)(f"components start at the same pretrained body; they differ in {told or 'nothing'}")
+
+
+def with_cached_features(algorithm: "FederatedAlgorithm", federation: Any, quiet: bool = False) -> Any:
     """The federation with features in place of its samples, made at the first call; others as they are."""
     if not isinstance(federation, Federation) or not takes_features(algorithm, federation):
         return federation
@@ -41,7 +56,7 @@ def with_cached_features(algorithm: "FederatedAlgorithm", federation: Any) -> An
         made = with_features(federation, network)  # type: ignore[arg-type]
         rows = made.samples.rows  # type: ignore[attr-defined]
         size, seconds = rows.nbytes / 1e6, time.perf_counter() - start
-        if algorithm._features is None:
+        if algorithm._features is None and not quiet:
             rank_zero_only(print)(
                 f"the frozen body has computed the features of {len(rows)} samples once, {rows.shape[1]} numbers each "
                 f"({size:.1f} MB, {seconds:.1f} s); clients train heads on them"

@@ -144,7 +144,7 @@ class TrainedModel:
 @torch.no_grad()
 def _personalized(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> PersonalModels:
     """The models that clients have after they are personalised, and adapt."""
-    federation = with_cached_features(algorithm, federation)
+    federation = with_cached_features(algorithm, federation, quiet=True)
     train_heads(algorithm, federation)
     algorithm.prepare(federation)
     if algorithm.adaptation is not None:

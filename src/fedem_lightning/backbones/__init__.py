@@ -2,9 +2,10 @@
 
 from fedem_lightning.backbones.convolutional import CNN, LeNet5, MobileNetV2, ReferenceCNN, ResNet18
 from fedem_lightning.backbones.dense import MLP, Categorical, Linear
+from fedem_lightning.backbones.encoders import TimmModel, Transformer
 from fedem_lightning.backbones.layers import Dropout
 from fedem_lightning.backbones.lstm import LSTM, CharLSTM
-from fedem_lightning.backbones.pretrained import LoRA, Pretrained, TimmModel, Transformer
+from fedem_lightning.backbones.pretrained import LoRA, Pretrained
 
 __all__ = [
     "CNN",

@@ -5,8 +5,7 @@ or trains as a whole. Only what trains is copied for every component, kept by cl
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Literal, Self
 
@@ -16,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedem_lightning.backbones.layers import is_frozen_norm
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.records.recipes import Recorded, recorded
+from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt
 
 Trains = Literal["head", "adapters", "all"]
@@ -103,6 +102,7 @@ class Pretrained(nn.Module):
         if trains == "adapters":
             (adapters or LoRA()).into(body)
         self.pooling, self.cache, self.frozen_body = pooling, cache, trains == "head"
+        self.adds_mask = False  # whether the body gets its mask as numbers that attention adds, see `Transformer`
         self._drawn = self.head.weight.detach().clone()  # to tell whether the user has changed it
 
     def train(self, mode: bool = True) -> Self:
@@ -117,6 +117,9 @@ class Pretrained(nn.Module):
 
     def features(self, *args: Tensor, **named: Tensor) -> Tensor:
         """The features of samples, [B, d]."""
+        mask = named.get("attention_mask")
+        if self.adds_mask and mask is not None:
+            named["attention_mask"] = added_to_attention(mask, next(self.body.parameters()).dtype)
         z = self.body(*args, **named)
         if not isinstance(z, Tensor):
             z = next(iter(z.values())) if isinstance(z, Mapping) else z[0]
@@ -124,7 +127,6 @@ class Pretrained(nn.Module):
             return z.mean(dim=(2, 3))
         if z.ndim != 3:
             return z
-        mask = named.get("attention_mask")
         if self.pooling == "first":
             return z[:, 0]
         if mask is None:
@@ -161,106 +163,15 @@ class _HeadOnFeatures(nn.Module):
         return self.head(features)
 
 
+def added_to_attention(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask [B, L] as numbers that attention adds: 0, and the lowest one for padding; [B, 1, 1, L]."""
+    lowest = torch.finfo(dtype).min
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask == 0, lowest)[:, None, None]
+
+
 def imported(package: str, extra: str) -> Any:
     """An optional package; UserError with the command that installs it."""
     try:
         return import_module(package)
     except ImportError as error:
         raise UserError(f'backbone: {package} is not installed; pip install "fedem-lightning[{extra}]"') from error
-
-
-@recorded
-def Transformer(
-    n_outputs: PositiveInt,
-    path: str | None = None,
-    trains: Trains = "head",
-    adapters: LoRA | None = None,
-    pooling: Pooling = "mean",
-    cache: bool = True,
-    config: Mapping[str, Any] | None = None,
-) -> nn.Module:
-    """An encoder of Hugging Face with a new head.
-
-    Its samples are dictionaries: `input_ids` and `attention_mask` [n, L], or what else the encoder takes.
-
-    Args:
-        n_outputs: number of outputs.
-        path: folder of the model, or its name on the Hub.
-        trains, adapters, pooling, cache: see `Pretrained`.
-        config: the encoder's configuration, as in its config.json. With a path, None; without one, the encoder's
-            weights are drawn, not pretrained.
-
-    Raises:
-        UserError: transformers is not installed; there is no such encoder.
-
-    """
-    transformers = imported("transformers", "hf")
-    require(path is not None or config is not None, "backbone.path: expected a model's folder, or its name on the Hub")
-    try:
-        with _quiet(transformers.utils.logging):
-            if path is not None:
-                body = _without_pooler(transformers.AutoModel.from_pretrained, path)
-            else:
-                known = dict(config or {})
-                kind = transformers.AutoConfig.for_model(known.pop("model_type", ""), **known)
-                body = _without_pooler(transformers.AutoModel.from_config, kind)
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"backbone.path: no encoder in {path or 'config'} ({reason:.200})") from error
-    width: Any = getattr(body.config, "hidden_size", None) or getattr(body.config, "dim", None)
-    require(isinstance(width, int), f"backbone.path: {path} does not say the width of its features (hidden_size)")
-    made = Pretrained(body.float(), width, n_outputs, trains, adapters, pooling, cache)
-    made.found_out = {"config": body.config.to_dict()}  # type: ignore[assignment]
-    return made
-
-
-@contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
-    """Without the bars and tables that transformers prints about weights that it does not use."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _without_pooler(load: Any, source: Any) -> Any:
-    """The encoder without the layer that some have behind it, which is for another task."""
-    try:
-        return load(source, add_pooling_layer=False)
-    except TypeError:
-        return load(source)
-
-
-@recorded
-def TimmModel(
-    n_outputs: PositiveInt,
-    name: str,
-    pretrained: bool = True,
-    trains: Trains = "head",
-    adapters: LoRA | None = None,
-    cache: bool = True,
-) -> nn.Module:
-    """A network of timm with a new head, for images.
-
-    Args:
-        n_outputs: number of outputs.
-        name: of the network, such as "vit_small_patch16_224" or "resnet18".
-        pretrained: whether it starts from its weights (downloaded by timm).
-        trains, adapters, cache: see `Pretrained`.
-
-    Raises:
-        UserError: timm is not installed, does not know the network, or cannot load its weights.
-
-    """
-    timm = imported("timm", "timm")
-    try:
-        body = timm.create_model(name, pretrained=pretrained, num_classes=0)
-    except Exception as error:  # unknown names, no weights, no network: each in its own way
-        reason = " ".join(str(error).split())
-        raise UserError(f"backbone.name: timm cannot make {name} ({reason:.200})") from error
-    return Pretrained(body, body.num_features, n_outputs, trains, adapters, cache=cache)

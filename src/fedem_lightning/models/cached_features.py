@@ -1,16 +1,17 @@
 """Features of a frozen body, computed once a sample and kept in place of the samples."""
 
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.fields import Fields
-from fedem_lightning.data.samples import Arrays, InShape
-from fedem_lightning.models.tensors import call_with
+from fedem_lightning.data.samples import Arrays, Inputs, InShape
+from fedem_lightning.models.tensors import arguments
 
 IN_MEMORY = 2**30
 """Bytes of features that are kept in memory; more lie in a file without a name, of which the system keeps what fits."""
@@ -80,9 +81,9 @@ def with_features(federation: Federation, network: Pretrained) -> Federation:
     else:
         order = torch.arange(len(positions), device=positions.device)
     rows: Tensor | None = None
-    body = _Body(network).eval()
+    network.eval()
     for part in order.split(ROWS):
-        z = call_with(body, {}, raw.features(positions[part], like.dtype))
+        z = features_of(network, raw.features(positions[part], like.dtype))
         rows = _room(len(positions), z) if rows is None else rows
         rows[part.to(rows.device)] = z.to(rows.device)
     assert rows is not None  # clients that train have samples
@@ -91,15 +92,19 @@ def with_features(federation: Federation, network: Pretrained) -> Federation:
     return federation.with_samples(CachedFeatures(raw, rows, place))
 
 
-class _Body(torch.nn.Module):
-    """The part of a network that gives the features."""
+def features_of(network: Pretrained, x: Inputs) -> Tensor:
+    """The features of samples, [n, d]."""
+    args, named = arguments(network, x)
+    return network.features(*args, **named)
 
-    def __init__(self, network: Pretrained) -> None:
-        super().__init__()
-        self.network = network
 
-    def forward(self, *args: Tensor, **named: Tensor) -> Tensor:
-        return self.network.features(*args, **named)
+def seen_once(networks: Sequence[nn.Module] | nn.ModuleList, x: Inputs) -> Inputs:
+    """Samples as several networks take them: the features, if they have one frozen body, which then runs once."""
+    first = networks[0]
+    has = isinstance(x, dict) and "features" in x
+    if len(networks) == 1 or has or not (isinstance(first, Pretrained) and first.frozen_body):
+        return x
+    return {"features": features_of(first, x)}
 
 
 def _room(n: int, like: Tensor) -> Tensor:

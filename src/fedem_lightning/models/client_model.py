@@ -13,9 +13,10 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.samples import Inputs, n_rows
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError
+from fedem_lightning.models.cached_features import seen_once
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
-from fedem_lightning.models.tensors import called
+from fedem_lightning.models.tensors import called, share_frozen
 
 
 class ClientModel(nn.Module):
@@ -49,6 +50,7 @@ class ClientModel(nn.Module):
 
         """
         task = self.schema.task
+        x = seen_once(self.networks, x)
         predictions = [task.predict(called(network, x)) for network in self.networks]  # M x [n, ...]
         if len(predictions) == 1:
             return task.answer(predictions[0])
@@ -110,10 +112,12 @@ class ClientModels:
 def client_model(personal: PersonalModels, schema: Schema, name: str) -> ClientModel:
     """The module of a single client's personal models."""
     if isinstance(personal, SharedModels):
-        networks = [copy.deepcopy(component) for component in personal.components]
+        networks = list(copy.deepcopy(personal.components))  # together: they go on sharing frozen tensors
     else:
         states = [{n: t[0, m] for n, t in personal.models.items()} for m in range(personal.mixture.shape[1])]
         networks = [with_state(personal.backbone, state) for state in states]
+        for network in networks[1:]:
+            share_frozen(network, networks[0])
     return ClientModel(networks, personal.mixture[0], schema, name)
 
 

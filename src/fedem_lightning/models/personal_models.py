@@ -15,6 +15,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.em import add_by_owner
+from fedem_lightning.models.cached_features import seen_once
 from fedem_lightning.models.components import arranged, model_state
 from fedem_lightning.models.tensors import call_with, called
 
@@ -148,7 +149,8 @@ def parts_of(x: Inputs, counts: Sequence[int]) -> Iterator[Inputs]:
 def component_outputs(components: nn.ModuleList, block: Block) -> list[Tensor]:
     """Every component's outputs for the block's samples, in eval mode: M x [n, n_outputs]."""
     x = block.x(next(components.parameters()).dtype)
-    return [called(component, x) for component in components.eval()]
+    x = seen_once(components.eval(), x)
+    return [called(component, x) for component in components]
 
 
 def component_losses(components: nn.ModuleList, block: Block) -> Tensor:

@@ -18,11 +18,12 @@ def called(network: nn.Module, x: Inputs) -> Any:
     arguments by position. A network of this package around a user's one (`takes_samples`) gets a dictionary as it is,
     and gives what it gives.
     """
-    args, named = _arguments(network, x)
+    args, named = arguments(network, x)
     return _outputs(network, network(*args, **named))
 
 
-def _arguments(network: nn.Module, x: Inputs) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
+def arguments(network: nn.Module, x: Inputs) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
+    """The arguments of a network's `forward` for samples, by position and by name; see `called`."""
     if isinstance(x, Tensor) or getattr(network, "takes_samples", False):
         return (x,), {}
     by_position = sorted((name for name in x if name.isdigit()), key=int)
@@ -61,7 +62,7 @@ def call_with(network: nn.Module, tensors: Models, x: Inputs) -> Any:
             given[name] = tensor
             if own is not None:
                 tied.setdefault(id(own), tensor)
-    args, named = _arguments(network, x)
+    args, named = arguments(network, x)
     return _outputs(network, functional_call(network, given, args, named, tie_weights=False))
 
 

@@ -9,7 +9,7 @@ import copy
 import io
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -17,8 +17,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from fedem_lightning.backbones.lstm import LSTM
+from fedem_lightning.data.fields import MASK
+from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModel
@@ -33,7 +36,7 @@ BATCHES = (1, 7)
 RUNS = 20
 """Calls whose median is the latency."""
 
-Predictor = Callable[[Tensor], Tensor]
+Predictor = Callable[[Inputs], Tensor]
 """A model of a file: x -> predictions."""
 
 
@@ -73,23 +76,38 @@ class Measured(NamedTuple):
     latency: float  # median time of one sample, in milliseconds
 
 
+def input_names(schema: Schema) -> list[str]:
+    """What the model takes: x, or the arrays of a sample."""
+    return list(schema.in_shape) if isinstance(schema.in_shape, Mapping) else ["x"]
+
+
 def output_name(schema: Schema) -> str:
     """What the model returns."""
     return "mean" if isinstance(schema.task, Regression) else "probabilities"
 
 
-def random_inputs(schema: Schema, n: int) -> Tensor:
-    """Samples as the networks take them, from a fixed seed: codes of characters int64 [n, L], else float32 [n, ...]."""
+def random_inputs(schema: Schema, n: int) -> Inputs:
+    """Samples as the networks take them, from a fixed seed: whole numbers int64 [n, ...], others float32 [n, ...]."""
     generator = torch.Generator().manual_seed(n)
-    if schema.vocabulary is not None:
-        return torch.randint(len(schema.vocabulary), (n, *schema.in_shape), generator=generator)
-    return torch.randn(n, *schema.in_shape, generator=generator)
+    whole = {"x": len(schema.vocabulary)} if schema.vocabulary is not None else schema.whole
+
+    def drawn(name: str, shape: Sequence[int]) -> Tensor:
+        if name not in whole:
+            return torch.randn(n, *shape, generator=generator)
+        if name == MASK:  # of a sequence, the first positions are real
+            return (torch.arange(shape[0]) <= torch.randint(shape[0], (n, 1), generator=generator)).long()
+        return torch.randint(whole[name], (n, *shape), generator=generator)
+
+    if isinstance(schema.in_shape, Mapping):
+        return {name: drawn(name, shape) for name, shape in schema.in_shape.items()}
+    return drawn("x", schema.in_shape)
 
 
 def for_export(model: ClientModel) -> ClientModel:
     """A copy in float32 that an exporter can read: networks that count, torch's own LSTM layers, usual strides."""
     counted = torch.nonzero(model.weights).flatten()  # a network with weight 0 changes nothing
-    networks = [_with_fused_lstm(copy.deepcopy(model.networks[m])) for m in counted.tolist()]
+    copies = copy.deepcopy(model.networks)  # together: they go on sharing frozen tensors
+    networks = [_with_fused_lstm(copies[m]) for m in counted.tolist()]
     own = ClientModel(networks, model.weights[counted], model.schema, model.name).float()
     for tensor in (*own.parameters(), *own.buffers()):
         tensor.data = tensor.data.contiguous()
@@ -111,8 +129,12 @@ def _with_fused_lstm(network: nn.Module) -> nn.Module:
 def _program(model: ClientModel) -> torch.export.ExportedProgram:
     """The model as a program with a free batch axis, without the paths of this machine."""
     module = for_export(model)
-    batch = {"x": {0: torch.export.Dim("batch")}}
-    program = torch.export.export(module, (random_inputs(model.schema, 2),), dynamic_shapes=batch)
+    shapes, batch = model.schema.in_shape, torch.export.Dim("batch")
+    free: Any = {0: batch}
+    if isinstance(shapes, Mapping):  # a sequence may have any length, too
+        length = {1: torch.export.Dim.AUTO}
+        free = {name: {0: batch} | (length if shape == shapes.get(MASK) else {}) for name, shape in shapes.items()}
+    program = torch.export.export(module, (random_inputs(model.schema, 2),), dynamic_shapes={"x": free})
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
     return program
@@ -151,7 +173,7 @@ def _write_onnx(model: ClientModel, path: Path) -> None:
         written = torch.onnx.export(
             _program(model),
             dynamo=True,
-            input_names=["x"],
+            input_names=input_names(model.schema),
             output_names=[output_name(model.schema)],
             opset_version=OPSET,
             verbose=False,
@@ -180,7 +202,13 @@ def _read_onnx(path: Path) -> Predictor:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+    names = [given.name for given in session.get_inputs()]
+
+    def run(x: Inputs) -> Tensor:
+        given = x if isinstance(x, dict) else {"x": x}
+        return torch.from_numpy(session.run(None, {name: given[name].numpy() for name in names})[0])
+
+    return run
 
 
 FORMATS = {
@@ -204,7 +232,8 @@ def measured(run: Predictor, model: ClientModel) -> Measured:
     differences = []
     for n in BATCHES:
         x = random_inputs(model.schema, n)
-        expected = model(x if not x.is_floating_point() else x.to(model.weights.dtype)).double()
+        own = tree_map(lambda t: t.to(model.weights.dtype) if t.is_floating_point() else t, x)
+        expected = model(own).double()
         found = run(x).double()
         same_shape = found.shape == expected.shape
         apart = float((found - expected).abs().max()) if same_shape else float("inf")
