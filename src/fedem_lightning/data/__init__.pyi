@@ -2,6 +2,7 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.density import DensityDataModule
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.hub import HubDataModule
 from fedem_lightning.data.images import Digits, ImageDataModule
 from fedem_lightning.data.own_data import TaskOptions
 from fedem_lightning.data.own_datasets import TorchDataModule
@@ -27,6 +28,7 @@ __all__ = [
     "FederatedDataModule",
     "Federation",
     "HoldOut",
+    "HubDataModule",
     "ImageDataModule",
     "MixturePopulation",
     "NpzDataModule",

@@ -73,8 +73,9 @@ def can_cache(network: Any, federation: Federation) -> bool:
 def with_features(federation: Federation, network: Pretrained) -> Federation:
     """The federation with the features of its samples in their place; the body runs in batches of samples by length."""
     raw: Any = federation.samples
-    used = [split.fingerprint()[0] for split in federation.splits.values()]  # positions of the samples
-    positions = torch.cat(used).unique()  # [k], ascending
+    parts = [split.fingerprint()[0] for split in federation.splits.values()]  # positions of the samples
+    used = torch.cat(parts).unique()  # ascending
+    positions, place_of = _distinct(raw, used)  # the body sees equal samples once
     like = next(network.parameters())
     if isinstance(raw, Fields) and raw.length is not None:
         order = raw.length[positions].argsort(stable=True)
@@ -88,7 +89,7 @@ def with_features(federation: Federation, network: Pretrained) -> Federation:
         rows[part.to(rows.device)] = z.to(rows.device)
     assert rows is not None  # clients that train have samples
     place = torch.full((len(raw.y),), -1, dtype=torch.int64, device=positions.device)
-    place[positions] = torch.arange(len(positions), device=positions.device)
+    place[used] = place_of
     return federation.with_samples(CachedFeatures(raw, rows, place))
 
 
@@ -105,6 +106,17 @@ def seen_once(networks: Sequence[nn.Module] | nn.ModuleList, x: Inputs) -> Input
     if len(networks) == 1 or has or not (isinstance(first, Pretrained) and first.frozen_body):
         return x
     return {"features": features_of(first, x)}
+
+
+def _distinct(raw: Arrays | Fields, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions of samples that differ [k], and for each given position its sample's place among them."""
+    if not isinstance(raw, Fields) or any(part.is_floating_point() for part in raw.x.values()):
+        return positions, torch.arange(len(positions), device=positions.device)
+    rows = torch.cat([part[positions].flatten(1) for part in raw.x.values()], dim=1)
+    _, which = rows.unique(dim=0, return_inverse=True)
+    first = torch.full((int(which.max()) + 1,), len(which), dtype=torch.int64, device=which.device)
+    first.scatter_reduce_(0, which, torch.arange(len(which), device=which.device), "amin")
+    return positions[first], which
 
 
 def _room(n: int, like: Tensor) -> Tensor:

@@ -67,8 +67,8 @@ def model_card(origin: Origin, written: Export) -> str:
         output=output_name(schema),
         client=repr(names[0]),
         file=repr(written.index[names[0]]),
-        shape=", ".join(map(str, (1, *schema.in_shape))),
-        whole=schema.vocabulary is not None,
+        zeros=_zeros(schema, "torch" if written.format == "torch" else "np"),
+        several=isinstance(schema.in_shape, Mapping),
     )
 
 
@@ -77,17 +77,17 @@ def preprocessing(models: ClientModels, format: str) -> dict[str, Any]:
     schema = models.schema
     floats = str(models.personal.mixture.dtype).removeprefix("torch.") if format == "safetensors" else "float32"
     outputs = [*schema.in_shape] if schema.vocabulary is not None else []
+    inputs = [
+        {"name": name, "shape": ["batch", *shape], "dtype": "int64" if whole else floats}
+        for name, shape, whole in _inputs(schema)
+    ]
     n = getattr(schema.task, "n_classes", schema.task.n_outputs)
     found = {
         "task": type(schema.task).__name__,
-        "input": {
-            "name": "x",
-            "shape": ["batch", *schema.in_shape],
-            "dtype": "int64" if schema.vocabulary is not None else floats,
-        },
+        "input": inputs if isinstance(schema.in_shape, Mapping) else inputs[0],
         "output": {"name": output_name(schema), "shape": ["batch", *outputs, n]},
         "sentence": sentence(schema),
-        "raw_shape": list(schema.raw_shape),
+        "raw_shape": _plain(schema.raw_shape),
         "pixels": schema.pixels,
         "features": None if schema.features is None else _plain(schema.features.state()),
         "columns": schema.columns,
@@ -95,6 +95,25 @@ def preprocessing(models: ClientModels, format: str) -> dict[str, Any]:
         "vocabulary": schema.vocabulary,
     }
     return found
+
+
+def _inputs(schema: Schema) -> list[tuple[str, tuple[int, ...], bool]]:
+    """Of each input: its name, the shape of a sample, and whether it has whole numbers."""
+    shapes = schema.in_shape if isinstance(schema.in_shape, Mapping) else {"x": schema.in_shape}
+    codes = schema.vocabulary is not None
+    return [(name, tuple(shape), codes or name in schema.whole) for name, shape in shapes.items()]
+
+
+def _zeros(schema: Schema, package: str) -> str:
+    """Code that makes a sample of zeros."""
+    made = {}
+    for name, shape, whole in _inputs(schema):
+        sizes = ", ".join(map(str, (1, *shape)))
+        dtype = ", dtype=torch.int64" * whole if package == "torch" else f", dtype=np.{'int64' if whole else 'float32'}"
+        made[name] = f"torch.zeros({sizes}{dtype})" if package == "torch" else f"np.zeros(({sizes}){dtype})"
+    if not isinstance(schema.in_shape, Mapping):
+        return made["x"]
+    return "{" + ", ".join(f'"{name}": {code}' for name, code in made.items()) + "}"
 
 
 def _plain(value: Any) -> Any:
@@ -107,6 +126,10 @@ def _plain(value: Any) -> Any:
 
 def sentence(schema: Schema) -> str:
     """What must be done to a sample before the exported model sees it."""
+    if isinstance(schema.in_shape, Mapping):
+        kinds = {True: "whole numbers", False: "floats"}
+        arrays = (f"`{name}`, {kinds[w]} [n, {', '.join(map(str, s))}]" for name, s, w in _inputs(schema))
+        return f"Give the arrays as in training, with nothing done to them: {'; '.join(arrays)}."
     shape = f"[n, {', '.join(map(str, schema.in_shape))}]"
     if schema.pixels is not None:
         steps = ["exchange black and white (255 - x)"] * bool(schema.pixels["invert"]) + ["divide by 255"]

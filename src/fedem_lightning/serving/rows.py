@@ -86,6 +86,9 @@ def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), la
         UserError: the file is missing or broken, or has another form than the samples of training.
 
     """
+    several = ", ".join(schema.in_shape) if isinstance(schema.in_shape, Mapping) else ""
+    python = f"in Python model.client(NAME).predict takes a dictionary of {several}"
+    require(not several, f"DATA: the model takes samples of several arrays, the commands one array x; {python}")
     require(schema.vocabulary is None, "DATA: the model is one of texts; the commands take arrays and tables only")
     from_file = _from_npz if path.suffix.lower() == ".npz" else _from_table
     with _named("DATA"):

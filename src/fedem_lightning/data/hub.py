@@ -1,0 +1,247 @@
+"""Anyone's federation from a Hugging Face data set, or from a federation of flwr-datasets: `dataset=hub`."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.dealing import Dealing
+from fedem_lightning.data.fields import MASK
+from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
+from fedem_lightning.data.splits import Splitting
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.settings.check import grouped
+from fedem_lightning.settings.expected import given
+from fedem_lightning.settings.ranges import Column, Columns, PositiveInt
+
+ROWS = 1000
+"""Rows that are decoded at a time."""
+FILES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
+SPLIT_NAMES = {"train": 0, "validation": 1, "valid": 1, "val": 1, "test": 2}
+"""Splits of a data set by name, and their codes."""
+
+
+class HubDataModule(FederatedDataModule):
+    """Reads columns of a data set: a label, a client, and as x a text, an image, or numbers.
+
+    Texts become `input_ids` and `attention_mask` [n, L] by a tokenizer, images bytes [n, h, w] or [n, h, w, channels].
+    Rows are read a thousand at a time; what they become stays in memory, in the smallest whole numbers that hold it.
+
+    Args:
+        path: a name on the Hub; a folder of `save_to_disk`; a .parquet, .csv, .json or .jsonl file; or from Python a
+            `datasets.Dataset`, a `DatasetDict`, or a `FederatedDataset` of flwr-datasets, whose partitions are the
+            clients.
+        label: name of the label's column.
+        client: name of the client's column; None: `partition` deals the rows to clients.
+        text: name of a column of texts.
+        image: name of a column of images.
+        features: names of columns of numbers, or of lists of them; default: all columns of numbers that are left.
+        split: name of a column with train, val, test; None: the data set's own splits, if it has several (val is also
+            called valid and validation), else drawn per client by `fractions`.
+        tokenizer: of the texts: a model's folder or its name on the Hub; or a function from texts to a dictionary.
+        max_length: L at most, in tokens.
+        name: of the data set's configuration on the Hub.
+        options: those of `TaskOptions`, `Dealing` and `Splitting`.
+
+    Raises:
+        UserError: there is no such data set or column, images differ in size, or what
+            `FederatedDataModule.from_arrays` refuses.
+
+    """
+
+    def __init__(
+        self,
+        path: Any,
+        label: Column | None = None,
+        client: Column | None = None,
+        *,
+        text: Column | None = None,
+        image: Column | None = None,
+        features: Columns | None = None,
+        split: Column | None = None,
+        tokenizer: str | Callable[..., Any] | None = None,
+        max_length: PositiveInt = 128,
+        name: str | None = None,
+        **options: Annotated[Any, TaskOptions, Dealing, Splitting],
+    ) -> None:
+        task, dealing, splitting = grouped(options, TaskOptions, Dealing, Splitting)
+        given_x = [kind for kind, one in (("text", text), ("image", image), ("features", features)) if one is not None]
+        require(len(given_x) < 2, f"{' and '.join(given_x)}: expected one of them, which is x")
+        label, client, text, image, split = (None if c is None else str(c) for c in (label, client, text, image, split))
+        numbers = None if features is None else [str(name) for name in features]
+        datasets = _imported("datasets")
+        with _without_bars(datasets):
+            parts, clients = _parts(datasets, path, name)
+            first = next(iter(parts.values()))
+            others = [column for column in (label, client, split) if column is not None]
+            _check_columns(first, [*others, *filter(None, (text, image)), *(numbers or ())], label)
+            data = datasets.concatenate_datasets(list(parts.values()))
+            classes = getattr(data.features[label], "names", None)
+            y = _column(data, str(label))
+            if text is not None:
+                x: Any = _tokens(data, text, tokenizer, max_length)
+            elif image is not None:
+                x = _images(data, image)
+            else:
+                x = _numbers(data, numbers, others)
+            owner = clients if client is None else _column(data, client)
+            codes = _split_codes(parts) if split is None else _column(data, split)
+        if classes and task.n_classes is None:
+            task = replace(task, n_classes=len(classes))
+        notes: dict[str, Any] = {"classes": [str(one) for one in classes]} if classes else {}
+        if not isinstance(path, str | Path):
+            self.made_with["path"] = type(path).__name__  # it would keep the samples in memory twice
+        else:
+            notes["source"] = str(path)
+        path = tokenizer = None  # Lightning compares arguments by ==
+        super().__init__(checked_federation(OwnArrays(x, y, owner, codes), task, dealing, splitting, notes))
+
+
+def _imported(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UserError(f'dataset: {package} is not installed; pip install "fedem-lightning[hf]"') from error
+
+
+@contextlib.contextmanager
+def _without_bars(datasets: Any) -> Iterator[None]:
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
+
+
+def _parts(datasets: Any, path: Any, name: str | None) -> tuple[dict[str, Any], np.ndarray | None]:
+    """The splits of a data set by name, and the client of each row where the data set is one of partitions."""
+    if hasattr(path, "load_partition"):
+        n = path.partitioners["train"].num_partitions
+        partitions = [path.load_partition(k, "train") for k in range(n)]
+        return {"": datasets.concatenate_datasets(partitions)}, np.repeat(np.arange(n), [len(p) for p in partitions])
+    if isinstance(path, str | Path):
+        path = _loaded(datasets, str(path), name)
+    if isinstance(path, Mapping):
+        require(len(path) > 0, "path: the data set has no split")
+        known = len(path) == 1 or all(split in SPLIT_NAMES for split in path)
+        expected = "expected splits called train, validation (or valid, val) and test"
+        require(known, f"path: {expected}, got {', '.join(map(str, path))}; give one of them as a Dataset")
+        return dict(path), None
+    what = "path: expected a name, a folder, a file, a datasets.Dataset or a FederatedDataset"
+    require(isinstance(path, datasets.Dataset), f"{what}, got {given(path)}")
+    return {"": path}, None
+
+
+def _loaded(datasets: Any, path: str, name: str | None) -> Any:
+    """The data set of a folder, a file or a name on the Hub."""
+    place = Path(path).expanduser()
+    try:
+        if any((place / file).is_file() for file in ("dataset_dict.json", "state.json")):
+            return datasets.load_from_disk(str(place))
+        if place.suffix.lower() in FILES:
+            require(place.is_file(), f"path: {place} does not exist")
+            return datasets.load_dataset(FILES[place.suffix.lower()], data_files=str(place))
+        return datasets.load_dataset(path, name)
+    except UserError:
+        raise
+    except Exception as error:  # a broken file, no such name, no network: each in its own way
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"path: no data set in {path} ({reason:.200})") from error
+
+
+def _check_columns(data: Any, chosen: Sequence[str], label: str | None) -> None:
+    has = ", ".join(data.column_names[:10])
+    require(label is not None, f"label: expected the name of a column; the data set has {has}")
+    missing = [column for column in chosen if column not in data.column_names]
+    require(not missing, f"path: the data set has no column {', '.join(missing)}, but {has}")
+    require(len(data) > 0, "path: the data set has no rows")
+
+
+def _split_codes(parts: Mapping[str, Any]) -> np.ndarray | None:
+    """The split of each row where the data set has several."""
+    if len(parts) == 1:
+        return None
+    return np.concatenate([np.full(len(data), SPLIT_NAMES[name], dtype=np.int8) for name, data in parts.items()])
+
+
+def _column(data: Any, name: str) -> np.ndarray:
+    """A column of numbers, strings, or lists of equal length."""
+    values = data.with_format("arrow")[:][name].combine_chunks()
+    missing = values.null_count
+    require(missing == 0, f"{name}: {missing} rows have no value")
+    plain = values.to_pylist()
+    if plain and isinstance(plain[0], list):
+        lengths = {len(value) for value in plain}
+        same = f"{name}: lists of {min(lengths)} to {max(lengths)} numbers; all need the same length"
+        require(len(lengths) == 1, same)
+    return np.asarray(plain)
+
+
+def _numbers(data: Any, names: Sequence[str] | None, others: Sequence[str]) -> np.ndarray:
+    """Columns of numbers side by side, [n, d]; a single one of lists keeps its shape."""
+    if names is None:
+        kinds = {name: str(getattr(data.features[name], "dtype", "")) for name in data.column_names}
+        numeric = ("int", "uint", "float", "bool")
+        names = [n for n, kind in kinds.items() if n not in others and kind.startswith(numeric)]
+        require(bool(names), "features: no column of numbers is left; name text, image or features")
+    columns = [_column(data, name) for name in names]
+    for name, values in zip(names, columns, strict=True):
+        require(values.dtype.kind in "fiub", f"features: column {name} has no numbers, but {values.dtype}")
+    if len(columns) == 1 and columns[0].ndim > 1:
+        return columns[0]
+    return np.concatenate([values.reshape(len(values), -1) for values in columns], axis=1)
+
+
+def _images(data: Any, name: str) -> np.ndarray:
+    """Images of bytes, decoded on the way: uint8 [n, h, w] or [n, h, w, channels]."""
+    found: np.ndarray | None = None
+    for start in range(0, len(data), ROWS):
+        for i, image in enumerate(data[start : start + ROWS][name], start):
+            pixels = np.asarray(image, dtype=np.uint8) if image is not None else np.zeros(0, dtype=np.uint8)
+            if found is None:
+                require(pixels.ndim in (2, 3), f"image: row {i} of column {name} is no image")
+                found = np.empty((len(data), *pixels.shape), dtype=np.uint8)
+            sizes = [" x ".join(map(str, shape)) for shape in (pixels.shape, found.shape[1:])]
+            fits = pixels.shape == found.shape[1:]
+            require(fits, f"image: row {i} has {sizes[0]} pixels, row 0 {sizes[1]}; all need the same size")
+            found[i] = pixels
+    assert found is not None
+    return found
+
+
+def _tokens(data: Any, name: str, tokenizer: Any, max_length: int) -> dict[str, np.ndarray]:
+    """Tokens of texts and their mask, [n, L], padded at the end to the longest text; `datasets` caches them."""
+    expected = "tokenizer: texts need one, expected a model's folder or its name on the Hub"
+    require(tokenizer is not None, expected)
+    if isinstance(tokenizer, str | Path):
+        transformers = _imported("transformers")
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(str(tokenizer))
+        except Exception as error:  # no such folder or name, no network, a broken file
+            reason = " ".join(str(error).split())
+            raise UserError(f"tokenizer: none in {tokenizer} ({reason:.150})") from error
+    if hasattr(tokenizer, "model_max_length"):  # one of Hugging Face
+        tokenizer = functools.partial(tokenizer, truncation=True, max_length=max_length)
+    wrong = data.features[name].dtype not in ("string", "large_string")
+    require(not wrong, f"text: column {name} has no texts, but {data.features[name].dtype}")
+
+    def tokenised(rows: Mapping[str, list[Any]]) -> dict[str, Any]:
+        return {"input_ids": tokenizer([text or "" for text in rows[name]])["input_ids"]}
+
+    ids = data.map(tokenised, batched=True, batch_size=ROWS, remove_columns=data.column_names).with_format("arrow")
+    lists = ids[:]["input_ids"].combine_chunks()
+    lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+    mask = np.arange(max(1, int(lengths.max()))) < lengths[:, None]  # [n, L]
+    values = lists.flatten().to_numpy(zero_copy_only=False)
+    small = next(kind for kind in (np.int16, np.int32, np.int64) if values.max(initial=0) <= np.iinfo(kind).max)
+    found = np.zeros(mask.shape, dtype=small)
+    found[mask] = values
+    return {"input_ids": found, MASK: mask.astype(np.int8)}
