@@ -13,6 +13,7 @@ from fedem_lightning.algorithms.server_step import takes_plain_averages
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.models.components import model_state
 from fedem_lightning.models.tensors import called
 from fedem_lightning.settings.expected import given
 from fedem_lightning.tasks import BinaryClassification, Classification, Task
@@ -205,7 +206,7 @@ def check_logits(outputs: Tensor, task: Task) -> None:
 def check_finite_models(algorithm: "FederatedAlgorithm") -> None:
     """Raises UserError if a component holds NaN or infinity: nobody should read scores of such a model."""
     for m, component in enumerate(algorithm.components):
-        for name, tensor in component.state_dict().items():
+        for name, tensor in model_state(component).items():
             require(
                 bool(tensor.isfinite().all()),
                 f"training diverged: after round {algorithm.statistics.rounds}, {name} of component {m} is not finite; "

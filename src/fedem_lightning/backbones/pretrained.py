@@ -107,6 +107,10 @@ class Pretrained(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         """Frozen parts stay in eval mode: no dropout, and no new statistics."""
+        if self.frozen_body and not self.body.training:  # nothing changes in a large body, which takes a while to walk
+            self.training = mode
+            self.head.train(mode)
+            return self
         super().train(mode)
         if self.frozen_body:
             self.body.eval()

@@ -98,7 +98,7 @@ def samples_of(where: str, data: Any, columns: Sequence[str | int]) -> Part:
             values.append(value)
     require(bool(found[0]), f"{where}: no samples")
     if not iterable:
-        _warn_of_random(where, found[0][0], _entries(where, data[0], columns)[0])
+        _warn_of_random(where, found[0][0], _as_x(where, _entries(where, data[0], columns)[0]))
     x, y = _stacked(where, found[0]), as_array(f"{where}: y", found[1])
     return checked(Part(where, x, y, as_array("client", found[2]) if len(found) == 3 else None))
 
