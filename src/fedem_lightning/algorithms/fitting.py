@@ -47,8 +47,7 @@ def plan(algorithm: "FederatedAlgorithm") -> None:
             f"learning rate {local.optimizer.lr:g}, the default, nobody chose it for these data; "
             "client_optimizer=ClientSGD(lr=...) sets another"
         )
-    if not statistics.rounds:
-        say_how_components_start(algorithm)
+    say_how_components_start(algorithm)
     if local.optimizer.adaptive and algorithm.facts.with_adaptive and not statistics.rounds:
         rank_zero_only(print)(f"{type(local.optimizer).__name__}: {algorithm.facts.with_adaptive}")
 

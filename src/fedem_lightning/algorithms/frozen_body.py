@@ -5,6 +5,7 @@ the method or the adaptation reads the samples themselves, and where clients are
 """
 
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +39,10 @@ def train_heads(algorithm: "FederatedAlgorithm", federation: Federation) -> None
 def say_how_components_start(algorithm: "FederatedAlgorithm") -> None:
     """Prints in which tensors components with a pretrained body differ before the first round."""
     networks = [users_network(component) for component in algorithm.components]
-    if len(networks) == 1 or not isinstance(networks[0], Pretrained):
+    if not isinstance(networks[0], Pretrained):
+        return
+    warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")  # Lightning's; the body is meant
+    if len(networks) == 1 or algorithm.statistics.rounds:
         return
     first, second = (trained_parameters(network) for network in networks[:2])
     other = [name for name, p in first.items() if not torch.equal(p, second[name])]

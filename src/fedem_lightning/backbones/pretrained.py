@@ -52,7 +52,7 @@ class LoRA(Recorded):
         """
         peft = imported("peft", "hf")
         kinds = (nn.Linear, nn.Conv2d)
-        everything = [name for name, layer in body.named_modules() if isinstance(layer, kinds)]
+        everything = [name for name, layer in body.named_modules() if name and isinstance(layer, kinds)]
         targets = everything if self.targets is None else self.targets
         options = {"r": self.rank, "lora_alpha": self.alpha, "lora_dropout": self.dropout}
         chosen = targets if isinstance(targets, str) else list(targets)

@@ -124,9 +124,12 @@ def _without_bars(datasets: Any) -> Iterator[None]:
 def _parts(datasets: Any, path: Any, name: str | None) -> tuple[dict[str, Any], np.ndarray | None]:
     """The splits of a data set by name, and the client of each row where the data set is one of partitions."""
     if hasattr(path, "load_partition"):
-        n = path.partitioners["train"].num_partitions
-        partitions = [path.load_partition(k, "train") for k in range(n)]
-        return {"": datasets.concatenate_datasets(partitions)}, np.repeat(np.arange(n), [len(p) for p in partitions])
+        split, partitioner = next(iter(path.partitioners.items()))
+        path.load_partition(0, split)  # some count their partitions only when they see the data
+        partitions = [path.load_partition(k, split) for k in range(partitioner.num_partitions)]
+        names = getattr(partitioner, "partition_id_to_natural_id", None) or range(len(partitions))
+        owner = np.repeat(np.array([str(names[k]) for k in range(len(partitions))]), [len(p) for p in partitions])
+        return {"": datasets.concatenate_datasets(partitions)}, owner
     if isinstance(path, str | Path):
         path = _loaded(datasets, str(path), name)
     if isinstance(path, Mapping):

@@ -1,0 +1,207 @@
+"""Hugging Face data sets by columns, and federations of flwr-datasets: the same samples, the same clients, one line."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import FedAvg, FederatedDataModule, HubDataModule, Linear, UserError
+from helpers.encoders import minilm
+from helpers.federations import make_trainer, stored
+
+datasets = pytest.importorskip("datasets")
+
+N = 12
+ROWS: dict[str, Any] = {
+    "text": [f"word{i % 3} and more" * (1 + i % 2) for i in range(N)],
+    "a": [float(i) for i in range(N)],
+    "b": [i for i in range(N)],
+    "vector": [[float(i), 1.0] for i in range(N)],
+    "label": [("no", "yes")[i % 2] for i in range(N)],
+    "user": [f"u{i // 4}" for i in range(N)],
+}
+
+
+def rows(**more: Any) -> Any:
+    return datasets.Dataset.from_dict({**ROWS, **more})
+
+
+def letters(texts: list[str]) -> dict[str, Any]:
+    """A tokenizer: letters by their code."""
+    return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
+
+
+# --- where data sets come from ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*unclosed file")  # of datasets, which reads .csv
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", ["object", "folder", "dictionary", "parquet", "csv", "json"])
+def test_all_places_give_the_same_federation(kind: str, tmp_path: Path) -> None:
+    data, path = rows().remove_columns(["text", "vector"]), tmp_path / f"rows.{kind}"
+    place: Any = path
+    if kind == "object":
+        place = data
+    elif kind == "folder":
+        data.save_to_disk(path)
+    elif kind == "dictionary":
+        datasets.DatasetDict({"train": data}).save_to_disk(path)
+    else:
+        getattr(data, f"to_{kind}")(path)
+    federation = HubDataModule(place, "label", "user").federation
+    expected = FederatedDataModule.from_arrays(
+        np.stack([ROWS["a"], ROWS["b"]], axis=1).astype(float), np.array(ROWS["label"]), np.array(ROWS["user"])
+    ).federation
+    assert federation.digest() == expected.digest()
+    assert (federation.names, federation.notes["classes"]) == (("u0", "u1", "u2"), ["no", "yes"])
+
+
+def test_splits_of_a_data_set_and_of_a_column() -> None:
+    data = rows(part=["train", "train", "val", "test"] * 3)
+    by_column = HubDataModule(data, "label", "user", features=["a"], split="part").federation
+    parts = {name: data.filter(lambda row, name=name: row["part"] == name) for name in ("train", "val", "test")}
+    named = datasets.DatasetDict({"train": parts["train"], "validation": parts["val"], "test": parts["test"]})
+    by_name = HubDataModule(named, "label", "user", features=["a"]).federation
+    assert [len(by_name.splits[s]) for s in ("train", "val", "test")] == [6, 3, 3]
+    for split in ("train", "val", "test"):
+        clients = torch.arange(3)
+        found, expected = (f.block(clients, split) for f in (by_name, by_column))
+        assert torch.equal(found.x(torch.float32), expected.x(torch.float32))
+    with pytest.raises(UserError, match=r"path: expected splits called train, validation .* got train, extra"):
+        HubDataModule(datasets.DatasetDict({"train": data, "extra": data}), "label", "user")
+
+
+# --- what becomes of columns ------------------------------------------------------------------------------------------
+
+
+def test_class_labels_keep_their_names_and_numbers() -> None:
+    data = rows().remove_columns("label").add_column("label", [i % 2 for i in range(N)])
+    data = data.cast_column("label", datasets.ClassLabel(names=["yes", "no", "perhaps"]))
+    federation = HubDataModule(data, "label", "user", features=["vector"]).federation
+    assert (federation.notes["classes"], federation.task.n_outputs) == (["yes", "no", "perhaps"], 3)
+    assert stored(federation).y.tolist() == [i % 2 for i in range(N)]
+    assert stored(federation).x.tolist() == ROWS["vector"]
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3)])
+def test_images_are_decoded_on_the_way(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedem_lightning.data.hub.ROWS", 5)
+    pixels = np.random.default_rng(0).integers(0, 256, (N, *shape), dtype=np.uint8)
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.Value("int64")})
+    data = datasets.Dataset.from_dict({"img": list(pixels), "label": [i % 2 for i in range(N)]}, features=features)
+    options: dict[str, Any] = {"partition": "iid", "n_clients": 2}
+    federation = HubDataModule(data, "label", image="img", **options).federation
+    assert stored(federation).x.numpy().tobytes() == pixels.tobytes()
+    wrong = datasets.concatenate_datasets(
+        [data, datasets.Dataset.from_dict({"img": [np.zeros((2, 2), np.uint8)], "label": [0]}, features=features)]
+    )
+    with pytest.raises(UserError, match=rf"image: row 12 has 2 x 2 pixels, row 0 {' x '.join(map(str, shape))}"):
+        HubDataModule(wrong, "label", image="img", **options)
+
+
+def test_texts_become_tokens() -> None:
+    federation = HubDataModule(rows(), "label", "user", text="text", tokenizer=letters).federation
+    samples: Any = federation.samples
+    lengths = [len(text) for text in ROWS["text"]]
+    assert samples.x["attention_mask"].sum(dim=1).tolist() == lengths
+    assert samples.x["input_ids"].dtype == torch.int16
+    for text, ids in zip(ROWS["text"], samples.x["input_ids"].tolist(), strict=True):
+        assert "".join(map(chr, ids[: len(text)])) == text
+        assert not any(ids[len(text) :])
+
+
+def test_the_tokenizer_of_an_encoder() -> None:
+    folder = minilm()
+    import transformers
+
+    data = HubDataModule(rows(), "label", "user", text="text", tokenizer=folder, max_length=6)
+    samples: Any = data.federation.samples
+    own = transformers.AutoTokenizer.from_pretrained(folder)
+    expected = own(ROWS["text"], truncation=True, max_length=6, padding=True)
+    assert samples.x["input_ids"].tolist() == expected["input_ids"]
+    assert samples.x["attention_mask"].tolist() == expected["attention_mask"]
+
+
+# --- flwr-datasets ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "natural"])
+def test_partitions_of_flwr_datasets(kind: str) -> None:
+    flwr: Any = pytest.importorskip("flwr_datasets")
+    partitioners: Any = pytest.importorskip("flwr_datasets.partitioner")
+    rng, n = np.random.default_rng(0), 400
+    table = {
+        "x": rng.normal(size=(n, 3)).tolist(),
+        "label": (np.arange(n) % 4).tolist(),
+        "user": (np.arange(n) % 7).tolist(),
+    }
+
+    def made() -> Any:
+        partitioner: Any = {
+            "iid": lambda: partitioners.IidPartitioner(5),
+            "dirichlet": lambda: partitioners.DirichletPartitioner(5, "label", alpha=0.5, seed=3),
+            "natural": lambda: partitioners.NaturalIdPartitioner("user"),
+        }[kind]()
+        federated = flwr.FederatedDataset(dataset="local", partitioners={"train": partitioner}, shuffle=False)
+        federated._dataset = datasets.DatasetDict({"train": datasets.Dataset.from_dict(table)})
+        federated._dataset_prepared = True
+        return federated
+
+    federated, read = made(), made()
+    federation = HubDataModule(read, "label", features=["x"], fractions=(1, 0, 0)).federation
+    parts = [federated.load_partition(k, "train") for k in range(7 if kind == "natural" else 5)]
+    assert federation.names == tuple(str(k) for k in range(len(parts)))
+    client = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    x, y = (np.concatenate([np.asarray(part[name]) for part in parts]) for name in ("x", "label"))
+    expected = FederatedDataModule.from_arrays(x, y, client, fractions=(1, 0, 0)).federation
+    assert federation.digest() == expected.digest()
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"label": None}, "label: expected the name of a column; the data set has text, a, b"),
+        ({"label": "target"}, "path: the data set has no column target, but text, a, b"),
+        ({"text": "words"}, "path: the data set has no column words"),
+        ({"text": "text"}, "tokenizer: texts need one, expected a model's folder or its name on the Hub"),
+        ({"text": "a", "tokenizer": letters}, "text: column a has no texts, but float64"),
+        ({"text": "text", "features": ["a"]}, "text and features: expected one of them, which is x"),
+        ({"features": ["text"]}, "features: column text has no numbers"),
+        ({"features": ["ragged"]}, "ragged: lists of 1 to 2 numbers; all need the same length"),
+        ({"features": ["gap"]}, "gap: 1 rows have no value"),
+        ({"label": "a", "features": ["b"]}, "y: expected whole numbers, got 0.5 at sample 0"),
+    ],
+)
+def test_wrong_columns_are_refused_in_one_line(options: Any, line: str) -> None:
+    data = rows(
+        ragged=[[1.0] * (1 + i % 2) for i in range(N)], gap=[None, *range(N - 1)], a=[i + 0.5 for i in range(N)]
+    )
+    with pytest.raises(UserError, match=line) as error:
+        HubDataModule(data, **{"label": "label", "client": "user", **options})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("no/such_data_set", "path: no data set in no/such_data_set"),
+        ("missing.parquet", "path: missing.parquet does not exist"),
+        (3, "path: expected a name, a folder, a file, a datasets.Dataset or a FederatedDataset, got 3"),
+    ],
+)
+def test_no_data_set(path: Any, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=line):
+        HubDataModule(path, "label", "user")
+
+
+def test_a_data_set_trains(tmp_path: Path) -> None:
+    rows().save_to_disk(tmp_path / "rows")
+    data = HubDataModule(tmp_path / "rows", "label", "user", features=["a", "vector"])
+    assert data.in_shape == (3,)
+    make_trainer(1).fit(FedAvg(Linear(data.in_shape, data.n_outputs), data.n_clients), data)
