@@ -7,18 +7,24 @@ the method or the adaptation reads the samples themselves, and where clients are
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.samples import hash_of
 from fedem_lightning.models.cached_features import CachedFeatures, can_cache, with_features
 from fedem_lightning.models.parts import users_network
-from fedem_lightning.models.tensors import trained_parameters
+from fedem_lightning.models.tensors import frozen_tensors, trained_parameters
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+_MADE: WeakKeyDictionary[Federation, dict[str, Federation]] = WeakKeyDictionary()
+"""Federations with features, by the federation and the digest of the body: several algorithms share them."""
 
 
 def takes_features(algorithm: "FederatedAlgorithm", federation: Federation) -> bool:
@@ -56,14 +62,19 @@ def with_cached_features(algorithm: "FederatedAlgorithm", federation: Any, quiet
     if not isinstance(federation, Federation) or not takes_features(algorithm, federation):
         return federation
     if algorithm._features is None or algorithm._features[0] is not federation:
-        start, network = time.perf_counter(), users_network(algorithm.components[0])
-        made = with_features(federation, network)  # type: ignore[arg-type]
-        rows = made.samples.rows  # type: ignore[attr-defined]
-        size, seconds = rows.nbytes / 1e6, time.perf_counter() - start
-        if algorithm._features is None and not quiet:
-            rank_zero_only(print)(
-                f"the frozen body has computed the features of {len(rows)} samples once, {rows.shape[1]} numbers each "
-                f"({size:.1f} MB, {seconds:.1f} s); clients train heads on them"
-            )
-        algorithm._features = (federation, made)
+        algorithm._features = (federation, _made(algorithm, federation, quiet))
     return algorithm._features[1]
+
+
+def _made(algorithm: "FederatedAlgorithm", federation: Federation, quiet: bool) -> Federation:
+    """The federation with features; those of another algorithm with the same body and data, if there are any."""
+    start, network = time.perf_counter(), users_network(algorithm.components[0])
+    known = _MADE.setdefault(federation, {})
+    body = hash_of(tensor for _, tensor in sorted(frozen_tensors(network), key=lambda named: named[0])).hexdigest()
+    if body not in known:
+        known[body] = with_features(federation, network)  # type: ignore[arg-type]
+        rows, seconds = known[body].samples.rows, time.perf_counter() - start  # type: ignore[attr-defined]
+        told = f"{len(rows)} samples once, {rows.shape[1]} numbers each ({rows.nbytes / 1e6:.1f} MB, {seconds:.1f} s)"
+        if not quiet:
+            rank_zero_only(print)(f"the frozen body has computed the features of {told}; clients train heads on them")
+    return known[body]
