@@ -59,7 +59,8 @@ def say_how_components_start(algorithm: "FederatedAlgorithm") -> None:
 
 def with_cached_features(algorithm: "FederatedAlgorithm", federation: Any, quiet: bool = False) -> Any:
     """The federation with features in place of its samples, made at the first call; others as they are."""
-    if not isinstance(federation, Federation) or not takes_features(algorithm, federation):
+    has = not isinstance(federation, Federation) or isinstance(federation.samples, CachedFeatures)
+    if has or not takes_features(algorithm, federation):
         return federation
     if algorithm._features is None or algorithm._features[0] is not federation:
         algorithm._features = (federation, _made(algorithm, federation, quiet))

@@ -1,16 +1,19 @@
 """Features of a frozen body, computed once a sample and kept in place of the samples."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedem_lightning.backbones.pretrained import Pretrained
+from fedem_lightning.data.arrays import as_rows, check_features
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.fields import Fields
-from fedem_lightning.data.samples import Arrays, Inputs, InShape
+from fedem_lightning.data.samples import Arrays, Inputs, InShape, Samples, as_tensor, n_rows
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.errors import require
 from fedem_lightning.models.tensors import arguments
 
 IN_MEMORY = 2**30
@@ -67,6 +70,45 @@ def can_cache(network: Any, federation: Federation) -> bool:
     """Whether a body's features are the same in every round: it is frozen, and nothing changes its samples."""
     same = isinstance(network, Pretrained) and network.frozen_body and network.cache
     return same and federation.augmentation is None and isinstance(federation.samples, Arrays | Fields)
+
+
+def samples_in_form(schema: Schema, network: nn.Module, x: Any, y: Any = None) -> Samples:
+    """A user's samples as `network` takes them: in the form of training, or as the features of a frozen body.
+
+    Args:
+        schema: of the training.
+        network: a component.
+        x: see `Schema.samples_of`; or {"features": [n, d]}, which `ClientModel.features` gives.
+        y: labels [n]; None: zeros.
+
+    Raises:
+        UserError: the samples have another form.
+
+    """
+    labels = None if y is None else schema.labels(y)
+    rows = features_given(network, x)
+    x = schema.x_of(x) if rows is None else {"features": rows}
+    n = n_rows(x)
+    count = n if labels is None else len(labels)
+    require(count == n, f"y: expected {n} labels, one for each sample, got {count}")
+    if rows is None:
+        return schema.samples_of(x, labels)
+    told = torch.zeros(n, dtype=torch.int64) if labels is None else as_tensor(labels)
+    return CachedFeatures(Fields({"features": rows}, told), rows, torch.arange(n))
+
+
+def features_given(network: nn.Module, x: Any) -> Tensor | None:
+    """Features [n, d] of a frozen body that a user gives in place of samples; None: x are samples."""
+    only = isinstance(x, Mapping) and set(x) == {"features"}
+    if not (only and isinstance(network, Pretrained) and network.frozen_body):
+        return None
+    rows, width = (
+        as_tensor(check_features(as_rows("x: features", x["features"]), name="x: features")),
+        network.head.in_features,
+    )
+    fits = rows.ndim == 2 and rows.shape[1] == width
+    require(fits, f"x: features: expected shape [n, {width}], got {list(rows.shape)}")
+    return rows
 
 
 @torch.no_grad()
