@@ -102,10 +102,8 @@ def features_given(network: nn.Module, x: Any) -> Tensor | None:
     only = isinstance(x, Mapping) and set(x) == {"features"}
     if not (only and isinstance(network, Pretrained) and network.frozen_body):
         return None
-    rows, width = (
-        as_tensor(check_features(as_rows("x: features", x["features"]), name="x: features")),
-        network.head.in_features,
-    )
+    name, width = "x: features", network.head.in_features
+    rows = as_tensor(check_features(as_rows(name, x["features"]), name=name))
     fits = rows.ndim == 2 and rows.shape[1] == width
     require(fits, f"x: features: expected shape [n, {width}], got {list(rows.shape)}")
     return rows

@@ -71,7 +71,7 @@ class ClientModel(nn.Module):
 
     @torch.no_grad()
     def features(self, x: Any) -> np.ndarray:
-        """What a frozen body makes of samples, [n, d]: `predict` and `personalize` take {"features": ...} in their place.
+        """What a frozen body makes of samples, [n, d]; `predict` and `personalize` take {"features": ...}, too.
 
         Raises:
             UserError: the network has no frozen body, or the samples have another form.
