@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.labels import has_several
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.splits import ranks
 from fedem_lightning.randomness import Purpose, generator
@@ -63,7 +64,7 @@ def concept_difference(federation: Federation) -> ConceptDifference | None:
 
     """
     samples = federation.samples
-    if isinstance(federation.task, Regression) or isinstance(samples, Windows):
+    if isinstance(federation.task, Regression) or has_several(federation.task) or isinstance(samples, Windows):
         return None
     clients = federation.clients()
     random = generator(0, Purpose.SUBSAMPLE)

@@ -8,19 +8,21 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 
 from fedem_lightning.data.arrays import (
+    LARGEST_Y,
     as_array,
     check_clients,
     check_domains,
     check_features,
     check_labels,
     check_split,
-    check_targets,
     distinct_values,
     looks_like_pixels,
 )
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.labels import SHAPES, checked_labels, has_any, missing_notes
 from fedem_lightning.data.partitions import Labels
+from fedem_lightning.data.samples import Arrays, as_tensor, codes_of
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import plain
@@ -37,7 +39,8 @@ class TaskOptions:
     """What is learned from labels, and how errors count.
 
     Args:
-        task: "classification" (one logit a class), "binary" (one logit), or "regression" (real y [n] or [n, k]).
+        task: "classification" (one logit a class), "binary" (one logit), "regression" (real y [n] or [n, k]),
+            "multilabel" (y [n, k] in {0, 1}), "segmentation" (y [n, height, width]), "language" (y [n, positions]).
         n_classes: Y; default: the largest label plus 1; of a table: the number of different labels.
         noise_scale: standard deviation of real targets around their mean, in units of y.
         label_smoothing: of a classification, in [0, 1); see `Classification`.
@@ -52,8 +55,10 @@ class TaskOptions:
     class_weights: ClassWeights | None = None
 
     def make(self, y: np.ndarray, train: np.ndarray, n_classes: int) -> Task:
-        """The task of y [n] or [n, k], of which those of `train`, bool [n], are trained on; real y have 0 classes."""
-        weights = class_weights(self.class_weights, y[train], n_classes)
+        """The task of y [n, ...], of which those of `train`, bool [n], are trained on; real y have 0 classes."""
+        several = self.task in SHAPES
+        weights = None if several else class_weights(self.class_weights, y[train], n_classes)
+        require(not several or self.class_weights is None, f"class_weights: {self.task} has none")
         return make_task(self.task, n_classes, y[0].size, self.noise_scale, self.label_smoothing, weights)
 
     def notes(self) -> dict[str, Any]:
@@ -77,20 +82,17 @@ def checked_federation(
     arrays: OwnArrays, options: TaskOptions, dealing: Dealing, splitting: Splitting, notes: dict[str, Any] | None = None
 ) -> Federation:
     """The federation of checked arrays; see `FederatedDataModule.from_arrays`."""
-    x, y, notes = as_array("x", arrays.x), as_array("y", arrays.y), notes or {}
+    x, notes = as_array("x", arrays.x), notes or {}
     owner, own_names, coarse = None, None, None
     require(x.ndim > 0 and len(x) > 0, "x: expected at least one sample, got none")
     require(x.ndim > 1 and x.size > 0, f"x: expected features [n, ...], at least one, got shape {x.shape}")
+    arrays, n_classes, said = _labelled(arrays._replace(x=x), options)
+    x, y, notes = arrays.x, arrays.y, notes | said
     if arrays.client is not None:
         owner, own_names = check_clients(as_array("client", arrays.client), arrays.names, len(x))
-    by_class = options.task != "regression"
-    if by_class:
-        if y.ndim == 1 and y.dtype.kind in "SU":  # in alphabetical order; the notes keep the strings
-            y, notes["classes"] = distinct_values("y", y)
-        y, n_classes = check_labels(y, options.n_classes, len(x))
-    else:
-        y, n_classes = check_targets(y, len(x)), 0
-    x = check_features(x, owner, own_names)
+    by_class = options.task in ("classification", "binary")
+    has_codes = options.task == "language" and x.dtype.kind in "iu"
+    x = x if has_codes else check_features(x, owner, own_names)
     if looks_like_pixels(x):
         warnings.warn("x: numbers in 0..255 look like pixels; give them as uint8, or divide by 255", stacklevel=3)
     if x.dtype == np.uint8 and x.ndim in (3, 4):
@@ -101,9 +103,8 @@ def checked_federation(
     own_split = arrays.split is not None
     codes = check_split(as_array("split", arrays.split), len(x)) if own_split else splitting.split(dealt.client)
     seen = splitting.seen(dealt.names)
-    return Federation.from_arrays(
-        x,
-        y,
+    return Federation.from_samples(
+        codes_of(x, y) if has_codes else Arrays(as_tensor(x), as_tensor(y)),
         dealt.client,
         codes,
         task=options.make(y, (codes == 0) & (dealt.client >= 0) & seen[dealt.client], n_classes),
@@ -112,6 +113,29 @@ def checked_federation(
         domains=None if arrays.domain is None else check_domains(as_array("domain", arrays.domain), len(x)),
         notes={**notes, **options.notes(), **dealt.notes},
     )
+
+
+def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, dict[str, Any]]:
+    """The samples with a label that is known, labels checked; the number of classes; and notes of what is missing."""
+    y, n, notes, n_classes = as_array("y", arrays.y), len(arrays.x), {}, options.n_classes
+    if options.task in ("classification", "binary") and y.ndim == 1 and y.dtype.kind in "SU":
+        y, notes["classes"] = distinct_values("y", y)  # in alphabetical order; the notes keep the strings
+    y, found = checked_labels(options.task, y, n_classes, n)
+    if options.task == "language" and n_classes is None and arrays.x.dtype.kind in "iu":
+        found = max(found, int(arrays.x.max()) + 1)  # the last tokens may be in no label
+        require(found <= LARGEST_Y, f"x: code {found - 1} would make {found} classes, expected at most {LARGEST_Y}")
+    kept = has_any(y)
+    notes |= missing_notes(y, kept)
+    if kept.all():
+        return arrays._replace(y=y), found, notes
+    require(bool(kept.any()), "y: no label is known")
+    warnings.warn(f"y: {notes['samples_without_labels']}: none of their labels is known", stacklevel=4)
+    by_sample = {name: getattr(arrays, name) for name in ("client", "split", "domain", "coarse")}
+    rows = {name: a if a is None else as_array(name, a) for name, a in by_sample.items()}
+    for name, a in rows.items():
+        require(a is None or a.shape == (n,), f"{name}: expected shape ({n},) as x has")
+    rows = {name: a if a is None else a[kept] for name, a in rows.items()}
+    return arrays._replace(x=arrays.x[kept], y=y[kept], **rows), found, notes
 
 
 def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> tuple[float, ...] | None:

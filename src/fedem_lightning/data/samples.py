@@ -97,6 +97,25 @@ class Arrays:
         return [self.y, self.x]
 
 
+class Codes(Arrays):
+    """Samples that are rows of codes (characters, tokens), which stay whole numbers: x int64 [n, L], y int64 [n, L]."""
+
+    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """Codes [*S, L]; `dtype` is ignored."""
+        return self.x.index_select(0, index.flatten()).unflatten(0, index.shape)
+
+    def to(self, device: torch.device | str) -> "Codes":
+        """The same samples on another device."""
+        return Codes(self.x.to(device), self.y.to(device))
+
+
+def codes_of(x: np.ndarray, y: np.ndarray) -> Codes:
+    """Samples of codes x, whole numbers of 0 or more [n, ...], and labels y; UserError for a code below 0."""
+    least = int(x.min()) if x.size else 0
+    require(least >= 0, f"x: expected codes of 0 or more, got {least}; only labels may be -100")
+    return Codes(as_tensor(x.astype(np.int64)), as_tensor(y))
+
+
 class Joined:
     """Two sets of samples of one kind; the second's positions follow those of the first."""
 

@@ -13,24 +13,13 @@ from torch import Tensor
 
 from fedem_lightning.data.arrays import as_rows, check_features, check_labels
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.samples import Arrays, Samples, Windows, as_tensor
+from fedem_lightning.data.labels import has_several, labels_of_task
+from fedem_lightning.data.samples import Arrays, Codes, Samples, Windows, as_tensor, codes_of
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make
 from fedem_lightning.tasks import Task
-
-
-class Codes(Arrays):
-    """Samples that are rows of codes (characters), which stay whole numbers: x int64 [n, L], y int64 [n, L]."""
-
-    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """Codes [*S, L]; `dtype` is ignored."""
-        return self.x.index_select(0, index.flatten()).unflatten(0, index.shape)
-
-    def to(self, device: torch.device | str) -> "Codes":
-        """The same samples on another device."""
-        return Codes(self.x.to(device), self.y.to(device))
 
 
 @dataclass(frozen=True)
@@ -50,6 +39,7 @@ class Schema:
         features: how the columns of a table become features; None: samples came as arrays.
         columns: names of the table's columns "label" and "client".
         domains: names of the samples' domains, if they are known.
+        tokens: whether samples are rows of codes that came as arrays.
 
     """
 
@@ -65,6 +55,7 @@ class Schema:
     features: TableFeatures | None = None
     columns: dict[str, str] = field(default_factory=dict)
     domains: tuple[str, ...] | None = None
+    tokens: bool = False
 
     @classmethod
     def of(cls, federation: Federation) -> "Schema":
@@ -91,12 +82,18 @@ class Schema:
             features=federation.features,
             columns=dict(notes.get("columns", {})),
             domains=None if federation.domains is None else federation.domains.names,
+            tokens=isinstance(samples, Codes),
         )
 
     @property
     def n_clients(self) -> int:
         """T, the unseen clients included."""
         return len(self.seen)
+
+    @property
+    def takes_codes(self) -> bool:
+        """Whether the model takes whole numbers int64 [n, L]: characters of a text, or tokens."""
+        return self.tokens or self.vocabulary is not None
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -145,13 +142,15 @@ class Schema:
         return x
 
     def labels(self, y: Any) -> np.ndarray:
-        """Labels as the task has them: whole numbers [n], or real targets.
+        """Labels as the task has them: whole numbers [n], or [n, ...] where a sample has several; or real targets.
 
         Raises:
             UserError: a label is not one of the classes.
 
         """
         y = as_rows("y", y)
+        if has_several(self.task):
+            return labels_of_task(self.task, y, len(y))
         if not hasattr(self.task, "n_classes") or self.vocabulary is not None:
             return y
         if self.classes is not None and (y.dtype.kind in "SUO" or bool(np.isin(y.astype(str), self.classes).all())):
@@ -183,6 +182,9 @@ class Schema:
         if self.vocabulary is not None:
             codes = as_tensor(x.astype(np.int64))
             return Codes(codes, codes if y is None else as_tensor(np.asarray(y, dtype=np.int64)))
+        if self.tokens:
+            require(x.dtype.kind in "iu", f"x: expected codes, whole numbers as in training, got {x.dtype}")
+            return codes_of(x, np.zeros_like(x) if y is None else y)
         labels = torch.zeros(len(x), dtype=torch.int64) if y is None else as_tensor(y)
         if self.pixels is None:
             images = x.dtype == np.uint8 and x.ndim in (3, 4)

@@ -81,8 +81,9 @@ def output_name(schema: Schema) -> str:
 def random_inputs(schema: Schema, n: int) -> Tensor:
     """Samples as the networks take them, from a fixed seed: codes of characters int64 [n, L], else float32 [n, ...]."""
     generator = torch.Generator().manual_seed(n)
-    if schema.vocabulary is not None:
-        return torch.randint(len(schema.vocabulary), (n, *schema.in_shape), generator=generator)
+    if schema.takes_codes:
+        n_codes: int = getattr(schema.task, "n_classes", 2)
+        return torch.randint(n_codes, (n, *schema.in_shape), generator=generator)
     return torch.randn(n, *schema.in_shape, generator=generator)
 
 

@@ -14,6 +14,7 @@ from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.serving.export_formats import FORMATS, output_name
 from fedem_lightning.serving.export_places import Origin
+from fedem_lightning.tasks import MultiLabel, Segmentation
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def model_card(origin: Origin, written: Export) -> str:
     }
     head["tags"] = [tag.lower() for tag in head["tags"]]
     answer = "the mean of the target" if output_name(schema) == "mean" else "the probabilities of the classes"
+    answer = "the probability of each label" if isinstance(schema.task, MultiLabel) else answer
     if schema.classes is not None:
         answer += f" ({', '.join(schema.classes)}, in this order)"
     splits = {
@@ -68,7 +70,7 @@ def model_card(origin: Origin, written: Export) -> str:
         client=repr(names[0]),
         file=repr(written.index[names[0]]),
         shape=", ".join(map(str, (1, *schema.in_shape))),
-        whole=schema.vocabulary is not None,
+        whole=schema.takes_codes,
     )
 
 
@@ -76,14 +78,15 @@ def preprocessing(models: ClientModels, format: str) -> dict[str, Any]:
     """How a user's sample becomes the model's input, and what the output means, as plain values."""
     schema = models.schema
     floats = str(models.personal.mixture.dtype).removeprefix("torch.") if format == "safetensors" else "float32"
-    outputs = [*schema.in_shape] if schema.vocabulary is not None else []
+    dense = isinstance(schema.task, Segmentation)
+    outputs = [*(schema.in_shape[-2:] if dense else schema.in_shape if schema.takes_codes else ())]
     n = getattr(schema.task, "n_classes", schema.task.n_outputs)
     found = {
         "task": type(schema.task).__name__,
         "input": {
             "name": "x",
             "shape": ["batch", *schema.in_shape],
-            "dtype": "int64" if schema.vocabulary is not None else floats,
+            "dtype": "int64" if schema.takes_codes else floats,
         },
         "output": {"name": output_name(schema), "shape": ["batch", *outputs, n]},
         "sentence": sentence(schema),

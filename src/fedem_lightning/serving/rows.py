@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.data.arrays import check_clients, check_split
+from fedem_lightning.data.arrays import check_clients, check_split, check_targets
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.formats.table import read_table
+from fedem_lightning.data.labels import has_several, labels_of_task
 from fedem_lightning.data.names import names_of_clients
 from fedem_lightning.data.own_files import ARRAYS, OF_ONE_CLIENT
 from fedem_lightning.data.samples import Samples
@@ -197,6 +198,8 @@ def _clients(
 
 def _labels(y: np.ndarray, schema: Schema, n: int) -> np.ndarray:
     """Labels as the task has them."""
+    if has_several(schema.task):
+        return schema.labels(y)
     if hasattr(schema.task, "n_classes"):
         require(y.shape == (n,), f"y: expected shape ({n},) as x has, got {y.shape}")
         return schema.labels(y)
@@ -204,8 +207,7 @@ def _labels(y: np.ndarray, schema: Schema, n: int) -> np.ndarray:
     shapes = [(n,), (n, 1)] if size == 1 else [(n, size)]
     numbers = y.dtype.kind in "fiub" and y.shape in shapes
     require(numbers, f"y: expected {size} number{'s' * (size > 1)} for each of {n} rows, got {y.dtype} {y.shape}")
-    require(bool(np.isfinite(y).all()), "y: NaN or infinity")
-    return y if y.dtype in (np.float32, np.float64) else y.astype(np.float32)
+    return labels_of_task(schema.task, y, n) if size > 1 else check_targets(y, n)
 
 
 def _some(names: list[str]) -> str:
