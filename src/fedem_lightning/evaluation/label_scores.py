@@ -1,6 +1,7 @@
 """Scores of a multi-label task on the test samples, by torchmetrics: macro F1 and mean average precision (mAP)."""
 
-import warnings
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,22 +39,22 @@ def label_scores(p: Tensor, y: Tensor) -> LabelScores:
     p = torch.where(p.isnan(), 1.0 - y, p).clamp(0, 1)
     occurs = ((y == 1) & is_known).any(dim=0)  # [K]
     predicted = ((p > 0.5) & is_known).any(dim=0)
-    n_labels = y.shape[1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of labels that do not occur
-        f1 = multilabel_f1_score(p, y, n_labels, average="none", ignore_index=MISSING)
-        precision = multilabel_average_precision(p, y, n_labels, average="none", ignore_index=MISSING)
-    return LabelScores(_mean(f1, occurs | predicted), _mean(precision, occurs))
+    parts = ((multilabel_f1_score, occurs | predicted), (multilabel_average_precision, occurs))
+    return LabelScores(*(_mean(score, p[:, defined], y[:, defined]) for score, defined in parts))
 
 
-def _mean(values: Tensor, defined: Tensor) -> float:
-    return float(values[defined].double().mean())
+def _mean(score: Callable[..., Tensor], p: Tensor, y: Tensor) -> float:
+    """The mean over labels of a function of torchmetrics; NaN without a label."""
+    if not y.shape[1]:
+        return math.nan
+    found = score(p, y, y.shape[1], average="none", ignore_index=MISSING, validate_args=False)
+    return float(found.double().mean())
 
 
 def label_columns(found: Predictions) -> dict[str, np.ndarray]:
     """Columns of the clients' table, float64 [C] each; NaN without test samples."""
     values, y, counts = found.values.cpu(), torch.as_tensor(found.y), found.n.cpu().tolist()
-    nothing = LabelScores(float("nan"), float("nan"))
+    nothing = LabelScores(math.nan, math.nan)
     parts = zip(values.split(counts), y.split(counts), strict=True)
     rows = [label_scores(p, labels) if len(labels) else nothing for p, labels in parts]
     return {f"test_{name}": np.array([getattr(row, name) for row in rows], dtype=float) for name in NAMES}
@@ -68,6 +69,6 @@ def pooled_label_scores(table: pd.DataFrame, found: Predictions) -> dict[str, An
     pooled, made = label_scores(found.values.cpu()[kept], torch.as_tensor(found.y)[kept]), {}
     for name in NAMES:
         of_clients = table.loc[seen, f"test_{name}"].dropna()
-        mean = float(of_clients.mean()) if len(of_clients) else float("nan")
+        mean = float(of_clients.mean()) if len(of_clients) else math.nan
         made[name] = {"pooled": getattr(pooled, name), "mean": mean, "n_clients": len(of_clients)}
     return made
