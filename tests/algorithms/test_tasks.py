@@ -123,4 +123,4 @@ def test_engines_agree_on_every_task(task: TaskRow) -> None:
         trainer.fit(model, data)
         trainer.test(model, data, verbose=False)
         losses.append(model.clients[["train_loss", "val_loss", "test_loss"]].to_numpy())
-    np.testing.assert_allclose(*losses, rtol=1e-9)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)

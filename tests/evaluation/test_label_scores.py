@@ -70,7 +70,7 @@ def made(n: int = 200) -> FederatedDataModule:
 
 
 @pytest.mark.parametrize("kind", [FedAvg, Local])
-def test_a_run_has_them_of_its_test_samples(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_has_them_of_its_test_samples(kind: Any) -> None:
     data = made()
     model = kind(Linear(data.in_shape, data.n_outputs), data.n_clients)
     trainer = make_trainer(2)

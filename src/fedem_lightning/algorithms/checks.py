@@ -166,7 +166,7 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
         is_tensor = isinstance(outputs, Tensor)
         given = tuple(outputs.shape[1:]) if is_tensor else f"a {type(outputs).__name__}, no tensor"
         axis = getattr(task, "class_axis", -1)  # of the outputs
-        fits = is_tensor and outputs.ndim > max(axis, 1) and outputs.shape[axis] == task.n_outputs
+        fits = is_tensor and outputs.ndim > (1 if axis < 0 else y.ndim) and outputs.shape[axis] == task.n_outputs
         fits = fits and task.losses(outputs, y).shape == index.shape
     except Exception as error:  # a network may raise any error on samples of the wrong shape
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
@@ -174,7 +174,8 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
         raise UserError(f"backbone: it does not take samples of shape {shape} for {kind} ({reason})") from error
     finally:
         backbone.train(was_training)
-    require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a sample, the backbone gives {given}")
+    what = "sample" if axis < 0 else "pixel"
+    require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a {what}, the backbone gives {given}")
     return outputs
 
 

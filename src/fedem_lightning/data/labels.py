@@ -130,6 +130,16 @@ def has_any(y: np.ndarray) -> np.ndarray:
     return found
 
 
+def has_any_before_checks(task: Task, y: np.ndarray) -> np.ndarray:
+    """The same for labels of a task as a user gives them, -100 or NaN; true where a sample has only one label."""
+    if y.ndim < 2 or y.dtype.kind not in "iubf" or not (has_several(task) or task.n_outputs > 1):
+        return np.ones(len(y), dtype=bool)
+    missing = np.isnan(y) if y.dtype.kind == "f" else np.zeros(y.shape, dtype=bool)
+    missing |= (y == MISSING) & has_several(task)
+    found: np.ndarray = ~missing.reshape(len(y), -1).all(axis=1)
+    return found
+
+
 def missing_notes(y: np.ndarray, kept: np.ndarray) -> dict[str, Any]:
     """What a federation's notes say of missing labels; empty if none is.
 

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from fedem_lightning.data.arrays import check_clients, check_split, check_target
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.formats.table import read_table
-from fedem_lightning.data.labels import has_several, labels_of_task
+from fedem_lightning.data.labels import has_any_before_checks, has_several, labels_of_task
 from fedem_lightning.data.names import names_of_clients
 from fedem_lightning.data.own_files import ARRAYS, OF_ONE_CLIENT
 from fedem_lightning.data.samples import Samples
@@ -94,6 +95,9 @@ def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), la
     x, y = found["x"], found.get("y")
     require(x.ndim > 0 and len(x) > 0, f"DATA: {path} has no rows")
     require(y is not None or not labelled, f"DATA: {path} has no labels ({found['label']})")
+    if y is not None and len(y) == len(x):
+        found = _with_labels(found, schema)
+        x, y = found["x"], found["y"]
     client, names = _clients(found, columns, schema, len(x))
     split = None if found.get("split") is None else check_split(found["split"], len(x))
     labels = None if y is None else _labels(y, schema, len(x))
@@ -164,6 +168,8 @@ def _features(others: pd.DataFrame, schema: Schema, frame: pd.DataFrame) -> np.n
 def _in_form(x: np.ndarray, schema: Schema) -> np.ndarray:
     """Numbers of the same kind as in training: bytes are pixels only where they were then."""
     require(x.dtype.kind in "fiub", f"x: expected numbers, got dtype {x.dtype}")
+    if schema.tokens:
+        return x
     if schema.pixels is None:
         return x.astype(np.float32) if x.dtype == np.uint8 else x
     bytes_ = x.astype(np.uint8) if np.isfinite(x).all() else None
@@ -194,6 +200,16 @@ def _clients(
     position = np.zeros(len(names), dtype=np.int64)
     position[present] = np.arange(len(present))
     return position[codes], own
+
+
+def _with_labels(found: dict[str, Any], schema: Schema) -> dict[str, Any]:
+    """Without the rows that have several labels of which none is known; one line says how many they were."""
+    kept = has_any_before_checks(schema.task, found["y"])
+    if kept.all() or not kept.any():
+        return found
+    said = f"DATA: {int((~kept).sum())} of {len(kept)} rows are left out: no label of theirs is known"
+    warnings.warn(said, stacklevel=3)
+    return {k: found[k][kept] if k in ("x", "y", "client", "split") else part for k, part in found.items()}
 
 
 def _labels(y: np.ndarray, schema: Schema, n: int) -> np.ndarray:
