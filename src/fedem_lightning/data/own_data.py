@@ -56,9 +56,9 @@ class TaskOptions:
 
     def make(self, y: np.ndarray, train: np.ndarray, n_classes: int) -> Task:
         """The task of y [n, ...], of which those of `train`, bool [n], are trained on; real y have 0 classes."""
-        several = self.task in SHAPES
-        weights = None if several else class_weights(self.class_weights, y[train], n_classes)
-        require(not several or self.class_weights is None, f"class_weights: {self.task} has none")
+        fits = self.class_weights is None or self.task not in SHAPES
+        require(fits, f"class_weights: only classification and binary have them, not {self.task}")
+        weights = class_weights(self.class_weights, y[train], n_classes)
         return make_task(self.task, n_classes, y[0].size, self.noise_scale, self.label_smoothing, weights)
 
     def notes(self) -> dict[str, Any]:
