@@ -13,6 +13,7 @@ from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import BelowOne, Positive
+from fedem_lightning.tasks import known
 
 
 class Faults(Recorded, ABC):
@@ -170,7 +171,7 @@ class Flipped:
         """Labels [*S] or [*S, L]."""
         y = self.samples.labels(index)
         flipped = torch.isin(index, self.positions).view(*index.shape, *[1] * (y.ndim - index.ndim))
-        return torch.where(flipped, self.n_classes - 1 - y, y)
+        return torch.where(flipped & known(y), self.n_classes - 1 - y, y)
 
     def to(self, device: torch.device | str) -> "Flipped":
         """The same samples on another device."""

@@ -80,7 +80,8 @@ class Dapper(Adaptation):
         if self.proxy is not None:
             self._public = read_proxy(self.proxy, federation)
         else:
-            x, one_label = federation.samples.x, isinstance(federation.task, Classification)
+            one_label = isinstance(federation.task, Classification) and federation.task.n_targets == 1
+            x = federation.samples.x
             alike = one_label and bool((x == x[:1]).all())
             require(alike, "adaptation.source: model draws labels alone, so all samples must have the same x")
 
@@ -184,7 +185,8 @@ def read_proxy(path: str | Path, federation: Federation) -> Arrays:
     require("x" in arrays and "y" in arrays, f"adaptation.proxy: {path} lacks x or y")
     own = federation.samples
     n_classes = getattr(federation.task, "n_classes", None)
-    require(n_classes is not None and isinstance(own, Arrays), "adaptation.proxy: expected a federation with labels")
+    classes = n_classes is not None and federation.task.n_targets == 1
+    require(classes and isinstance(own, Arrays), "adaptation.proxy: expected a federation with labels")
     assert isinstance(own, Arrays)
     y, _ = check_labels(arrays["y"], n_classes, len(arrays["x"]))
     public = Arrays(as_tensor(check_features(arrays["x"])), as_tensor(y), own.mean, own.std, own.invert)

@@ -250,6 +250,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
         self.class_scores: dict[str, Any] | None = None  # scores of their classes, also by Trainer.test
+        self.label_scores: dict[str, Any] | None = None  # and of the labels of a multi-label task
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
         self._prepared: Federation | None = None
         self._features: tuple[Federation, Federation] | None = None  # the data, and the same with features as samples

@@ -16,7 +16,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.tensors import called
 from fedem_lightning.settings.expected import given
-from fedem_lightning.tasks import BinaryClassification, Classification, Task
+from fedem_lightning.tasks import BinaryClassification, Classification, MultiLabel, Segmentation, Task
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -146,7 +146,7 @@ def check_everybody_is_seen(algorithm: "FederatedAlgorithm", federation: Federat
 def check_classes(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if labels are no classes."""
     name, kind = type(algorithm).__name__, type(federation.task).__name__
-    classes = "accuracy" in federation.task.measures
+    classes = "accuracy" in federation.task.measures and not isinstance(federation.task, MultiLabel | Segmentation)
     require(classes, f"dataset.task: {name} needs classes as labels, expected classification or binary, got {kind}")
 
 
@@ -167,7 +167,8 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
         outputs = called(backbone.eval(), x)
         is_tensor = isinstance(outputs, Tensor)
         given = tuple(outputs.shape[1:]) if is_tensor else f"a {type(outputs).__name__}, no tensor"
-        fits = is_tensor and given[-1:] == (task.n_outputs,)
+        axis = getattr(task, "class_axis", -1)  # of the outputs
+        fits = is_tensor and outputs.ndim > (1 if axis < 0 else y.ndim) and outputs.shape[axis] == task.n_outputs
         fits = fits and task.losses(outputs, y).shape == index.shape
     except Exception as error:  # a network may raise any error on samples of the wrong shape
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
@@ -178,7 +179,8 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
         raise UserError(said) from error
     finally:
         backbone.train(was_training)
-    require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a sample, the backbone gives {given}")
+    what = "sample" if axis < 0 else "pixel"
+    require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a {what}, the backbone gives {given}")
     return outputs
 
 
@@ -194,7 +196,8 @@ def check_logits(outputs: Tensor, task: Task) -> None:
     Log-probabilities are logits, too. Of a softmax one sample alone does not tell.
     """
     message = "backbone: its outputs are probabilities, but the loss takes logits: leave the {} at its end out"
-    sigmoid = isinstance(task, Classification | BinaryClassification) and "Sigmoid" in type(outputs.grad_fn).__name__
+    kinds = Classification | BinaryClassification | MultiLabel
+    sigmoid = isinstance(task, kinds) and "Sigmoid" in type(outputs.grad_fn).__name__
     require(not sigmoid, message.format("sigmoid"))
     if not isinstance(task, Classification) or len(outputs) < 2:
         return

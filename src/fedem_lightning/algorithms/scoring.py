@@ -57,7 +57,7 @@ def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
         _training_state_kept(algorithm, federation),
     ):
         found = client_table(algorithm, federation, personalize_for_scoring(algorithm, federation))
-    algorithm.clients, algorithm.test_samples, algorithm.class_scores = found
+    algorithm.clients, algorithm.test_samples, algorithm.class_scores, algorithm.label_scores = found
     log(algorithm, final_metrics(algorithm.clients))
 
 

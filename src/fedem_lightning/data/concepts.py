@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.fields import Fields
+from fedem_lightning.data.labels import has_several
 from fedem_lightning.data.samples import Windows, n_values
 from fedem_lightning.data.splits import ranks
 from fedem_lightning.randomness import Purpose, generator
@@ -64,7 +65,8 @@ def concept_difference(federation: Federation) -> ConceptDifference | None:
 
     """
     samples = federation.samples
-    if isinstance(federation.task, Regression) or isinstance(samples, Windows | Fields):
+    several = has_several(federation.task) or isinstance(samples, Windows | Fields)
+    if isinstance(federation.task, Regression) or several:
         return None
     clients = federation.clients()
     random = generator(0, Purpose.SUBSAMPLE)

@@ -138,7 +138,7 @@ class Dealing:
         others = "partition=iid, dirichlet, shards or quantity_skew deals the samples to clients"
         require(has, f"client: expected the client of each sample; or {others}")
         known = by_class or not isinstance(self.partition, str) or self.partition in WITHOUT_CLASSES
-        none = f"partition: {self.partition} deals by class, a regression has none; use iid or quantity_skew"
-        require(known, none)
+        none = f"partition: {self.partition} deals by class, a regression and samples of several labels have none"
+        require(known, f"{none}; use iid or quantity_skew")
         dealt = self.deal(labels, seed)
         return Partition(dealt.client, dealt.names, {"partition": str(self.partition), **dealt.notes})

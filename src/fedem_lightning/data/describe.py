@@ -12,6 +12,7 @@ from rich.table import Table
 from fedem_lightning.data.concepts import concept_difference
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.fields import Fields
+from fedem_lightning.data.labels import has_several
 from fedem_lightning.data.names import printable
 from fedem_lightning.data.samples import Arrays, Joined, Windows
 from fedem_lightning.data.splits import SPLITS
@@ -32,11 +33,11 @@ def looked_at(federation: Federation) -> torch.Tensor:
 def label_counts(federation: Federation) -> np.ndarray | None:
     """The number of samples of each class, over all splits, of each client that is `looked_at`: int64 [C, Y].
 
-    None without classes.
+    None without classes, and where a sample has several labels.
 
     In text, the class of a window is its last target, so that with stride 1 every character counts about once.
     """
-    if isinstance(federation.task, Regression):
+    if isinstance(federation.task, Regression) or has_several(federation.task):
         return None
     n_classes = getattr(federation.task, "n_classes", federation.task.n_outputs)
     clients = looked_at(federation)

@@ -19,6 +19,9 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.tasks import Task
 
+MOST_OUTPUTS = 2**24
+"""Of a model for the samples that it sees at a time in evaluation: 64 MB."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -89,10 +92,14 @@ class Block:
         return Block(self.federation, self.clients, self.index[kept], self.owner[kept])
 
     def pieces(self) -> Iterator["Block"]:
-        """Cuts the samples (not the clients) into parts that fit a CPU's cache: 4 MB of vectors, or 256 others."""
+        """Cuts the samples (not the clients) into parts that fit a CPU's cache: 4 MB of vectors, or 256 others.
+
+        A part has at most `MOST_OUTPUTS` outputs of a model, but one sample at least.
+        """
         shape = self.federation.in_shape
         vectors = isinstance(shape, tuple) and len(shape) == 1 and isinstance(self.federation.samples, Arrays)
         size = max(256, min(16384, 2**20 // max(1, shape[0]))) if vectors else 256
+        size = max(1, min(size, MOST_OUTPUTS // (self.federation.task.n_targets * self.federation.task.n_outputs)))
         for start in range(0, max(1, len(self.index)), size):  # one empty piece if there are no samples
             part = slice(start, start + size)
             yield Block(self.federation, self.clients, self.index[part], self.owner[part])

@@ -8,19 +8,20 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 
 from fedem_lightning.data.arrays import (
+    LARGEST_Y,
     as_array,
     check_clients,
     check_domains,
     check_features,
     check_labels,
     check_split,
-    check_targets,
     distinct_values,
     looks_like_pixels,
 )
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.fields import as_fields
+from fedem_lightning.data.labels import SHAPES, checked_labels, has_any, missing_notes
 from fedem_lightning.data.partitions import Labels
 from fedem_lightning.data.samples import n_rows
 from fedem_lightning.data.splits import Splitting
@@ -39,7 +40,8 @@ class TaskOptions:
     """What is learned from labels, and how errors count.
 
     Args:
-        task: "classification" (one logit a class), "binary" (one logit), or "regression" (real y [n] or [n, k]).
+        task: "classification" (one logit a class), "binary" (one logit), "regression" (real y [n] or [n, k]),
+            "multilabel" (y [n, k] in {0, 1}), "segmentation" (y [n, height, width]), "language" (y [n, positions]).
         n_classes: Y; default: the largest label plus 1; of a table: the number of different labels.
         noise_scale: standard deviation of real targets around their mean, in units of y.
         label_smoothing: of a classification, in [0, 1); see `Classification`.
@@ -54,7 +56,9 @@ class TaskOptions:
     class_weights: ClassWeights | None = None
 
     def make(self, y: np.ndarray, train: np.ndarray, n_classes: int) -> Task:
-        """The task of y [n] or [n, k], of which those of `train`, bool [n], are trained on; real y have 0 classes."""
+        """The task of y [n, ...], of which those of `train`, bool [n], are trained on; real y have 0 classes."""
+        fits = self.class_weights is None or self.task not in SHAPES
+        require(fits, f"class_weights: only classification and binary have them, not {self.task}")
         weights = class_weights(self.class_weights, y[train], n_classes)
         return make_task(self.task, n_classes, y[0].size, self.noise_scale, self.label_smoothing, weights)
 
@@ -81,21 +85,17 @@ def checked_federation(
     """The federation of checked arrays; see `FederatedDataModule.from_arrays`."""
     several = isinstance(arrays.x, Mapping)
     x: Any = as_fields("x", arrays.x) if several else as_array("x", arrays.x)
-    y, notes = as_array("y", arrays.y), notes or {}
+    notes = notes or {}
     owner, own_names, coarse = None, None, None
     require((several or x.ndim > 0) and n_rows(x) > 0, "x: expected at least one sample, got none")
     features = several or (x.ndim > 1 and x.size > 0)
     require(features, f"x: expected features [n, ...], at least one, got shape {np.shape(x)}")
+    arrays, n_classes, said = _labelled(arrays._replace(x=x), options)
+    x, y, notes = arrays.x, arrays.y, notes | said
     n = n_rows(x)
     if arrays.client is not None:
         owner, own_names = check_clients(as_array("client", arrays.client), arrays.names, n)
-    by_class = options.task != "regression"
-    if by_class:
-        if y.ndim == 1 and y.dtype.kind in "SU":  # in alphabetical order; the notes keep the strings
-            y, notes["classes"] = distinct_values("y", y)
-        y, n_classes = check_labels(y, options.n_classes, n)
-    else:
-        y, n_classes = check_targets(y, n), 0
+    by_class = options.task in ("classification", "binary")
     if several:
         x = {name: check_features(part, owner, own_names, f"x: {name}") for name, part in x.items()}
         notes["sample"] = ", ".join(f"{name} {list(part.shape[1:])}" for name, part in x.items())
@@ -122,6 +122,36 @@ def checked_federation(
         domains=None if arrays.domain is None else check_domains(as_array("domain", arrays.domain), n),
         notes={**notes, **options.notes(), **dealt.notes},
     )
+
+
+def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, dict[str, Any]]:
+    """The samples with a label that is known, labels checked; the number of classes; and notes of what is missing."""
+    x, y, n, notes, n_classes = arrays.x, as_array("y", arrays.y), n_rows(arrays.x), {}, options.n_classes
+    if options.task in ("classification", "binary") and y.ndim == 1 and y.dtype.kind in "SU":
+        y, notes["classes"] = distinct_values("y", y)  # in alphabetical order; the notes keep the strings
+    y, found = checked_labels(options.task, y, n_classes, n)
+    tokens = x.get("input_ids") if isinstance(x, dict) else x
+    if options.task == "language" and tokens is not None and tokens.dtype.kind in "iu":
+        require(int(tokens.min()) >= 0, f"x: expected codes of 0 or more, got {tokens.min()}; only labels may be -100")
+        if n_classes is None:
+            found = max(found, int(tokens.max()) + 1)  # the last tokens may be in no label
+            require(found <= LARGEST_Y, f"x: code {found - 1} would make {found} classes, expected at most {LARGEST_Y}")
+        if tokens.dtype == np.uint8 and not isinstance(x, dict):
+            arrays = arrays._replace(x=tokens.astype(np.int16))  # bytes would be pixels
+    kept = has_any(y)
+    notes |= missing_notes(y, kept)
+    if kept.all():
+        return arrays._replace(y=y), found, notes
+    require(bool(kept.any()), "y: no label is known")
+    warnings.warn(f"y: {notes['samples_without_labels']}: none of their labels is known", stacklevel=4)
+    by_sample = {name: getattr(arrays, name) for name in ("client", "split", "domain", "coarse")}
+    rows = {name: a if a is None else as_array(name, a) for name, a in by_sample.items()}
+    for name, a in rows.items():
+        require(a is None or a.shape == (n,), f"{name}: expected shape ({n},) as x has")
+    rows = {name: a if a is None else a[kept] for name, a in rows.items()}
+    x = arrays.x
+    x = {name: part[kept] for name, part in x.items()} if isinstance(x, dict) else x[kept]
+    return arrays._replace(x=x, y=y[kept], **rows), found, notes
 
 
 def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> tuple[float, ...] | None:

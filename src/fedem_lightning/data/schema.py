@@ -14,6 +14,7 @@ from torch import Tensor
 from fedem_lightning.data.arrays import as_rows, check_features, check_labels
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.fields import MASK, Fields, as_fields
+from fedem_lightning.data.labels import has_several, labels_of_task
 from fedem_lightning.data.samples import Arrays, InShape, Samples, Windows, as_tensor, n_rows
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import UserError, require
@@ -90,6 +91,11 @@ class Schema:
         """T, the unseen clients included."""
         return len(self.seen)
 
+    @property
+    def takes_codes(self) -> bool:
+        """Whether the model takes whole numbers int64 [n, ...]: characters of a text, tokens, counts."""
+        return bool(self.whole) or self.vocabulary is not None
+
     @cached_property
     def _places(self) -> dict[str, int]:
         return {name: t for t, name in enumerate(self.names or map(str, range(self.n_clients)))}
@@ -139,13 +145,15 @@ class Schema:
         return x
 
     def labels(self, y: Any) -> np.ndarray:
-        """Labels as the task has them: whole numbers [n], or real targets.
+        """Labels as the task has them: whole numbers [n], or [n, ...] where a sample has several; or real targets.
 
         Raises:
             UserError: a label is not one of the classes.
 
         """
         y = as_rows("y", y)
+        if has_several(self.task):
+            return labels_of_task(self.task, y, len(y))
         if not hasattr(self.task, "n_classes") or self.vocabulary is not None:
             return y
         if self.classes is not None and (y.dtype.kind in "SUO" or bool(np.isin(y.astype(str), self.classes).all())):
@@ -180,9 +188,12 @@ class Schema:
         if self.vocabulary is not None:
             codes = as_tensor(x.astype(np.int64))
             return Arrays(codes, codes if y is None else as_tensor(np.asarray(y, dtype=np.int64)))
-        labels = torch.zeros(len(x), dtype=torch.int64) if y is None else as_tensor(y)
+        each = x.shape[1:] if self.task.n_targets > 1 and self.whole else ()
+        labels = torch.zeros(len(x), *each, dtype=torch.int64) if y is None else as_tensor(y)
         if self.whole:
-            require(x.dtype.kind in "iu", f"x: expected whole numbers as in training, got {x.dtype}")
+            whole = x.dtype.kind in "iu" or (np.isfinite(x).all() and np.array_equal(x, np.round(x)))
+            require(bool(whole), f"x: expected codes, whole numbers as in training, got {x.dtype}")
+            x = x.astype(np.int64)
         elif x.dtype != np.uint8:
             x = x.astype(np.float32) if x.dtype.kind in "iu" else x
         if self.pixels is None:

@@ -114,6 +114,8 @@ class TableLabels(NamedTuple):
 
 def labels_of(column: pd.Series, task: str | None, n_classes: int | None) -> TableLabels:
     """The labels of a task, which is found by the rule of `TableDataModule` if it is None."""
+    one = "task: a table has one label a row, expected classification, binary or regression"
+    require(task in (None, "classification", "binary", "regression"), f"{one}, got {task}")
     if task == "regression":
         return TableLabels(check_targets(numbers(column), len(column)), task, 0, {})
     kind = kind_of(column, as_category=task is not None, label=True)

@@ -17,6 +17,8 @@ from fedem_lightning.startup.process import loading
 
 NEEDS = {"app": ("json", ""), "keys": ("cryptography", "deploy"), "status": ("json", "")}
 """What a command needs beyond the package: a module, and the extra that installs it."""
+TASKS = ("classification", "binary", "regression", "multilabel", "segmentation", "language")
+"""`fedem_lightning.tasks.TaskName`, which takes torch to import."""
 LOOPBACK = ("127.0.0.1", "localhost")
 """Addresses that no other machine reaches."""
 _LONGEST_WAIT = 1e9
@@ -77,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     client.add_argument("--server", required=True, metavar="HOST:PORT", help="address of the server")
     client.add_argument("--name", default="", help="the client's name (that of its certificate, or the file's)")
     client.add_argument("--state", type=Path, metavar="DIR", help="its pi, models and momentum (fedem_state/NAME)")
-    client.add_argument("--task", default="classification", choices=("classification", "binary", "regression"))
+    client.add_argument("--task", default="classification", choices=TASKS)
     client.add_argument("--n-classes", type=int, default=0, metavar="Y", help="of all clients (the largest label + 1)")
     client.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help="a package that may be called")
     client.add_argument("--require-secure", action="store_true", help="never send an update that is not masked")

@@ -33,7 +33,15 @@ from fedem_lightning.deploy.wire import Parcel, unpacked, with_prefix
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.records.measures import RANGES
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, first_line
-from fedem_lightning.tasks import BinaryClassification, Classification, Density, Regression
+from fedem_lightning.tasks import (
+    BinaryClassification,
+    Classification,
+    Density,
+    LanguageModel,
+    MultiLabel,
+    Regression,
+    Segmentation,
+)
 from fedem_lightning.uploads import decompressed, message_like
 
 MOST_METRICS = 20
@@ -44,7 +52,8 @@ MOST_ROUNDS = 10**6
 """Largest number of a round."""
 ROUNDING = 1e-3
 """How far a score may be outside of its range: a probability may be rounded to more than 1."""
-TASKS = [f"{kind.__module__}.{kind.__name__}" for kind in (Classification, Density, BinaryClassification, Regression)]
+KINDS = (Classification, Density, BinaryClassification, Regression, MultiLabel, Segmentation, LanguageModel)
+TASKS = [f"{kind.__module__}.{kind.__name__}" for kind in KINDS]
 """What the server makes of a client's description, and nothing else."""
 
 START = {"needs_start": True}

@@ -242,8 +242,7 @@ def _form(description: dict[str, Any]) -> str:
 
 def _without_samples(schema: Schema) -> Federation:
     """The federation of the clients, of which only the numbers of training samples are known."""
-    whole = schema.vocabulary is not None or bool(schema.whole)
-    kind = np.uint8 if schema.pixels is not None else np.int64 if whole else np.float32
+    kind = np.uint8 if schema.pixels is not None else np.int64 if schema.takes_codes else np.float32
     none = torch.zeros(0, dtype=torch.int64)
     samples = schema.samples_of(np.zeros((0, *schema.raw_shape), dtype=kind))
     return federation_of(schema, samples, none, none, ())

@@ -84,11 +84,16 @@ def _labels(federation: Federation, clients: Tensor, split: str) -> tuple[np.nda
     return block.y().cpu().numpy(), block.owner.cpu().numpy()
 
 
+def _numbers(federation: Federation) -> int:
+    """Number of probabilities of a sample: of the classes, or in a multi-label task of the labels."""
+    return int(getattr(federation.task, "n_classes", federation.task.n_outputs))
+
+
 class Predictions(TestRows):
     """The probabilities that personal models give to the test samples."""
 
     def __init__(self, federation: Federation, clients: Tensor) -> None:
-        shape = (getattr(federation.task, "n_classes", 2),)
+        shape = (_numbers(federation),)
         super().__init__(federation.splits["test"].counts(clients), shape, torch.float32, clients.device)
         self.y, self.owner = _labels(federation, clients, "test")
 
@@ -96,7 +101,7 @@ class Predictions(TestRows):
     def of(cls, federation: Federation, clients: Tensor) -> "Predictions | None":
         """Room for the predictions of `clients`; None if there are more than `MOST_NUMBERS`."""
         n_samples = int(federation.splits["test"].counts(clients).sum())
-        fits = n_samples * getattr(federation.task, "n_classes", 2) <= MOST_NUMBERS
+        fits = n_samples * _numbers(federation) <= MOST_NUMBERS
         return cls(federation, clients) if fits else None
 
     def by_client(self) -> ByClass:

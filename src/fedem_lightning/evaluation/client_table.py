@@ -8,9 +8,11 @@ import torch
 
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.evaluation.class_scores import Predictions, class_columns, class_scores, majority
+from fedem_lightning.evaluation.label_scores import label_columns, pooled_label_scores
 from fedem_lightning.evaluation.sample_scores import SampleScores
 from fedem_lightning.evaluation.scores import all_scored_clients, score
 from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.tasks import MultiLabel
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -25,6 +27,7 @@ class ClientTable(NamedTuple):
     rows: pd.DataFrame  # a row a client
     samples: SampleScores | None  # of their test samples; None: there are too many
     classes: dict[str, Any] | None  # see `class_scores`
+    labels: dict[str, Any] | None  # see `pooled_label_scores`
 
 
 def client_table(
@@ -34,14 +37,17 @@ def client_table(
 
     Returns:
         Their table: id, population, sizes, with faults whether a client was faulty in any round, every measure on each
-        split, scores of imbalanced classes, client state; and the scores of single samples and of the classes.
+        split, scores of imbalanced classes or of labels, client state; and the scores of single samples, of the classes
+        and of the labels.
 
     """
     clients = all_scored_clients(algorithm, federation)
     rows = clients.cpu().numpy()
     base = None if algorithm.remote is not None else majority(federation, clients)
+    several = isinstance(federation.task, MultiLabel) and algorithm.remote is None
     with torch.inference_mode(False):  # its tensor is written to outside of inference
-        predictions = Predictions.of(federation, clients) if base is not None and base.imbalanced else None
+        wanted = several or (base is not None and base.imbalanced)
+        predictions = Predictions.of(federation, clients) if wanted else None
     measures, columns, sizes, samples = score(algorithm, federation, clients, own_data, True, predictions)
     table = pd.DataFrame(
         {
@@ -57,14 +63,18 @@ def client_table(
     for split, found in measures.items():
         for measure, scores in found.items():
             table[f"{split}_{measure}"] = scores
-    for name, column in class_columns(base, predictions).items():
+    of_labels = predictions if several else None
+    own_columns = class_columns(base, predictions) if of_labels is None else label_columns(of_labels)
+    for name, column in own_columns.items():
         table[name] = column
     own = algorithm.states.columns(with_clients=not algorithm.is_deployed)
     for name, column in columns.items():
         table[f"adaptation_{name}" if name in own else name] = column
     for name, values in {**own, **_truth_columns(federation)}.items():
         table[name] = values[rows]
-    return ClientTable(table, samples, class_scores(table, base, predictions, federation.notes.get("classes")))
+    classes = class_scores(table, base, predictions, federation.notes.get("classes"))
+    labels = None if of_labels is None else pooled_label_scores(table, of_labels)
+    return ClientTable(table, samples, classes, labels)
 
 
 def _truth_columns(federation: Federation) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from fedem_lightning.evaluation.scores import scored_clients
 from fedem_lightning.evaluation.separation import Separation
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import keyed_streams
+from fedem_lightning.tasks import known
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -79,8 +80,8 @@ def agreement(
         pi: mixture weights, [T, M].
 
     Returns:
-        agreement: the shares, [M, M], of a sequence those of its targets; with pi, several components and one label a
-        sample also what `Separation.shares` returns. Empty for a task without classes, and without test samples.
+        agreement: the shares, [M, M], of several labels those that are known; with pi, several components and one label
+        a sample also what `Separation.shares` returns. Empty for a task without classes, and without test samples.
 
     """
     task = federation.task
@@ -103,7 +104,8 @@ def agreement(
         for piece in block.pieces():
             x = piece.x(algorithm.parameter_dtype)
             outputs = [call_with(backbone, model, x) for model in models]
-            classes = torch.stack([task.predict(output).argmax(dim=-1).flatten() for output in outputs])  # [M, targets]
+            given = known(piece.y()).flatten()
+            classes = torch.stack([task.predict(o).argmax(dim=-1).flatten()[given] for o in outputs])  # [M, targets]
             same += (classes.unsqueeze(1) == classes).sum(dim=2).cpu()
             n_targets += classes.shape[1]
             if separation is not None:

@@ -63,7 +63,7 @@ class SampleScores(TestRows):
 
     def __init__(self, federation: Federation, clients: Tensor) -> None:
         task = federation.task
-        self.measure = task.measures[0]
+        self.measure = task.measures[0] if task.measures[0] != "perplexity" else "loss"  # whose exp it is
         self._right_or_wrong = self.measure == "accuracy" and task.n_targets == 1
         dtype = torch.uint8 if self._right_or_wrong else torch.float32
         super().__init__(federation.splits["test"].counts(clients), (), dtype, clients.device)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 class ClientMetrics(Metric):
     """Mean of each of the task's scores for every client.
 
+    Where samples have a score "n_known", a number of labels, it is their weight, so that a mean is that of all known
+    labels. A client's perplexity is exp of its mean loss.
+
     Args:
         n_clients: T.
         task: names the scores.
@@ -46,13 +49,15 @@ class ClientMetrics(Metric):
 
     def update(self, scores: Mapping[str, Tensor], client: Tensor) -> None:
         """Adds the task's scores of n samples, by measure [n], of the clients int64 [n]."""
+        weight = scores.get("n_known", torch.ones_like(client)).double()  # [n]
         for total, measure in zip(self.totals, self.task.measures, strict=True):
-            add_by_owner(total, client, scores[measure].double())
-        add_by_owner(self.count, client, torch.ones_like(client, dtype=torch.float64))
+            add_by_owner(total, client, weight * scores[measure].double())
+        add_by_owner(self.count, client, weight)
 
     def compute(self) -> dict[str, Tensor]:
         """Means by measure, [T] (losses in nats, accuracies in [0, 1]); NaN for a client without samples."""
-        return dict(zip(self.task.measures, self.totals / self.count, strict=True))
+        means = dict(zip(self.task.measures, self.totals / self.count, strict=True))
+        return means | ({"perplexity": means["loss"].exp()} if "perplexity" in means else {})
 
 
 class Scores(NamedTuple):

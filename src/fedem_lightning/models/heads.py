@@ -14,7 +14,7 @@ from fedem_lightning.em import add_by_owner
 from fedem_lightning.errors import require
 from fedem_lightning.models.parts import WithFeatures, by_learner, class_counts, find_head
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.tasks import Loss
+from fedem_lightning.tasks import Loss, known
 
 
 class TwoHeads(WithFeatures):
@@ -133,7 +133,8 @@ class PulledLoss:
         """Losses, summed over a sample's targets: outputs and features [n, ..., n_outputs + d], y [n, ...] -> [n]."""
         sizes = [outputs.shape[-1] - self.prototypes.shape[1], self.prototypes.shape[1]]
         logits, z = outputs.split(sizes, dim=-1)
-        distance = (z - self.prototypes[y.long()]).square().mean(dim=-1) * self.known[y.long()]  # [n, ...]
+        label = y.long().clamp(min=0)  # a missing one has a code below 0
+        distance = (z - self.prototypes[label]).square().mean(dim=-1) * (self.known[label] & known(y))  # [n, ...]
         return self.task.losses(logits, y) + self.penalty * distance.reshape(len(y), -1).sum(dim=1)
 
 
@@ -149,6 +150,7 @@ def class_sums(networks: OwnModels, block: Block) -> tuple[Tensor, Tensor]:
     sums: dict[int, Tensor] = {}
     for c, (outputs,), y in networks.outputs(block):
         z = outputs[..., task.n_outputs :].flatten(0, -2).to(counts)  # [n_c, d], or [n_c L, d]
-        sums[c] = add_by_owner(z.new_zeros(task.n_classes, z.shape[1]), y.flatten().long(), z)
+        found = known(y).flatten()
+        sums[c] = add_by_owner(z.new_zeros(task.n_classes, z.shape[1]), y.flatten()[found].long(), z[found])
     none = torch.zeros_like(next(iter(sums.values())))
     return torch.stack([sums.get(c, none) for c in range(len(counts))]), counts

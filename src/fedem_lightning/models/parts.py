@@ -17,6 +17,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.components import Backbone, copied, model_state
 from fedem_lightning.models.tensors import call_with, called, trained_parameters
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.tasks import known
 
 
 class BodyHead(NamedTuple):
@@ -233,8 +234,9 @@ def by_learner(tensor: Tensor, n_axes: int) -> Tensor:
 
 
 def class_counts(block: Block, n_classes: int) -> Tensor:
-    """Training labels of each class, of each of the C clients: int64 [C, Y]; a sequence counts once a position."""
-    place = owner_and_class(block.owner, block.y(), n_classes)
+    """Training labels of each class, of each of the C clients: int64 [C, Y]; a sequence counts once a known label."""
+    y = block.y()
+    place = owner_and_class(block.owner, y, n_classes)[known(y).flatten()]
     return torch.bincount(place, minlength=len(block.clients) * n_classes).view(-1, n_classes)
 
 

@@ -6,10 +6,22 @@ from collections.abc import Iterable
 SPLITS = ("train", "val", "test")
 """Names of the splits; their positions are the codes 0, 1, 2 used in arrays."""
 
-HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False}
-RANGES = {"accuracy": (0.0, 1.0), "loss": (0.0, math.inf), "mse": (0.0, math.inf)}
+HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False, "mean_iou": True, "perplexity": False}
+RANGES = {
+    "accuracy": (0.0, 1.0),
+    "loss": (0.0, math.inf),
+    "mse": (0.0, math.inf),
+    "mean_iou": (0.0, 1.0),
+    "perplexity": (1.0, math.inf),
+}
 
-_SHOWN = {"mse": (1.0, "squared error"), "accuracy": (100.0, "accuracy, %"), "loss": (1.0, "loss, nats")}
+_SHOWN = {
+    "mse": (1.0, "squared error"),
+    "mean_iou": (100.0, "mean IoU, %"),
+    "perplexity": (1.0, "perplexity"),
+    "accuracy": (100.0, "accuracy, %"),
+    "loss": (1.0, "loss, nats"),
+}
 """Factor and unit of each measure, in the order in which one is preferred."""
 
 

@@ -49,6 +49,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
         "not_finite": not_finite(table, SPLITS),
         "class_scores": algorithm.class_scores,
+        **({} if algorithm.label_scores is None else {"label_scores": algorithm.label_scores}),
         "reference": _reference(seen),
         **_recovery(algorithm, federation),
         **algorithm.diagnostics,

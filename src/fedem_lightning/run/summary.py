@@ -57,6 +57,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None, metho
         *_data_lines(results.get("data") or {}),
         *not_finite_lines(results),
         *_class_lines(results.get("class_scores")),
+        *_label_lines(results.get("label_scores")),
         *_minimum_lines(results),
         *_recovery_lines(results["recovery"]),
         *_component_lines(results.get("components", {})),
@@ -99,6 +100,14 @@ def not_finite_lines(results: dict[str, Any]) -> list[str]:
     listed = ", ".join(names[:5]) + ", ..." * (n > 5)
     whose = "1 client's loss is" if n == 1 else f"{n} clients' losses are"
     return [f"{whose} not finite ({listed}): predictions that are NaN count as wrong, and such a loss as the worst"]
+
+
+def _label_lines(found: dict[str, Any] | None) -> list[str]:
+    """A line about the labels of a multi-label task."""
+    if not found:
+        return []
+    f1, precision = (_number(found[name]["pooled"], 100.0) for name in ("macro_f1", "mean_average_precision"))
+    return [f"test samples of all clients together: macro F1 {f1} %, mean average precision {precision} %"]
 
 
 def _class_lines(found: dict[str, Any] | None) -> list[str]:
@@ -173,9 +182,11 @@ def _rejected_lines(results: dict[str, Any]) -> list[str]:
 
 
 def _data_lines(notes: dict[str, Any]) -> list[str]:
-    """Lines about a table's features, and about a task that was found and not given."""
+    """Lines about a table's features, about a task that was found and not given, and about missing labels."""
     found = f"dataset.task: {notes['task']}" if "task" in notes else ""
-    return [line for line in (notes.get("features"), found) if line]
+    missing = f"missing labels: {notes['missing_labels']}" if "missing_labels" in notes else ""
+    dropped = f"samples without labels: {notes['samples_without_labels']}" if "samples_without_labels" in notes else ""
+    return [line for line in (notes.get("features"), found, missing, dropped) if line]
 
 
 def _minimum_lines(results: dict[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from fedem_lightning.models.personal_models import OwnModels, SharedModels, join
 from fedem_lightning.serving.model_files import load_clients
 from fedem_lightning.serving.output import Quality, write_table
 from fedem_lightning.serving.rows import ClientRows, chosen_columns, read_rows
+from fedem_lightning.tasks import MultiLabel
 
 CHUNK_ROWS = 50_000
 """Training rows whose clients are personalised at a time."""
@@ -148,7 +149,8 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
     """The predictions, a row for each row of DATA, in its order.
 
     Returns:
-        Columns client; class and p_CLASS for each class; in a regression instead mean, or mean_0, mean_1, ...
+        Columns client; class and p_CLASS for each class; in a regression instead mean, or mean_0, mean_1, ...; in a
+        multilabel task p_0, p_1, ..., the probability of each label.
 
     Raises:
         UserError: a client has no model.
@@ -163,9 +165,13 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
         if not answers.size:
             answers = np.empty((len(rows), *answer.shape[1:]), dtype=answer.dtype)
         answers[index.numpy()] = answer
+    arrays = "DATA: predictions for pixels or positions do not fit a table; ClientModel.predict returns them"
+    require(answers.ndim == 2, arrays)
     table = pd.DataFrame({"client": np.array(rows.names, dtype=object)[rows.client]})
     names = schema.class_names
-    if names is None:
+    if isinstance(schema.task, MultiLabel):
+        titles = [f"p_{i}" for i in range(answers.shape[1])]
+    elif names is None:
         titles = ["mean"] if answers.shape[1] == 1 else [f"mean_{i}" for i in range(answers.shape[1])]
     else:
         best = answers.argmax(axis=1)

@@ -14,6 +14,7 @@ from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.serving.export_formats import FORMATS, output_name
 from fedem_lightning.serving.export_places import Origin
+from fedem_lightning.tasks import LanguageModel, MultiLabel, Segmentation
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def model_card(origin: Origin, written: Export) -> str:
     }
     head["tags"] = [tag.lower() for tag in head["tags"]]
     answer = "the mean of the target" if output_name(schema) == "mean" else "the probabilities of the classes"
+    answer = "the probability of each label" if isinstance(schema.task, MultiLabel) else answer
     if schema.classes is not None:
         answer += f" ({', '.join(schema.classes)}, in this order)"
     splits = {
@@ -76,7 +78,9 @@ def preprocessing(models: ClientModels, format: str) -> dict[str, Any]:
     """How a user's sample becomes the model's input, and what the output means, as plain values."""
     schema = models.schema
     floats = str(models.personal.mixture.dtype).removeprefix("torch.") if format == "safetensors" else "float32"
-    outputs = [*schema.in_shape] if schema.vocabulary is not None else []
+    dense = isinstance(schema.task, Segmentation)
+    sequence = schema.vocabulary is not None or isinstance(schema.task, LanguageModel)
+    outputs = [*(_inputs(schema)[0][1][-2:] if dense else _inputs(schema)[0][1] if sequence else ())]
     inputs = [
         {"name": name, "shape": ["batch", *shape], "dtype": "int64" if whole else floats}
         for name, shape, whole in _inputs(schema)

@@ -21,7 +21,8 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.evaluation.class_scores import MOST_NUMBERS, by_class
 from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.records.files import replacing, write_atomically
-from fedem_lightning.records.measures import HIGHER_IS_BETTER
+from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
+from fedem_lightning.tasks import known
 
 BINS = 15
 """Of the confidence, for the calibration error."""
@@ -61,10 +62,13 @@ class Quality:
         answer, y = self.task.answer(prediction).detach().cpu(), y.cpu()
         self.n += len(y)
         if not self.by_classes:
-            self.metrics.update(answer.flatten(1).double(), y.reshape(len(y), -1).double())
+            targets = y.reshape(len(y), -1).double()
+            given = known(targets).all(dim=1)  # samples of which no target is missing
+            self.metrics.update(answer.flatten(1).double()[given], targets[given])
             return
         p = answer.flatten(0, -2).clamp(0, 1)  # rounding may leave [0, 1], and torchmetrics would take logits
-        self.metrics.update(p, y.flatten())
+        given = known(y).flatten()
+        self.metrics.update(p[given], y.flatten()[given])
         self.kept = None if self.n * p.shape[1] > MOST_NUMBERS else self.kept
         if self.kept is not None:
             self.kept.append((p.numpy(), y.numpy()))
@@ -145,14 +149,14 @@ def print_scores(title: str, groups: Mapping[str, Mapping[str, Mapping[str, floa
     rows = []
     for group, scores in groups.items():
         for i, (measure, sums) in enumerate(scores.items()):
-            name = f"{measure}, %" if measure == "accuracy" else measure
+            name = f"{measure}, %" if headline([measure])[1] == 100 else measure
             rows.append([group if i == 0 else "", name, *(number(sums[kind], measure) for kind in SHOWN_SUMS)])
     print_table(title, ["clients", "score", *(kind.replace("_", " ") for kind in SHOWN_SUMS)], rows, 2)
 
 
 def number(value: float, measure: str = "") -> str:
     """A score as it is shown: accuracies in percent."""
-    return f"{100 * value:.2f}" if measure == "accuracy" else f"{value:.4g}"
+    return f"{100 * value:.2f}" if measure and headline([measure])[1] == 100 else f"{value:.4g}"
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], n_words: int = 1) -> None:

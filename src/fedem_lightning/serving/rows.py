@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.data.arrays import check_clients, check_split
+from fedem_lightning.data.arrays import check_clients, check_split, check_targets
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.formats.table import read_table
+from fedem_lightning.data.labels import has_any_before_checks, has_several, labels_of_task
 from fedem_lightning.data.names import names_of_clients
 from fedem_lightning.data.own_files import ARRAYS, OF_ONE_CLIENT
 from fedem_lightning.data.samples import Samples
@@ -96,6 +98,9 @@ def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), la
     x, y = found["x"], found.get("y")
     require(x.ndim > 0 and len(x) > 0, f"DATA: {path} has no rows")
     require(y is not None or not labelled, f"DATA: {path} has no labels ({found['label']})")
+    if y is not None and len(y) == len(x):
+        found = _with_labels(found, schema)
+        x, y = found["x"], found["y"]
     client, names = _clients(found, columns, schema, len(x))
     split = None if found.get("split") is None else check_split(found["split"], len(x))
     labels = None if y is None else _labels(y, schema, len(x))
@@ -166,6 +171,8 @@ def _features(others: pd.DataFrame, schema: Schema, frame: pd.DataFrame) -> np.n
 def _in_form(x: np.ndarray, schema: Schema) -> np.ndarray:
     """Numbers of the same kind as in training: bytes are pixels only where they were then."""
     require(x.dtype.kind in "fiub", f"x: expected numbers, got dtype {x.dtype}")
+    if schema.whole:
+        return x
     if schema.pixels is None:
         return x.astype(np.float32) if x.dtype == np.uint8 else x
     bytes_ = x.astype(np.uint8) if np.isfinite(x).all() else None
@@ -198,8 +205,20 @@ def _clients(
     return position[codes], own
 
 
+def _with_labels(found: dict[str, Any], schema: Schema) -> dict[str, Any]:
+    """Without the rows that have several labels of which none is known; one line says how many they were."""
+    kept = has_any_before_checks(schema.task, found["y"])
+    if kept.all() or not kept.any():
+        return found
+    said = f"DATA: {int((~kept).sum())} of {len(kept)} rows are left out: no label of theirs is known"
+    warnings.warn(said, stacklevel=3)
+    return {k: found[k][kept] if k in ("x", "y", "client", "split") else part for k, part in found.items()}
+
+
 def _labels(y: np.ndarray, schema: Schema, n: int) -> np.ndarray:
     """Labels as the task has them."""
+    if has_several(schema.task):
+        return schema.labels(y)
     if hasattr(schema.task, "n_classes"):
         require(y.shape == (n,), f"y: expected shape ({n},) as x has, got {y.shape}")
         return schema.labels(y)
@@ -207,8 +226,7 @@ def _labels(y: np.ndarray, schema: Schema, n: int) -> np.ndarray:
     shapes = [(n,), (n, 1)] if size == 1 else [(n, size)]
     numbers = y.dtype.kind in "fiub" and y.shape in shapes
     require(numbers, f"y: expected {size} number{'s' * (size > 1)} for each of {n} rows, got {y.dtype} {y.shape}")
-    require(bool(np.isfinite(y).all()), "y: NaN or infinity")
-    return y if y.dtype in (np.float32, np.float64) else y.astype(np.float32)
+    return labels_of_task(schema.task, y, n) if size > 1 else check_targets(y, n)
 
 
 def _some(names: list[str]) -> str:

@@ -1,0 +1,156 @@
+"""Labels of samples that have several: their form, those that are missing, and samples without any that is known."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedem_lightning.data.arrays import FEW_CLASSES, LARGEST_Y, check_finite, check_labels, check_targets
+from fedem_lightning.errors import require, require_whole
+from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel, Segmentation, Task, TaskName
+
+SHAPES = {"multilabel": "[n, labels]", "segmentation": "[n, height, width]", "language": "[n, positions]"}
+"""The form of the labels of the tasks in which some may be missing, besides a regression with several targets."""
+
+
+class CheckedLabels(NamedTuple):
+    """Labels of a task, with the codes by which losses know them."""
+
+    y: np.ndarray  # int64 [n, ...] with `MISSING`, or real targets [n] or [n, k] with NaN
+    n_classes: int  # 0: the task has none
+
+
+def checked_labels(task: TaskName, y: np.ndarray, n_classes: int | None, n: int) -> CheckedLabels:
+    """Labels of a task, checked.
+
+    Args:
+        task: its name.
+        y: labels; missing ones are -100 or NaN, of real targets NaN. Only a sample of several labels may miss some.
+        n_classes: Y; None: the largest label plus 1.
+        n: number of samples.
+
+    Raises:
+        UserError: they have another shape, or values that the task does not have.
+
+    """
+    if task in ("classification", "binary"):
+        return CheckedLabels(*check_labels(y, n_classes, n))
+    if task == "regression":
+        return CheckedLabels(_targets(y, n), 0)
+    expected = f"y: {task} expects labels {SHAPES[task]} of {n} samples"
+    fits = y.ndim == SHAPES[task].count(",") + 1 and len(y) == n and y.size > 0
+    require(fits, f"{expected}, got shape {list(y.shape)}")
+    y = _codes(y)
+    if task == "multilabel":
+        _require_all((y == MISSING) | (y == 0) | (y == 1), y, "is none of 0, 1 and -100 (missing)")
+        require(n_classes is None, "n_classes: a multilabel task has as many labels as y has columns")
+        return CheckedLabels(y, 0)
+    if n_classes is None:
+        n_classes = max(2, int(y.max()) + 1)
+        most = LARGEST_Y if task == "language" else FEW_CLASSES
+        said = f"y: the largest label, {n_classes - 1}, would make {n_classes} classes; number them 0..Y-1"
+        require(n_classes <= most, f"{said}, -100 for a missing one, or set n_classes")
+    require_whole("n_classes", n_classes, at_least=2, below=LARGEST_Y + 1)
+    inside = np.asarray((y == MISSING) | ((y >= 0) & (y < n_classes)))
+    _require_all(inside, y, f"is outside the {n_classes} classes 0..{n_classes - 1}, and not -100 (missing)")
+    return CheckedLabels(y, n_classes)
+
+
+def labels_of_task(task: Task, y: np.ndarray, n: int) -> np.ndarray:
+    """New labels of the task of a model, checked: those of the tasks that `SHAPES` names, or real targets.
+
+    Raises:
+        UserError: they do not fit, or a sample has no label that is known.
+
+    """
+    name, n_classes = task_name(task), getattr(task, "n_classes", None)
+    found = checked_labels(name, y, n_classes, n).y
+    size = found[0].size if n else task.n_targets
+    fits = name == "regression" or size == task.n_targets
+    require(fits, f"y: expected {task.n_targets} labels for each sample as in training, got {size}")
+    _require_all(np.broadcast_to(has_any(found), (n,)), np.arange(n), "has no label that is known", "sample ")
+    return found
+
+
+def task_name(task: Task) -> TaskName:
+    """The name of a task whose samples may miss labels; "regression" for any other without classes."""
+    kinds: tuple[tuple[type, TaskName], ...] = (
+        (MultiLabel, "multilabel"),
+        (Segmentation, "segmentation"),
+        (LanguageModel, "language"),
+    )
+    return next((name for kind, name in kinds if isinstance(task, kind)), "regression")
+
+
+def has_several(task: Task) -> bool:
+    """Whether a sample has several labels, of which some may be missing: it is of no class of its own."""
+    return task_name(task) != "regression"
+
+
+def _targets(y: np.ndarray, n: int) -> np.ndarray:
+    """Real targets [n], or [n, k] in which some may be NaN."""
+    several = y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind == "f"
+    if not several:
+        return check_targets(y, n)
+    missing = np.isnan(y)
+    if not missing.any():
+        return check_targets(y, n)
+    filled = check_targets(np.where(missing, 0, y), n)
+    return np.where(missing, np.nan, filled).astype(filled.dtype)
+
+
+def _codes(y: np.ndarray) -> np.ndarray:
+    """Whole numbers of any dtype as int64, NaN as `MISSING`."""
+    require(y.dtype.kind in "iubf", f"y: expected whole numbers, got dtype {y.dtype}")
+    if y.dtype.kind != "f":
+        return y.astype(np.int64, copy=False)
+    missing = np.isnan(y)
+    y = np.where(missing, MISSING, y)
+    check_finite("y", y)
+    _require_all(np.asarray((y == np.round(y)) & (np.abs(y) <= 2.0**53)), y, "is no whole number")
+    return y.astype(np.int64)
+
+
+def _require_all(right: np.ndarray, values: np.ndarray, wrong: str, what: str = "label ") -> None:
+    """Raises UserError that names the first value of which `right` is not true."""
+    if right.all():
+        return
+    first = np.unravel_index(int(right.argmin()), right.shape)
+    where = "" if right.ndim == 1 else f" at sample {first[0]}"
+    require(False, f"y: {what}{values[first]}{where} {wrong}")
+
+
+def is_known(y: np.ndarray) -> np.ndarray:
+    """Which labels are known, bool of the shape of y: see `fedem_lightning.tasks.known`."""
+    return ~np.isnan(y) if y.dtype.kind == "f" else y != MISSING
+
+
+def has_any(y: np.ndarray) -> np.ndarray:
+    """Which samples have a label that is known: y [n, ...] -> bool [n]."""
+    found: np.ndarray = np.asarray(is_known(y).reshape(len(y), -1).any(axis=1))
+    return found
+
+
+def has_any_before_checks(task: Task, y: np.ndarray) -> np.ndarray:
+    """The same for labels of a task as a user gives them, -100 or NaN; true where a sample has only one label."""
+    if y.ndim < 2 or y.dtype.kind not in "iubf" or not (has_several(task) or task.n_outputs > 1):
+        return np.ones(len(y), dtype=bool)
+    missing = np.isnan(y) if y.dtype.kind == "f" else np.zeros(y.shape, dtype=bool)
+    missing |= (y == MISSING) & has_several(task)
+    found: np.ndarray = ~missing.reshape(len(y), -1).all(axis=1)
+    return found
+
+
+def missing_notes(y: np.ndarray, kept: np.ndarray) -> dict[str, Any]:
+    """What a federation's notes say of missing labels; empty if none is.
+
+    Args:
+        y: labels [n, ...] of all samples; kept: bool [n], the samples with a label that is known.
+
+    """
+    notes: dict[str, Any] = {}
+    missing = int((~is_known(y[kept])).sum())
+    if missing:
+        notes["missing_labels"] = f"{missing} of {y[kept].size}, left out of losses and scores"
+    if not kept.all():
+        notes["samples_without_labels"] = f"{int((~kept).sum())} of {len(y)}, left out"
+    return notes

@@ -1,0 +1,126 @@
+"""A row for each task: every algorithm trains, predicts, and goes on from a checkpoint, or refuses in one line."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning import MLP, FederatedDataModule, UserError
+from helpers.conformance import ROWS, Row
+from helpers.federations import make_trainer
+
+SIZES = (7, 12, 5, 20)
+CLIENT = np.repeat(np.arange(len(SIZES)), SIZES)
+
+
+class Tokens(nn.Module):
+    """Next token by the token alone: 5 tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.body, self.head = nn.Embedding(5, 4), nn.Linear(4, 5), nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(self.embed(x)).tanh())
+
+
+class Pixels(nn.Module):
+    """Three classes a pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).relu())
+
+
+def mlp(n_outputs: int) -> Callable[[], nn.Module]:
+    return lambda: MLP((4,), n_outputs, [5])
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """What differs between tasks."""
+
+    name: str
+    network: Callable[[], nn.Module]
+    answer: tuple[int, ...]  # shape of a sample's prediction
+    refused: dict[str, str]  # algorithm -> how its line begins
+
+    def data(self) -> FederatedDataModule:
+        """Four clients; every fifth label is missing, but never a sample's first."""
+        rng, n = np.random.default_rng(0), len(CLIENT)
+        if self.name == "language":
+            x: Any = rng.integers(0, 5, size=(n, 6))
+            y: Any = (x + 1) % 5
+        elif self.name == "segmentation":
+            x = rng.normal(size=(n, 1, 4, 5))
+            y = (x[:, 0] > 0).astype(int) + (x[:, 0] > 1)
+        else:
+            x = rng.normal(size=(n, 4))
+            y = x @ rng.normal(size=(4, 3))
+            y = (y > 0).astype(int) if self.name == "multilabel" else y
+        gone = rng.random(y.shape) < 0.2
+        gone.reshape(n, -1)[:, 0] = False
+        y = np.where(gone, np.nan if self.name == "regression" else -100, y)
+        data = FederatedDataModule.from_arrays(x, y, CLIENT, task=self.name, domain=np.arange(n) % 2)
+        data.federation.truth["group"] = np.arange(len(SIZES)) % 2
+        return data
+
+    def model(self, row: Row) -> Any:
+        """The algorithm around networks with a hidden layer, whose initial values are always the same."""
+        torch.manual_seed(0)
+        return row.kind(self.network, n_clients=len(SIZES), **{"batch_size": 4, **row.options})
+
+
+CLASSES = {name: f"dataset.task: {name} needs classes as labels" for name in ("FedRoD", "FedProto")}
+MOCHA = {"MOCHA": "backbone: MOCHA needs one linear layer"}
+GMM = {"FedGMM": "algorithm: FedGMM needs inputs with a density"}
+TASKS = [
+    TaskRow("multilabel", mlp(3), (3,), MOCHA | CLASSES),
+    TaskRow("segmentation", Pixels, (4, 5, 3), MOCHA | CLASSES),
+    TaskRow("language", Tokens, (6, 5), MOCHA | GMM),
+    TaskRow("regression", mlp(3), (3,), MOCHA | CLASSES),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.kind.__name__)
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_every_algorithm_learns_every_task_or_refuses_in_one_line(task: TaskRow, row: Row, tmp_path: Path) -> None:
+    data = task.data()
+    refusal, trainer = task.refused.get(row.kind.__name__), make_trainer(1)
+    if refusal is not None:
+        with pytest.raises(UserError) as error:
+            trainer.fit(task.model(row), data)
+        assert str(error.value).startswith(refusal)
+        assert "\n" not in str(error.value)
+        return
+    model = task.model(row)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    losses = model.clients.test_loss
+    assert np.isfinite(losses).all()
+    found: Any = (trainer.predict(model, data) or [None])[0]
+    assert found.prediction.shape == (len(found.y), *task.answer)
+    assert np.isfinite(found.prediction).all()
+    trainer.save_checkpoint(tmp_path / "round.ckpt")
+    again = task.model(row)
+    make_trainer(0).test(again, data, ckpt_path=tmp_path / "round.ckpt", verbose=False, weights_only=True)
+    np.testing.assert_array_equal(again.clients.test_loss, losses)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_engines_agree_on_every_task(task: TaskRow) -> None:
+    losses = []
+    for engine in ("loop", "vmap"):
+        model, data, trainer = task.model(Row(ROWS[0].kind, options={"engine": engine})), task.data(), make_trainer(2)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        losses.append(model.clients[["train_loss", "val_loss", "test_loss"]].to_numpy())
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)

@@ -1,0 +1,228 @@
+"""Labels of samples that have several: what is read, what is missing, what is refused in one line."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedem_lightning import FedAvg, FederatedDataModule, Linear, TorchDataModule, UserError
+from fedem_lightning.adaptation import KNN, Dapper
+from fedem_lightning.data.describe import describe
+from fedem_lightning.data.labels import checked_labels
+from fedem_lightning.data.own_files import load_client
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.faults import LabelFlip
+from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel, Regression, Segmentation
+from helpers.commands import call
+from helpers.federations import make_trainer, stored
+
+N = 12
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 4)).astype(np.float32)
+CLIENT = np.arange(N) % 2
+CODES = RNG.integers(0, 5, (N, 3))
+
+
+def made(x: Any, y: Any, task: Any, client: Any = CLIENT, **options: Any) -> FederatedDataModule:
+    return FederatedDataModule.from_arrays(x, y, client, task=task, fractions=[0.5, 0.0, 0.5], **options)
+
+
+def test_labels_of_each_task_are_kept_as_codes() -> None:
+    yes = RNG.integers(0, 2, (N, 3))
+    for y in (yes, yes.astype(bool), yes.astype(np.float32), yes.tolist()):
+        data = made(X, y, "multilabel").federation
+        assert data.task == MultiLabel(3)
+        assert stored(data).y.dtype == torch.int64
+        np.testing.assert_array_equal(stored(data).y, yes)
+    pixels = RNG.integers(0, 4, (N, 5, 6)).astype(np.uint8)
+    pixels[0, 0, 0] = 3
+    data = made(RNG.normal(size=(N, 1, 5, 6)), pixels, "segmentation").federation
+    assert data.task == Segmentation(4, 30)
+    np.testing.assert_array_equal(stored(data).y, pixels)
+    assert made(X, CODES * 1.0, "language", n_classes=9).federation.task == LanguageModel(9, 3)
+
+
+def test_tokens_stay_whole_numbers() -> None:
+    x = CODES + 2
+    data = made(x, CODES, "language").federation
+    assert data.task == LanguageModel(int(x.max()) + 1, 3)  # tokens that no label has need an output, too
+    index = torch.arange(N)
+    assert data.samples.features(index, torch.float32).dtype == torch.int64
+    np.testing.assert_array_equal(data.samples.features(index, torch.float32), x)
+    schema = Schema.from_state(Schema.of(data).state())
+    assert schema.takes_codes
+    assert schema.samples_of(x.astype(np.uint8)).features(index, torch.float32).dtype == torch.int64
+    with pytest.raises(UserError, match="x: expected codes, whole numbers as in training, got float64"):
+        schema.samples_of(x * 1.0)
+    with pytest.raises(UserError, match="x: expected codes of 0 or more, got -100; only labels may be -100"):
+        made(np.where(x > 4, -100, x), CODES, "language")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "task"),
+    [
+        (X, RNG.integers(0, 2, (N, 3)), "multilabel"),
+        (RNG.normal(size=(N, 1, 2, 2)), RNG.integers(0, 3, (N, 2, 2)), "segmentation"),
+        (CODES, CODES, "language"),
+        (X, RNG.normal(size=(N, 3)), "regression"),
+    ],
+)
+def test_missing_labels_are_counted_and_samples_without_any_left_out(x: Any, y: Any, task: Any) -> None:
+    y = y.astype(float)
+    y.reshape(N, -1)[1, 0] = y.reshape(N, -1)[6, 1] = np.nan
+    y[[2, 5]] = np.nan
+    domain, split = np.arange(N) % 3, np.arange(N) % 4 // 3 * 2
+    with pytest.warns(UserWarning, match="^y: 2 of 12, left out: none of their labels is known$"):
+        data = made(x, y, task, domain=domain, split=split).federation
+    said = {"missing_labels": f"2 of {10 * y[0].size}, left out of losses and scores"}
+    said |= {"samples_without_labels": "2 of 12, left out"}
+    assert {name: data.notes.get(name) for name in said} == said
+    assert {name: describe(data).get(name) for name in said} == said
+    kept = [i for i in range(N) if i not in (2, 5)]
+    samples = stored(data)
+    np.testing.assert_array_equal(samples.x, x[kept])
+    expected = y[kept] if task == "regression" else np.where(np.isnan(y[kept]), MISSING, y[kept])
+    np.testing.assert_array_equal(samples.y, expected)
+    assert data.domains is not None
+    np.testing.assert_array_equal(data.domains.of_sample, domain[kept])
+    positions, clients = data.splits["train"].positions(torch.arange(2))
+    assert sorted(positions.tolist()) == [i for i, k in enumerate(kept) if split[k] == 0]
+    np.testing.assert_array_equal(clients, CLIENT[kept][positions])
+
+
+def test_minus_100_is_missing_and_a_number_of_a_regression() -> None:
+    y = RNG.integers(0, 2, (N, 3))
+    y[3, 1] = -100
+    assert made(X, y, "multilabel").federation.notes["missing_labels"] == "1 of 36, left out of losses and scores"
+    data = made(X, y * 1.0, "regression").federation
+    assert "missing_labels" not in data.notes
+    task = data.task
+    assert isinstance(task, Regression)
+    zeros, label = torch.zeros(1, 3, dtype=torch.float64), torch.tensor([[-100.0, 0, 0]], dtype=torch.float64)
+    assert float(task.losses(zeros, label)) == 5000
+
+
+NAN = np.where(np.eye(N, 3) > 0, np.nan, 0)
+REFUSED = {
+    "one column": (
+        X,
+        CODES[:, 0],
+        "multilabel",
+        "y: multilabel expects labels [n, labels] of 12 samples, got",
+    ),
+    "2": (X, CODES % 3, "multilabel", "y: label 2 at sample {} is none of 0, 1 and -100 (missing)"),
+    "half": (X, NAN + 0.5, "multilabel", "y: label 0.5 at sample 0 is no whole number"),
+    "one label": (X, CODES[:, :1] % 2, "multilabel", "task: multilabel needs two labels or more for each sample, the"),
+    "words": (X, np.full((N, 2), "a"), "multilabel", "y: expected whole numbers, got dtype <U1"),
+    "infinite": (X, NAN + np.inf, "language", "y: NaN or infinity in 12 samples"),
+    "flat": (X, CODES, "segmentation", "y: segmentation expects labels [n, height, width] of 12 samples, got shape"),
+    "others": (X, CODES[:5], "language", "y: language expects labels [n, positions] of 12 samples, got shape [5, 3]"),
+    "below": (X, CODES - 9, "language", "y: label {} at sample 0 is outside the "),
+    "nothing": (X, np.full((N, 3), -100), "language", "y: no label is known"),
+    "nothing real": (X, np.full((N, 3), np.nan), "regression", "y: no label is known"),
+    "a target": (X, np.where(np.arange(N) > 4, np.nan, 0), "regression", "y: NaN or infinity in 7 samples"),
+    "infinite target": (X, NAN + np.inf, "regression", "y: NaN or infinity in 12 samples"),
+    "classes": (X, CODES % 2, "multilabel", "n_classes: a multilabel task has as many labels as y has columns"),
+    "huge": (
+        np.zeros((N, 1, 2, 2)),
+        np.full((N, 2, 2), 5000),
+        "segmentation",
+        "y: the largest label, 5000, would",
+    ),
+    "by class": (X, CODES, "language", "partition: dirichlet deals by class, a regression and samples of several"),
+    "weights": (X, CODES, "language", "class_weights: only classification and binary have them"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_wrong_labels_are_refused_in_one_line(name: str) -> None:
+    x, y, task, message = REFUSED[name]
+    more: dict[str, Any] = {"classes": {"n_classes": 2}, "weights": {"class_weights": "balanced"}}
+    options: dict[str, Any] = more.get(name, {})
+    client = None if name == "by class" else CLIENT
+    options |= {"partition": "dirichlet", "n_clients": 2} if name == "by class" else {}
+    with pytest.raises(UserError) as error:
+        made(x, y, task, client, **options)
+    line = str(error.value)
+    for part in message.split("{}"):
+        assert part in line
+    assert "\n" not in line
+
+
+def test_labels_outside_the_classes_are_named() -> None:
+    y = CODES.copy()
+    y[4, 2] = 7
+    said = r"y: label 7 at sample 4 is outside the 6 classes 0\.\.5, and not -100 \(missing\)"
+    with pytest.raises(UserError, match=said):
+        checked_labels("language", y, 6, N)
+    assert checked_labels("language", y, None, N).n_classes == 8
+
+
+@pytest.mark.parametrize("name", ["two", "flat", "nobody"])
+def test_the_command_line_ends_with_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    y = {"two": CODES % 3, "flat": CODES[:, 0], "nobody": np.full((N, 3), -100)}[name]
+    np.savez(tmp_path / "a.npz", x=X, y=y, client=CLIENT)
+    arguments = ("dataset=npz", "dataset.path=a.npz", "dataset.task=multilabel", "backbone=linear", "run_dir=run")
+    assert call(tmp_path, monkeypatch, *arguments) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: y: ")
+
+
+def test_tasks_of_tables_are_those_of_one_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_text("a,y,client\n" + "1,0,p\n2,1,q\n" * 9)
+    arguments = ("dataset=table", "dataset.path=a.csv", "dataset.label=y", "dataset.client=client")
+    assert call(tmp_path, monkeypatch, *arguments, "dataset.task=language", "backbone=linear") == 2
+    assert "error: dataset.task: a table has one label a row, expected classification" in capsys.readouterr().err
+
+
+def test_a_client_of_its_own_has_such_labels(tmp_path: Path) -> None:
+    np.savez(tmp_path / "ann.npz", x=X, y=np.where(np.eye(N, 3) > 0, -100, CODES % 2))
+    federation = load_client(tmp_path / "ann.npz", task="multilabel")
+    assert federation.task == MultiLabel(3)
+
+
+def test_torch_clients_have_such_labels() -> None:
+    y = torch.from_numpy(CODES % 2)
+    data = TorchDataModule({"a": (torch.from_numpy(X), y), "b": (torch.from_numpy(X), y)}, task="multilabel")
+    assert data.federation.task == MultiLabel(3)
+
+
+def test_new_labels_have_the_form_of_training() -> None:
+    schema = Schema.of(made(X, CODES % 2, "multilabel").federation)
+    np.testing.assert_array_equal(schema.labels([[1, 0, np.nan]]), [[1, 0, -100]])
+    with pytest.raises(UserError, match="y: expected 3 labels for each sample as in training, got 2"):
+        schema.labels([[1, 0]])
+    with pytest.raises(UserError, match="y: sample 1 has no label that is known"):
+        schema.labels([[1, 0, 1], [-100, -100, -100]])
+    assert Schema.from_state(schema.state()).task == MultiLabel(3)
+    assert schema.class_names is None
+
+
+def test_flipped_labels_leave_missing_ones_alone() -> None:
+    y = np.where(np.eye(N, 3) > 0, -100, CODES)
+    data = made(CODES, y, "language").federation
+    flipped = LabelFlip().with_other_labels(data, torch.arange(2))
+    index = data.splits["train"].positions(torch.arange(2))[0]
+    expected = np.where(y[index] == -100, -100, 4 - y[index])
+    np.testing.assert_array_equal(flipped.samples.labels(index), expected)
+
+
+def train_and_score(model: FedAvg, data: FederatedDataModule) -> None:
+    trainer = make_trainer(1)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+
+
+@pytest.mark.parametrize("adaptation", [KNN(), Dapper(source="model")])
+def test_adaptations_that_need_a_class_refuse(adaptation: Any) -> None:
+    data = made(X, CODES % 2, "multilabel")
+    model = FedAvg(Linear(data.in_shape, data.n_outputs), data.n_clients, adaptation=adaptation)
+    with pytest.raises(UserError) as error:
+        train_and_score(model, data)
+    assert "\n" not in str(error.value)

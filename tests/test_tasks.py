@@ -1,0 +1,243 @@
+"""Losses, scores and mixtures of tasks agree with NumPy; missing labels count as if a sample did not have them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, Linear, UserError
+from fedem_lightning.em import responsibilities
+from fedem_lightning.evaluation.scores import ClientMetrics
+from fedem_lightning.tasks import Classification, LanguageModel, MultiLabel, Regression, Segmentation, make_task
+from helpers.federations import make_trainer
+
+RNG = np.random.default_rng(0)
+N, Y, H, W, L, K, M = 6, 4, 3, 5, 7, 3, 2
+PI = np.array([[0.2, 0.8], [0.5, 0.5], [1.0, 0.0], [0.9, 0.1], [0.3, 0.7], [0.6, 0.4]])
+
+
+def with_missing(y: np.ndarray, missing: float) -> np.ndarray:
+    """A third of the labels is missing, but of no sample the first."""
+    gone = RNG.random(y.shape) < 1 / 3
+    gone.reshape(len(y), -1)[:, 0] = False
+    return np.where(gone, missing, y)
+
+
+LABELS = {
+    "multilabel": with_missing(RNG.integers(0, 2, (N, K)), -100),
+    "segmentation": with_missing(RNG.integers(0, Y, (N, H, W)), -100),
+    "language": with_missing(RNG.integers(0, Y, (N, L)), -100),
+    "sequence": with_missing(RNG.integers(0, Y, (N, L)), -100),
+    "regression": with_missing(RNG.normal(size=(N, K)), np.nan),
+}
+OUTPUTS = {  # of M models
+    "multilabel": RNG.normal(size=(M, N, K)),
+    "segmentation": RNG.normal(size=(M, N, Y, H, W)),
+    "language": RNG.normal(size=(M, N, L, Y)),
+    "sequence": RNG.normal(size=(M, N, L, Y)),
+    "regression": RNG.normal(size=(M, N, K)),
+}
+TASKS: dict[str, Any] = {
+    "multilabel": MultiLabel(K),
+    "segmentation": Segmentation(Y, H * W),
+    "language": LanguageModel(Y, L),
+    "sequence": Classification(Y, L),
+    "regression": Regression(K, noise_scale=0.5),
+}
+NAMES = pytest.mark.parametrize("name", TASKS)
+
+
+def probabilities(name: str, outputs: np.ndarray) -> np.ndarray:
+    """p(. | x) with the classes last, [..., 2] or [..., Y]."""
+    if name == "multilabel":
+        p = 1 / (1 + np.exp(-outputs))
+        return np.stack([1 - p, p], axis=-1)
+    logits = np.moveaxis(outputs, 2, -1) if name == "segmentation" else outputs
+    return np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+
+
+def known_of(name: str, i: int) -> list[tuple[int, ...]]:
+    """The places of the known labels of sample i, one by one."""
+    y = LABELS[name][i]
+    missing = np.isnan(y) if name == "regression" else y == -100
+    return [place for place in np.ndindex(y.shape) if not missing[place]]
+
+
+def loss_of(name: str, prediction: np.ndarray, i: int) -> float:
+    """The loss of a model's prediction for sample i, written out label by label."""
+    y = LABELS[name][i]
+    if name == "regression":
+        return sum((prediction[place] - y[place]) ** 2 for place in known_of(name, i)) / (2 * 0.5**2)
+    return -sum(np.log(prediction[(*place, int(y[place]))]) for place in known_of(name, i))
+
+
+def tensors(name: str) -> tuple[Tensor, Tensor]:
+    y = LABELS[name]
+    return torch.from_numpy(OUTPUTS[name]), torch.from_numpy(y if name == "regression" else y.astype(np.int64))
+
+
+def predictions(name: str) -> np.ndarray:
+    return OUTPUTS[name] if name == "regression" else probabilities(name, OUTPUTS[name])
+
+
+@NAMES
+def test_losses_are_sums_over_known_labels(name: str) -> None:
+    outputs, y = tensors(name)
+    for m in range(M):
+        expected = [loss_of(name, predictions(name)[m, i], i) for i in range(N)]
+        np.testing.assert_allclose(TASKS[name].losses(outputs[m], y), expected)
+
+
+@NAMES
+def test_a_mixture_is_one_of_probabilities_or_of_means(name: str) -> None:
+    """Eq. 5 of FedEM, for every label of its own."""
+    task, (outputs, _) = TASKS[name], tensors(name)
+    mixed = task.mix(torch.stack([task.predict(o) for o in outputs]), torch.from_numpy(PI))
+    expected = np.stack([sum(PI[i, m] * predictions(name)[m, i] for m in range(M)) for i in range(N)])
+    answer = task.answer(mixed).numpy()
+    np.testing.assert_allclose(answer, expected[..., 1] if name == "multilabel" else expected)
+    np.testing.assert_allclose(task.predict(task.outputs(mixed)), mixed)
+
+
+@NAMES
+def test_scores_are_means_over_known_labels(name: str) -> None:
+    task, (outputs, y) = TASKS[name], tensors(name)
+    scores = task.scores(task.predict(outputs[0]), y)
+    prediction = predictions(name)[0]
+    for i in range(N):
+        places = known_of(name, i)
+        if name == "regression":
+            error = np.mean([(prediction[i][place] - LABELS[name][i][place]) ** 2 for place in places])
+            np.testing.assert_allclose(scores["mse"][i], error)
+            np.testing.assert_allclose(scores["loss"][i], loss_of(name, prediction[i], i))
+            continue
+        right = [prediction[i][place].argmax() == LABELS[name][i][place] for place in places]
+        np.testing.assert_allclose(scores["accuracy"][i], np.mean(right))
+        np.testing.assert_allclose(scores["loss"][i], loss_of(name, prediction[i], i) / len(places))
+
+
+@NAMES
+def test_missing_labels_change_nothing_and_have_no_gradient(name: str) -> None:
+    """Outputs at labels that are missing have no influence, whatever they are."""
+    task, (outputs, y) = TASKS[name], tensors(name)
+    one = outputs[0].clone().requires_grad_()
+    task.losses(one, y).sum().backward()
+    assert one.grad is not None
+    missing = torch.isnan(y) if name == "regression" else y == -100
+    gradient = one.grad.movedim(1, -1) if name == "segmentation" else one.grad
+    assert gradient.isfinite().all()
+    assert (gradient[missing] == 0).all()
+    assert (gradient[~missing] != 0).all()
+
+
+@NAMES
+def test_missing_labels_equal_samples_without_them(name: str) -> None:
+    """A sample whose last labels are missing has the losses and scores of one that is so much shorter."""
+    task, (outputs, y) = TASKS[name], tensors(name)
+    y, short = y.clone(), y[:, :-1]
+    y[:, -1:] = torch.nan if name == "regression" else -100
+    axis = 2 if name == "segmentation" else 1
+    fewer = outputs[0].narrow(axis, 0, short.shape[1])
+    np.testing.assert_allclose(task.losses(outputs[0], y), task.losses(fewer, short))
+    whole, part = task.scores(task.predict(outputs[0]), y), task.scores(task.predict(fewer), short)
+    for measure, values in whole.items():
+        np.testing.assert_allclose(values, part[measure])
+
+
+def test_the_e_step_weighs_known_labels_alone() -> None:
+    """Eq. 8 with the likelihood of the labels that a sample has."""
+    outputs, y = tensors("multilabel")
+    losses = torch.stack([TASKS["multilabel"].losses(o, y) for o in outputs], dim=1)
+    q = responsibilities(torch.from_numpy(PI), losses, torch.arange(N))
+    p = predictions("multilabel")
+    for i in range(N):
+        joint = [PI[i, m] * np.exp(-loss_of("multilabel", p[m, i], i)) for m in range(M)]
+        np.testing.assert_allclose(q[i], np.array(joint) / sum(joint))
+
+
+def test_mean_iou_of_an_image() -> None:
+    """Classes 0, 1 and 2 occur, class 3 does not; the ignored pixel is no part of anything."""
+    y = torch.tensor([[[0, 0, 1], [1, -100, 2]]])
+    predicted = torch.tensor([[[0, 1, 1], [1, 3, 0]]])
+    log_probs = torch.nn.functional.one_hot(predicted, 4).double().log()
+    iou = Segmentation(4, 6).scores(log_probs, y)["mean_iou"]
+    assert iou.tolist() == pytest.approx([(1 / 3 + 2 / 3 + 0) / 3])
+    log_probs[0, 0, 0] = torch.nan  # is predicted as no class
+    iou = Segmentation(4, 6).scores(log_probs, y)["mean_iou"]
+    assert iou.tolist() == pytest.approx([(0 + 2 / 3 + 0) / 3])
+
+
+def test_mean_iou_agrees_with_sets_of_pixels() -> None:
+    outputs, y = tensors("segmentation")
+    task = TASKS["segmentation"]
+    found = task.scores(task.predict(outputs[0]), y)["mean_iou"]
+    guess = OUTPUTS["segmentation"][0].argmax(axis=1)
+    for i in range(N):
+        places, ious = known_of("segmentation", i), []
+        for c in range(Y):
+            true = {p for p in places if LABELS["segmentation"][i][p] == c}
+            predicted = {p for p in places if guess[i][p] == c}
+            if true | predicted:
+                ious.append(len(true & predicted) / len(true | predicted))
+        np.testing.assert_allclose(found[i], np.mean(ious))
+
+
+def test_the_perplexity_of_a_client_is_that_of_its_known_positions() -> None:
+    """Not the mean of its sequences' perplexities, nor of their means: the second client has long and short ones."""
+    task, (outputs, y) = TASKS["language"], tensors("language")
+    y = y.clone()
+    y[3, 1:] = -100
+    client = torch.tensor([0, 0, 1, 1, 1, 2])
+    metric = ClientMetrics(4, task)
+    metric.update(task.scores(task.predict(outputs[0]), y), client)
+    found, p = metric.compute(), predictions("language")[0]
+    for c in range(3):
+        places = [(i, j) for i in range(N) for j in range(L) if client[i] == c and y[i, j] != -100]
+        log_p = [np.log(p[i, j, y[i, j]]) for i, j in places]
+        right = [p[i, j].argmax() == int(y[i, j]) for i, j in places]
+        np.testing.assert_allclose(found["loss"][c], -np.mean(log_p))
+        np.testing.assert_allclose(found["perplexity"][c], np.exp(-np.mean(log_p)))
+        np.testing.assert_allclose(found["accuracy"][c], np.mean(right))
+    assert found["perplexity"][3].isnan()
+
+
+def test_the_local_solver_divides_by_all_labels() -> None:
+    """One full-batch step of FedEM with one component is the gradient of mean(losses) / K."""
+    x = RNG.normal(size=(N, 2))
+    y = LABELS["multilabel"]
+    data = FederatedDataModule.from_arrays(x, y, np.zeros(N, int), task="multilabel", split=np.zeros(N, int))
+    network = Linear((2,), K).double()
+    weight = next(network.parameters())
+    before = weight.detach().clone()
+    outputs = network(torch.from_numpy(x))
+    (TASKS["multilabel"].losses(outputs, torch.from_numpy(y.astype(np.int64))).mean() / K).backward()
+    assert weight.grad is not None
+    model = FedEM(network, 1, n_components=1, batch_size=N, client_optimizer=ClientSGD(lr=0.5))
+    make_trainer(1).fit(model, data)
+    after = next(model.components[0].parameters())
+    np.testing.assert_allclose(after.detach(), before - 0.5 * weight.grad, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ranking", 3), "task: expected classification, .* or language, got ranking"),
+        (("multilabel", 0, 1), "task: multilabel needs two labels or more"),
+        (("segmentation", 3, 1), "task: segmentation needs two pixels or more"),
+        (("language", 3, 1), "task: language needs two positions or more"),
+        (("segmentation", 3, 4, 1.0, 0.1), "label_smoothing: only a classification has it"),
+        (("language", 3, 4, 1.0, 0.0, [1.0] * 3), "class_weights: only classification and binary"),
+    ],
+)
+def test_tasks_that_make_no_sense_are_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_task(*arguments)
+
+
+def test_tasks_have_names() -> None:
+    assert make_task("multilabel", 0, 3) == MultiLabel(3)
+    assert make_task("segmentation", 3, 12) == Segmentation(3, 12)
+    assert make_task("language", 9, 5, label_smoothing=0.1) == LanguageModel(9, 5, label_smoothing=0.1)
+    assert isinstance(LanguageModel(9, 5), Classification)
