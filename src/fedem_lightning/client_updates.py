@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, check_sent
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.rejections import EXCEPTION, first_line
 from fedem_lightning.uploads import compressed

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.client_optimizers import ClientOptimizer
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.models.components import dropout_keys
 from fedem_lightning.models.tensors import call_with

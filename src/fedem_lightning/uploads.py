@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, all_finite
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.network import Transmission

@@ -21,7 +21,7 @@ from fedem_lightning import (
     SurrogateOptimization,
     Topology,
 )
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from helpers.by_hand import (
     ALL_TRAIN,
     assert_agree,

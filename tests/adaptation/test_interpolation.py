@@ -28,7 +28,7 @@ from fedem_lightning import (
     VmapEngine,
 )
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.models.personal_models import OwnModels
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 

@@ -24,7 +24,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.algorithms.surrogate import Majorizer
 from fedem_lightning.cohort import draw_cohort
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.models.client_store import ClientStore
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 from helpers.reference import e_step, gradient, pi_update, probabilities

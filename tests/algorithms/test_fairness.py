@@ -29,7 +29,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.evaluation.component_diagnostics import component_health, dead_components
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.tasks import Classification

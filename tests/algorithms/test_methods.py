@@ -30,7 +30,7 @@ from fedem_lightning import (
 from fedem_lightning.aggregation import Models
 from fedem_lightning.algorithms.afl import project_on_simplex
 from fedem_lightning.cohort import draw_cohort
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.local_solver import shuffled_batches
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train

@@ -306,7 +306,11 @@ EMPTY = [np.nan, *range(1, N)]
         ({"y": "2024-01-01"}, {}, "column 'y' holds dates"),
         ({"y": ["a", "b", "c"] * (N // 3)}, {"task": "binary"}, "task: binary needs the labels 0 and 1"),
         ({}, {"task": "regression"}, "column 'y': expected numbers, got"),
-        ({}, {"task": "sorting"}, "task: expected classification, binary, regression, multilabel, .* or null, got 'sorting'"),
+        (
+            {},
+            {"task": "sorting"},
+            "task: expected classification, binary, regression, multilabel, .* or null, got 'sorting'",
+        ),
         (
             {"y": [*EMPTY[1:], 0.5]},
             {"task": "classification"},

@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_map
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.client_optimizers import AnyClientOptimizer
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import add_by_owner, mixture_losses
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.parts import split_body_head

@@ -14,7 +14,8 @@ from torch import Tensor
 from fedem_lightning.adaptation.base import GRID, Adaptation, Best, Grid, SelectionSamples, selection_losses
 from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.arrays import check_features, check_labels
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.samples import Arrays, Joined, as_tensor
 from fedem_lightning.data.splits import Positions

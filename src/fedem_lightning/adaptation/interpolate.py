@@ -20,7 +20,7 @@ from fedem_lightning.adaptation.base import (
 )
 from fedem_lightning.aggregation import Models
 from fedem_lightning.client_optimizers import AnyClientOptimizer
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.settings.ranges import Count

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fedem_lightning.adaptation.base import GRID, Adaptation, Grid, SelectionSamples
 from fedem_lightning.aggregation import Models
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import model_state

@@ -24,7 +24,8 @@ from fedem_lightning.algorithms.trained import TrainedModel
 from fedem_lightning.client_optimizers import AnyClientOptimizer, ClientSGD
 from fedem_lightning.client_updates import ClientProcesses
 from fedem_lightning.compression import Compression
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import UserError, require

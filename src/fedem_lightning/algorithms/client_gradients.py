@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.client_updates import answers
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import shown
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep

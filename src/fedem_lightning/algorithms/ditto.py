@@ -12,7 +12,8 @@ from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.fedavg import ProximalStep
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels

@@ -17,7 +17,8 @@ from fedem_lightning.aggregation import Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.cohort import share_of
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone

@@ -12,7 +12,7 @@ from fedem_lightning.adaptation import Adaptation, Finetune
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.parts import share_of_bytes, split_body_head
 from fedem_lightning.network import Transmission

@@ -18,7 +18,8 @@ from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.initialization import farthest_models, load_models, perturb, start_at_clients
 from fedem_lightning.algorithms.sharing import SHARING, Shared, Sharing, check_sharing
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round

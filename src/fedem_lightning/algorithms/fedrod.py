@@ -14,7 +14,8 @@ from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.checks import check_classes
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.partial_averaging import PartialAveraging
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.heads import BothLosses, TwoHeads
 from fedem_lightning.models.parts import class_counts, with_features

@@ -20,7 +20,8 @@ from fedem_lightning.algorithms.initialization import (
     sampled_models,
     start_at_clients,
 )
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone

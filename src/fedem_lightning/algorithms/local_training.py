@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.client_optimizers import ClientOptimizer
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.engine import AutoEngine, Engine
 from fedem_lightning.history import RoundObserver, Statistics
 from fedem_lightning.local_solver import Learner, LocalStep, shuffled_batches

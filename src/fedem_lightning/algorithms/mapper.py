@@ -13,7 +13,8 @@ from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import Backbone
 

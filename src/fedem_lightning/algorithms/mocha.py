@@ -22,7 +22,8 @@ from fedem_lightning.aggregation import Means, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checks import check_everybody_is_seen
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import n_values
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.history import Round

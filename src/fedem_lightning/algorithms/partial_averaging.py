@@ -21,7 +21,8 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.parts import normalization_tensors, share_of_bytes, split_body_head, with_own_statistics

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, PrivateMean
 from fedem_lightning.algorithms.local_training import LocalTraining
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.components import model_state, within

@@ -39,7 +39,8 @@ from fedem_lightning.algorithms.streams import (
     with_unknown,
 )
 from fedem_lightning.client_updates import answers
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore, Owner

@@ -1,7 +1,8 @@
+from fedem_lightning.data.block import Block
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.density import DensityDataModule
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.hub import HubDataModule
 from fedem_lightning.data.images import Digits, ImageDataModule
 from fedem_lightning.data.own_data import TaskOptions

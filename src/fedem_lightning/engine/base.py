@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Inputs, n_values
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.records.recipes import Recorded

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.engine.base import Batch, Engine, take_step
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.models.components import channels_last

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from fedem_lightning.backbones.layers import is_frozen_norm
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import n_values
 from fedem_lightning.engine.base import Batch, Engine, take_step
 from fedem_lightning.engine.loop import LoopEngine

@@ -10,7 +10,8 @@ from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.evaluation.scores import scored_clients
 from fedem_lightning.evaluation.separation import Separation
 from fedem_lightning.models.tensors import call_with

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.models.personal_models import client_means
 from fedem_lightning.models.tensors import SizedByState, along, called

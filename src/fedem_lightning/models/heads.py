@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.em import add_by_owner
 from fedem_lightning.errors import require
 from fedem_lightning.models.parts import WithFeatures, by_learner, class_counts, find_head

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.components import Backbone, copied, model_state

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.data.federation import Block
+from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.em import add_by_owner
 from fedem_lightning.models.cached_features import seen_once
