@@ -17,6 +17,7 @@ from fedem_lightning import UserError
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.execute import run
 from helpers.commands import CONFIG_DIR
+from helpers.encoders import save_encoder, save_texts
 from helpers.library_folders import save_flbench, save_pfllib
 from helpers.runs import SMALL, leave_undrawn, run_small
 from helpers.schema import problems_of_run
@@ -48,6 +49,8 @@ FITTING = {  # a data set for an algorithm or a backbone that does not run on th
     "mobilenet_v2": "cifar10",
     "resnet18": "cifar10",
     "lstm": "shakespeare",
+    "timm": "cifar10",
+    "transformer": "hub",
 }
 HIDDEN = {"fedala", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg"}  # need a body
 DRAWN = {
@@ -81,6 +84,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "devices.csv").write_text(table)
     hospitals = [f"{'nsw'[i % 3]},{i},{'fm'[i % 2]},{i % 5 // 2}" for i in range(30)]
     (folder / "table.csv").write_text("\n".join(["hospital,age,sex,y", *hospitals]))
+    save_encoder(folder / "encoder")
+    save_texts(folder / "texts.parquet")
     np.savez(folder / "text.npz", text=text, client=np.arange(180) // 60, client_names=names)
     return folder
 
@@ -114,6 +119,10 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
         overrides.append(f"dataset={FITTING[name]}")
     if group == "algorithm" and name in HIDDEN:
         overrides.append("backbone=mlp")
+    if name == "transformer":
+        overrides += [f"backbone.path={files}/encoder", "dataset.text=words"]
+    if name == "timm":
+        overrides += ["backbone.name=resnet10t", "backbone.pretrained=false"]
     if name in ("mobilenet_v2", "resnet18"):  # three components: experiment/cifar10
         overrides.append("algorithm=fedavg")
     if group == "dataset/augmentation":

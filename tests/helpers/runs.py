@@ -100,6 +100,7 @@ SMALL = {  # what makes each data set small
     "digits": ["dataset.n_clients=5"],
     "npz": ["dataset.path={files}/arrays.npz"],
     "torch": ["dataset.data._target_=helpers.federations.torch_clients"],
+    "hub": ["dataset.path={files}/texts.parquet", "dataset.label=y", "dataset.client=user"],
     "pfllib": ["dataset.path={files}/pfllib"],
     "flbench": ["dataset.path={files}/flbench"],
     "table": ["dataset.path={files}/table.csv", "dataset.label=y", "dataset.client=hospital"],
