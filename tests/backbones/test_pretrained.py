@@ -128,6 +128,15 @@ def test_lora_equals_its_equation() -> None:
     np.testing.assert_allclose(network(x).detach(), z @ t["head.weight"].T + t["head.bias"], rtol=1e-4, atol=1e-5)
 
 
+def test_adapters_may_be_a_dictionary() -> None:
+    given = (LoRA(2, targets=["key"]), {"rank": 2, "targets": ["key"]})
+    first, second = (trained_parameters(encoder(trains="adapters", adapters=adapters)) for adapters in given)
+    assert {name: p.shape for name, p in first.items()} == {name: p.shape for name, p in second.items()}
+    assert set(trained_parameters(encoder(trains="head", adapters={"rank": 2}))) == {"head.weight", "head.bias"}
+    with pytest.raises(UserError, match="adapters: they go with trains=adapters, got head"):
+        encoder(trains="head", adapters=LoRA())
+
+
 def test_convolutions_have_adapters() -> None:
     body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     network = Pretrained(body, 4, 2, trains="adapters", adapters=LoRA(rank=2))
@@ -192,6 +201,18 @@ def test_the_body_runs_once_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(rows) <= 120 + 3 * 2 * 2  # two samples of each check before a round or a score
     assert model.local.engine.name == "loop"
     assert list(model.local.network.state_dict()) == ["head.weight", "head.bias"]
+
+
+def test_algorithms_with_one_body_share_its_features(capsys: pytest.CaptureFixture[str]) -> None:
+    data, network = tiny_texts(), encoder()
+    models = [FedAvg(network, 4) for _ in range(2)]
+    for model in models:
+        make_trainer(1).fit(model, data)
+    assert models[0]._features[1] is models[1]._features[1]  # type: ignore[index]
+    other = FedAvg(encoder(), 4)
+    make_trainer(1).fit(other, data)
+    assert other._features[1] is not models[0]._features[1]  # type: ignore[index]
+    assert capsys.readouterr().out.count("the frozen body has computed") == 2
 
 
 def test_equal_samples_are_seen_once_and_large_features_lie_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedem_lightning.backbones.pretrained import LoRA, Pooling, Pretrained, Trains, added_to_attention, imported
+from fedem_lightning.backbones.pretrained import Adapters, Pooling, Pretrained, Trains, added_to_attention, imported
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.recipes import recorded
 from fedem_lightning.settings.ranges import PositiveInt
@@ -18,7 +18,7 @@ def Transformer(
     n_outputs: PositiveInt,
     path: str | None = None,
     trains: Trains = "head",
-    adapters: LoRA | None = None,
+    adapters: Adapters = None,
     pooling: Pooling = "mean",
     cache: bool = True,
     config: Mapping[str, Any] | None = None,
@@ -100,10 +100,10 @@ def _without_pooler(load: Any, source: Any) -> Any:
 @recorded
 def TimmModel(
     n_outputs: PositiveInt,
-    name: str,
+    name: str | None = None,
     pretrained: bool = True,
     trains: Trains = "head",
-    adapters: LoRA | None = None,
+    adapters: Adapters = None,
     cache: bool = True,
 ) -> nn.Module:
     """A network of timm with a new head, for images.
@@ -119,6 +119,7 @@ def TimmModel(
 
     """
     timm = imported("timm", "timm")
+    require(name is not None, "backbone.name: expected the name of a network of timm, such as resnet18")
     try:
         body = timm.create_model(name, pretrained=pretrained, num_classes=0)
     except Exception as error:  # unknown names, no weights, no network: each in its own way

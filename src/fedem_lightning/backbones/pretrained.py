@@ -68,6 +68,9 @@ class LoRA(Recorded):
             parameter.requires_grad_("lora_" in name)
 
 
+Adapters = LoRA | Mapping[str, Any] | None
+
+
 class Pretrained(nn.Module):
     """A pretrained body, and a new linear head on its features.
 
@@ -80,7 +83,7 @@ class Pretrained(nn.Module):
         width: d.
         n_outputs: number of outputs.
         trains: "head": the body is frozen; "adapters": it is, and has LoRA adapters; "all": it trains.
-        adapters: with trains="adapters"; None: `LoRA()`.
+        adapters: with trains="adapters": a `LoRA`, or a dictionary of its arguments; None: `LoRA()`.
         pooling: of a sequence: the "mean" over the positions that `attention_mask` counts, or the "first" position.
         cache: whether the features of a frozen body are computed once.
 
@@ -92,15 +95,16 @@ class Pretrained(nn.Module):
         width: int,
         n_outputs: int,
         trains: Trains = "head",
-        adapters: LoRA | None = None,
+        adapters: Adapters = None,
         pooling: Pooling = "mean",
         cache: bool = True,
     ) -> None:
         super().__init__()
-        require(adapters is None or trains == "adapters", f"adapters: they go with trains=adapters, got {trains}")
+        alone = trains == "adapters" or not isinstance(adapters, LoRA)  # a configuration always has their arguments
+        require(alone, f"adapters: they go with trains=adapters, got {trains}")
         self.body, self.head = body.requires_grad_(trains == "all"), nn.Linear(width, n_outputs)
         if trains == "adapters":
-            (adapters or LoRA()).into(body)
+            (adapters if isinstance(adapters, LoRA) else LoRA(**(adapters or {}))).into(body)
         self.pooling, self.cache, self.frozen_body = pooling, cache, trains == "head"
         self.adds_mask = False  # whether the body gets its mask as numbers that attention adds, see `Transformer`
         self._drawn = self.head.weight.detach().clone()  # to tell whether the user has changed it
