@@ -2,6 +2,7 @@
 
 import math
 import unicodedata
+from importlib import import_module
 from typing import Any
 
 _REMOVED = ("Cc", "Cf", "Zl", "Zp")  # control and format characters (some turn the direction of writing), line ends
@@ -57,3 +58,11 @@ def one_line(text: Any) -> str:
         "?" if "\ud800" <= c <= "\udfff" else " " if unicodedata.category(c) in _REMOVED else c for c in str(text)
     )
     return " ".join("".join(letters).split())
+
+
+def imported(package: str, extra: str, key: str) -> Any:
+    """A package that an extra brings; UserError with the command that installs it, which begins with `key`."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UserError(f'{key}: {package} is not installed; pip install "fedem-lightning[{extra}]"') from error

@@ -505,14 +505,14 @@ def test_a_binary_network_that_ends_in_a_sigmoid_is_refused_too() -> None:
 
 
 class Answers(nn.Linear):
-    """Gives a dictionary, as transformers do."""
+    """Gives a dictionary without a tensor."""
 
     def forward(self, x: torch.Tensor) -> Any:
-        return {"logits": super().forward(x)}
+        return {"logits": "three"}
 
 
 def test_what_is_no_network_or_gives_no_tensor_is_named() -> None:
-    with pytest.raises(UserError, match=r"^backbone: Classification needs 3 outputs .* gives a dict, no tensor$"):
+    with pytest.raises(UserError, match=r"^backbone: Classification needs 3 outputs .* gives a str, no tensor$"):
         make_trainer(1).fit(FedAvg(Answers(4, 3), 4), make_data())
     with pytest.raises(UserError, match=r"^backbone: the function returned None, expected a network$"):
         FedAvg(cast(Any, lambda: None), 4)

@@ -128,15 +128,6 @@ def test_lora_equals_its_equation() -> None:
     np.testing.assert_allclose(network(x).detach(), z @ t["head.weight"].T + t["head.bias"], rtol=1e-4, atol=1e-5)
 
 
-def test_adapters_may_be_a_dictionary() -> None:
-    given = (LoRA(2, targets=["key"]), {"rank": 2, "targets": ["key"]})
-    first, second = (trained_parameters(encoder(trains="adapters", adapters=adapters)) for adapters in given)
-    assert {name: p.shape for name, p in first.items()} == {name: p.shape for name, p in second.items()}
-    assert set(trained_parameters(encoder(trains="head", adapters={"rank": 2}))) == {"head.weight", "head.bias"}
-    with pytest.raises(UserError, match="adapters: they go with trains=adapters, got head"):
-        encoder(trains="head", adapters=LoRA())
-
-
 def test_convolutions_have_adapters() -> None:
     body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     network = Pretrained(body, 4, 2, trains="adapters", adapters=LoRA(rank=2))

@@ -94,6 +94,7 @@ class TrainedModel:
 
         """
         check_arguments("", TrainedModel.personalize, {"name": name})
+        require(y is not None, "y: expected the labels of the samples, got None")
         samples: Any = samples_in_form(self.schema, users_network(self.algorithm.components[0]), x, y)
         everything = np.zeros(len(samples.y), dtype=np.int64)
         models = self.personalize_many(samples, everything, everything, (str(name),))

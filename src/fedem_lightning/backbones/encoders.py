@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedem_lightning.backbones.pretrained import Adapters, Pooling, Pretrained, Trains, added_to_attention, imported
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.backbones.pretrained import LoRA, Pooling, Pretrained, Trains, added_to_attention
+from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.records.recipes import recorded
 from fedem_lightning.settings.ranges import PositiveInt
 
@@ -18,7 +18,7 @@ def Transformer(
     n_outputs: PositiveInt,
     path: str | None = None,
     trains: Trains = "head",
-    adapters: Adapters = None,
+    adapters: LoRA | None = None,
     pooling: Pooling = "mean",
     cache: bool = True,
     config: Mapping[str, Any] | None = None,
@@ -38,7 +38,7 @@ def Transformer(
         UserError: transformers is not installed; there is no such encoder.
 
     """
-    transformers = imported("transformers", "hf")
+    transformers = imported("transformers", "hf", "backbone")
     require(path is not None or config is not None, "backbone.path: expected a model's folder, or its name on the Hub")
     try:
         with _quiet(transformers.utils.logging):
@@ -103,7 +103,7 @@ def TimmModel(
     name: str | None = None,
     pretrained: bool = True,
     trains: Trains = "head",
-    adapters: Adapters = None,
+    adapters: LoRA | None = None,
     cache: bool = True,
 ) -> nn.Module:
     """A network of timm with a new head, for images.
@@ -118,7 +118,7 @@ def TimmModel(
         UserError: timm is not installed, does not know the network, or cannot load its weights.
 
     """
-    timm = imported("timm", "timm")
+    timm = imported("timm", "timm", "backbone")
     require(name is not None, "backbone.name: expected the name of a network of timm, such as resnet18")
     try:
         body = timm.create_model(name, pretrained=pretrained, num_classes=0)

@@ -6,16 +6,16 @@ or trains as a whole. Only what trains is copied for every component, kept by cl
 
 import copy
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedem_lightning.backbones.layers import is_frozen_norm
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, imported
 from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt
 
 Trains = Literal["head", "adapters", "all"]
@@ -50,7 +50,7 @@ class LoRA(Recorded):
             UserError: peft is not installed, or no layer, or none that can have adapters, is called so.
 
         """
-        peft = imported("peft", "hf")
+        peft = imported("peft", "hf", "adapters")
         kinds = (nn.Linear, nn.Conv2d)
         everything = [name for name, layer in body.named_modules() if name and isinstance(layer, kinds)]
         targets = everything if self.targets is None else self.targets
@@ -68,10 +68,7 @@ class LoRA(Recorded):
             parameter.requires_grad_("lora_" in name)
 
 
-Adapters = LoRA | Mapping[str, Any] | None
-
-
-class Pretrained(nn.Module):
+class Pretrained(Checked, nn.Module):
     """A pretrained body, and a new linear head on its features.
 
     A body of which nothing trains runs as in evaluation, without dropout, also in training. Its features depend on the
@@ -83,7 +80,7 @@ class Pretrained(nn.Module):
         width: d.
         n_outputs: number of outputs.
         trains: "head": the body is frozen; "adapters": it is, and has LoRA adapters; "all": it trains.
-        adapters: with trains="adapters": a `LoRA`, or a dictionary of its arguments; None: `LoRA()`.
+        adapters: counts with trains="adapters" alone; None: `LoRA()`.
         pooling: of a sequence: the "mean" over the positions that `attention_mask` counts, or the "first" position.
         cache: whether the features of a frozen body are computed once.
 
@@ -92,19 +89,17 @@ class Pretrained(nn.Module):
     def __init__(
         self,
         body: nn.Module,
-        width: int,
-        n_outputs: int,
+        width: PositiveInt,
+        n_outputs: PositiveInt,
         trains: Trains = "head",
-        adapters: Adapters = None,
+        adapters: LoRA | None = None,
         pooling: Pooling = "mean",
         cache: bool = True,
     ) -> None:
         super().__init__()
-        alone = trains == "adapters" or not isinstance(adapters, LoRA)  # a configuration always has their arguments
-        require(alone, f"adapters: they go with trains=adapters, got {trains}")
         self.body, self.head = body.requires_grad_(trains == "all"), nn.Linear(width, n_outputs)
         if trains == "adapters":
-            (adapters if isinstance(adapters, LoRA) else LoRA(**(adapters or {}))).into(body)
+            (adapters or LoRA()).into(body)
         self.pooling, self.cache, self.frozen_body = pooling, cache, trains == "head"
         self.adds_mask = False  # whether the body gets its mask as numbers that attention adds, see `Transformer`
         self._drawn = self.head.weight.detach().clone()  # to tell whether the user has changed it
@@ -175,11 +170,3 @@ def added_to_attention(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A mask [B, L] as numbers that attention adds: 0, and the lowest one for padding; [B, 1, 1, L]."""
     lowest = torch.finfo(dtype).min
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask == 0, lowest)[:, None, None]
-
-
-def imported(package: str, extra: str) -> Any:
-    """An optional package; UserError with the command that installs it."""
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise UserError(f'backbone: {package} is not installed; pip install "fedem-lightning[{extra}]"') from error

@@ -2,9 +2,9 @@
 
 import contextlib
 import functools
+from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.fields import MASK
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.splits import Splitting
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.expected import given
 from fedem_lightning.settings.ranges import Column, Columns, PositiveInt
@@ -25,6 +25,14 @@ ROWS = 1000
 FILES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
 SPLIT_NAMES = {"train": 0, "validation": 1, "valid": 1, "val": 1, "test": 2}
 """Splits of a data set by name, and their codes."""
+
+
+class HeldData(ABC):  # noqa: B024
+    """A `Dataset` or `DatasetDict`, or a federation of flwr-datasets, known by what they have."""
+
+    @classmethod
+    def __subclasshook__(cls, kind: type) -> bool:
+        return hasattr(kind, "column_names") or hasattr(kind, "load_partition")
 
 
 class HubDataModule(FederatedDataModule):
@@ -57,7 +65,7 @@ class HubDataModule(FederatedDataModule):
 
     def __init__(
         self,
-        path: Any,
+        path: str | Path | HeldData | None,
         label: Column | None = None,
         client: Column | None = None,
         *,
@@ -75,7 +83,7 @@ class HubDataModule(FederatedDataModule):
         require(len(given_x) < 2, f"{' and '.join(given_x)}: expected one of them, which is x")
         label, client, text, image, split = (None if c is None else str(c) for c in (label, client, text, image, split))
         numbers = None if features is None else [str(name) for name in features]
-        datasets = _imported("datasets")
+        datasets = imported("datasets", "hf", "dataset")
         with _without_bars(datasets):
             parts, clients = _parts(datasets, path, name)
             first = next(iter(parts.values()))
@@ -101,13 +109,6 @@ class HubDataModule(FederatedDataModule):
             notes["source"] = str(path)
         path = tokenizer = None  # Lightning compares arguments by ==
         super().__init__(checked_federation(OwnArrays(x, y, owner, codes), task, dealing, splitting, notes))
-
-
-def _imported(package: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise UserError(f'dataset: {package} is not installed; pip install "fedem-lightning[hf]"') from error
 
 
 @contextlib.contextmanager
@@ -138,7 +139,7 @@ def _parts(datasets: Any, path: Any, name: str | None) -> tuple[dict[str, Any], 
         expected = "expected splits called train, validation (or valid, val) and test"
         require(known, f"path: {expected}, got {', '.join(map(str, path))}; give one of them as a Dataset")
         return dict(path), None
-    what = "path: expected a name, a folder, a file, a datasets.Dataset or a FederatedDataset"
+    what = "path: expected a name on the Hub, a folder, a file, or a Dataset"
     require(isinstance(path, datasets.Dataset), f"{what}, got {given(path)}")
     return {"": path}, None
 
@@ -225,7 +226,7 @@ def _tokens(data: Any, name: str, tokenizer: Any, max_length: int) -> dict[str, 
     expected = "tokenizer: texts need one, expected a model's folder or its name on the Hub"
     require(tokenizer is not None, expected)
     if isinstance(tokenizer, str | Path):
-        transformers = _imported("transformers")
+        transformers = imported("transformers", "hf", "tokenizer")
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(str(tokenizer))
         except Exception as error:  # no such folder or name, no network, a broken file

@@ -32,6 +32,9 @@ NEEDED: dict[str, dict[str, Any]] = {
     "MLP": {"in_shape": (4,), "n_outputs": 3},
     "MobileNetV2": {"n_outputs": 3},
     "ResNet18": {"n_outputs": 3},
+    "TimmModel": {"n_outputs": 3, "name": "resnet10t", "pretrained": False},
+    "Transformer": {"n_outputs": 3, "config": {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2}},
+    "Pretrained": {"body": fedem_lightning.Linear((4,), 2), "width": 2, "n_outputs": 3},
     "ShiftedExponentialNetwork": {"rho": 1.0, "t_min": 1.0, "mu": 1.0},
     "SurrogateOptimization": {"surrogate": fedem_lightning.MoreauSurrogate()},
     "DecentralizedSurrogateOptimization": {"surrogate": fedem_lightning.MoreauSurrogate()},
@@ -47,7 +50,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 WITHOUT_FILES = (
     *("ImageDataModule", "TextDataModule", "NpzDataModule", "TableDataModule", "DeviceNetwork"),
-    *("PFLlibDataModule", "FLBenchDataModule"),
+    *("PFLlibDataModule", "FLBenchDataModule", "HubDataModule"),
 )
 """They read a file first, and `trained` has their cases; `Federation` and client models are made by the package."""
 NOT_MADE = ("Federation", "ClientModel", "ClientModels", "Majorizer", "UserError", "FederatedDataModule", "LSTM")
