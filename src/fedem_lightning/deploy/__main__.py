@@ -41,13 +41,15 @@ def main(arguments: list[str] | None = None) -> None:
             found = importlib.util.find_spec(module) is not None
             require(found, f'deploy {chosen.command} needs {module}: pip install "fedem-lightning[{extra}]"')
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors are said in our lines
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # which Docker and systemd send: as Ctrl-C
         commands = {"demo": demo, "server": server, "client": client, "keys": keys, "status": status, "app": app}
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # which Docker and systemd send: as Ctrl-C
         try:
             commands[chosen.command](chosen)
         except Interrupted as stop:
             print(stop, file=sys.stderr)
             sys.exit(1)
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def parser() -> argparse.ArgumentParser:
