@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.network import Transmission
@@ -137,14 +136,13 @@ def upload_some(
     return update._replace(models=models, included=sends)
 
 
-def count_special_round(algorithm: "FederatedAlgorithm", federation: Federation, down: float, up: float) -> None:
-    """Counts a special round, in which all clients that train take part, whatever the cohort and the deadline.
+def count_special_round(algorithm: "FederatedAlgorithm", clients: Tensor, work: Tensor, down: float, up: float) -> None:
+    """Counts a special round, in which these clients [C] take part, whatever the cohort and the deadline.
 
-    Every client receives the same `down` models, computes the gradients of its training samples, and sends `up` models.
+    Every client receives the same `down` models, computes `work` single-sample gradients [C], and sends `up` models.
     """
-    clients, statistics = federation.clients(), algorithm.statistics
+    statistics = algorithm.statistics
     statistics.special_rounds += 1
-    work = federation.splits["train"].counts(clients)
     clocks = Clocks(algorithm.networks, clients, work, algorithm.seed, -statistics.special_rounds, limited=False)
     traffic = Transmission(down, up).traffic(len(clients), len(clients), algorithm.message_bytes)
     traffic = with_frozen(algorithm, clients, traffic)

@@ -69,7 +69,8 @@ class Row:
     private: tuple[str, ...] = ()  # what a client keeps of its own and a round changes: a buffer [T, ...] or a store
     messages: float = 1  # models sent up by a client in a round; with 4 clients
     down: float | None = None  # and down, if another number
-    once: float = 0  # each way, before training
+    once: float = 0  # sent up before training
+    once_down: float | None = None  # and down, if another number
     samples: bool = True  # is defined for cohorts
     sgd: bool = True  # clients train networks by SGD; if not, one linear layer for two classes, by steps of their own
     draws: bool = False  # draws among a client's samples, by the client's number
@@ -101,6 +102,16 @@ ROWS = [
         messages=1 + 2 * 18 / 43,  # the body once, and three heads
         hidden=True,
         options={"shared": "body"},
+        as_fedavg={"n_components": 1},
+    ),
+    Row(  # in two rounds there is no warm-up; the four candidates receive a model to train, and those of all four
+        FedEM,
+        ("pi",),
+        messages=3,
+        once=1,
+        once_down=5,
+        draws=True,
+        options={"initialization": "auto"},
         as_fedavg={"n_components": 1},
     ),
     Row(

@@ -5,29 +5,26 @@ arXiv 2108.10252. Algorithms 1 and 2; equation numbers are the paper's.
 """
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
-from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.initialization import farthest_models, load_models, perturb, start_at_clients
 from fedem_lightning.algorithms.sharing import SHARING, Shared, Sharing, check_sharing
+from fedem_lightning.algorithms.start import Initialization, Start
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import Owner
-from fedem_lightning.models.components import Backbone, start_equal
+from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SharedModels, broadcast, component_losses
 from fedem_lightning.network import Transmission
-from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.ranges import Count, Positive, PositiveInt, PositiveShare
 from fedem_lightning.uploads import chosen_uploads, upload_some
 
@@ -47,14 +44,16 @@ class FedEM(FederatedAlgorithm):
         backbone: see `FederatedAlgorithm`.
         n_clients: T, the unseen clients included.
         n_components: M.
-        initialization: "random": each component from its own seed, pi uniform; the same as "shared" if all components
-            are copies of one network. "farthest": components trained on single clients, each of which has a high loss
-            under the others' models (`algorithms/initialization.py`). "shared": equal components and a random pi for
-            every client, so that components differ by clients, not by labels. "perturbed": equal components, to which
-            noise is added.
+        initialization: "clusters": one model in a warm-up, then each component is the mean of the models of similar
+            clients, which trained longer from there. "auto": "clusters", but "random" where clients are processes of
+            their own or the aggregation is more than a mean. "random": each from its own seed, pi uniform, as in the
+            paper; the same as "shared" if all are copies of one network. "farthest": models of single clients, each of
+            which has a high loss under the others'. "shared": equal components and a random pi for every client, so
+            that components differ by clients, not by labels. "perturbed": equal components with noise. See `Start`.
         warmup_rounds: initial rounds in which every component trains on all samples (q = 1) and pi does not change.
-            With "random" it is FedAvg M times. Otherwise the components are FedAvg's one model, which is sent and
-            trained once; when the warm-up ends, they become different by `initialization`. The paper has 0.
+            With "random" it is FedAvg M times; otherwise the components are FedAvg's one model, which is sent and
+            trained once. None: with "clusters" until the loss of the validation samples (without them: of the training
+            samples) hardly falls, at most a fifth of the rounds; else 0, as in the paper.
         perturbation: standard deviation of the noise of "perturbed", as a multiple of that of each tensor's values.
         e_step: responsibilities and mixture weights; None: the paper's.
         normalize_weights: whether a client divides the weights of its samples by its pi, component by component: then a
@@ -80,14 +79,16 @@ class FedEM(FederatedAlgorithm):
         with_adaptive="a component's steps no longer shrink with the client's mixture weight for it",
     )
     pi: Tensor  # mixture weights [T, M]; rows sum to 1
+    warmup_end: Tensor  # int64 [], the number of rounds of the warm-up; -1 until it is known
+    warmup_losses: Tensor  # float64 [R], after its last rounds
 
     def __init__(
         self,
         backbone: Backbone,
         n_clients: int,
         n_components: PositiveInt = 3,
-        initialization: Literal["random", "farthest", "shared", "perturbed"] = "random",
-        warmup_rounds: Count = 0,
+        initialization: Initialization = "auto",
+        warmup_rounds: Count | None = None,
         perturbation: Positive = 0.1,
         e_step: EStep | None = None,
         normalize_weights: bool = False,
@@ -103,13 +104,13 @@ class FedEM(FederatedAlgorithm):
             personalize_tolerance is None or personalize_steps > 1,
             "personalize_tolerance: it needs personalize_steps above 1, the most steps taken",
         )
-        self.initialization, self.personalize_steps = initialization, personalize_steps
+        self.start = Start(self, initialization, warmup_rounds, perturbation)
         self.facts = replace(self.facts, personalizes_seen=personalize_seen)
-        if initialization == "farthest":
+        if self.start.reads_models:
             more = ("models of single clients, at which components start",)
-            self.facts = replace(self.facts, released=more, needs_one_machine=start_at_clients(initialization))
+            self.facts = replace(self.facts, released=more, needs_one_machine=self.start.needs_one_machine)
+        self.personalize_steps = personalize_steps
         self.personalize_tolerance = personalize_tolerance or 0.0
-        self.warmup_rounds, self.perturbation = warmup_rounds, perturbation
         self.e_step, self.normalize_weights = e_step or EStep(), normalize_weights
         self.upload_threshold = upload_threshold
         one = upload_threshold is None or self.compression is None
@@ -130,33 +131,7 @@ class FedEM(FederatedAlgorithm):
         """The components' starting points, and those of pi."""
         if self.sharing is not None:
             self.sharing.tie()
-        start = self.initialization
-        if start == "random":
-            if not start_equal(self.components):
-                return
-            start = "shared"
-            rank_zero_only(print)(
-                "backbone: all components start as copies of your network; a random pi for every client makes them "
-                "different, as with algorithm.initialization=shared (or give a function that makes networks)"
-            )
-        for component in self.components:
-            component.load_state_dict(self.components[0].state_dict())
-        if start == "shared":
-            rng = generator(self.seed, Purpose.INITIAL)
-            drawn = rng.dirichlet(np.ones(len(self.components)), size=self.n_clients)  # [T, M]
-            self.pi[federation.seen] = torch.from_numpy(drawn).to(self.pi)[federation.seen]
-        if not self.warmup_rounds:
-            self.differentiate(federation)
-
-    def differentiate(self, federation: Federation) -> None:
-        """Makes equal components different; "shared" ones do so by pi."""
-        if self.initialization == "farthest":
-            models = farthest_models(self, federation, n_candidates=10 * len(self.components), epochs=5)
-            load_models(self.components, models)
-        elif self.initialization == "perturbed":
-            perturb(self.components, self.perturbation, generator(self.seed, Purpose.INITIAL))
-            if self.sharing is not None:
-                self.sharing.tie()
+        self.start.begin(federation)
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""
@@ -171,16 +146,16 @@ class FedEM(FederatedAlgorithm):
         else:
             models = self.local.solve(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
         sent = Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
-        if self.upload_threshold is None or round_ < self.warmup_rounds:
+        if self.upload_threshold is None or self.start.is_warming_up(round_):
             return sent
         return self._upload_some(sent, self.upload_threshold, block, round_)
 
     def m_step_weights(self, pi: Tensor, losses: Tensor, owner: Tensor, round_: int) -> tuple[Tensor, Tensor]:
         """The samples' weights in the components' losses, [n, M], and the new pi [C, M]; see `EStep`."""
-        if round_ < self.warmup_rounds or (self.sharing is not None and losses.shape[1] == 1):
+        if self.start.is_warming_up(round_) or (self.sharing is not None and losses.shape[1] == 1):
             together = 1 if self.sharing is None else losses.shape[1]  # the gradient of theta_0 is a sum over m
             return torch.ones_like(losses) / together, pi  # as FedAvg: every sample counts fully
-        q, pi = self.e_step(pi, losses, owner, round_ - self.warmup_rounds)
+        q, pi = self.e_step(pi, losses, owner, self.start.rounds_since(round_))
         return (q / pi[owner].clamp(min=SMALLEST) if self.normalize_weights else q), pi
 
     def _upload_some(self, sent: Sent, threshold: float, block: Block, round_: int) -> Sent:
@@ -200,14 +175,12 @@ class FedEM(FederatedAlgorithm):
         super().server_update(means, round_)
         if self.sharing is not None:
             self.sharing.tie()  # the last bits of a sum may differ
-        if round_.number + 1 == self.warmup_rounds:
-            self.differentiate(round_.federation)
+        self.start.after(round_)
 
     def _n_sent(self, round_: int) -> int:
         """Number of components sent and trained in a round: one in a warm-up with equal components, else M."""
-        equal = self.initialization != "random" and round_ < self.warmup_rounds
         all_shared = self.sharing is not None and not self.sharing.own
-        return 1 if equal or all_shared else len(self.components)
+        return 1 if all_shared or self.start.one_model(round_) else len(self.components)
 
     def transmission(self, clients: Tensor) -> Transmission:
         """M models each way, or one; of shared parameters one; fewer uploads with a threshold."""
@@ -239,7 +212,7 @@ class FedEM(FederatedAlgorithm):
         pi = torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
         block = federation.block(clients, "train")
         losses = self.losses(block)  # the components stay as they are  [n, M]
-        beta = self.e_step.inverse_temperature(max(0, self.statistics.rounds - self.warmup_rounds))
+        beta = self.e_step.inverse_temperature(self.start.rounds_since(self.statistics.rounds))
         moving = torch.ones(len(clients), dtype=torch.bool, device=pi.device)
         for _ in range(self.personalize_steps):
             q = self.e_step.responsibilities(pi, losses, block.owner, beta)

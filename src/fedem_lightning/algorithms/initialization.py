@@ -4,14 +4,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models, all_finite
+from fedem_lightning.aggregation import Models, Sent, WeightedMean, all_finite
 from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.uploads import count_special_round
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -100,6 +102,48 @@ def greedy_models(algorithm: "FederatedAlgorithm", federation: Federation, n_can
         chosen.append(int(torch.minimum(losses, lowest).sum(dim=1).argmin()))
         lowest = torch.minimum(lowest, losses[chosen[-1]])
     return {name: tensor[chosen, 0] for name, tensor in trained.items()}
+
+
+def clustered_models(algorithm: "FederatedAlgorithm", federation: Federation, epochs: int) -> tuple[Models, list[int]]:
+    """M models, each the mean of the models of similar clients, weighted by samples.
+
+    Every candidate trains from component 0. A candidate is described by the losses of its samples under 10 M of these
+    models, less their mean; k-means makes M groups of candidates. It counts as a special round, in which candidates
+    receive these models, too.
+
+    Args:
+        algorithm: its local solver trains the models.
+        federation: 40 M candidates are drawn from its seen clients, fewer, but 10 M, if their models would take 1 GB.
+        epochs: passes over a client's samples.
+
+    Returns:
+        Models [M, ...], and the numbers of candidates in the groups [M].
+
+    """
+    rng, n_models = generator(algorithm.seed, Purpose.INITIAL), len(algorithm.components)
+    n_candidates = max(10 * n_models, min(40 * n_models, 2**30 // algorithm.message_bytes))
+    candidates = draw_clients(federation.clients(), n_candidates, rng)
+    counts = federation.splits["train"].counts(candidates)
+    count_special_round(algorithm, candidates, epochs * counts, down=1 + min(len(counts), 10 * n_models), up=1)
+    candidates, trained = _trained(algorithm, federation, candidates, epochs)
+    chosen = np.sort(rng.permutation(len(candidates))[: 10 * n_models])
+    each = [_mean_losses(algorithm, federation, candidates, trained, int(s)) for s in chosen]
+    losses = torch.stack(each, dim=1).double().cpu().numpy()  # of candidates under models [P, R]
+    losses = np.minimum(losses, losses[np.isfinite(losses)].max(initial=0.0))
+    own = np.zeros(losses.shape, dtype=bool)
+    own[chosen, np.arange(len(chosen))] = True
+    lowest = np.where(own, np.inf, losses).min(axis=1, keepdims=True, initial=losses.max())  # under others' models
+    losses = np.where(own, lowest, losses)  # its own model would part a candidate from all others
+    profiles = losses - losses.mean(axis=1, keepdims=True)
+    group = np.arange(len(candidates)) % n_models
+    if len(np.unique(profiles, axis=0)) > n_models:
+        group = KMeans(n_models, n_init=10, random_state=algorithm.seed % 2**32).fit_predict(profiles)
+    mean, groups = WeightedMean(), torch.from_numpy(group).to(candidates)
+    mean.add(Sent(trained, federation.splits["train"].counts(candidates), group=groups, n_groups=n_models))
+    means = mean.compute()
+    assert means is not None  # the candidates' models are finite
+    models = {name: rows[torch.arange(n_models) % int(group.max() + 1)] for name, rows in means.models.items()}
+    return models, np.bincount(group, minlength=n_models).tolist()
 
 
 def load_models(components: nn.ModuleList, models: Models) -> None:

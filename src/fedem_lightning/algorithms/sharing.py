@@ -37,7 +37,7 @@ def check_sharing(algorithm: "FedEM") -> None:
     )
     private = isinstance(algorithm.aggregation, PrivateMean)
     require(not private, "shared: a private mean would add noise by component; use aggregation=mean")
-    farthest = algorithm.initialization == "farthest"
+    farthest = algorithm.start.initialization == "farthest"
     require(not farthest, "shared: initialization=farthest starts whole components apart; use another start")
 
 

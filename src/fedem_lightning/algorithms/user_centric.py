@@ -166,7 +166,8 @@ class UserCentric(FederatedAlgorithm):
     def special_round(self, federation: Federation) -> None:
         """Computes W and the streams from gradients at component 0; clients receive one model and send gradients."""
         everyone, cosine = federation.clients(), self.similarity == "cosine"
-        count_special_round(self, federation, down=1, up=self._n_classes * self._share)
+        work = federation.splits["train"].counts(everyone)
+        count_special_round(self, everyone, work, down=1, up=self._n_classes * self._share)
         answered = self._gather_gradients(federation, everyone)
         known = known_clients(self, self.gradients, federation, answered)  # [T']
         t = everyone[known]

@@ -1,0 +1,170 @@
+"""How the components of FedEM begin: the warm-up of one model, and what makes them different after it."""
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from pytorch_lightning.utilities import rank_zero_only
+from torch import Tensor
+
+from fedem_lightning.aggregation import Mean
+from fedem_lightning.algorithms.initialization import (
+    clustered_models,
+    farthest_models,
+    load_models,
+    perturb,
+    start_at_clients,
+)
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.history import Round
+from fedem_lightning.models.client_store import Owner
+from fedem_lightning.models.components import start_equal
+from fedem_lightning.models.personal_models import component_losses
+from fedem_lightning.randomness import Purpose, generator
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.fedem import FedEM
+
+Initialization = Literal["auto", "clusters", "random", "farthest", "shared", "perturbed"]
+
+PATIENCE, LEAST_GAIN, LONGEST = 3, 0.03, 0.2
+"""A warm-up ends when the validation loss has fallen by less than this share within so many rounds, or after this share
+of the run's rounds."""
+
+UNPLANNED = 20
+"""The longest warm-up of a run whose number of rounds is not known."""
+
+EPOCHS = 20
+"""Passes over a client's samples by which the models differ that "clusters" groups."""
+
+
+class Start:
+    """The start of a mixture: rounds in which one model stands for all components, then different components.
+
+    Args:
+        algorithm: the mixture.
+        initialization, warmup_rounds, perturbation: see `FedEM`.
+
+    """
+
+    def __init__(
+        self, algorithm: "FedEM", initialization: Initialization, warmup_rounds: int | None, perturbation: float
+    ) -> None:
+        self.algorithm, self.perturbation = algorithm, perturbation
+        self.why_random = ""  # why "auto" takes the random start
+        chosen = initialization
+        if chosen == "auto":
+            averages = type(algorithm.aggregation) is Mean
+            self.why_random = "" if averages else "the aggregation is more than a mean, and would not see that start"
+            chosen = "clusters" if averages else "random"
+        one_component = len(algorithm.components) == 1
+        self.initialization = "random" if one_component and chosen == "clusters" else chosen
+        self.is_auto = initialization == "auto" and not one_component
+        by_validation = warmup_rounds is None and self.initialization == "clusters"
+        end = torch.tensor(-1 if by_validation else warmup_rounds or 0)
+        algorithm.states.declare("warmup_end", end, Owner.SERVER_ONLY)
+        algorithm.states.declare("warmup_losses", torch.zeros(PATIENCE + 1, dtype=torch.float64), Owner.SERVER_ONLY)
+
+    @property
+    def needs_one_machine(self) -> str:
+        """Why clients cannot be processes of their own, see `Facts`; "auto" takes another start there."""
+        at_clients = self.initialization in ("clusters", "farthest") and not self.is_auto
+        return start_at_clients(self.initialization) if at_clients else ""
+
+    @property
+    def reads_models(self) -> bool:
+        """Whether components start at models of single clients."""
+        return self.initialization in ("clusters", "farthest")
+
+    def is_warming_up(self, round_: int) -> bool:
+        """Whether a round, from 0, belongs to the warm-up."""
+        end = int(self.algorithm.warmup_end)
+        return end < 0 or round_ < end
+
+    def one_model(self, round_: int) -> bool:
+        """Whether all components are equal in a round, so that one is sent and trained."""
+        return self.initialization != "random" and self.is_warming_up(round_)
+
+    def rounds_since(self, round_: int) -> int:
+        """Rounds since the warm-up, from 0."""
+        return max(0, round_ - max(0, int(self.algorithm.warmup_end)))
+
+    def begin(self, federation: Federation) -> None:
+        """The components of the first round, and the mixture weights."""
+        algorithm, components = self.algorithm, self.algorithm.components
+        if self.is_auto and algorithm.remote is not None:
+            self.initialization, self.why_random = "random", "clients are processes of their own"
+            algorithm.warmup_end.clamp_(min=0)
+        if self.is_auto:
+            rank_zero_only(print)(self.line())
+        start = self.initialization
+        if start == "random":
+            if not start_equal(components):
+                return
+            start = "shared"
+            rank_zero_only(print)(
+                "backbone: all components start as copies of your network; a random pi for every client makes them "
+                "different, as with algorithm.initialization=shared (or give a function that makes networks)"
+            )
+        for component in components:
+            component.load_state_dict(components[0].state_dict())
+        if start == "shared":
+            rng = generator(algorithm.seed, Purpose.INITIAL)
+            drawn = rng.dirichlet(np.ones(len(components)), size=algorithm.n_clients)  # [T, M]
+            algorithm.pi[federation.seen] = torch.from_numpy(drawn).to(algorithm.pi)[federation.seen]
+        if self._longest() == 0 or algorithm.warmup_end == 0:
+            self.part(federation, 0)
+
+    def line(self) -> str:
+        """Which start "auto" takes."""
+        if self.initialization == "random":
+            return f"start of the components: random, the paper's, because {self.why_random}"
+        m = len(self.algorithm.components)
+        return (
+            f"start of the components: one model for the first rounds, then {m} groups of clients with similar models "
+            "(algorithm.initialization=random is the paper's)"
+        )
+
+    def after(self, round_: Round) -> None:
+        """Ends the warm-up after its last round, by which `server_update` has averaged."""
+        end, losses = self.algorithm.warmup_end, self.algorithm.warmup_losses
+        if end < 0:
+            new = self._validation_loss(round_.federation)
+            losses.copy_(torch.cat([losses[1:], losses.new_tensor([new])]))
+            known = round_.number >= PATIENCE
+            flat = known and not losses[-1] < (1 - LEAST_GAIN) * losses[0]
+            if flat or round_.number + 1 >= self._longest():
+                self.part(round_.federation, round_.number + 1)
+        elif round_.number + 1 == end:
+            self.part(round_.federation, round_.number + 1)
+
+    def part(self, federation: Federation, n_rounds: int) -> None:
+        """Makes the components different after a warm-up of so many rounds; "shared" ones differ by pi."""
+        algorithm, components = self.algorithm, self.algorithm.components
+        algorithm.warmup_end.fill_(n_rounds)
+        if self.initialization == "clusters":
+            models, sizes = clustered_models(algorithm, federation, EPOCHS)
+            load_models(components, models)
+            algorithm.diagnostics["start"] = {"initialization": "clusters", "warmup_rounds": n_rounds, "sizes": sizes}
+        elif self.initialization == "farthest":
+            models = farthest_models(algorithm, federation, n_candidates=10 * len(components), epochs=5)
+            load_models(components, models)
+        elif self.initialization == "perturbed":
+            perturb(components, self.perturbation, generator(algorithm.seed, Purpose.INITIAL))
+        if algorithm.sharing is not None:
+            algorithm.sharing.tie()
+
+    def _longest(self) -> int:
+        """The longest warm-up, in rounds."""
+        end, planned = int(self.algorithm.warmup_end), self.algorithm.statistics.planned_rounds
+        if end >= 0:
+            return end
+        return int(LONGEST * planned) if planned > 0 else UNPLANNED
+
+    def _validation_loss(self, federation: Federation) -> float:
+        """The mean loss of the one model, in nats, on the validation samples of seen clients, else on training ones."""
+        clients = federation.clients()
+        block = federation.block(clients, "val")
+        block = block if len(block.index) else federation.block(clients, "train")
+        one: Tensor = component_losses(self.algorithm.components[:1], block)  # [n, 1]
+        return float(one.double().mean())
