@@ -71,7 +71,7 @@ RELEASING = [
         if row.kind.__name__ in ("AFL", "Agnostic", "Clustered", "FedGMM", "HypCluster", "Oracle")
     ),
     *(row for row in METHODS if row.kind.__name__ in ("QFFL", "Scaffold", "UserCentric")),
-    *(row for row in METHODS if row.options.get("initialization") in ("auto", "farthest") and row.kind is FedEM),
+    *(row for row in METHODS if row.options.get("initialization") in ("clusters", "farthest") and row.kind is FedEM),
     METHODS[-1],
 ]
 

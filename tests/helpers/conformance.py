@@ -111,7 +111,7 @@ ROWS = [
         once=1,
         once_down=5,
         draws=True,
-        options={"initialization": "auto"},
+        options={"initialization": "clusters"},
         as_fedavg={"n_components": 1},
     ),
     Row(

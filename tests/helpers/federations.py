@@ -49,7 +49,7 @@ def make_model(kind: type[FederatedAlgorithm], data: FederatedDataModule, hidden
     module holds is `Tensor | Module`, and tests look at much of it.
     """
     torch.manual_seed(0)
-    start = {"initialization": "random"} if kind is FedEM else {}
+    start = {"initialization": "random"} if issubclass(kind, FedEM) else {}
     network = MLP(data.in_shape, data.n_outputs, [5]) if hidden else Linear(data.in_shape, data.n_outputs)
     return kind(network, n_clients=data.n_clients, **{"batch_size": 4, **start, **options})
 
