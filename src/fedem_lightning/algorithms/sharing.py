@@ -76,6 +76,16 @@ class Sharing:
         for component in self.components[1:]:
             component.load_state_dict(first, strict=False)
 
+    def mean_of_shared(self, models: Models, weights: Tensor) -> Models:
+        """The same models [M, ...], where theta_0 is their mean with weights [M] that are not all zero."""
+        share = weights / weights.sum()
+        mixed = dict(models)
+        for name, rows in models.items():
+            if name not in self.own and rows.is_floating_point():
+                mean = torch.tensordot(share.to(rows), rows, dims=1)  # [...]
+                mixed[name] = mean.expand_as(rows)
+        return mixed
+
     def losses(self, block: Block) -> Tensor:
         """The losses l(f(x_i; theta_0, phi_m), y_i) in nats, in eval mode, [n, M]; see `component_losses`."""
         network, task = self._training().network.eval(), ComponentLosses(block.federation.task)

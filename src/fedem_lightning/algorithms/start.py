@@ -144,6 +144,8 @@ class Start:
         algorithm.warmup_end.fill_(n_rounds)
         if self.initialization == "clusters":
             models, sizes = clustered_models(algorithm, federation, EPOCHS)
+            if algorithm.sharing is not None:
+                models = algorithm.sharing.mean_of_shared(models, torch.tensor(sizes))
             load_models(components, models)
             algorithm.diagnostics["start"] = {"initialization": "clusters", "warmup_rounds": n_rounds, "sizes": sizes}
         elif self.initialization == "farthest":
