@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent, all_finite
+from fedem_lightning.aggregation import Means, Models, Sent, all_finite
 from fedem_lightning.data.block import Block
 from fedem_lightning.errors import require
 from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
@@ -134,6 +134,39 @@ def upload_some(
             rows = start + factors.to(rows).view(shape) * (rows - start)
         models[name] = torch.where(sends.view(shape), rows, start)
     return update._replace(models=models, included=sends)
+
+
+def with_shares(update: Sent, shares: Tensor, names: Collection[str]) -> Sent:
+    """r_tm theta_tm in place of theta_tm, and r_t [C, M] beside it: the server takes means over n_t of both.
+
+    Args:
+        update: theta_t, [C, M, ...].
+        shares: r_t, [C, M].
+        names: of the tensors that count by r; the others stay.
+
+    """
+    models = dict(update.models)
+    for name in names:
+        rows = models[name]
+        models[name] = rows * shares.to(rows).view(*shares.shape, *[1] * (rows.ndim - 2))
+    return update._replace(models=models, extras={"share": shares})
+
+
+def mean_by_shares(means: Means, theta: Models, names: Collection[str]) -> Means:
+    """sum_t n_t r_tm theta_tm / sum_t n_t r_tm of updates `with_shares`; a model without any weight stays at theta.
+
+    Args:
+        means: over n_t of the models [M, ...] and of r, [1, M].
+        theta: what the clients received, [1, M, ...].
+        names: of the tensors that count by r.
+
+    """
+    models, share = dict(means.models), means.extras["share"][0]  # [M]
+    for name in names:
+        mean = models[name]
+        weight = share.to(mean).view(-1, *[1] * (mean.ndim - 1))  # [M, 1, ...]
+        models[name] = torch.where(weight > 0, mean / weight, theta[name][0, : len(mean)])
+    return means._replace(models=models, extras={})
 
 
 def count_special_round(algorithm: "FederatedAlgorithm", clients: Tensor, work: Tensor, down: float, up: float) -> None:

@@ -23,14 +23,14 @@ LAYERS = {"body": ("layers.0",), "head": ("layers.2",)}
 class Numpy:
     """Rounds of FedEM with the tensors `own` a component's own, in plain NumPy."""
 
-    def __init__(self, model: Any, own: tuple[str, ...]) -> None:
-        self.clients, self.own = perceptron.Clients(), own
+    def __init__(self, model: Any, own: tuple[str, ...], by_q: bool = False) -> None:
+        self.clients, self.own, self.by_q = perceptron.Clients(), own, by_q
         first = perceptron.start_of(model)
         self.components = [first | perceptron.part(perceptron.start_of(model, m), own) for m in range(M)]
         self.pi = np.full((len(perceptron.SIZES), M), 1 / M)
 
     def round(self, number: int) -> None:
-        sent, sizes = [], []
+        sent, sizes, sums = [], [], []
         for t in self.clients.cohort(number):
             x, y = self.clients.samples[t]
             losses = np.stack([perceptron.losses(model, x, y) for model in self.components], axis=1)
@@ -39,7 +39,12 @@ class Numpy:
             self.pi[t] = q.mean(axis=0)  # Eq. 9
             sent.append(self.local(t, number, q))
             sizes.append(len(y))
-        self.components = [perceptron.mean([models[m] for models in sent], sizes) for m in range(M)]
+            sums.append(q.sum(axis=0))
+        means = [perceptron.mean([models[m] for models in sent], sizes) for m in range(M)]
+        if self.by_q:  # phi_m by sum_i q_im, theta_0 by n_t
+            weighed = [perceptron.mean([models[m] for models in sent], [total[m] for total in sums]) for m in range(M)]
+            means = [mean | perceptron.part(other, self.own) for mean, other in zip(means, weighed, strict=True)]
+        self.components = means
 
     def local(self, t: int, number: int, q: np.ndarray) -> list[Model]:
         """theta_0 and all phi_m take each step together; the gradient of theta_0 is the sum over m."""
@@ -80,6 +85,42 @@ def test_rounds_agree_with_numpy(shared: Any, own: tuple[str, ...], engine: str)
     np.testing.assert_allclose(model.pi.numpy(), expected.pi, rtol=1e-9)
     for m in range(M):
         perceptron.assert_models_agree(perceptron.start_of(model, m), expected.components[m])
+
+
+@pytest.mark.parametrize(("shared", "own"), [(None, (*BODY, *HEAD)), ("body", HEAD)], ids=["whole", "heads"])
+def test_components_may_count_by_responsibilities(shared: Any, own: tuple[str, ...]) -> None:
+    """A client's weight for component m is sum_i q_im; with one component, or a dead one, nothing changes."""
+    data = perceptron.Clients().data
+    model = mixture(shared, component_weights="responsibilities")
+    expected = Numpy(model, own, by_q=True)
+    if shared is None:
+        expected.local = lambda t, number, q: whole(expected, t, number, q)  # type: ignore[method-assign]
+    for number in range(ROUNDS):
+        expected.round(number)
+    train(model, data, ROUNDS)
+    np.testing.assert_allclose(model.pi.numpy(), expected.pi, rtol=1e-9)
+    for m in range(M):
+        perceptron.assert_models_agree(perceptron.start_of(model, m), expected.components[m])
+    dead = mixture(shared, component_weights="responsibilities")
+    dead.pi[:, 0] = 0.0
+    before = {name: t.clone() for name, t in dead.components[0].state_dict().items()}
+    after = train(dead, data, 1).components[0].state_dict()
+    assert all(torch.equal(before[name], after[name].to(before[name])) for name in own)
+
+
+def whole(by_numpy: Numpy, t: int, number: int, q: np.ndarray) -> list[Model]:
+    """Local steps of components that share nothing."""
+    models, (x, y) = by_numpy.components, by_numpy.clients.samples[t]
+    for rows in by_hand.batches(by_numpy.clients.data, t, by_numpy.clients.batch_size, 1, number):
+        steps = [by_numpy.gradient(models[m], x[rows], y[rows], q[rows, m]) for m in range(M)]
+        models = [perceptron.plus(models[m], steps[m], -by_numpy.clients.lr) for m in range(M)]
+    return models
+
+
+@pytest.mark.parametrize("other", [{"aggregation": "median"}, {"compression": TopK()}, {"upload_threshold": 0.5}])
+def test_responsibilities_as_weights_need_plain_means(other: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="component_weights=responsibilities: it needs aggregation=mean"):
+        mixture(None, component_weights="responsibilities", **other)
 
 
 def test_nothing_shared_is_fedem_bit_for_bit() -> None:

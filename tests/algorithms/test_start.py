@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import FedAvg, FederatedDataModule, FedEM, UserError
+from fedem_lightning import FedAvg, FedEM, FederatedDataModule, UserError
 from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.algorithms import start
 from fedem_lightning.client_optimizers import ClientSGD
@@ -63,7 +63,7 @@ def test_the_warm_up_is_fedavg_until_validation_stops_it(capsys: pytest.CaptureF
     size = sum(p.numel() for p in model.components[0].parameters()) * 8 * data.n_clients
     assert model.statistics.up_bytes == size * (rounds + 1 + 3 * (60 - rounds))  # once in the special round
     assert model.statistics.special_rounds == 1
-    assert capsys.readouterr().out.startswith("start of the components: one model for the first rounds, then 3 groups")
+    assert capsys.readouterr().out.startswith("start: one FedAvg model, then a component for each of 3 groups")
 
 
 @pytest.mark.parametrize("shared", [None, "body"])
@@ -117,7 +117,7 @@ def test_where_single_models_are_not_to_be_seen_auto_is_random(
     auto, paper = mixture(data, **options), mixture(data, "random", **options)
     assert auto.facts.released == ()
     assert torch.equal(parameters(train(auto, data, 2)), parameters(train(paper, data, 2)))
-    assert "random, the paper's, because the aggregation is more than a mean" in capsys.readouterr().out
+    assert "start: components with random values, because the aggregation is no plain mean" in capsys.readouterr().out
 
 
 def test_one_component_has_no_start(capsys: pytest.CaptureFixture[str]) -> None:

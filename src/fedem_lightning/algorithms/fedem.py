@@ -5,7 +5,7 @@ arXiv 2108.10252. Algorithms 1 and 2; equation numbers are the paper's.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,18 +18,21 @@ from fedem_lightning.algorithms.sharing import SHARING, Shared, Sharing, check_s
 from fedem_lightning.algorithms.start import Initialization, Start
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.em import mixture_losses
+from fedem_lightning.em import mixture_losses, mixture_weights
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SharedModels, broadcast, component_losses
+from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import Count, Positive, PositiveInt, PositiveShare
-from fedem_lightning.uploads import chosen_uploads, upload_some
+from fedem_lightning.uploads import chosen_uploads, mean_by_shares, upload_some, with_shares
 
 UPLOADED = "uploaded_components"
 """Column of metrics.csv: components that a client uploads, on average."""
+
+_ALONE = "it needs aggregation=mean without a limit, no compression and no upload_threshold"
 
 SMALLEST = 1e-6
 """Least pi by which a client's weights are divided."""
@@ -58,6 +61,9 @@ class FedEM(FederatedAlgorithm):
         e_step: responsibilities and mixture weights; None: the paper's.
         normalize_weights: whether a client divides the weights of its samples by its pi, component by component: then a
             component with a small pi does not take smaller steps.
+        component_weights: a client's weight in the average of component m. "samples": n_t, as in the paper.
+            "responsibilities": sum_i q_im, so that clients that hardly use a component hardly move it (as FLoRAL
+            averages, arXiv 2410.03497); shared parameters keep n_t. Clients then send the means of q beside models.
         upload_threshold: a client uploads component m with probability min(1, pi_m / threshold), and its update counts
             as many times as that makes it rarer (`uploads.py`). None: always, as in the paper.
         shared: what the components have in common: "body", all but the last layer; or names of modules; None: nothing,
@@ -92,6 +98,7 @@ class FedEM(FederatedAlgorithm):
         perturbation: Positive = 0.1,
         e_step: EStep | None = None,
         normalize_weights: bool = False,
+        component_weights: Literal["samples", "responsibilities"] = "samples",
         upload_threshold: PositiveShare | None = None,
         shared: Shared = None,
         personalize_steps: PositiveInt = 1,
@@ -117,6 +124,12 @@ class FedEM(FederatedAlgorithm):
         require(one, "upload_threshold: it leaves components out, compression shortens all; use one of both")
         small = upload_threshold is None or not normalize_weights
         require(small, "upload_threshold: normalize_weights makes rare updates long, and they count often")
+        self.by_responsibilities = component_weights == "responsibilities" and n_components > 1
+        if self.by_responsibilities:
+            plain = self.aggregation.is_plain and self.compression is None and upload_threshold is None
+            require(plain, f"component_weights={component_weights}: {_ALONE}")
+            require(self.faults is None, f"component_weights={component_weights}: faults change models, use samples")
+            self.facts = replace(self.facts, released=(*(self.facts.released or ()), "means of q, beside models"))
         self.sharing: Sharing | None = None
         if shared and n_components > 1:
             self.sharing = Sharing(self.components, shared, self.local)
@@ -146,6 +159,9 @@ class FedEM(FederatedAlgorithm):
         else:
             models = self.local.solve(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
         sent = Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
+        if self.by_responsibilities:
+            shares = mixture_weights(q, owner, torch.ones_like(pi))  # r_tm, the mean of q_im  [C, M]
+            sent = with_shares(sent, shares, self._own_parameters())
         if self.upload_threshold is None or self.start.is_warming_up(round_):
             return sent
         return self._upload_some(sent, self.upload_threshold, block, round_)
@@ -158,6 +174,10 @@ class FedEM(FederatedAlgorithm):
         q, pi = self.e_step(pi, losses, owner, self.start.rounds_since(round_))
         return (q / pi[owner].clamp(min=SMALLEST) if self.normalize_weights else q), pi
 
+    def _own_parameters(self) -> tuple[str, ...]:
+        """Names of the trained parameters that belong to a component alone."""
+        return tuple(trained_parameters(self.components[0])) if self.sharing is None else self.sharing.own
+
     def _upload_some(self, sent: Sent, threshold: float, block: Block, round_: int) -> Sent:
         """Components with a pi below the threshold are rarely uploaded."""
         p = (self.pi[block.clients] / threshold).clamp(max=1.0)  # [C, M]
@@ -169,6 +189,8 @@ class FedEM(FederatedAlgorithm):
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_m <- mean over the clients; one mean for all components where they are equal."""
         if means is not None:
+            if self.by_responsibilities:
+                means = mean_by_shares(means, broadcast(self.components, 1), self._own_parameters())
             m = len(self.components)
             models = {name: rows.expand(m, *rows.shape[1:]) for name, rows in means.models.items()}
             means = means._replace(models=models, nonempty=means.nonempty.expand(m))
@@ -192,7 +214,8 @@ class FedEM(FederatedAlgorithm):
     def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
         """The components that are sent."""
         sent = self.components[: self._n_sent(self.statistics.rounds)]
-        return Sent(broadcast(sent, len(clients)), n_train.clamp(min=1))
+        extras = {"share": self.pi.new_zeros(len(clients), len(sent))} if self.by_responsibilities else {}
+        return Sent(broadcast(sent, len(clients)), n_train.clamp(min=1), extras=extras)
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """One gradient for each model that is trained; the E-step has forward passes only."""

@@ -55,7 +55,7 @@ class Start:
         chosen = initialization
         if chosen == "auto":
             averages = type(algorithm.aggregation) is Mean
-            self.why_random = "" if averages else "the aggregation is more than a mean, and would not see that start"
+            self.why_random = "" if averages else "the aggregation is no plain mean"
             chosen = "clusters" if averages else "random"
         one_component = len(algorithm.components) == 1
         self.initialization = "random" if one_component and chosen == "clusters" else chosen
@@ -118,12 +118,9 @@ class Start:
     def line(self) -> str:
         """Which start "auto" takes."""
         if self.initialization == "random":
-            return f"start of the components: random, the paper's, because {self.why_random}"
+            return f"start: components with random values, because {self.why_random}"
         m = len(self.algorithm.components)
-        return (
-            f"start of the components: one model for the first rounds, then {m} groups of clients with similar models "
-            "(algorithm.initialization=random is the paper's)"
-        )
+        return f"start: one FedAvg model, then a component for each of {m} groups of similar clients"
 
     def after(self, round_: Round) -> None:
         """Ends the warm-up after its last round, by which `server_update` has averaged."""
