@@ -14,7 +14,7 @@ from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.sharing import SHARING, Shared, Sharing, check_sharing
+from fedem_lightning.algorithms.sharing import SHARING, Adapters, Shared, Sharing, check_sharing, with_adapters
 from fedem_lightning.algorithms.start import Initialization, Start
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -69,6 +69,7 @@ class FedEM(FederatedAlgorithm):
         shared: what the components have in common: "body", all but the last layer; or names of modules; None: nothing,
             as in the paper. A client then trains theta_0 and all phi_m together (`Sharing`), and sends theta_0 once.
             With everything shared it is FedAvg, bit for bit.
+        adapters: everything is shared, but each component has LoRA adapters of its own beside the network's layers.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, after which pi is still close
             to the uniform weights.
         personalize_tolerance: a client stops earlier, once every weight of its pi moves by less; None: it never does.
@@ -101,11 +102,15 @@ class FedEM(FederatedAlgorithm):
         component_weights: Literal["samples", "responsibilities"] = "samples",
         upload_threshold: PositiveShare | None = None,
         shared: Shared = None,
+        adapters: Adapters = None,
         personalize_steps: PositiveInt = 1,
         personalize_tolerance: Positive | None = None,
         personalize_seen: bool = False,
         **options: Any,
     ) -> None:
+        if adapters is not None and n_components > 1:
+            require(shared is None, "adapters: all else is shared, so leave out shared")
+            backbone, shared = with_adapters(backbone, adapters), "all but adapters"
         super().__init__(backbone, n_clients, n_components, **options)
         require(
             personalize_tolerance is None or personalize_steps > 1,

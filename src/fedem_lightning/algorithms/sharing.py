@@ -1,6 +1,6 @@
 """Components that share parameters: which ones, how clients train them together, and what a round sends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, PrivateMean
 from fedem_lightning.algorithms.local_training import LocalTraining
+from fedem_lightning.backbones.pretrained import LoRA, adapted
 from fedem_lightning.data.block import Block
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import LocalStep
-from fedem_lightning.models.components import model_state, within
+from fedem_lightning.models.components import Backbone, copied, model_state, within
 from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, packed, unpacked
 from fedem_lightning.models.parts import share_of_bytes, split_body_head
 from fedem_lightning.models.tensors import call_with, trained_parameters
@@ -24,8 +25,19 @@ if TYPE_CHECKING:
 Shared = Literal["body"] | Sequence[str] | None
 """What components share: "body", all but the last layer; or names of modules; None: nothing."""
 
+Adapters = LoRA | Literal["lora"] | None
+"""Low-rank adapters, all that components do not share; "lora": `LoRA()`; None: none."""
+
 SHARING = "shares parameters among components (algorithm.shared=null does not)"
 """Why such a mixture cannot be deployed, see `Facts.needs_one_machine`."""
+
+
+def with_adapters(backbone: Backbone, adapters: LoRA | Literal["lora"]) -> Callable[[], nn.Module]:
+    """A function that makes the network with adapters beside its linear and convolution layers."""
+    chosen = LoRA() if isinstance(adapters, str) else adapters
+    if isinstance(backbone, nn.Module):
+        return lambda: adapted(copied(backbone), chosen)
+    return lambda: adapted(backbone(), chosen)
 
 
 def check_sharing(algorithm: "FedEM") -> None:
@@ -46,7 +58,7 @@ class Sharing:
 
     Args:
         components: the M networks; `tie` gives them component 0's theta_0.
-        shared: see `Shared`.
+        shared: see `Shared`; "all but adapters" with `Adapters`.
         local: the training of components that share nothing, whose settings count.
 
     Raises:
@@ -142,6 +154,8 @@ class MixtureStep(LocalStep):
 def _own(network: nn.Module, shared: Shared) -> tuple[str, ...]:
     """Names of the parameters that are phi: those outside of what is shared."""
     trained = trained_parameters(network)
+    if shared == "all but adapters":
+        return tuple(name for name in trained if "lora_" in name)
     if shared == "body":
         return tuple(name for name in split_body_head(network, key="shared").head if name in trained)
     parts = [shared] if isinstance(shared, str) else list(shared or ())

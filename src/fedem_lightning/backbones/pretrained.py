@@ -68,6 +68,15 @@ class LoRA(Recorded):
             parameter.requires_grad_("lora_" in name)
 
 
+def adapted(network: nn.Module, adapters: LoRA) -> nn.Module:
+    """The network with adapters beside its layers, in place; what trained before goes on to train."""
+    trained = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
+    adapters.into(network)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_("lora_" in name or name.replace(".base_layer.", ".") in trained)
+    return network
+
+
 class Pretrained(Checked, nn.Module):
     """A pretrained body, and a new linear head on its features.
 
