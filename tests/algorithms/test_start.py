@@ -33,7 +33,7 @@ def test_components_are_the_means_of_the_models_of_similar_clients() -> None:
     order = 1 if np.abs(found[0] - expected[0]).max() < 1e-9 else -1
     for theta, mean in zip(found, expected[::order], strict=True):
         np.testing.assert_allclose(theta, mean, rtol=1e-9, atol=1e-12)
-    assert model.diagnostics["start"] == {"initialization": "clusters", "warmup_rounds": 0, "sizes": [3, 3]}
+    assert model.diagnostics["start"] == {"warmup_rounds": 0, "group_sizes": [3, 3]}
     assert torch.equal(model.pi, torch.full_like(model.pi, 0.5))
 
 
@@ -135,11 +135,11 @@ def test_one_component_has_no_start(capsys: pytest.CaptureFixture[str]) -> None:
 def test_fewer_clients_than_components_and_clients_that_are_all_the_same() -> None:
     data = make_data(sizes=(20, 20))
     model = train(mixture(data, n_components=4), data, 2)
-    assert model.diagnostics["start"]["sizes"] == [1, 1, 0, 0]
+    assert model.diagnostics["start"]["group_sizes"] == [1, 1, 0, 0]
     assert torch.isfinite(parameters(model)).all()
     x, y = np.random.default_rng(0).normal(size=(12, 4)), np.arange(12) % 3
     client = np.repeat(np.arange(5), 12)
     same = FederatedDataModule.from_arrays(np.tile(x, (5, 1)), np.tile(y, 5), client, fractions=by_hand.ALL_TRAIN)
     model = train(mixture(same, n_components=2, batch_size=100), same, 2)
-    assert sum(model.diagnostics["start"]["sizes"]) == 5
+    assert sum(model.diagnostics["start"]["group_sizes"]) == 5
     assert torch.isfinite(parameters(model)).all()

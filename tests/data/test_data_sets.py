@@ -283,7 +283,13 @@ def test_fedem_on_characters_follows_the_equations(play: Path, engine: Engine) -
     torch.manual_seed(0)
     optimizer = ClientSGD(lr=0.5)
     model = FedEM(
-        CharLSTM(data.n_outputs, hidden=5), 2, 2, client_optimizer=optimizer, batch_size=1000, engine=engine
+        CharLSTM(data.n_outputs, hidden=5),
+        2,
+        2,
+        initialization="random",
+        client_optimizer=optimizer,
+        batch_size=1000,
+        engine=engine,
     ).double()
     block = data.federation.block(torch.arange(2), "train")
     x, y = block.x(torch.float64), block.y()

@@ -95,13 +95,13 @@ class Row:
 
 COMPLETE = Topology(graph="complete")
 ROWS = [
-    Row(FedEM, ("pi",), messages=3, as_fedavg={"n_components": 1}),
+    Row(FedEM, ("pi",), messages=3, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
     Row(
         FedEM,
         ("pi",),
         messages=1 + 2 * 18 / 43,  # the body once, and three heads
         hidden=True,
-        options={"shared": "body"},
+        options={"shared": "body", "initialization": "random"},
         as_fedavg={"n_components": 1},
     ),
     Row(  # in two rounds there is no warm-up; the four candidates receive a model to train, and those of all four
@@ -110,7 +110,6 @@ ROWS = [
         messages=3,
         once=1,
         once_down=5,
-        draws=True,
         options={"initialization": "clusters"},
         as_fedavg={"n_components": 1},
     ),

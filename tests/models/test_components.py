@@ -84,7 +84,8 @@ def test_fedem_separates_copies_by_random_mixture_weights(capsys: pytest.Capture
     data = grouped()
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(5, 3))
-    model: Any = FedEM(network, data.n_clients, n_components=2, client_optimizer=SGD, batch_size=16)
+    options: dict[str, Any] = {"client_optimizer": SGD, "batch_size": 16}
+    model: Any = FedEM(network, data.n_clients, n_components=2, initialization="random", **options)
     train(model, data, 20)
     said = [line for line in capsys.readouterr().out.splitlines() if "copies of your network" in line]
     assert len(said) == 1

@@ -130,7 +130,7 @@ def trained(row: Row, kind: type[nn.Module], engine: Engine, **options: Any) -> 
 
 def check_method(row: Row, kind: type[nn.Module]) -> None:
     one_by_one, stacked = (trained(row, kind, engine) for engine in (LoopEngine(block_size=1), VmapEngine()))
-    torch.testing.assert_close(parameters(stacked), parameters(one_by_one), rtol=0, atol=1e-12)
+    torch.testing.assert_close(parameters(stacked), parameters(one_by_one), rtol=1e-10, atol=1e-12)
     for component in map(users_network, stacked.components):
         assert component.a.weight is component.b.weight
 
@@ -159,7 +159,8 @@ def test_clients_of_their_own(kind: type[nn.Module], method: Any, tmp_path: Path
                 node.trust = (kind.__module__,)
             data = RemoteDataModule(ByteLink(nodes), len(nodes))
         torch.manual_seed(0)
-        model = method(kind, data.n_clients, batch_size=4, client_optimizer=SGD)
+        start: dict[str, Any] = {"initialization": "random"} if method is FedEM else {}
+        model = method(kind, data.n_clients, batch_size=4, client_optimizer=SGD, **start)
         model.remote = data.remote
         components.append(parameters(train(model, data, 3).components))
     torch.testing.assert_close(components[1], components[0], rtol=0, atol=1e-12)

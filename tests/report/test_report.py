@@ -678,7 +678,9 @@ def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options += ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1", "run_dir=sweep", "network=reliable"]
     with monkeypatch.context() as patched:  # the figures of the runs themselves are tested elsewhere
         leave_undrawn(patched)
-        assert call(tmp_path, patched, "-m", "algorithm=fedem,local", "seed=0,1", *options) == 0
+        assert (
+            call(tmp_path, patched, "-m", "algorithm=fedem,local", "seed=0,1", "initialization=random", *options) == 0
+        )
     command = [sys.executable, "-m", "fedem_lightning.report", "sweep", "--out", "report"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")

@@ -54,11 +54,12 @@ def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
     assert results["recovery"].keys() == {"match", "pi_cosine_distance", "theta_cosine_distance"}
     assert results["seconds"].keys() == {"total", "training", "per_round"}
     assert results["seconds"]["total"] > results["seconds"]["training"] > results["seconds"]["per_round"] > 0
-    # 4 rounds, 6 clients, 3 models of 6 weights and a bias in float32, each way
+    # 4 rounds, 6 clients, 3 models of 6 weights and a bias in float32, each way; before them each client sends a model
+    # and receives one, and the 6 of all
     assert results["communication"] == {
-        "up_bytes": 4 * 6 * 3 * 28,
-        "down_bytes": 4 * 6 * 3 * 28,
-        "air_bytes": 4 * (6 * 3 + 3) * 28,  # the server sends each component once, to all
+        "up_bytes": (4 * 6 * 3 + 6) * 28,
+        "down_bytes": (4 * 6 * 3 + 6 * 7) * 28,
+        "air_bytes": (4 * (6 * 3 + 3) + 6 + 7) * 28,  # the server sends each component once, to all
         "time": {},
     }
     assert results["rejected_updates"] == 0

@@ -85,7 +85,7 @@ def test_a_missing_key_is_a_problem_and_so_is_another_spelling(runs: dict[str, P
     results = json.loads((runs["mixture"] / "results.json").read_text())
     nested = ("test.accuracy.weighted", "seconds.total", "engine.name", "environment.commit", "bounds.terms.local")
     needed = [*SCHEMA["required"], *nested, "communication.up_bytes", "unseen.test", "components.dead"]
-    assert set(SCHEMA["required"]) | {"bounds"} == results.keys()
+    assert set(SCHEMA["required"]) | {"bounds", "start"} == results.keys()
     for path in needed:
         assert problems(without(results, path)), path
     for path in (

@@ -11,6 +11,7 @@ from fedem_lightning.aggregation import Models, Sent, WeightedMean, all_finite
 from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
+from fedem_lightning.models.personal_models import client_means, component_losses
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.uploads import count_special_round
@@ -104,7 +105,9 @@ def greedy_models(algorithm: "FederatedAlgorithm", federation: Federation, n_can
     return {name: tensor[chosen, 0] for name, tensor in trained.items()}
 
 
-def clustered_models(algorithm: "FederatedAlgorithm", federation: Federation, epochs: int) -> tuple[Models, list[int]]:
+def clustered_models(
+    algorithm: "FederatedAlgorithm", federation: Federation, epochs: int
+) -> tuple[Models, list[int]] | None:
     """M models, each the mean of the models of similar clients, weighted by samples.
 
     Every candidate trains from component 0. A candidate is described by the losses of its samples under 10 M of these
@@ -117,33 +120,48 @@ def clustered_models(algorithm: "FederatedAlgorithm", federation: Federation, ep
         epochs: passes over a client's samples.
 
     Returns:
-        Models [M, ...], and the numbers of candidates in the groups [M].
+        Models [M, ...], and the numbers of candidates in the groups [M]; None: training has lowered no client's loss.
 
     """
     rng, n_models = generator(algorithm.seed, Purpose.INITIAL), len(algorithm.components)
     n_candidates = max(10 * n_models, min(40 * n_models, 2**30 // algorithm.message_bytes))
     candidates = draw_clients(federation.clients(), n_candidates, rng)
-    counts = federation.splits["train"].counts(candidates)
-    count_special_round(algorithm, candidates, epochs * counts, down=1 + min(len(counts), 10 * n_models), up=1)
-    candidates, trained = _trained(algorithm, federation, candidates, epochs)
+    work = epochs * federation.splits["train"].counts(candidates)
+    count_special_round(algorithm, candidates, work, down=1 + min(len(work), 10 * n_models), up=1)
+    trained = _train_all(algorithm, federation, candidates, epochs)
+    block = federation.block(candidates, "train")
+    before = client_means(component_losses(algorithm.components[:1], block), block)  # [P, 1]
+    lower = (client_means(algorithm.own_models(trained).losses(block), block) <= before).squeeze(1)  # NaN is not
+    if not lower.any():
+        return None
+    candidates, trained = candidates[lower], {name: rows[lower] for name, rows in trained.items()}
     chosen = np.sort(rng.permutation(len(candidates))[: 10 * n_models])
     each = [_mean_losses(algorithm, federation, candidates, trained, int(s)) for s in chosen]
-    losses = torch.stack(each, dim=1).double().cpu().numpy()  # of candidates under models [P, R]
+    group = _groups(torch.stack(each, dim=1).double().cpu().numpy(), chosen, n_models, algorithm.seed)
+    mean, counts = WeightedMean(), federation.splits["train"].counts(candidates)
+    mean.add(Sent(trained, counts, group=torch.from_numpy(group).to(candidates), n_groups=n_models))
+    means = mean.compute()
+    assert means is not None  # the candidates' models are finite
+    models = {name: rows[torch.arange(n_models) % int(group.max() + 1)] for name, rows in means.models.items()}
+    return models, np.bincount(group, minlength=n_models).tolist()
+
+
+def _groups(losses: np.ndarray, chosen: np.ndarray, n_groups: int, seed: int) -> np.ndarray:
+    """Groups of P candidates, int64 [P], by their losses [P, R] under the models of the R chosen ones.
+
+    Neither the candidates' order nor that of the models matters.
+    """
     losses = np.minimum(losses, losses[np.isfinite(losses)].max(initial=0.0))
     own = np.zeros(losses.shape, dtype=bool)
     own[chosen, np.arange(len(chosen))] = True
     lowest = np.where(own, np.inf, losses).min(axis=1, keepdims=True, initial=losses.max())  # under others' models
     losses = np.where(own, lowest, losses)  # its own model would part a candidate from all others
+    losses = losses[:, np.argsort(losses.mean(axis=0))]
     profiles = losses - losses.mean(axis=1, keepdims=True)
-    group = np.arange(len(candidates)) % n_models
-    if len(np.unique(profiles, axis=0)) > n_models:
-        group = KMeans(n_models, n_init=10, random_state=algorithm.seed % 2**32).fit_predict(profiles)
-    mean, groups = WeightedMean(), torch.from_numpy(group).to(candidates)
-    mean.add(Sent(trained, federation.splits["train"].counts(candidates), group=groups, n_groups=n_models))
-    means = mean.compute()
-    assert means is not None  # the candidates' models are finite
-    models = {name: rows[torch.arange(n_models) % int(group.max() + 1)] for name, rows in means.models.items()}
-    return models, np.bincount(group, minlength=n_models).tolist()
+    order, group = np.lexsort(profiles.T), np.arange(len(profiles)) % n_groups
+    if len(np.unique(profiles, axis=0)) > n_groups:
+        group[order] = KMeans(n_groups, n_init=10, random_state=seed % 2**32).fit_predict(profiles[order])
+    return group
 
 
 def load_models(components: nn.ModuleList, models: Models) -> None:
@@ -165,15 +183,20 @@ def _trained(
     algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int
 ) -> tuple[Tensor, Models]:
     """The candidates [P] whose training did not diverge, and component 0 after training on each, [P, 1, ...]."""
+    models = _train_all(algorithm, federation, candidates, epochs)
+    finite = all_finite(models)
+    require(bool(finite.any()), "training diverged: no starting point is finite; lower algorithm.client_optimizer.lr")
+    return candidates[finite], {name: rows[finite] for name, rows in models.items()}
+
+
+def _train_all(algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int) -> Models:
+    """Component 0 after training on each of the candidates [P], [P, 1, ...]."""
     parts = []
     algorithm.local.observer.begin("starting points", len(candidates))
     for block in algorithm.local.blocks(federation, candidates):
         start = {name: tensor[:, :1] for name, tensor in algorithm.broadcast(block.clients).items()}  # [C, 1, ...]
         parts.append(algorithm.local.solve(start, block, 0, epochs=epochs, momentum=None))
-    models = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    finite = all_finite(models)
-    require(bool(finite.any()), "training diverged: no starting point is finite; lower algorithm.client_optimizer.lr")
-    return candidates[finite], {name: rows[finite] for name, rows in models.items()}
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _mean_losses(

@@ -109,9 +109,7 @@ class Start:
         for component in components:
             component.load_state_dict(components[0].state_dict())
         if start == "shared":
-            rng = generator(algorithm.seed, Purpose.INITIAL)
-            drawn = rng.dirichlet(np.ones(len(components)), size=algorithm.n_clients)  # [T, M]
-            algorithm.pi[federation.seen] = torch.from_numpy(drawn).to(algorithm.pi)[federation.seen]
+            self._draw_pi(federation)
         if self._longest() == 0 or algorithm.warmup_end == 0:
             self.part(federation, 0)
 
@@ -140,11 +138,7 @@ class Start:
         algorithm, components = self.algorithm, self.algorithm.components
         algorithm.warmup_end.fill_(n_rounds)
         if self.initialization == "clusters":
-            models, sizes = clustered_models(algorithm, federation, EPOCHS)
-            if algorithm.sharing is not None:
-                models = algorithm.sharing.mean_of_shared(models, torch.tensor(sizes))
-            load_models(components, models)
-            algorithm.diagnostics["start"] = {"initialization": "clusters", "warmup_rounds": n_rounds, "sizes": sizes}
+            self._load_groups(federation, n_rounds)
         elif self.initialization == "farthest":
             models = farthest_models(algorithm, federation, n_candidates=10 * len(components), epochs=5)
             load_models(components, models)
@@ -152,6 +146,25 @@ class Start:
             perturb(components, self.perturbation, generator(algorithm.seed, Purpose.INITIAL))
         if algorithm.sharing is not None:
             algorithm.sharing.tie()
+
+    def _load_groups(self, federation: Federation, n_rounds: int) -> None:
+        """The components <- the means of groups of similar clients; equal and parted by pi, if training diverges."""
+        algorithm, found = self.algorithm, clustered_models(self.algorithm, federation, EPOCHS)
+        if found is None:
+            rank_zero_only(print)("start: training for longer lowers no client's loss, so a random pi parts components")
+            self._draw_pi(federation)
+            return
+        models, sizes = found
+        if algorithm.sharing is not None:
+            models = algorithm.sharing.mean_of_shared(models, torch.tensor(sizes))
+        load_models(algorithm.components, models)
+        algorithm.diagnostics["start"] = {"warmup_rounds": n_rounds, "group_sizes": sizes}
+
+    def _draw_pi(self, federation: Federation) -> None:
+        """A random pi for every seen client, from a flat Dirichlet distribution."""
+        pi, m = self.algorithm.pi, len(self.algorithm.components)
+        drawn = generator(self.algorithm.seed, Purpose.INITIAL).dirichlet(np.ones(m), size=len(pi))  # [T, M]
+        pi[federation.seen] = torch.from_numpy(drawn).to(pi)[federation.seen]
 
     def _longest(self) -> int:
         """The longest warm-up, in rounds."""

@@ -49,7 +49,8 @@ class VmapEngine(Engine):
         """Prepares the engine for the backbone and returns it."""
         moving = (isinstance(layer, _BatchNorm) and not is_frozen_norm(layer) for layer in backbone.modules())
         self._padding = 0.0 if any(moving) else PADDING
-        self._stacked, self._trusted = StackedBackbone.of(backbone), False
+        self._stacked = StackedBackbone.of(backbone)
+        self._trusted: set[int] = set()  # numbers of models with which its outputs were found right
         self._checked = False  # whether the backbone draws random numbers of its own
         self._loop: LoopEngine | None = None
         self.name, self.gives_up = type(self).name, False
@@ -152,11 +153,12 @@ class VmapEngine(Engine):
         keys = batch.key.unsqueeze(1).expand(-1, n_models)  # [A, M]
         if self._stacked.draws:
             keys = fold(keys, torch.arange(n_models, device=keys.device))
-        if not self._trusted and keys.numel() > 1:
+        if n_models not in self._trusted and keys.numel() > 1:
             tensors = {**state["buffers"], **state["params"]}
             if not self._stacked.agrees(step.backbone, tensors, batch.x, keys):
                 raise _Disagrees
-            self._trusted = len(keys) > 1  # a single client's models share samples, which hides mixing
+            if len(keys) > 1:  # a single client's models share samples, which hides mixing
+                self._trusted.add(n_models)
         objective = functools.partial(self._stacked.objective, step)
         take_step(step, objective, state, batch._replace(size=batch.size.unsqueeze(1), key=keys))
 
