@@ -74,7 +74,8 @@ def _compare(key: str, before: Any, now: Any, found: dict[str, tuple[Any, Any]])
         found[key] = (_name(before), _name(now))
         return
     defaults = _defaults(now)
-    for name in sorted((before.keys() | now.keys()) - {"pretrained"}):
+    remade = now.get("config") and now["config"] == before.get("config") and now.get("path") is None  # from a file
+    for name in sorted((before.keys() | now.keys()) - {"pretrained"} - ({"path"} if remade else set())):
         _compare(f"{key}.{name}", before.get(name, defaults.get(name)), now.get(name, defaults.get(name)), found)
 
 

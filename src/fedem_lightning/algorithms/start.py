@@ -34,8 +34,9 @@ of the run's rounds."""
 UNPLANNED = 20
 """The longest warm-up of a run whose number of rounds is not known."""
 
-EPOCHS = 20
-"""Passes over a client's samples by which the models differ that "clusters" groups."""
+EPOCHS, SHARE = 20, 0.1
+"""Passes over a client's samples by which the models differ that "clusters" groups: so many, but at most this share of
+the passes of the whole run, and one at least."""
 
 
 class Start:
@@ -149,7 +150,7 @@ class Start:
 
     def _load_groups(self, federation: Federation, n_rounds: int) -> None:
         """The components <- the means of groups of similar clients; equal and parted by pi, if training diverges."""
-        algorithm, found = self.algorithm, clustered_models(self.algorithm, federation, EPOCHS)
+        algorithm, found = self.algorithm, clustered_models(self.algorithm, federation, self._epochs())
         if found is None:
             rank_zero_only(print)("start: training for longer lowers no client's loss, so a random pi parts components")
             self._draw_pi(federation)
@@ -165,6 +166,12 @@ class Start:
         pi, m = self.algorithm.pi, len(self.algorithm.components)
         drawn = generator(self.algorithm.seed, Purpose.INITIAL).dirichlet(np.ones(m), size=len(pi))  # [T, M]
         pi[federation.seen] = torch.from_numpy(drawn).to(pi)[federation.seen]
+
+    def _epochs(self) -> int:
+        """Passes over a client's samples before its model is grouped."""
+        planned = self.algorithm.statistics.planned_rounds
+        whole = SHARE * planned * (self.algorithm.local.epochs if self.algorithm.local.steps is None else 1)
+        return min(EPOCHS, max(1, int(whole))) if planned > 0 else EPOCHS
 
     def _longest(self) -> int:
         """The longest warm-up, in rounds."""

@@ -14,6 +14,7 @@ from statistics import median
 import torch
 from rich.console import Console
 from rich.progress import track
+from torch.utils._pytree import tree_map
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels
@@ -137,7 +138,7 @@ def write_models(
 def _as_trained(models: ClientModels, client: str) -> Predictor:
     """The model of a client as read from a file; it takes what the network was trained on."""
     model = models.model(client)
-    return lambda x: model(x.to(model.weights.dtype) if x.is_floating_point() else x)
+    return lambda x: model(tree_map(lambda t: t.to(model.weights.dtype) if t.is_floating_point() else t, x))
 
 
 def file_stems(names: Iterable[str]) -> dict[str, str]:

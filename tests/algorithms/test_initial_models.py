@@ -25,7 +25,8 @@ def test_components_are_the_means_of_the_models_of_similar_clients() -> None:
     data = grouped(n_clients=6, n_groups=2, n=40, fractions=by_hand.ALL_TRAIN)
     model = mixture(data, "clusters", n_components=2, batch_size=100)
     first = parameters(model.components[0]).numpy()
-    model.statistics.plan(1)
+    model.statistics.plan(200)
+    model.warmup_end.fill_(0)
     model.double().initialize(data.federation)
     alone = [descended(first, *by_hand.samples(data, t)) for t in range(6)]
     expected = [np.mean(alone[g::2], axis=0) for g in range(2)]
