@@ -20,6 +20,7 @@ from fedem_lightning.randomness import Purpose, fold
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.algorithms.fedem import FedEM
 
 
 class Upload(NamedTuple):
@@ -102,6 +103,20 @@ def transmitted(algorithm: "FederatedAlgorithm", clients: Tensor) -> Transmissio
     saved = (plain - algorithm.compression.message_bytes(like)) / algorithm.message_bytes
     uploads = None if sent.uploads is None else sent.uploads - saved
     return sent._replace(up=sent.up - saved, uploads=uploads)
+
+
+def check_uploads(algorithm: "FedEM") -> None:
+    """Raises UserError for options that do not go with `upload_some` or `with_shares`."""
+    some, compressed = algorithm.upload_threshold is not None, algorithm.compression is not None
+    one = not (some and compressed)
+    require(one, "upload_threshold: it leaves components out, compression shortens all; use one of both")
+    small = not (some and algorithm.normalize_weights)
+    require(small, "upload_threshold: normalize_weights makes rare updates long, and they count often")
+    if algorithm.by_responsibilities:
+        key = "component_weights=responsibilities"
+        plain = algorithm.aggregation.is_plain and not compressed and not some
+        require(plain, f"{key}: it needs aggregation=mean without a limit, no compression and no upload_threshold")
+        require(algorithm.faults is None, f"{key}: faults change models, use samples")
 
 
 def chosen_uploads(probability: Tensor, seed: int, round_: int, keys: Tensor) -> Tensor:

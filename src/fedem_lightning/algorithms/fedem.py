@@ -27,12 +27,10 @@ from fedem_lightning.models.personal_models import SharedModels, broadcast, comp
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import Count, Positive, PositiveInt, PositiveShare
-from fedem_lightning.uploads import chosen_uploads, mean_by_shares, upload_some, with_shares
+from fedem_lightning.uploads import check_uploads, chosen_uploads, mean_by_shares, upload_some, with_shares
 
 UPLOADED = "uploaded_components"
 """Column of metrics.csv: components that a client uploads, on average."""
-
-_ALONE = "it needs aggregation=mean without a limit, no compression and no upload_threshold"
 
 SMALLEST = 1e-6
 """Least pi by which a client's weights are divided."""
@@ -69,7 +67,7 @@ class FedEM(FederatedAlgorithm):
         shared: what the components have in common: "body", all but the last layer; or names of modules; None: nothing,
             as in the paper. A client then trains theta_0 and all phi_m together (`Sharing`), and sends theta_0 once.
             With everything shared it is FedAvg, bit for bit.
-        adapters: everything is shared, but each component has LoRA adapters of its own beside the network's layers.
+        adapters: all is shared but LoRA adapters beside the layers, of which each component has its own; or their rank.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, after which pi is still close
             to the uniform weights.
         personalize_tolerance: a client stops earlier, once every weight of its pi moves by less; None: it never does.
@@ -125,15 +123,9 @@ class FedEM(FederatedAlgorithm):
         self.personalize_tolerance = personalize_tolerance or 0.0
         self.e_step, self.normalize_weights = e_step or EStep(), normalize_weights
         self.upload_threshold = upload_threshold
-        one = upload_threshold is None or self.compression is None
-        require(one, "upload_threshold: it leaves components out, compression shortens all; use one of both")
-        small = upload_threshold is None or not normalize_weights
-        require(small, "upload_threshold: normalize_weights makes rare updates long, and they count often")
         self.by_responsibilities = component_weights == "responsibilities" and n_components > 1
+        check_uploads(self)
         if self.by_responsibilities:
-            plain = self.aggregation.is_plain and self.compression is None and upload_threshold is None
-            require(plain, f"component_weights={component_weights}: {_ALONE}")
-            require(self.faults is None, f"component_weights={component_weights}: faults change models, use samples")
             self.facts = replace(self.facts, released=(*(self.facts.released or ()), "means of q, beside models"))
         self.sharing: Sharing | None = None
         if shared and n_components > 1:

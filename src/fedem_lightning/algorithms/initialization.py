@@ -11,8 +11,9 @@ from fedem_lightning.aggregation import Models, Sent, WeightedMean, all_finite
 from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
+from fedem_lightning.models.components import arranged
 from fedem_lightning.models.personal_models import client_means, component_losses
-from fedem_lightning.models.tensors import trained_parameters
+from fedem_lightning.models.tensors import call_with, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.uploads import count_special_round
 
@@ -199,15 +200,15 @@ def _train_all(algorithm: "FederatedAlgorithm", federation: Federation, candidat
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
+@torch.no_grad()
 def _mean_losses(
     algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, trained: Models, which: int
 ) -> Tensor:
     """Every candidate's mean training loss under the model of candidate `which`, [P]."""
     sums = torch.zeros(len(candidates), dtype=algorithm.parameter_dtype, device=candidates.device)
-    block = federation.block(candidates, "train")
-    shared = {name: t[which].expand(len(candidates), *t.shape[1:]) for name, t in trained.items()}
-    personal = algorithm.own_models(shared)
+    block, network = federation.block(candidates, "train"), algorithm.components[0].eval()
+    model = {name: arranged(tensor[which, 0], tensor.device) for name, tensor in trained.items()}
     for piece in block.pieces():
-        losses = personal.losses(piece)[:, 0]
+        losses = federation.task.losses(call_with(network, model, piece.x(algorithm.parameter_dtype)), piece.y())
         sums.index_add_(0, piece.owner, losses.to(sums))
     return (sums / block.counts()).nan_to_num(torch.inf, torch.inf)

@@ -5,6 +5,7 @@ or trains as a whole. Only what trains is copied for every component, kept by cl
 """
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Self
 
@@ -13,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedem_lightning.backbones.layers import is_frozen_norm
-from fedem_lightning.errors import UserError, imported
+from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.check import Checked
-from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt
+from fedem_lightning.settings.ranges import AboveZeroBelowOne, BelowOne, Positive, PositiveInt
 
 Trains = Literal["head", "adapters", "all"]
 Pooling = Literal["mean", "first"]
@@ -26,7 +27,7 @@ class LoRA(Recorded):
     """Adapters of linear and convolution layers: W x + (alpha / r) B A x, with W frozen, A drawn and B = 0.
 
     Args:
-        rank: r.
+        rank: r; below 1 it is a share of the layer's, min(m, n) of its matrix W [m, n], and at least 1.
         alpha: the scale.
         targets: the layers: endings of their names, or a regular expression for whole names; None: all linear and
             convolution layers of the body.
@@ -36,7 +37,7 @@ class LoRA(Recorded):
 
     def __init__(
         self,
-        rank: PositiveInt = 8,
+        rank: PositiveInt | AboveZeroBelowOne = 8,
         alpha: Positive = 16.0,
         targets: Sequence[str] | str | None = None,
         dropout: BelowOne = 0.0,
@@ -52,12 +53,17 @@ class LoRA(Recorded):
         """
         peft = imported("peft", "hf", "adapters")
         kinds = (nn.Linear, nn.Conv2d)
-        everything = [name for name, layer in body.named_modules() if name and isinstance(layer, kinds)]
+        layers = {name: layer for name, layer in body.named_modules() if name and isinstance(layer, kinds)}
+        everything = list(layers)
         targets = everything if self.targets is None else self.targets
-        options = {"r": self.rank, "lora_alpha": self.alpha, "lora_dropout": self.dropout}
+        shapes = {name: layer.weight.flatten(1).shape for name, layer in layers.items()}
+        share = self.rank if self.rank < 1 else 0.0  # of each layer's rank
+        ranks = {re.escape(name): max(1, round(share * min(shape))) for name, shape in shapes.items() if share}
+        options = {"rank_pattern": ranks, "lora_alpha": self.alpha, "lora_dropout": self.dropout}
         chosen = targets if isinstance(targets, str) else list(targets)
+        config = peft.LoraConfig(r=max(1, int(self.rank)), target_modules=chosen, **options)
         try:
-            peft.inject_adapter_in_model(peft.LoraConfig(target_modules=chosen, **options), body)
+            peft.inject_adapter_in_model(config, body)
         except ValueError as error:
             reason = " ".join(str(error).split())
             some = ", ".join(everything[:4])
@@ -69,7 +75,14 @@ class LoRA(Recorded):
 
 
 def adapted(network: nn.Module, adapters: LoRA) -> nn.Module:
-    """The network with adapters beside its layers, in place; what trained before goes on to train."""
+    """The network with adapters beside its layers, in place; what trained before goes on to train.
+
+    Raises:
+        UserError: it has a pretrained body, which takes its adapters itself.
+
+    """
+    own = not isinstance(network, Pretrained)
+    require(own, "adapters: a pretrained network has its own: use backbone.trains=adapters, and shared=[head]")
     trained = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
     adapters.into(network)
     for name, parameter in network.named_parameters():
