@@ -69,7 +69,7 @@ class Numpy:
         theta, phi, (x, y) = self.theta, self.phi, self.clients.samples[t]
         for rows in by_hand.batches(self.clients.data, t, self.clients.batch_size, 1, number):
             steps = [self.gradient(theta, phi[m], x[rows], y[rows], q[rows, m]) for m in range(M)]
-            of_theta = {name: sum(step[name] for step, _ in steps) for name in theta}
+            of_theta = {name: np.sum([step[name] for step, _ in steps], axis=0) for name in theta}
             phi = [perceptron.plus(phi[m], steps[m][1], -self.clients.lr) for m in range(M)]
             theta = perceptron.plus(theta, of_theta, -self.clients.lr)
         return theta, phi

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, PrivateMean
 from fedem_lightning.algorithms.local_training import LocalTraining
-from fedem_lightning.backbones.pretrained import LoRA, adapted
+from fedem_lightning.backbones.pretrained import LoRA, adapted, has_adapters
 from fedem_lightning.data.block import Block
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import LocalStep
@@ -36,9 +36,12 @@ SHARING = "shares parameters among components (algorithm.shared=null does not)"
 def with_adapters(backbone: Backbone, adapters: LoRA | float) -> Callable[[], nn.Module]:
     """A function that makes the network with adapters beside its linear and convolution layers."""
     chosen = adapters if isinstance(adapters, LoRA) else LoRA(adapters)
-    if isinstance(backbone, nn.Module):
-        return lambda: adapted(copied(backbone), chosen)
-    return lambda: adapted(backbone(), chosen)
+
+    def made() -> nn.Module:
+        network = copied(backbone) if isinstance(backbone, nn.Module) else backbone()
+        return network if has_adapters(network) else adapted(network, chosen)  # a checkpoint's network has them
+
+    return made
 
 
 def check_sharing(algorithm: "FedEM") -> None:

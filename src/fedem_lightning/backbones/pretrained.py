@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedem_lightning.backbones.layers import is_frozen_norm
 from fedem_lightning.errors import UserError, imported, require
-from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.records.recipes import Recorded, import_path, recipe, recorded
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import AboveZeroBelowOne, BelowOne, Positive, PositiveInt
 
@@ -74,6 +74,7 @@ class LoRA(Recorded):
             parameter.requires_grad_("lora_" in name)
 
 
+@recorded
 def adapted(network: nn.Module, adapters: LoRA) -> nn.Module:
     """The network with adapters beside its layers, in place; what trained before goes on to train.
 
@@ -83,11 +84,17 @@ def adapted(network: nn.Module, adapters: LoRA) -> nn.Module:
     """
     own = not isinstance(network, Pretrained)
     require(own, "adapters: a pretrained network has its own: use backbone.trains=adapters, and shared=[head]")
+    network.found_out = {"network": recipe(network)}  # type: ignore[assignment]
     trained = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
     adapters.into(network)
     for name, parameter in network.named_parameters():
         parameter.requires_grad_("lora_" in name or name.replace(".base_layer.", ".") in trained)
     return network
+
+
+def has_adapters(network: nn.Module) -> bool:
+    """Whether `adapted` has made it."""
+    return getattr(network, "made_by", None) == import_path(adapted)
 
 
 class Pretrained(Checked, nn.Module):
