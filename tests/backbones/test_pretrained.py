@@ -117,6 +117,10 @@ def test_lora_chooses_layers() -> None:
     )
     with pytest.raises(UserError, match=r"adapters: targets \['nothing'\] do not fit .*; layers are encoder.layer.0"):
         encoder(trains="adapters", adapters=LoRA(targets=["nothing"]))
+    with pytest.raises(UserError, match="adapters: they go with trains=adapters, got trains=head"):
+        encoder(adapters=LoRA(rank=2))
+    shapes = [p.shape[0] for n, p in encoder(trains="adapters", adapters=3).named_parameters() if "lora_A" in n]
+    assert set(shapes) == {3}
 
 
 def test_lora_equals_its_equation() -> None:

@@ -14,8 +14,9 @@ from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.sharing import SHARING, Adapters, Shared, Sharing, check_sharing, with_adapters
+from fedem_lightning.algorithms.sharing import SHARING, Shared, Sharing, check_sharing, with_adapters
 from fedem_lightning.algorithms.start import Initialization, Start
+from fedem_lightning.backbones.pretrained import Adapters
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses, mixture_weights

@@ -17,7 +17,6 @@ from fedem_lightning.models.components import Backbone, copied, model_state, wit
 from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, packed, unpacked
 from fedem_lightning.models.parts import share_of_bytes, split_body_head
 from fedem_lightning.models.tensors import call_with, trained_parameters
-from fedem_lightning.settings.ranges import AboveZeroBelowOne, PositiveInt
 from fedem_lightning.tasks import Task
 
 if TYPE_CHECKING:
@@ -26,20 +25,18 @@ if TYPE_CHECKING:
 Shared = Literal["body"] | Sequence[str] | None
 """What components share: "body", all but the last layer; or names of modules; None: nothing."""
 
-Adapters = LoRA | PositiveInt | AboveZeroBelowOne | None
-"""Low-rank adapters, all that components do not share: a `LoRA`, or its rank; None: none."""
-
 SHARING = "shares parameters among components (algorithm.shared=null does not)"
 """Why such a mixture cannot be deployed, see `Facts.needs_one_machine`."""
 
 
 def with_adapters(backbone: Backbone, adapters: LoRA | float) -> Callable[[], nn.Module]:
     """A function that makes the network with adapters beside its linear and convolution layers."""
-    chosen = adapters if isinstance(adapters, LoRA) else LoRA(adapters)
 
     def made() -> nn.Module:
         network = copied(backbone) if isinstance(backbone, nn.Module) else backbone()
-        return network if has_adapters(network) else adapted(network, chosen)  # a checkpoint's network has them
+        return (
+            network if has_adapters(network) else adapted(network, LoRA.of(adapters))
+        )  # a checkpoint's network has them
 
     return made
 

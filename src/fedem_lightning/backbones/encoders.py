@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedem_lightning.backbones.pretrained import LoRA, Pooling, Pretrained, Trains, added_to_attention
+from fedem_lightning.backbones.pretrained import Adapters, Pooling, Pretrained, Trains, added_to_attention
 from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.records.recipes import recorded
 from fedem_lightning.settings.ranges import PositiveInt
@@ -18,7 +18,7 @@ def Transformer(
     n_outputs: PositiveInt,
     path: str | None = None,
     trains: Trains = "head",
-    adapters: LoRA | None = None,
+    adapters: Adapters = None,
     pooling: Pooling = "mean",
     cache: bool = True,
     config: Mapping[str, Any] | None = None,
@@ -103,7 +103,7 @@ def TimmModel(
     name: str | None = None,
     pretrained: bool = True,
     trains: Trains = "head",
-    adapters: LoRA | None = None,
+    adapters: Adapters = None,
     cache: bool = True,
 ) -> nn.Module:
     """A network of timm with a new head, for images.

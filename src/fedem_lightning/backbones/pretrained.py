@@ -44,6 +44,11 @@ class LoRA(Recorded):
     ) -> None:
         self.rank, self.alpha, self.targets, self.dropout = rank, alpha, targets, dropout
 
+    @classmethod
+    def of(cls, adapters: "LoRA | float") -> "LoRA":
+        """The adapters themselves, or those of a rank."""
+        return adapters if isinstance(adapters, LoRA) else cls(adapters)
+
     def into(self, body: nn.Module) -> None:
         """Puts adapters beside the layers of a network; everything else in it is frozen.
 
@@ -72,6 +77,9 @@ class LoRA(Recorded):
             ) from error
         for name, parameter in body.named_parameters():
             parameter.requires_grad_("lora_" in name)
+
+
+Adapters = LoRA | PositiveInt | AboveZeroBelowOne | None
 
 
 @recorded
@@ -109,7 +117,7 @@ class Pretrained(Checked, nn.Module):
         width: d.
         n_outputs: number of outputs.
         trains: "head": the body is frozen; "adapters": it is, and has LoRA adapters; "all": it trains.
-        adapters: counts with trains="adapters" alone; None: `LoRA()`.
+        adapters: of trains="adapters": a `LoRA`, or its rank; None: `LoRA()`.
         pooling: of a sequence: the "mean" over the positions that `attention_mask` counts, or the "first" position.
         cache: whether the features of a frozen body are computed once.
 
@@ -121,14 +129,17 @@ class Pretrained(Checked, nn.Module):
         width: PositiveInt,
         n_outputs: PositiveInt,
         trains: Trains = "head",
-        adapters: LoRA | None = None,
+        adapters: Adapters = None,
         pooling: Pooling = "mean",
         cache: bool = True,
     ) -> None:
         super().__init__()
+        require(
+            adapters is None or trains == "adapters", f"adapters: they go with trains=adapters, got trains={trains}"
+        )
         self.body, self.head = body.requires_grad_(trains == "all"), nn.Linear(width, n_outputs)
         if trains == "adapters":
-            (adapters or LoRA()).into(body)
+            LoRA.of(adapters or LoRA()).into(body)
         self.pooling, self.cache, self.frozen_body = pooling, cache, trains == "head"
         self.adds_mask = False  # whether the body gets its mask as numbers that attention adds, see `Transformer`
         self._drawn = self.head.weight.detach().clone()  # to tell whether the user has changed it
