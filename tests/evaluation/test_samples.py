@@ -115,3 +115,19 @@ def test_more_samples_than_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatc
         trainer.fit(model, data)
         trainer.test(model, data, verbose=False)
         assert (model.test_samples is None) == (limit < n_samples)
+
+
+def test_predictions_name_their_samples() -> None:
+    """Rows of the user's arrays, whatever the order of clients and splits."""
+    rng = np.random.default_rng(1)
+    x, client = rng.normal(size=(90, 4)), rng.permuted(np.repeat(["c", "a", "b"], 30))
+    y = (x[:, 0] > 0).astype(int)
+    data = FederatedDataModule.from_arrays(x, y, client)
+    model = make_model(FedAvg, data)
+    make_trainer(1).fit(model, data)
+    found = predicted(model, data)
+    assert len(np.unique(found.sample)) == len(found.sample) == 18
+    np.testing.assert_array_equal(found.client, client[found.sample])
+    np.testing.assert_array_equal(found.y, y[found.sample])
+    expected = model.components[0](torch.from_numpy(x[found.sample])).softmax(dim=1)
+    np.testing.assert_allclose(found.prediction, expected.detach(), rtol=1e-9)

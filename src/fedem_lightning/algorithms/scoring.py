@@ -27,6 +27,7 @@ class ClientPredictions(NamedTuple):
     client: np.ndarray  # names, str [n]
     y: np.ndarray  # labels, as the federation has them
     prediction: np.ndarray  # probabilities [n, Y], or means [n, k]
+    sample: np.ndarray  # positions in the data set, such as rows of the arrays of `from_arrays`, int64 [n]
 
 
 def validate(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
@@ -67,7 +68,7 @@ def predict(algorithm: "FederatedAlgorithm", federation: Federation) -> ClientPr
     """Predictions for the test samples of the scored clients, of this process's share if there are several."""
     prepare(algorithm, federation)
     processes, task = Processes.of(algorithm.trainer), federation.task
-    names, labels, predictions = [], [], []
+    names, labels, predictions, positions = [], [], [], []
     with _training_state_kept(algorithm, federation):
         own = personalize_for_scoring(algorithm, federation)
         mine = all_scored_clients(algorithm, federation)[processes.rank :: processes.size]
@@ -77,7 +78,8 @@ def predict(algorithm: "FederatedAlgorithm", federation: Federation) -> ClientPr
                 names += [federation.names[t] for t in block.clients[piece.owner].tolist()]
                 labels.append(piece.y())
                 predictions.append(task.answer(personal.predict(piece)))
-    return ClientPredictions(np.array(names), _joined(labels), _joined(predictions))
+                positions.append(piece.index)
+    return ClientPredictions(np.array(names), _joined(labels), _joined(predictions), _joined(positions))
 
 
 def _joined(parts: list[Tensor]) -> np.ndarray:

@@ -12,6 +12,7 @@ from fedem_lightning.algorithms.checks import check_capabilities
 from fedem_lightning.callbacks import MappedCheckpoints
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import require
+from fedem_lightning.models.parts import users_network
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.records.recipes import plain
 from fedem_lightning.run.metrics_file import RoundCSVLogger
@@ -57,6 +58,12 @@ def save_run(
     MappedCheckpoints().save_checkpoint(checkpoint, place / "checkpoints" / name)
     names = _names(model, data) | ({} if dataset is None else {"dataset": dataset})
     write_run(place, names, model, data.federation)
+    if "_unknown_" in str(recipe_of(model)["backbone"]):
+        kind = type(users_network(model.components[0])).__name__
+        print(
+            f"{place}: load(folder, backbone=...) reads it; for the commands, give the method the class {kind} or a "
+            f"functools.partial of it, from a module, in place of a network"
+        )
 
 
 def _names(model: FederatedAlgorithm, data: FederatedDataModule) -> dict[str, Any]:
