@@ -18,7 +18,9 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.algorithms.initialization import sampled_models
+from helpers import perceptron
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
+from helpers.perceptron import BODY, HEAD
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -191,3 +193,60 @@ def test_wrong_values_are_named() -> None:
         make_model(HypCluster, data, initialization="near")
     with pytest.raises(UserError, match="initial_epochs: expected a whole number of at least 1, got 0"):
         HypCluster(Linear((4,), 3), n_clients=4, initial_epochs=0)
+
+
+def test_a_shared_body_is_averaged_over_all_clients() -> None:
+    """In NumPy: heads are means of a hypothesis' clients, the body of all; an unused hypothesis keeps its head."""
+    clients = perceptron.Clients()
+    options: dict[str, Any] = {"initialization": "random", "client_optimizer": ClientSGD(lr=0.2), "hidden": True}
+    model = make_model(HypCluster, clients.data, n_components=3, shared="body", participation=2, **options)
+    rng = np.random.default_rng(1)
+    for component in model.components:  # far apart, so that clients choose different ones
+        component.layers[2].weight.data = torch.from_numpy(rng.normal(scale=2.0, size=(3, 5)).astype(np.float32))
+    body = perceptron.part(perceptron.start_of(model), BODY)
+    heads = [perceptron.part(perceptron.start_of(model, m), HEAD) for m in range(3)]
+    used: set[int] = set()
+    for number in range(4):
+        sent, chosen, sizes = [], [], []
+        for t in clients.cohort(number):
+            x, y = clients.samples[t]
+            chosen.append(int(np.argmin([perceptron.losses(body | head, x, y).mean() for head in heads])))  # Eq. 4
+            sent.append(clients.descend(body | heads[chosen[-1]], t, number))
+            sizes.append(len(y))
+        body = perceptron.mean([perceptron.part(one, BODY) for one in sent], sizes)
+        for m in set(chosen):
+            own = [perceptron.part(one, HEAD) for one, c in zip(sent, chosen, strict=True) if c == m]
+            heads[m] = perceptron.mean(own, [n for n, c in zip(sizes, chosen, strict=True) if c == m])
+        used |= set(chosen)
+    assert len(used) == 2
+    train(model, clients.data, 4)
+    for m in range(3):
+        perceptron.assert_models_agree(perceptron.start_of(model, m), body | heads[m])
+    assert model.statistics.up_bytes == pytest.approx(4 * 2 * 8 * 43)  # float64; one model of 43 numbers
+    assert model.statistics.down_bytes == pytest.approx(4 * 2 * 8 * (25 + 3 * 18))
+
+
+@pytest.mark.parametrize("initialization", ["sampled", "greedy"])
+def test_hypotheses_start_at_one_body(initialization: str) -> None:
+    data = two_groups()
+    model = make_model(
+        HypCluster,
+        data,
+        hidden=True,
+        n_components=2,
+        shared="body",
+        initialization=initialization,
+        client_optimizer=SGD,
+    )
+    model.double().initialize(data.federation)
+    first, second = (dict(component.named_parameters()) for component in model.components)
+    assert torch.equal(first[BODY[0]], second[BODY[0]])
+    assert not torch.equal(first[HEAD[0]], second[HEAD[0]])
+    train(model, data, 5)
+    first, second = (dict(component.named_parameters()) for component in model.components)
+    assert torch.equal(first[BODY[0]], second[BODY[0]])
+
+
+def test_sharing_needs_plain_means() -> None:
+    with pytest.raises(UserError, match="shared: hypotheses share parameters with aggregation=mean only"):
+        make_model(HypCluster, make_data(), hidden=True, shared="body", aggregation="median")

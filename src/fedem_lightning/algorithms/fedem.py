@@ -14,7 +14,7 @@ from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.sharing import SHARING, Shared, Sharing, check_sharing, with_adapters
+from fedem_lightning.algorithms.sharing import SHARING, JointTraining, Shared, check_sharing, with_adapters
 from fedem_lightning.algorithms.start import Initialization, Start
 from fedem_lightning.backbones.pretrained import Adapters
 from fedem_lightning.data.block import Block
@@ -66,8 +66,8 @@ class FedEM(FederatedAlgorithm):
         upload_threshold: a client uploads component m with probability min(1, pi_m / threshold), and its update counts
             as many times as that makes it rarer (`uploads.py`). None: always, as in the paper.
         shared: what the components have in common: "body", all but the last layer; or names of modules; None: nothing,
-            as in the paper. A client then trains theta_0 and all phi_m together (`Sharing`), and sends theta_0 once.
-            With everything shared it is FedAvg, bit for bit.
+            as in the paper. A client then trains theta_0 and all phi_m together, and sends theta_0 once
+            (`JointTraining`). With everything shared it is FedAvg, bit for bit.
         adapters: all is shared but LoRA adapters beside the layers, of which each component has its own; or their rank.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, after which pi is still close
             to the uniform weights.
@@ -128,9 +128,9 @@ class FedEM(FederatedAlgorithm):
         check_uploads(self)
         if self.by_responsibilities:
             self.facts = replace(self.facts, released=(*(self.facts.released or ()), "means of q, beside models"))
-        self.sharing: Sharing | None = None
+        self.sharing: JointTraining | None = None
         if shared and n_components > 1:
-            self.sharing = Sharing(self.components, shared, self.local)
+            self.sharing = JointTraining(self.components, shared, self.local)
             self.shared_momentum = self.sharing.training and self.sharing.training.momentum
             check_sharing(self)
             self.facts = replace(self.facts, needs_one_machine=SHARING)

@@ -59,23 +59,17 @@ class Sharing:
 
     Args:
         components: the M networks; `tie` gives them component 0's theta_0.
-        shared: see `Shared`; "all but adapters" with `Adapters`.
-        local: the training of components that share nothing, whose settings count.
+        shared: see `Shared`; "all but adapters" with `adapted` networks.
 
     Raises:
         UserError: a name is no module with parameters that train; "body", and the network has no body or no head.
 
     """
 
-    def __init__(self, components: nn.ModuleList, shared: Shared, local: LocalTraining) -> None:
-        self.components, self.local, self.n_components = components, local, len(components)
+    def __init__(self, components: nn.ModuleList, shared: Shared) -> None:
+        self.components, self.n_components = components, len(components)
         self.own = _own(components[0], shared)  # names of phi's tensors
         self.share = share_of_bytes(components[0], self.own)  # phi's share of a model's bytes
-        self.training: LocalTraining | None = None  # of one network with M outputs; None: everything is shared
-        if self.own:
-            how = (local.epochs, local.steps, local.batch_size, local.seed, local.engine_choice, local.statistics)
-            network = MixtureNetwork(components, self.own)
-            self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)
 
     @property
     def n_sent(self) -> float:
@@ -98,6 +92,25 @@ class Sharing:
                 mean = torch.tensordot(share.to(rows), rows, dims=1)  # [...]
                 mixed[name] = mean.expand_as(rows)
         return mixed
+
+
+class JointTraining(Sharing):
+    """The M-step over theta_0 and all phi_m together: a client trains one network with M outputs.
+
+    Args:
+        components, shared: see `Sharing`.
+        local: the training of components that share nothing, whose settings count.
+
+    """
+
+    def __init__(self, components: nn.ModuleList, shared: Shared, local: LocalTraining) -> None:
+        super().__init__(components, shared)
+        self.local = local
+        self.training: LocalTraining | None = None  # of one network with M outputs; None: everything is shared
+        if self.own:
+            how = (local.epochs, local.steps, local.batch_size, local.seed, local.engine_choice, local.statistics)
+            network = MixtureNetwork(components, self.own)
+            self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)
 
     def losses(self, block: Block) -> Tensor:
         """The losses l(f(x_i; theta_0, phi_m), y_i) in nats, in eval mode, [n, M]; see `component_losses`."""

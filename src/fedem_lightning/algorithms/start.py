@@ -160,6 +160,8 @@ class Start:
             models = algorithm.sharing.mean_of_shared(models, torch.tensor(sizes))
         load_models(algorithm.components, models)
         algorithm.diagnostics["start"] = {"warmup_rounds": n_rounds, "group_sizes": sizes}
+        listed = ", ".join(map(str, sizes))
+        rank_zero_only(print)(f"start: after {n_rounds} rounds of one model, groups of {listed} clients")
 
     def _draw_pi(self, federation: Federation) -> None:
         """A random pi for every seen client, from a flat Dirichlet distribution."""

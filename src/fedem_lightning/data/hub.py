@@ -230,7 +230,7 @@ def _tokens(data: Any, name: str, tokenizer: Any, max_length: int) -> dict[str, 
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(str(tokenizer))
         except Exception as error:  # no such folder or name, no network, a broken file
-            reason = " ".join(str(error).split())
+            reason = " ".join(str(error).split()).split(". ")[0]
             raise UserError(f"tokenizer: none in {tokenizer} ({reason:.150})") from error
     if hasattr(tokenizer, "model_max_length"):  # one of Hugging Face
         tokenizer = functools.partial(tokenizer, truncation=True, max_length=max_length)
