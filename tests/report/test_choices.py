@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from fedem_lightning.evaluation.mean_tests import mean_tests
 from fedem_lightning.report import Papers, command, find_runs
 from fedem_lightning.report.choices import recommendation
 from fedem_lightning.report.collect import read_run
 from fedem_lightning.report.command import assemble
 from fedem_lightning.report.report_files import Report
-from fedem_lightning.report.significance import mean_tests
 from fedem_lightning.report.terminal import print_report, watch
 from helpers.report_runs import make_sampled_run, report
 from helpers.runs import make_run

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedem_lightning.report.significance import fisher, mcnemar, mean_tests, t_test
+from fedem_lightning.evaluation.mean_tests import mean_tests
+from fedem_lightning.report.significance import fisher, mcnemar, t_test
 
 
 def test_mcnemar_is_scipys_binomial_test() -> None:

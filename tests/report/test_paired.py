@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fedem_lightning.evaluation.mean_tests import mean_tests
 from fedem_lightning.report import Setting
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
-from fedem_lightning.report.significance import mean_tests
 from helpers.report_runs import group_of, make_sampled_run
 
 random = np.random.default_rng(0)

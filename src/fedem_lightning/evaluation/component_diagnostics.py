@@ -13,7 +13,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.evaluation.scores import scored_clients
-from fedem_lightning.evaluation.separation import Separation
+from fedem_lightning.evaluation.separation import MixtureGain, Separation
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.tasks import known
@@ -72,7 +72,7 @@ def agreement(
 ) -> dict[str, Any]:
     """The share of the test samples of the scored seen clients for which two components predict the same class.
 
-    With mixture weights also whether components differ by label or by client, from the same predictions.
+    With mixture weights also whether components differ by label or by client, and what mixing gains.
 
     Args:
         algorithm: whose backbone the components are models of.
@@ -82,7 +82,8 @@ def agreement(
 
     Returns:
         agreement: the shares, [M, M], of several labels those that are known; with pi, several components and one label
-        a sample also what `Separation.shares` returns. Empty for a task without classes, and without test samples.
+        a sample also what `Separation.shares` and `MixtureGain.gains` return. Empty for a task without classes, and
+        without test samples.
 
     """
     task = federation.task
@@ -99,21 +100,24 @@ def agreement(
     n_models = len(next(iter(components.values())))
     models = [{name: rows[m].to(algorithm.device) for name, rows in components.items()} for m in range(n_models)]
     same, n_targets, separation = torch.zeros(n_models, n_models, dtype=torch.int64), 0, None
+    gain = None
     if pi is not None and n_models > 1 and task.n_targets == 1 and (n_classes := getattr(task, "n_classes", 0)):
-        separation = Separation(pi[block.clients], n_classes)
+        separation, gain = Separation(pi[block.clients], n_classes), MixtureGain(pi[block.clients], task)
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
         for piece in block.pieces():
             x = piece.x(algorithm.parameter_dtype)
             outputs = [call_with(backbone, model, x) for model in models]
             given = known(piece.y()).flatten()
-            classes = torch.stack([task.predict(o).argmax(dim=-1).flatten()[given] for o in outputs])  # [M, targets]
+            predictions = [task.predict(output) for output in outputs]
+            classes = torch.stack([p.argmax(dim=-1).flatten()[given] for p in predictions])  # [M, targets]
             same += (classes.unsqueeze(1) == classes).sum(dim=2).cpu()
             n_targets += classes.shape[1]
-            if separation is not None:
+            if separation is not None and gain is not None:
                 y = piece.y()
+                gain.add(torch.stack(predictions), y, piece.owner)
                 losses = torch.stack([task.losses(output, y) for output in outputs], dim=1)  # [n, M]
                 separation.add(losses, y, piece.owner)
-    shares = {} if separation is None else separation.shares()
+    shares = {} if separation is None or gain is None else separation.shares() | gain.gains()
     return {"agreement": (same.double() / n_targets).tolist(), **shares}
 
 

@@ -1,10 +1,14 @@
-"""Whether components differ by client or by label: what a sample's responsibilities depend on."""
+"""What a mixture is good for: whether components differ by client or by label, and what mixing them gains."""
 
 import numpy as np
+import torch
 from scipy import special
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from fedem_lightning.em import responsibilities
+from fedem_lightning.evaluation.mean_tests import mean_tests
+from fedem_lightning.tasks import Task
 
 LEAST_ENTROPY = 0.05
 """Nats of the components' overall weights, below which nearly all samples belong to one component."""
@@ -41,6 +45,49 @@ class Separation:
             return {}
         found = {"label": self._by_label, "client": self._by_client}
         return {f"explained_by_{name}": information_share(sums) for name, sums in found.items()}
+
+
+class MixtureGain:
+    """What mixing adds to a client's accuracy: that of Eq. 5 less that of other models of the same components.
+
+    Args:
+        pi: mixture weights of the clients, [C, M].
+        task: of the samples.
+
+    """
+
+    def __init__(self, pi: Tensor, task: Task) -> None:
+        strongest = one_hot(pi.argmax(dim=1), pi.shape[1]).to(pi)
+        self.mixtures = {"mixture": pi, "strongest": strongest, "equal": torch.full_like(pi, 1 / pi.shape[1])}
+        self.hits = {name: torch.zeros(len(pi)) for name in self.mixtures}
+        self.task, self.n, self.mixes = task, torch.zeros(len(pi)), bool((pi.amax(dim=1) < 1).any())
+
+    def add(self, predictions: Tensor, y: Tensor, owner: Tensor) -> None:
+        """Adds n samples: the components' predictions [M, n, Y], labels [n], and their clients' rows in pi [n]."""
+        owner_there = owner.cpu()
+        self.n.index_add_(0, owner_there, torch.ones(len(y)))
+        for name, pi in self.mixtures.items():
+            right = self.task.scores(self.task.mix(predictions, pi[owner]), y)["accuracy"]
+            self.hits[name].index_add_(0, owner_there, right.float().cpu())
+
+    def gains(self) -> dict[str, dict[str, float]]:
+        """Means over the clients with samples, with 95 % intervals (`mean_tests`) of these trained components.
+
+        Returns:
+            gain_over_strongest: over each client's component with the largest weight; gain_over_equal: over all
+            components with equal weights; each with mean, low and high. Empty where every client has one component.
+
+        """
+        if not self.mixes:
+            return {}
+        accuracy = {name: (hits / self.n)[self.n > 0].double().numpy() for name, hits in self.hits.items()}
+        found = {}
+        for other in ("strongest", "equal"):
+            gain = accuracy["mixture"] - accuracy[other]
+            ends = mean_tests(gain, np.zeros(len(gain), dtype=np.int64), 1)
+            low, high = (float(end[0]) if np.isfinite(end[0]) else float(gain.mean()) for end in (ends.low, ends.high))
+            found[f"gain_over_{other}"] = {"mean": float(gain.mean()), "low": low, "high": high}
+        return found
 
 
 def information_share(joint: np.ndarray) -> float:

@@ -15,13 +15,14 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedem_lightning.errors import one_line
+from fedem_lightning.evaluation.mean_tests import mean_tests
 from fedem_lightning.report.cells import Table, TableColumn, shorten
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.headline import in_a_sentence
 from fedem_lightning.report.ranks import Ranks
 from fedem_lightning.report.report_files import CAVEAT, Report
-from fedem_lightning.report.significance import mean_tests, said_p, show_p, t_test
+from fedem_lightning.report.significance import said_p, show_p, t_test
 
 _FIRST = (
     *("weighted", "paper_weighted", "bottom_decile", "val", "learning_rate", "unseen", "mean", "seeds"),
