@@ -169,7 +169,7 @@ def test_a_file_finds_nothing_but_the_closed_list() -> None:
     for path, target in found.items():
         optimizer = inspect.isclass(target) and issubclass(target, torch.optim.Optimizer)
         own = inspect.isclass(target) and issubclass(target, Checked)
-        networks = [f"fedem_lightning.backbones.{name}" for name in ("convolutional", "encoders")]
+        networks = [f"fedem_lightning.backbones.{name}" for name in ("convolutional", "encoders", "pretrained")]
         assert optimizer or own or target.__module__ in networks, path
         assert optimizer or target.__module__.startswith((*ROOMS, "fedem_lightning.data")), path
     assert not [path for path in found if path.startswith(("fedem_lightning.run", "fedem_lightning.deploy"))]

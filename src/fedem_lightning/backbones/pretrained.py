@@ -17,7 +17,7 @@ from fedem_lightning.backbones.layers import is_frozen_norm
 from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.records.recipes import Recorded, import_path, recipe, recorded
 from fedem_lightning.settings.check import Checked
-from fedem_lightning.settings.ranges import AboveZeroBelowOne, BelowOne, Positive, PositiveInt
+from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt, Rank
 
 Trains = Literal["head", "adapters", "all"]
 Pooling = Literal["mean", "first"]
@@ -37,7 +37,7 @@ class LoRA(Recorded):
 
     def __init__(
         self,
-        rank: PositiveInt | AboveZeroBelowOne = 8,
+        rank: Rank = 8,
         alpha: Positive = 16.0,
         targets: Sequence[str] | str | None = None,
         dropout: BelowOne = 0.0,
@@ -79,7 +79,7 @@ class LoRA(Recorded):
             parameter.requires_grad_("lora_" in name)
 
 
-Adapters = LoRA | PositiveInt | AboveZeroBelowOne | None
+Adapters = LoRA | Rank | None
 
 
 @recorded

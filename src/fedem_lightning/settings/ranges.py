@@ -11,6 +11,10 @@ def _share_or_number(value: float) -> bool:
     return value <= 1 or value == int(value)
 
 
+def _share_or_rank(value: float) -> bool:
+    return value < 1 or value == int(value)
+
+
 def _below_half_or_number(value: float) -> bool:
     return value < 0.5 or value == int(value)
 
@@ -29,6 +33,7 @@ PositiveShare = Annotated[float, Gt(0), Le(1)]
 BelowOne = Annotated[float, Ge(0), Lt(1)]
 AboveZeroBelowOne = Annotated[float, Gt(0), Lt(1)]
 ShareOrNumber = Annotated[float, Gt(0), Predicate(_share_or_number), "a fraction up to 1 or a number from 2 on"]
+Rank = Annotated[float, Gt(0), Predicate(_share_or_rank), "a whole number from 1 on or a share below 1"]
 BelowHalf = Annotated[float, Ge(0), Lt(0.5)]
 FaultyClients = Annotated[
     float, Ge(0), Predicate(_below_half_or_number), "a share below 0.5 or a whole number of clients"
