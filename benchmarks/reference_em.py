@@ -48,7 +48,7 @@ class Samples(NamedTuple):
 
 def outputs(theta: Tensor, x: Tensor) -> Tensor:
     """Log-probabilities [n, M, Y] of M linear models [M, d + 1, Y]; one output is the logit of the second class."""
-    found = torch.einsum("nd,mdk->nmk", x, theta[:, :-1]) + theta[:, -1]
+    found = torch.einsum("id,mdk->imk", x, theta[:, :-1]) + theta[:, -1]
     if found.shape[2] == 1:
         found = torch.cat([torch.zeros_like(found), found], dim=2)
     return found.log_softmax(dim=2)
