@@ -44,8 +44,12 @@ MISTAKES = {
     # what cannot be read
     "--versoin": "--versoin: no such option; did you mean --version?",
     "--config-dri=own": "--config-dri=own: no such option; did you mean --config-dir?",
-    "--quiet": f"--quiet: no such option; {OPTIONS}",
-    "seed=1 -m algorithm=fedavg,fedem": f"algorithm=fedavg,fedem: no such option; {OPTIONS}",
+    "--quiet": "--quiet: no such option; see --help",
+    "seed=1 -m algorithm=fedavg,fedem": f"-m: {OPTIONS}",
+    # what another target takes
+    "backbone._target_=fedem_lightning.MLP backbone.hidden=[3]": "backbone.hidden: the configuration does not list it, "
+    "so add it: +backbone.hidden=[3]",
+    "backbone._target_=fedem_lightning.MLP backbone.hiden=[3]": "backbone.hiden: no such key; ",
     "--cfg jobs": "argument --cfg/-c: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')",
     "fedavg": f"fedavg: {KEY}",
     "=3": f"=3: {KEY}",

@@ -46,8 +46,11 @@ def check_command_line(words: list[str], config_dir: Path) -> None:
     parser.error = _refuse  # type: ignore[method-assign]
     given, unknown = parser.parse_known_args(words)
     for word in unknown:
+        option = next((other for other in words if other.startswith("-")), "")
+        between = "=" in word and not word.startswith("-") and option
+        require(not between, f"{option}: options stand before all KEY=VALUE, or after them; see --help")
         near = difflib.get_close_matches(word.partition("=")[0], [*parser._option_string_actions, "--version"], n=1)
-        hint = f"did you mean {near[0]}?" if near else "options stand before all KEY=VALUE, or after them; see --help"
+        hint = f"did you mean {near[0]}?" if near else "see --help"
         raise UserError(f"{word}: no such option; {hint}")
     groups = choices(config_dir) | (choices(Path(given.config_dir)) if given.config_dir else {})
     for override in map(_read, given.overrides):
@@ -150,11 +153,14 @@ def _meant(error: Exception, words: list[str]) -> str | None:
         return f"{there}: +{given.input_line}" if choice in groups[key] else _no_choice(key, choice, groups[key], "+")
     hidden = given.is_delete() or key.startswith("hydra.")
     chosen = [f"{'+' * o.is_add()}{o.key_or_group}={_first(o)}" for o in typed if o is not given and not o.is_delete()]
-    chosen = [line for line in chosen if "." not in line.partition("=")[0]]
+    chosen = [line for line in chosen if "." not in line.partition("=")[0] or "._target_=" in line]
     new = [] if hidden else [f"++{key}={_first(given)}"]
+    from fedem_lightning.run.own_targets import own_backbone  # torch, which takes seconds
+
     for lines in ([*chosen, *new], new):  # the second: with the defaults, if something else is wrong as well
         with suppress(HydraException, OmegaConfBaseException):
             config = _with(lines, options, hydras=key.startswith("hydra."))
+            own_backbone(config, lines)  # without keys of the choice that it replaces
             break
     else:
         return None
