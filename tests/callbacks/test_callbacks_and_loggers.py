@@ -108,6 +108,18 @@ def test_progress_shows_rounds_rate_and_accuracy(terminal: bool, monkeypatch: py
         assert text.splitlines()[3].startswith("round 4/4: accuracy val ")
 
 
+def test_a_start_at_clients_models_is_no_round_of_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimated: list[float] = []
+    bar: Any = RoundProgress()
+    monkeypatch.setattr(bar, "_estimate", estimated.append)
+    bar.begin("starting points", 3)
+    bar.on_train_batch_end(None)
+    assert estimated == []
+    bar.begin("clients", 3)
+    bar.on_train_batch_end(None)
+    assert len(estimated) == 1
+
+
 def test_figures_and_table_of_a_run_without_scores(tmp_path: Path) -> None:
     """No evaluation during training, no test samples, no mixture weights: what there is gets drawn, nothing breaks."""
     clients = pd.DataFrame({"id": ["a"], "population": ["seen"], "test_accuracy": [np.nan]})

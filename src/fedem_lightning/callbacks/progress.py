@@ -119,7 +119,7 @@ class RoundProgress(ProgressBar):
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Moves the bar by one round."""
-        if not self._estimated:
+        if not self._estimated and self._stage == "clients":  # a start at clients' models is no round
             self._estimate(time.monotonic() - self._began)
         if self._progress:
             self._progress.update(self._rounds, advance=1)
