@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import Dropout, FedAvg, FedEM, UserError
+from fedem_lightning import Dropout, FedAvg, FedAvgEnsemble, FedEM, UserError
 from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.compression import TopK
@@ -164,6 +164,26 @@ def test_a_warm_up_trains_one_model() -> None:
     assert not torch.equal(first[HEAD[0]], last[HEAD[0]])
 
 
+@pytest.mark.parametrize("state", ["restart", "keep"])
+def test_an_ensemble_that_shares_is_a_warm_up_that_never_ends(state: Any) -> None:
+    """Bit for bit, also with momentum that clients keep; its bytes and its work are those of FedEM."""
+    data = perceptron.Clients().data
+    optimizer = ClientSGD(lr=0.2, momentum=0.9, state=state)
+    model = mixture("body", warmup_rounds=ROUNDS, client_optimizer=optimizer)
+    options: dict[str, Any] = {"participation": 2, "client_optimizer": optimizer, "hidden": True}
+    other = make_model(FedAvgEnsemble, data, n_components=M, shared="body", **options)
+    train(model, data, ROUNDS)
+    train(other, data, ROUNDS)
+    for one, two in zip(model.components, other.components, strict=True):
+        assert torch.equal(parameters(one), parameters(two))
+    first, second = (dict(other.components[m].named_parameters()) for m in (0, 2))
+    assert torch.equal(first[BODY[0]], second[BODY[0]])
+    assert not torch.equal(first[HEAD[0]], second[HEAD[0]])
+    assert model.statistics.up_bytes == other.statistics.up_bytes
+    work = (m.local_work(data.federation, data.federation.clients(), 0) for m in (model, other))
+    assert torch.equal(*work)
+
+
 def test_shared_bytes_are_counted_once() -> None:
     """25 of the network's 43 numbers are the body's: 1 + 2 * 18 / 43 models each way."""
     data = make_data(sizes=perceptron.SIZES)
@@ -229,10 +249,10 @@ def test_dropout_and_the_network_s_own_order_agree_between_engines() -> None:
             "shared: expected body, or names of modules with parameters .layers.0, layers.2., got 'conv'",
         ),
         ({"shared": "body", "upload_threshold": 0.5}, "shared: leave out upload_threshold"),
-        ({"shared": "body", "normalize_weights": True}, "shared: leave out upload_threshold"),
-        ({"shared": "body", "compression": TopK(0.5)}, "shared: leave out upload_threshold"),
+        ({"shared": "body", "normalize_weights": True}, "shared: leave out normalize_weights"),
+        ({"shared": "body", "compression": TopK(0.5)}, "shared: leave out compression"),
         ({"shared": "body", "aggregation": PrivateMean(1.0, 1.0)}, "shared: a private mean"),
-        ({"shared": "body", "initialization": "farthest"}, "shared: initialization=farthest"),
+        ({"shared": "body", "initialization": "farthest"}, "shared: leave out initialization=farthest"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -7,18 +7,20 @@
 - Local: every client trains alone. It is the baseline of all federated methods.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Sent, all_finite
+from fedem_lightning.aggregation import Means, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.algorithms.sharing import SHARING, JointTraining, Shared, check_sharing
 from fedem_lightning.cohort import share_of
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.history import Round
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
@@ -54,18 +56,59 @@ class FedAvgEnsemble(FederatedAlgorithm):
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
         n_components: M.
+        shared: what the networks have in common, see `FedEM`; their losses count 1 / M each. None: nothing.
 
     """
 
     facts = Facts(released=())
 
-    def __init__(self, backbone: Backbone, n_clients: int, n_components: PositiveInt = 3, **options: Any) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        n_components: PositiveInt = 3,
+        shared: Shared = None,
+        **options: Any,
+    ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
+        self.sharing: JointTraining | None = None
+        if shared and n_components > 1:
+            self.sharing = JointTraining(self.components, shared, self.local)
+            self.shared_momentum = self.sharing.training and self.sharing.training.momentum
+            check_sharing(self)
+            self.facts = replace(self.facts, needs_one_machine=SHARING)
+
+    def initialize(self, federation: Federation) -> None:
+        """Networks that share parameters start with those of the first."""
+        super().initialize(federation)
+        if self.sharing is not None:
+            self.sharing.tie()
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_{t, m} = local_sgd(theta_m) for every m, with weight n_t in the average."""
-        received = self.broadcast(block.clients)  # [C, M, ...]
-        return Sent(self.local.solve(received, block, round_), weights=block.counts())
+        m = len(self.components)
+        if self.sharing is None:
+            models = self.local.solve(self.broadcast(block.clients), block, round_)  # [C, M, ...]
+        else:
+            even = torch.full((len(block.index), m), 1 / m, dtype=self.parameter_dtype, device=block.index.device)
+            models = self.sharing.solve(block, round_, even)
+        return Sent(models, weights=block.counts())
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """theta_m <- the mean."""
+        super().server_update(means, round_)
+        if self.sharing is not None:
+            self.sharing.tie()  # the last bits of a sum may differ
+
+    def transmission(self, clients: Tensor) -> Transmission:
+        """M models each way; of shared parameters one."""
+        n = len(self.components) if self.sharing is None else self.sharing.n_sent
+        return Transmission(down=n, up=n)
+
+    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
+        """One gradient for each model; of networks that share parameters one for all."""
+        work = super().local_work(federation, clients, round_)
+        return work if self.sharing is None else work // len(self.components)
 
 
 @dataclass(frozen=True)

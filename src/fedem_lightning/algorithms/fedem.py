@@ -133,6 +133,10 @@ class FedEM(FederatedAlgorithm):
             self.sharing = JointTraining(self.components, shared, self.local)
             self.shared_momentum = self.sharing.training and self.sharing.training.momentum
             check_sharing(self)
+            alone = "shared: leave out {}, which treats each component alone"
+            require(upload_threshold is None, alone.format("upload_threshold"))
+            require(not normalize_weights, alone.format("normalize_weights"))
+            require(initialization != "farthest", alone.format("initialization=farthest"))
             self.facts = replace(self.facts, needs_one_machine=SHARING)
         self.states.declare(
             "pi", torch.full((n_clients, n_components), 1.0 / n_components), Owner.CLIENT, columns="pi_{m}"

@@ -20,7 +20,7 @@ from fedem_lightning.models.tensors import call_with, trained_parameters
 from fedem_lightning.tasks import Task
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.fedem import FedEM
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 Shared = Literal["body"] | Sequence[str] | None
 """What components share: "body", all but the last layer; or names of modules; None: nothing."""
@@ -41,17 +41,11 @@ def with_adapters(backbone: Backbone, adapters: LoRA | float) -> Callable[[], nn
     return made
 
 
-def check_sharing(algorithm: "FedEM") -> None:
+def check_sharing(algorithm: "FederatedAlgorithm") -> None:
     """Raises UserError for options that would count shared parameters once for every component."""
-    by_component = algorithm.upload_threshold is not None or algorithm.normalize_weights
-    apart = not by_component and algorithm.compression is None
-    require(
-        apart, "shared: leave out upload_threshold, normalize_weights and compression, which treat each component alone"
-    )
+    require(algorithm.compression is None, "shared: leave out compression, which shortens each component alone")
     private = isinstance(algorithm.aggregation, PrivateMean)
     require(not private, "shared: a private mean would add noise by component; use aggregation=mean")
-    farthest = algorithm.start.initialization == "farthest"
-    require(not farthest, "shared: initialization=farthest starts whole components apart; use another start")
 
 
 class Sharing:
