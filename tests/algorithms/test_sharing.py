@@ -141,6 +141,16 @@ def test_everything_shared_is_fedavg_bit_for_bit(initialization: str) -> None:
         assert torch.equal(parameters(component), parameters(other.components[0]))
 
 
+def test_an_ensemble_that_shares_everything_is_fedavg_bit_for_bit() -> None:
+    data = perceptron.Clients().data
+    options: dict[str, Any] = {"hidden": True, "participation": 2, "client_optimizer": ClientSGD(0.2)}
+    model = train(make_model(FedAvgEnsemble, data, shared=["layers"], **options), data, ROUNDS)
+    other = train(make_model(FedAvg, data, **options), data, ROUNDS)
+    for component in model.components:
+        assert torch.equal(parameters(component), parameters(other.components[0]))
+    assert model.statistics.up_bytes == other.statistics.up_bytes
+
+
 def test_one_component_is_fedavg_bit_for_bit() -> None:
     data = perceptron.Clients().data
     model = mixture("body", n_components=1)

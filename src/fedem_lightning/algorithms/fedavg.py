@@ -87,7 +87,7 @@ class FedAvgEnsemble(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_{t, m} = local_sgd(theta_m) for every m, with weight n_t in the average."""
         m = len(self.components)
-        if self.sharing is None:
+        if self.sharing is None or not self.sharing.own:
             models = self.local.solve(self.broadcast(block.clients), block, round_)  # [C, M, ...]
         else:
             even = torch.full((len(block.index), m), 1 / m, dtype=self.parameter_dtype, device=block.index.device)

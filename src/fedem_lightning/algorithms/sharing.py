@@ -30,13 +30,11 @@ SHARING = "shares parameters among components (algorithm.shared=null does not)"
 
 
 def with_adapters(backbone: Backbone, adapters: LoRA | float) -> Callable[[], nn.Module]:
-    """A function that makes the network with adapters beside its linear and convolution layers."""
+    """A function that makes the network with adapters beside its layers; that of a checkpoint has them already."""
 
     def made() -> nn.Module:
         network = copied(backbone) if isinstance(backbone, nn.Module) else backbone()
-        return (
-            network if has_adapters(network) else adapted(network, LoRA.of(adapters))
-        )  # a checkpoint's network has them
+        return network if has_adapters(network) else adapted(network, LoRA.of(adapters))
 
     return made
 
