@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from fedem_lightning.report.significance import mean_tests
+from fedem_lightning.evaluation.mean_tests import mean_tests
 from fedem_lightning.settings.shipped import method_title
 
 Tables = dict[tuple[str, int], pd.DataFrame]
