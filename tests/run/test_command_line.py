@@ -49,7 +49,7 @@ MISTAKES = {
     # what another target takes
     "backbone._target_=fedem_lightning.MLP backbone.hidden=[3]": "backbone.hidden: the configuration does not list it, "
     "so add it: +backbone.hidden=[3]",
-    "backbone._target_=fedem_lightning.MLP backbone.hiden=[3]": "backbone.hiden: no such key; ",
+    "backbone._target_=fedem_lightning.MLP backbone.hidd=[3]": "backbone.hidd: no such key; ",
     "--cfg jobs": "argument --cfg/-c: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')",
     "fedavg": f"fedavg: {KEY}",
     "=3": f"=3: {KEY}",
