@@ -88,7 +88,8 @@ class FedAvgEnsemble(FederatedAlgorithm):
         """theta_{t, m} = local_sgd(theta_m) for every m, with weight n_t in the average."""
         m = len(self.components)
         if self.sharing is None or not self.sharing.own:
-            models = self.local.solve(self.broadcast(block.clients), block, round_)  # [C, M, ...]
+            received = self.broadcast(block.clients)  # [C, M, ...]
+            models = self.local.solve(received, block, round_)
         else:
             even = torch.full((len(block.index), m), 1 / m, dtype=self.parameter_dtype, device=block.index.device)
             models = self.sharing.solve(block, round_, even)

@@ -155,12 +155,13 @@ def _meant(error: Exception, words: list[str]) -> str | None:
     chosen = [f"{'+' * o.is_add()}{o.key_or_group}={_first(o)}" for o in typed if o is not given and not o.is_delete()]
     chosen = [line for line in chosen if "." not in line.partition("=")[0] or "._target_=" in line]
     new = [] if hidden else [f"++{key}={_first(given)}"]
-    from fedem_lightning.run.own_targets import own_backbone  # torch, which takes seconds
-
     for lines in ([*chosen, *new], new):  # the second: with the defaults, if something else is wrong as well
         with suppress(HydraException, OmegaConfBaseException):
             config = _with(lines, options, hydras=key.startswith("hydra."))
-            own_backbone(config, lines)  # without keys of the choice that it replaces
+            if any(line.startswith("backbone._target_=") for line in lines):
+                from fedem_lightning.run.own_targets import own_backbone  # torch, which takes seconds
+
+                own_backbone(config, lines)  # without keys of the choice that it replaces
             break
     else:
         return None
