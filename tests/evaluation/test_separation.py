@@ -106,6 +106,12 @@ def test_clients_with_one_component_each_do_not_mix() -> None:
     assert gain.gains() == {}
 
 
+def test_a_single_client_has_no_interval() -> None:
+    gain = MixtureGain(torch.tensor([[0.6, 0.4], [0.5, 0.5]]), Classification(2))
+    gain.add(torch.rand(2, 3, 2), torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))
+    assert gain.gains() == {}
+
+
 def test_a_run_says_what_mixing_gains() -> None:
     entry = {"mean": 0.0123, "low": -0.001, "high": 0.0256}
     lines = _component_lines({"gain_over_strongest": entry, "gain_over_equal": entry})

@@ -7,7 +7,7 @@
 - Local: every client trains alone. It is the baseline of all federated methods.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.sharing import SHARING, JointTraining, Shared, check_sharing
+from fedem_lightning.algorithms.sharing import Shared, joint_training
 from fedem_lightning.cohort import share_of
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -71,12 +71,7 @@ class FedAvgEnsemble(FederatedAlgorithm):
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
-        self.sharing: JointTraining | None = None
-        if shared and n_components > 1:
-            self.sharing = JointTraining(self.components, shared, self.local)
-            self.shared_momentum = self.sharing.training and self.sharing.training.momentum
-            check_sharing(self)
-            self.facts = replace(self.facts, needs_one_machine=SHARING)
+        self.sharing = joint_training(self, shared)
 
     def initialize(self, federation: Federation) -> None:
         """Networks that share parameters start with those of the first."""

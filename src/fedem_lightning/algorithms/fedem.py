@@ -14,7 +14,7 @@ from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.sharing import SHARING, JointTraining, Shared, check_sharing, with_adapters
+from fedem_lightning.algorithms.sharing import Shared, joint_training, with_adapters
 from fedem_lightning.algorithms.start import Initialization, Start
 from fedem_lightning.backbones.pretrained import Adapters
 from fedem_lightning.data.block import Block
@@ -128,16 +128,12 @@ class FedEM(FederatedAlgorithm):
         check_uploads(self)
         if self.by_responsibilities:
             self.facts = replace(self.facts, released=(*(self.facts.released or ()), "means of q, beside models"))
-        self.sharing: JointTraining | None = None
-        if shared and n_components > 1:
-            self.sharing = JointTraining(self.components, shared, self.local)
-            self.shared_momentum = self.sharing.training and self.sharing.training.momentum
-            check_sharing(self)
+        self.sharing = joint_training(self, shared)
+        if self.sharing is not None:
             alone = "shared: leave out {}, which treats each component alone"
             require(upload_threshold is None, alone.format("upload_threshold"))
             require(not normalize_weights, alone.format("normalize_weights"))
             require(initialization != "farthest", alone.format("initialization=farthest"))
-            self.facts = replace(self.facts, needs_one_machine=SHARING)
         self.states.declare(
             "pi", torch.full((n_clients, n_components), 1.0 / n_components), Owner.CLIENT, columns="pi_{m}"
         )

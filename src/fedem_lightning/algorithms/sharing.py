@@ -1,7 +1,7 @@
 """Components that share parameters: which ones, how clients train them together, and what a round sends."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -39,11 +39,23 @@ def with_adapters(backbone: Backbone, adapters: LoRA | float) -> Callable[[], nn
     return made
 
 
-def check_sharing(algorithm: "FederatedAlgorithm") -> None:
-    """Raises UserError for options that would count shared parameters once for every component."""
+def joint_training(algorithm: "FederatedAlgorithm", shared: Shared) -> "JointTraining | None":
+    """The training of components that share parameters, whose momentum the algorithm keeps; None: they share nothing.
+
+    Raises:
+        UserError: an option would count shared parameters once for every component; see `Sharing`.
+
+    """
+    if not shared or len(algorithm.components) == 1:
+        return None
     require(algorithm.compression is None, "shared: leave out compression, which shortens each component alone")
     private = isinstance(algorithm.aggregation, PrivateMean)
     require(not private, "shared: a private mean would add noise by component; use aggregation=mean")
+    found = JointTraining(algorithm.components, shared, algorithm.local)
+    if found.training is not None and found.training.momentum is not None:
+        algorithm.shared_momentum = found.training.momentum
+    algorithm.facts = replace(algorithm.facts, needs_one_machine=SHARING)
+    return found
 
 
 class Sharing:

@@ -99,10 +99,9 @@ def agreement(
     backbone = algorithm.components[0].eval()
     n_models = len(next(iter(components.values())))
     models = [{name: rows[m].to(algorithm.device) for name, rows in components.items()} for m in range(n_models)]
-    same, n_targets, separation = torch.zeros(n_models, n_models, dtype=torch.int64), 0, None
-    gain = None
+    same, n_targets, looks = torch.zeros(n_models, n_models, dtype=torch.int64), 0, None
     if pi is not None and n_models > 1 and task.n_targets == 1 and (n_classes := getattr(task, "n_classes", 0)):
-        separation, gain = Separation(pi[block.clients], n_classes), MixtureGain(pi[block.clients], task)
+        looks = Separation(pi[block.clients], n_classes), MixtureGain(pi[block.clients], task)
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
         for piece in block.pieces():
             x = piece.x(algorithm.parameter_dtype)
@@ -112,13 +111,13 @@ def agreement(
             classes = torch.stack([p.argmax(dim=-1).flatten()[given] for p in predictions])  # [M, targets]
             same += (classes.unsqueeze(1) == classes).sum(dim=2).cpu()
             n_targets += classes.shape[1]
-            if separation is not None and gain is not None:
-                y = piece.y()
+            if looks is not None:
+                (separation, gain), y = looks, piece.y()
                 gain.add(torch.stack(predictions), y, piece.owner)
                 losses = torch.stack([task.losses(output, y) for output in outputs], dim=1)  # [n, M]
                 separation.add(losses, y, piece.owner)
-    shares = {} if separation is None or gain is None else separation.shares() | gain.gains()
-    return {"agreement": (same.double() / n_targets).tolist(), **shares}
+    more = {} if looks is None else looks[0].shares() | looks[1].gains()
+    return {"agreement": (same.double() / n_targets).tolist(), **more}
 
 
 def cosine_distance(a: np.ndarray, b: np.ndarray) -> float:

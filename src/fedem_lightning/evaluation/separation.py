@@ -75,17 +75,18 @@ class MixtureGain:
 
         Returns:
             gain_over_strongest: over each client's component with the largest weight; gain_over_equal: over all
-            components with equal weights; each with mean, low and high. Empty where every client has one component.
+            components with equal weights; each with mean, low and high. Empty where every client has one component, and
+            for fewer than two clients, which have no interval.
 
         """
-        if not self.mixes:
+        if not self.mixes or int((self.n > 0).sum()) < 2:
             return {}
         accuracy = {name: (hits / self.n)[self.n > 0].double().numpy() for name, hits in self.hits.items()}
         found = {}
         for other in ("strongest", "equal"):
             gain = accuracy["mixture"] - accuracy[other]
             ends = mean_tests(gain, np.zeros(len(gain), dtype=np.int64), 1)
-            low, high = (float(end[0]) if np.isfinite(end[0]) else float(gain.mean()) for end in (ends.low, ends.high))
+            low, high = float(ends.low[0]), float(ends.high[0])
             found[f"gain_over_{other}"] = {"mean": float(gain.mean()), "low": low, "high": high}
         return found
 

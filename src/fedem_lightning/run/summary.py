@@ -214,7 +214,7 @@ def _points(gain: dict[str, float]) -> str:
 
 
 def _component_lines(components: dict[str, Any]) -> list[str]:
-    """Lines about dead components and twins; empty if there are none."""
+    """Lines about dead components and twins, what mixing gains, and what separates the components."""
     lines = [f"component {m} is dead: hardly a client gives it weight" for m in components.get("dead", [])]
     lines += [f"components {a} and {b} are twins: almost the same model" for a, b in components.get("twins", [])]
     if lines:
