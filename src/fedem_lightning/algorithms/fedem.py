@@ -68,7 +68,7 @@ class FedEM(FederatedAlgorithm):
         shared: what the components have in common: "body", all but the last layer; or names of modules; None: nothing,
             as in the paper. A client then trains theta_0 and all phi_m together, and sends theta_0 once
             (`JointTraining`). With everything shared it is FedAvg, bit for bit.
-        adapters: all is shared but LoRA adapters beside the layers, of which each component has its own; or their rank.
+        adapters: LoRA adapters, or their rank: components share the whole network, and each has adapters of its own.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, after which pi is still close
             to the uniform weights.
         personalize_tolerance: a client stops earlier, once every weight of its pi moves by less; None: it never does.

@@ -35,8 +35,8 @@ UNPLANNED = 20
 """The longest warm-up of a run whose number of rounds is not known."""
 
 EPOCHS, SHARE = 20, 0.1
-"""Passes over a client's samples by which the models differ that "clusters" groups: so many, but at most this share of
-the passes of the whole run, and one at least."""
+"""With "clusters" each candidate trains for `EPOCHS` passes over its samples, but for at most this share of the passes
+of the whole run, and for at least one."""
 
 
 class Start:
@@ -149,10 +149,12 @@ class Start:
             algorithm.sharing.tie()
 
     def _load_groups(self, federation: Federation, n_rounds: int) -> None:
-        """The components <- the means of groups of similar clients; equal and parted by pi, if training diverges."""
+        """The components <- the means of groups of similar clients; equal, with a random pi, if training diverges."""
         algorithm, found = self.algorithm, clustered_models(self.algorithm, federation, self._epochs())
         if found is None:
-            rank_zero_only(print)("start: training for longer lowers no client's loss, so a random pi parts components")
+            rank_zero_only(print)(
+                "start: training on its own lowers no client's loss, so components get random mixture weights"
+            )
             self._draw_pi(federation)
             return
         models, sizes = found

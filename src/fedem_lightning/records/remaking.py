@@ -56,8 +56,8 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "", rooms: Sequen
     if "_unknown_" in made_of:
         raise UserError(
             f"{key}: the file does not say how to make {made_of['_unknown_']} again, which was made in Python or by an "
-            f"older version; in Python load(..., {key}=...) takes it, and a method made with the class or a "
-            f"functools.partial in place of an instance says it"
+            f"older version; in Python load(..., {key}=...) takes it; or train again with the class, or a "
+            f"functools.partial of it, in place of an instance"
         )
     target = find(made_of["_target_"], trusted, key, rooms) if "_target_" in made_of else None
     arguments = {name: make(part, trusted, str(name), rooms) for name, part in made_of.items() if name not in _MARKS}

@@ -61,8 +61,8 @@ def save_run(
     if "_unknown_" in str(recipe_of(model)["backbone"]):
         kind = type(users_network(model.components[0])).__name__
         print(
-            f"{place}: load(folder, backbone=...) reads it; for the commands, give the method the class {kind} or a "
-            f"functools.partial of it, from a module, in place of a network"
+            f"{place}: the commands cannot make this network again, which the method got as an instance; give it the "
+            f"class {kind}, or a functools.partial of it, from a module; in Python load(folder, backbone=...) reads it"
         )
 
 
