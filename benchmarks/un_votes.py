@@ -40,6 +40,7 @@ def draw(run: Path, out: Path) -> None:
     clients = pd.read_parquet(run / "clients.parquet")
     pi = clients[["pi_0", "pi_1", "pi_2"]].to_numpy()  # [193, 3]
     points = pi @ CORNERS
+    weight = dict(zip(clients["id"], pi, strict=True))
     figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
     axes.plot(*np.vstack([CORNERS, CORNERS[:1]]).T, color="#999999", linewidth=0.8)
     axes.scatter(*points.T, s=16, c=[COLOURS[m] for m in pi.argmax(axis=1)], alpha=0.7, linewidths=0)
@@ -49,10 +50,11 @@ def draw(run: Path, out: Path) -> None:
             axes.annotate(name, place[name], xytext=(4, 2), textcoords="offset points", fontsize=8)
             shown.append(place[name])
     for m, corner in enumerate(CORNERS):
-        largest = [name for name in NAMED if pi[clients["id"] == name].argmax() == m][:7]
+        own = [name for name in NAMED if weight[name].argmax() == m]
+        nearest = sorted(own, key=lambda name: -weight[name][m])[:7]
         below = m < 2
         axes.annotate(
-            f"model {m + 1}: {int((pi.argmax(axis=1) == m).sum())} states, e.g.\n{', '.join(largest)}",
+            f"model {m + 1}: {int((pi.argmax(axis=1) == m).sum())} countries, nearest\n{', '.join(nearest)}",
             corner,
             xytext=(0, -30 if below else 8),
             textcoords="offset points",
