@@ -34,11 +34,7 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
     start = time.perf_counter()
     statistics = algorithm.statistics
     round_ = statistics.rounds  # a new Trainer counts its epochs from 0, a model its rounds on
-    faulty = faulty_clients(algorithm, federation, round_)
-    if algorithm.faults is not None and algorithm.faults.corrupts_labels:
-        federation = algorithm.faults.with_other_labels(federation, faulty)
-    if round_ == 0:
-        algorithm.initialize(federation)
+    federation, faulty = as_clients_have_it(algorithm, federation, round_)
     drawn = draw_cohort(algorithm, federation, round_)
     clocks = Clocks(algorithm.networks, drawn, algorithm.local_work(federation, drawn, round_), algorithm.seed, round_)
     in_time = drawn[clocks.in_time.to(drawn.device)]
@@ -174,6 +170,21 @@ def check_server(algorithm: "FederatedAlgorithm", round_: int) -> None:
             f"training diverged: the server's step of round {round_ + 1} overflows; lower "
             "algorithm.server_optimizer.lr or algorithm.client_optimizer.lr"
         )
+
+
+def initialize(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+    """Sets up the algorithm's state before its first round."""
+    algorithm.initialize(as_clients_have_it(algorithm, federation, 0)[0])
+
+
+def as_clients_have_it(
+    algorithm: "FederatedAlgorithm", federation: Federation, round_: int
+) -> tuple[Federation, Tensor]:
+    """The federation, in which faulty clients may have other labels, and those clients, int64, ascending."""
+    faulty = faulty_clients(algorithm, federation, round_)
+    if algorithm.faults is not None and algorithm.faults.corrupts_labels:
+        federation = algorithm.faults.with_other_labels(federation, faulty)
+    return federation, faulty
 
 
 def faulty_clients(algorithm: "FederatedAlgorithm", federation: Federation, round_: int) -> Tensor:

@@ -41,7 +41,7 @@ from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.network import Network, Transmission, check_networks
 from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.records.recipes import Recorded
-from fedem_lightning.round import run_round
+from fedem_lightning.round import initialize, run_round
 from fedem_lightning.settings.check import check_arguments, require_memory
 from fedem_lightning.settings.ranges import PositiveInt, Seed, Share, ShareOrNumber
 from fedem_lightning.states import States
@@ -246,7 +246,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.remote: ClientProcesses | None = None  # where clients are not simulated here
         self.deployed_before = False  # whether they were not in the process that wrote the checkpoint
         self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
-        self.curves: dict[int, dict[str, float]] = {}  # what each round logged, by its number from 1
+        self.curves: dict[int, dict[str, float]] = {}  # what each round logged, by its number; 0: before the first
         self.client_scores: dict[str, dict[str, np.ndarray]] = {}  # of the newest evaluation: split -> measure -> [C]
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
@@ -376,6 +376,9 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         batch = with_cached_features(self, batch)
         fitting.begin_fit(self, batch)
         with keyed_streams(self.device, self.seed, self.statistics.rounds):
+            if self.statistics.rounds == 0:
+                initialize(self, batch)
+                scoring.score_first_models(self, batch)
             metrics = run_round(self, batch)
         fitting.log(self, metrics)
 

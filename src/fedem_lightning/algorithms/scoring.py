@@ -30,8 +30,24 @@ class ClientPredictions(NamedTuple):
     sample: np.ndarray  # positions in the data set, such as rows of the arrays of `from_arrays`, int64 [n]
 
 
+def score_first_models(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+    """Logs the scores of the models with which training starts as those of round 0, if the Trainer validates."""
+    trainer = algorithm.trainer
+    if algorithm.remote is not None or not trainer.enable_validation:
+        return
+    metrics = {"round": 0, **algorithm.statistics.totals(), **curve_scores(algorithm, federation)}
+    algorithm.curves[0] = metrics
+    for logger in trainer.loggers:
+        logger.log_metrics(metrics, step=0)
+
+
 def validate(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
+    log(algorithm, curve_scores(algorithm, federation))
+
+
+def curve_scores(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
+    """The scores of the seen clients, by split and measure, and in training the mixture's figures."""
     prepare(algorithm, federation)
     check_finite_models(algorithm)
     training = algorithm.trainer.state.fn == "fit"
@@ -45,8 +61,7 @@ def validate(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
         found = score(algorithm, federation, scored_clients(algorithm, federation))
         algorithm.client_scores = {split: found.measures[split] for split in splits}
         metrics = curve_metrics(algorithm, federation, found, splits)
-        shown = metrics | mixture_metrics(algorithm, federation) if training else metrics
-    log(algorithm, shown)
+        return metrics | mixture_metrics(algorithm, federation) if training else metrics
 
 
 def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:

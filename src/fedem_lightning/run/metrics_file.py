@@ -35,7 +35,7 @@ class RoundCSVLogger(Logger):
         self._end = -1  # bytes of the file; -1: it is to be written anew
         self._unsaved: dict[int, dict[str, Any]] = {}  # cells by round
         self._begun = False
-        self._finished = 0  # rounds of finished trainings
+        self._finished = -1  # rounds of finished trainings
 
     @property
     def name(self) -> str:
@@ -92,12 +92,12 @@ class RoundCSVLogger(Logger):
     def finalize(self, status: str) -> None:
         """Writes the remaining metrics; a later training continues after these rounds."""
         self.save()
-        self._finished = next(reversed(self._rows), 0)
+        self._finished = next(reversed(self._rows), -1)
 
     def _add(self, round_: int, cells: dict[str, Any]) -> None:
         """Adds cells to a row, and writes the newest row, or everything if a column or an earlier row has changed."""
         new = [name for name in cells if name not in self._columns]
-        earlier = round_ < next(reversed(self._rows), 0)
+        earlier = round_ < next(reversed(self._rows), -1)
         before = self._rows.get(round_)
         known = [str(round_)] if before is None else next(csv.reader([before]))
         row = dict(zip(self._columns, known, strict=False)) | cells
