@@ -21,6 +21,7 @@ VOTES = 200
 NAMED = (
     *("US", "GB", "FR", "DE", "IT", "ES", "PL", "NO", "JP", "KR", "AU", "CA", "NZ", "IL", "TR", "RU", "UA", "CN"),
     *("IN", "ID", "EG", "IR", "SA", "NG", "KE", "ZA", "BR", "AR", "MX", "CL", "CO", "PE", "CU", "UY", "KP", "FM"),
+    *("CR", "FJ", "HN", "GT", "KI", "VU"),
 )
 """States that the figure names, where there is room; the first ones first."""
 COLOURS = ("#c44601", "#2e8b57", "#0073b7")

@@ -35,6 +35,7 @@ from fedem_lightning import (
     FedProx,
     FedRep,
     FedRoD,
+    FLoRAL,
     HypCluster,
     Interpolate,
     LGFedAvg,
@@ -137,6 +138,13 @@ ROWS = [
     Row(LGFedAvg, ("own",), messages=18 / 43, hidden=True),
     Row(FedRep, ("own",), messages=25 / 43, hidden=True, as_fedavg="heads and bodies move in turn"),
     Row(FedRoD, ("own",), hidden=True, as_fedavg="a personal head joins the generic one"),
+    Row(  # a linear layer of 15 numbers, 2 x 10 of its adapters, and 2 of the router
+        FLoRAL,
+        ("own", "pi"),
+        messages=35 / 15,
+        options={"n_components": 2, "rank": 1, "component_weights": "samples"},
+        as_fedavg="adapters move beside the layers",
+    ),
     Row(
         FedProto,
         ("models",),

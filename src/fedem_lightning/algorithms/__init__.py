@@ -15,6 +15,7 @@ from fedem_lightning.algorithms.fedfomo import FedFOMO
 from fedem_lightning.algorithms.fedgmm import FedGMM
 from fedem_lightning.algorithms.fedproto import FedProto
 from fedem_lightning.algorithms.fedrod import FedRoD
+from fedem_lightning.algorithms.floral import FLoRAL
 from fedem_lightning.algorithms.hypcluster import HypCluster
 from fedem_lightning.algorithms.l2sgd import L2SGD
 from fedem_lightning.algorithms.mapper import Mapper
@@ -45,6 +46,7 @@ __all__ = [
     "DFedEM",
     "DecentralizedSurrogateOptimization",
     "Ditto",
+    "FLoRAL",
     "FedALA",
     "FedAvg",
     "FedAvgEnsemble",

@@ -21,7 +21,7 @@ from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.heads import PrototypeNetwork, PulledLoss, apart, class_sums
-from fedem_lightning.models.parts import with_features
+from fedem_lightning.models.parts import wrapped
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import NotNegative
@@ -61,7 +61,7 @@ class FedProto(FederatedAlgorithm):
         head: str | None = None,
         **options: Any,
     ) -> None:
-        network = with_features(backbone, lambda own: PrototypeNetwork(own, head))
+        network = wrapped(backbone, lambda own: PrototypeNetwork(own, head))
         super().__init__(network, n_clients, n_components=1, **options)
         self.penalty, self.prediction = penalty, prediction
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_t, rows [1, ...]

@@ -18,7 +18,7 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.heads import BothLosses, TwoHeads
-from fedem_lightning.models.parts import class_counts, with_features
+from fedem_lightning.models.parts import class_counts, wrapped
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, component_outputs
 from fedem_lightning.settings.ranges import PositiveInt
 
@@ -53,11 +53,10 @@ class FedRoD(PartialAveraging):
         personalize_epochs: PositiveInt | None = None,
         **options: Any,
     ) -> None:
-        network = with_features(backbone, lambda own: TwoHeads(own, head))
+        network = wrapped(backbone, lambda own: TwoHeads(own, head))
         super().__init__(network, n_clients, n_components=1, **options)
         names = model_state(self.components[0])
         self.keep([name for name in names if name.startswith("personal.")], personalize_epochs)
-        self.sent_share = 1.0  # body and h_G are the user's network
 
     def prepare(self, federation: Federation) -> None:
         """Balanced softmax needs classes."""

@@ -15,6 +15,7 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.components import Backbone, copied, model_state
+from fedem_lightning.models.routed_adapters import RoutedAdapters
 from fedem_lightning.models.tensors import call_with, called, trained_parameters
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.tasks import known
@@ -87,9 +88,9 @@ def _head(network: nn.Module, names: list[str], pattern: str | None, key: str) -
 
 
 def share_of_bytes(network: nn.Module, names: Collection[str]) -> float:
-    """The named tensors' share of a model's bytes."""
+    """The named tensors' bytes, as a share of those of one model (`model_bytes`)."""
     sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in model_state(network).items()}
-    return sum(size for name, size in sizes.items() if name in names) / sum(sizes.values())
+    return sum(size for name, size in sizes.items() if name in names) / model_bytes(network)
 
 
 def _owner(name: str) -> str:
@@ -182,14 +183,14 @@ def with_inputs_of(network: nn.Module, layers: Iterable[nn.Module], x: Inputs) -
             hook.remove()
 
 
-def with_features(backbone: Backbone, wrap: Callable[[nn.Module], WithFeatures]) -> Callable[[], nn.Module]:
+def wrapped(backbone: Backbone, wrap: Callable[[nn.Module], nn.Module]) -> Callable[[], nn.Module]:
     """A function that makes a network from a copy of the user's backbone."""
     return lambda: wrap(copied(backbone) if isinstance(backbone, nn.Module) else backbone())
 
 
 def users_network(component: nn.Module) -> nn.Module:
     """The network that the user gave: `component`, or the one inside."""
-    return component.network if isinstance(component, WithFeatures) else component
+    return component.network if isinstance(component, WithFeatures | RoutedAdapters) else component
 
 
 def model_bytes(component: nn.Module) -> int:

@@ -25,7 +25,7 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import arrange, model_state
-from fedem_lightning.models.parts import WithFeatures
+from fedem_lightning.models.parts import users_network
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.files import regular, replacing
 from fedem_lightning.records.recipes import recipe
@@ -211,7 +211,7 @@ def _network(made_of: Any, trust: Sequence[str], backbone: nn.Module | None) -> 
     filled = with_network(made_of, own)
     if filled == made_of and {"backbone", "head"} <= made_of.keys():  # a network of the method's around the user's
         filled = {**made_of, "backbone": own}
-    if isinstance(own, WithFeatures) or filled == made_of or recipe(own).get("_target_") == made_of.get("_target_"):
+    if users_network(own) is not own or filled == made_of or recipe(own).get("_target_") == made_of.get("_target_"):
         return own
     return copy.deepcopy(make(filled, trust, "backbone"))
 
