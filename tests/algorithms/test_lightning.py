@@ -368,14 +368,14 @@ def test_validation_and_test_leave_the_rounds_as_they_were(tmp_path: Path) -> No
     trainer.validate(model, data, verbose=False)
     trainer.fit(model, data)
     before = path.read_text()
-    assert pd.read_csv(path)["test/accuracy"].notna().tolist() == [False, True, False]
+    assert pd.read_csv(path)["test/accuracy"].notna().tolist() == [True, False, True, False]
     trainer.validate(model, data, verbose=False)
     trainer.test(model, data, verbose=False)
     make_trainer(3, **{**options, "logger": RoundCSVLogger(path)}).test(model, data, verbose=False)
     assert path.read_text() == before
     trainer.fit_loop.max_epochs = 4
     trainer.fit(model, data)
-    assert pd.read_csv(path)["round"].tolist() == [1, 2, 3, 4]
+    assert pd.read_csv(path)["round"].tolist() == [0, 1, 2, 3, 4]
 
 
 NAMES = ["train/loss", "val/accuracy", "val/accuracy_bottom_decile", "test/loss", "val_accuracy", "val_loss"]

@@ -85,7 +85,9 @@ def test_mixture_weights_are_logged_with_every_evaluation(tmp_path: Path) -> Non
     trainer.fit(model, data)
     table = pd.read_csv(tmp_path / "metrics.csv")
     evaluated = table.dropna(subset=["pi/entropy"])
-    assert evaluated["round"].tolist() == [2, 4]
+    assert evaluated["round"].tolist() == [0, 2, 4]
+    assert evaluated["pi/mean_0"].iloc[0] == 0.5  # even weights before the first round
+    evaluated = evaluated.iloc[1:]
     for (_, row), pi in zip(evaluated.iterrows(), weights, strict=True):
         assert [row["pi/mean_0"], row["pi/mean_1"]] == pytest.approx(pi.mean(axis=0).tolist(), abs=1e-6)
         assert row["pi/entropy"] == pytest.approx(float(-(pi * np.log(pi)).sum(axis=1).mean()), abs=1e-6)

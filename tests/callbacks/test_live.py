@@ -94,7 +94,7 @@ def test_the_figure_shows_the_last_evaluation(tmp_path: Path, monkeypatch: pytes
     options = {"check_val_every_n_epoch": 2, "limit_val_batches": 1, "log_every_n_steps": 1}
     trainer = make_trainer(4, callbacks=[callback], logger=logger, **options)
     trainer.fit(make_model(FedAvg, data), data)
-    assert curves == [[2], [2, 4]]
+    assert curves == [[0, 2], [0, 2, 4]]
     with Image.open(tmp_path / "accuracy_by_round.png") as image:
         assert image.size == (735, 495)
     assert [path.name for path in tmp_path.glob(".*")] == []

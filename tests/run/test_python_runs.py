@@ -38,8 +38,8 @@ def test_it_enters_everything_that_takes_a_run(
             save_run(model, data, folder, dataset="clinics")
             assert problems_of_run(folder) == []
     metrics = pd.read_csv(folder / "metrics.csv")
-    assert metrics["round"].tolist() == [1, 2, 3]
-    assert metrics["val/accuracy"].notna().tolist() == [False, True, False]
+    assert metrics["round"].tolist() == [0, 1, 2, 3]
+    assert metrics["val/accuracy"].notna().tolist() == [True, False, True, False]
     with pytest.raises(UserError, match="is not empty"):
         save_run(model, data, folder)
     x = full["x"][:3]

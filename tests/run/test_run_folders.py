@@ -242,7 +242,7 @@ def test_an_extended_run_says_so(place: Path, monkeypatch: Any) -> None:
     after = json.loads((run / "results.json").read_text())
     assert after["rounds"] == 6
     assert after["continued"] == [{"round": 4, "changed": ["trainer.max_epochs", "trainer.precision"]}]
-    assert pd.read_csv(run / "metrics.csv")["round"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert pd.read_csv(run / "metrics.csv")["round"].tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_a_run_that_goes_on_unchanged_keeps_its_configuration(place: Path, monkeypatch: Any) -> None:

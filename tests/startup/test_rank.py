@@ -114,7 +114,7 @@ def test_a_single_run_keeps_its_guards(
     vars(rank_zero_only)["rank"] = 1  # as where Lightning is imported then
     run = [*TINY, "trainer.max_epochs=2", "trainer.accelerator=cpu", "run_dir=run"]
     assert call(tmp_path, monkeypatch, *run, "algorithm=fedem", **variables) == 0
-    assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) == 3
+    assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) == 4
     assert "round 2/2" in capsys.readouterr().out
     before = snapshot(tmp_path)
     vars(rank_zero_only)["rank"] = 1
@@ -144,7 +144,7 @@ def test_torchrun_starts_one_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("round 2/2") == 1
     assert json.loads((tmp_path / "two" / "results.json").read_text())["engine"]["processes"] == 2
-    assert len((tmp_path / "two" / "metrics.csv").read_text().splitlines()) == 3
+    assert len((tmp_path / "two" / "metrics.csv").read_text().splitlines()) == 4
     done = subprocess.run([*launcher, "trainer.devices=1", "trainer.max_epochs=2000", "run_dir=one"], **options)
     assert done.returncode != 0
     assert "one: another process (pid " in done.stderr

@@ -35,7 +35,8 @@ def score_first_models(algorithm: "FederatedAlgorithm", federation: Federation) 
     trainer = algorithm.trainer
     if algorithm.remote is not None or not trainer.enable_validation:
         return
-    metrics = {"round": 0, **algorithm.statistics.totals(), **curve_scores(algorithm, federation)}
+    nothing_yet = {f"time_{name}": 0.0 for name in algorithm.networks} | algorithm.statistics.totals()
+    metrics = {"round": 0, **nothing_yet, **curve_scores(algorithm, federation)}
     algorithm.curves[0] = metrics
     for logger in trainer.loggers:
         logger.log_metrics(metrics, step=0)

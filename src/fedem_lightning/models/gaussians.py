@@ -104,7 +104,8 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
     def take(self, **tensors: Tensor) -> "GatedMixture":
         """Takes the Gaussians: `means`, `white` (see `whitening`), `center` and `projection`; returns the module."""
         for name, tensor in tensors.items():
-            getattr(self, name).data = tensor.clone()
+            new = tensor.clone()
+            setattr(self, name, new if name in self._buffers else nn.Parameter(new, requires_grad=False))
         return self
 
     def log_density(self, x: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class RoutedAdapters(Recorded, nn.Module):
             change = torch.einsum("m,morh,mriw->oihw", p, self.b[key], self.a[key])
             tensors[f"{prefix}weight"] = layer.weight + change.reshape(layer.weight.shape)
             if key in self.d:
-                tensors[f"{prefix}bias"] = layer.bias + p @ self.d[key]
+                tensors[f"{prefix}bias"] = layer.bias + torch.einsum("m,mo->o", p, self.d[key])
         return call_with(self.network, tensors, x)
 
 

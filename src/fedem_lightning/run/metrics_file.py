@@ -35,7 +35,7 @@ class RoundCSVLogger(Logger):
         self._end = -1  # bytes of the file; -1: it is to be written anew
         self._unsaved: dict[int, dict[str, Any]] = {}  # cells by round
         self._begun = False
-        self._finished = -1  # rounds of finished trainings
+        self._finished = 0  # rounds of finished trainings
 
     @property
     def name(self) -> str:
@@ -73,7 +73,8 @@ class RoundCSVLogger(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Adds metrics to the row of round `step`."""
-        if step is None or int(step) <= self._finished:
+        before_the_first = step == 0 and "round" in metrics and not self._rows
+        if step is None or (int(step) <= self._finished and not before_the_first):
             return
         if not self._begun:
             self.begin(int(step) - 1)
@@ -92,7 +93,7 @@ class RoundCSVLogger(Logger):
     def finalize(self, status: str) -> None:
         """Writes the remaining metrics; a later training continues after these rounds."""
         self.save()
-        self._finished = next(reversed(self._rows), -1)
+        self._finished = next(reversed(self._rows), 0)
 
     def _add(self, round_: int, cells: dict[str, Any]) -> None:
         """Adds cells to a row, and writes the newest row, or everything if a column or an earlier row has changed."""
@@ -168,7 +169,7 @@ def _check(columns: list[str], rows: list[list[str]], text: str) -> None:
         raise ValueError("its first line is not a list of columns that begins with round")
     if any(line.endswith("\r") for line in text.split("\n")):
         raise ValueError("its lines end as on Windows")
-    before = 0
+    before = -1
     for number, row in enumerate(rows, start=2):
         if len(row) != len(columns):
             raise ValueError(f"row {number} has {len(row)} cells, the first line {len(columns)}")

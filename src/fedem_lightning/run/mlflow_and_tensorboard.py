@@ -38,12 +38,12 @@ class MlflowRounds(RoundTracker, MLFlowLogger):
             self._make_experiment()
             self.log_hyperparams(run.config)
             keep_id(run.folder, "mlflow", str(self.run_id))
-            return 0
+            return -1
         self._run_id = known
         self.experiment.update_run(known, status="RUNNING")
         found = self.experiment.get_run(known).data.metrics
         histories = (self.experiment.get_metric_history(known, name) for name in found)
-        return max((point.step for history in histories for point in history), default=0)
+        return max((point.step for history in histories for point in history), default=-1)
 
     def report(self, outcome: Outcome) -> None:
         """Adds scores that the metrics lack, the other results as tags, files and figures."""
@@ -102,7 +102,7 @@ class TensorBoardRounds(RoundTracker, TensorBoardLogger):
         self._config, has_events = run.config, any(Path(self.log_dir).glob("events.*"))
         self.log_hyperparams(run.config)
         if not has_events:
-            return 0
+            return -1
         self._kwargs["purge_step"] = run.resumed_rounds + 1
         return run.resumed_rounds
 

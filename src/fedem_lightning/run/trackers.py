@@ -55,7 +55,7 @@ class RoundTracker:
     Rounds that a resumed run computes again have the same scores to the bit, so the ones sent first stay.
     """
 
-    first_round = 1
+    first_round = 0
     log_model: bool | str = False
     shows_pictures = True  # whether it is worth drawing for it
     _checkpoint: tuple[Path | None, int] = (None, 0)  # the newest, and its rounds
@@ -109,7 +109,7 @@ class RoundTracker:
         """Begins the tracker's run, or continues the one that `run.folder` has begun.
 
         Returns:
-            The newest round that the tracker has; 0: none.
+            The newest round that the tracker has; -1: none.
 
         """
         raise NotImplementedError
@@ -204,7 +204,7 @@ def begin(loggers: Sequence[Logger], run: Tracked) -> None:
         logger.first_round = sent + 1
         for row in _rows(run.folder / "metrics.csv", run.resumed_rounds):
             logger.log_metrics({name: value for name, value in row.items() if name != "round"}, step=int(row["round"]))
-        logger.first_round = max(sent, run.resumed_rounds) + 1
+        logger.first_round = max(sent, run.resumed_rounds or -1) + 1
 
 
 def report(loggers: Sequence[Logger], outcome: Outcome) -> None:

@@ -65,14 +65,14 @@ class WandbRounds(RoundTracker, WandbLogger):
         experiment = self.experiment
         experiment.config.update(run.config, allow_val_change=True)
         if experiment.disabled:
-            return 0
+            return -1
         keep_id(run.folder, "wandb", experiment.id)
         if known is None:
-            return 0
+            return -1
         if not experiment.offline:
-            return max(int(experiment.step) - 1, 0)
+            return int(experiment.step) - 1
         earlier = files_of(run.folder, known)[:-1]  # the last one has just been begun
-        return max(map(last_step, earlier), default=0)
+        return max(map(last_step, earlier), default=-1)
 
     def send(self, metrics: Mapping[str, float], round_: int) -> None:
         """Adds metrics to the round's row, which W&B keeps open until `commit` or the next round."""
