@@ -120,7 +120,7 @@ class RoundMetrics:
     def __init__(self) -> None:
         self.rejected = 0  # all of them
         self.rejections: list[Rejection] = []  # those whose client is known
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, float | Tensor] = {}  # of values of a GPU tensors [], so that nobody waits for each
         self._counts: dict[str, int] = {}
 
     def reject(self, clients: Tensor, reason: str = NOT_FINITE, detail: str = "") -> None:
@@ -130,19 +130,21 @@ class RoundMetrics:
 
     def add(self, name: str, values: Tensor) -> None:
         """Adds values of any shape to the mean called `name`."""
-        self.add_sum(name, float(values.double().sum()), values.numel())
+        self.add_sum(name, values.double().sum(), values.numel())
 
-    def add_sum(self, name: str, total: float, count: int) -> None:
+    def add_sum(self, name: str, total: float | Tensor, count: int) -> None:
         """Adds `count` values, of which only the sum is known, to the mean called `name`."""
         self._sums[name] = self._sums.get(name, 0.0) + total
         self._counts[name] = self._counts.get(name, 0) + count
 
     def sums(self) -> dict[str, tuple[float, int]]:
         """The sum and the number of values of each mean."""
-        return {name: (total, self._counts[name]) for name, total in self._sums.items()}
+        return {name: (float(total), self._counts[name]) for name, total in self._sums.items()}
 
     def reduce(self, processes: Processes, device: torch.device) -> None:
         """Adds the metrics of the other processes, which have the same names."""
+        if processes.size == 1:
+            return
         gathered = [self.rejected, *self._sums.values(), *self._counts.values()]
         total = torch.tensor(gathered, dtype=torch.float64, device=device)
         processes.sum([total])
@@ -170,4 +172,4 @@ class RoundMetrics:
 
     def means(self) -> dict[str, float]:
         """The means, by name."""
-        return {name: total / self._counts[name] for name, total in self._sums.items()}
+        return {name: total / count for name, (total, count) in self.sums().items()}

@@ -37,7 +37,7 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
     federation, faulty = as_clients_have_it(algorithm, federation, round_)
     drawn = draw_cohort(algorithm, federation, round_)
     clocks = Clocks(algorithm.networks, drawn, algorithm.local_work(federation, drawn, round_), algorithm.seed, round_)
-    in_time = drawn[clocks.in_time.to(drawn.device)]
+    in_time = drawn if clocks.in_time.all() else drawn[clocks.in_time.to(drawn.device)]
     cohort, silent = answering(algorithm, in_time, faulty)
     means, rejections = train_clients(algorithm, federation, cohort, round_, faulty)
     algorithm.server_update(means, Round(round_, federation, cohort))
@@ -101,7 +101,8 @@ def train_clients(
         if faults is not None and corrupts:
             update = faults.corrupted(update, received, attacks, parameters)
         finite = collector.add(update, clients, received)
-        algorithm.round_metrics.reject(clients[~finite])
+        if not finite.all():
+            algorithm.round_metrics.reject(clients[~finite])
     rejections = _meet(algorithm, collector, processes)
     _stop_without_updates(algorithm, source, rejections, round_, len(cohort))
     processes.exchange_rows(algorithm.states.rows(), shares)
@@ -159,8 +160,9 @@ def _lower(algorithm: "FederatedAlgorithm") -> str:
 
 
 def is_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether tensors are free of NaN and infinity; integers are."""
-    return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
+    """Whether tensors are free of NaN and infinity; integers are. A GPU is waited for once."""
+    finite = [t.isfinite().all() for t in tensors if t.is_floating_point()]
+    return not finite or bool(torch.stack(finite).all())
 
 
 def check_server(algorithm: "FederatedAlgorithm", round_: int) -> None:

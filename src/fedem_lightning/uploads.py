@@ -210,8 +210,10 @@ def with_frozen(algorithm: "FederatedAlgorithm", clients: Tensor, traffic: Traff
 
     """
     n_bytes = frozen_bytes(algorithm.components[0])
+    if not n_bytes or not traffic.streams:
+        return traffic
     new = clients[~algorithm.has_frozen[clients]]
-    if not n_bytes or not traffic.streams or not len(new):
+    if not len(new):
         return traffic
     algorithm.has_frozen[new] = True
     models = n_bytes / traffic.model_bytes

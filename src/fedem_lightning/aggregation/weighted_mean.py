@@ -36,32 +36,32 @@ class WeightedMean(Collector):
         self._largest: Models = {}  # [G, M, ...]
 
     def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
-        """Adds the updates of a block's clients; returns which are finite, bool [C]."""
+        """Adds the updates of a block's clients; returns which are finite, bool [C], on the CPU."""
         if self._like is None:
             self._like = form_of(sent)
             self._weight = torch.zeros(n_averages(sent), dtype=torch.float64)
         self._extras.update(sent.extras)
         sent = sent._replace(models=sent.models | sent.extras)
-        finite = all_finite(sent.models)  # [C]
+        finite, group, weights = _on_cpu(sent)
         self.rejected += int((~finite).sum())
         if sent.weights.ndim == 2:
-            self._add_to_all(sent, finite)
+            self._add_to_all(sent, finite, weights)
             return finite
-        groups = torch.zeros_like(finite, dtype=torch.int64) if sent.group is None else sent.group
-        for g in groups.unique().tolist():
-            members = finite if sent.group is None else finite & (groups == g)  # [C]
+        for g in group.unique().tolist():
+            members = finite & (group == g)  # [C]
             everyone = bool(members.all())
-            weights = sent.weights if everyone else sent.weights[members]
-            self._weight[g] += float(weights.sum())
+            self._weight[g] += float(weights[members].sum())
+            rows = members.nonzero().squeeze(1).to(sent.weights.device)
+            chosen = sent.weights if everyone else sent.weights[rows]
             for name, stack in sent.models.items():
-                self._add(g, name, stack if everyone else stack[members], weights)
+                self._add(g, name, stack if everyone else stack[rows], chosen)
         return finite
 
-    def _add_to_all(self, sent: Sent, finite: Tensor) -> None:
-        everyone = bool(finite.all())
-        models = sent.models if everyone else {name: stack[finite] for name, stack in sent.models.items()}
-        weights = sent.weights if everyone else sent.weights[finite]  # [C, G]
-        self._weight += weights.double().sum(dim=0).cpu()
+    def _add_to_all(self, sent: Sent, finite: Tensor, on_cpu: Tensor) -> None:
+        everyone, rows = bool(finite.all()), finite.nonzero().squeeze(1).to(sent.weights.device)
+        models = sent.models if everyone else {name: stack[rows] for name, stack in sent.models.items()}
+        weights = sent.weights if everyone else sent.weights[rows]  # [C, G]
+        self._weight += on_cpu[finite].double().sum(dim=0)
         for name, stack in models.items():
             if stack.dtype.is_floating_point and weights.shape[1] > 1:
                 totals = self._totals(name, stack)  # [G, M, ...]
@@ -101,7 +101,7 @@ class WeightedMean(Collector):
     def reduce(self, processes: Processes) -> Tensor:
         """Adds the sums of the other processes; either all processes have added an update or none has."""
         nobody = torch.zeros(0, dtype=torch.int64)
-        if not self._sums:
+        if not self._sums or processes.size == 1:
             return nobody
         device = next(iter(self._sums.values())).device
         rejected = torch.tensor([self.rejected], dtype=torch.float64, device=device)
@@ -127,6 +127,16 @@ class WeightedMean(Collector):
         return Means(models, nonempty, self._weight, extras)
 
 
+def _on_cpu(sent: Sent) -> tuple[Tensor, Tensor, Tensor]:
+    """Which clients' updates are finite, their groups, and their weights, each [C, ...]: in one copy from a GPU."""
+    finite = all_finite(sent.models)  # [C]
+    group = torch.zeros_like(finite, dtype=torch.int64) if sent.group is None else sent.group
+    columns = [finite.double().unsqueeze(1), group.double().unsqueeze(1), sent.weights.double().view(len(finite), -1)]
+    found = torch.cat(columns, dim=1).cpu()  # [C, 2 + G]
+    weights = found[:, 2:].to(sent.weights.dtype).view(sent.weights.shape)
+    return found[:, 0].bool(), found[:, 1].long(), weights
+
+
 def n_averages(sent: Sent) -> int:
     """G, the number of averages that the updates enter."""
     return sent.weights.shape[1] if sent.weights.ndim == 2 else sent.n_groups
@@ -134,6 +144,10 @@ def n_averages(sent: Sent) -> int:
 
 def form_of(sent: Sent) -> Sent:
     """The same updates without clients, on the CPU: each tensor [0, ...]."""
-    models, extras = ({name: rows[:0].cpu() for name, rows in part.items()} for part in (sent.models, sent.extras))
-    group = None if sent.group is None else sent.group[:0].cpu()
-    return Sent(models, sent.weights[:0].cpu(), group, sent.n_groups, extras)
+    models, extras = ({name: _nothing(rows) for name, rows in part.items()} for part in (sent.models, sent.extras))
+    group = None if sent.group is None else _nothing(sent.group)
+    return Sent(models, _nothing(sent.weights), group, sent.n_groups, extras)
+
+
+def _nothing(rows: Tensor) -> Tensor:
+    return torch.empty(0, *rows.shape[1:], dtype=rows.dtype)

@@ -60,6 +60,7 @@ class Federation:
         self.augmentation, self.notes, self.domains = augmentation, notes or {}, domains
         self.features, self.keys = features, keys
         self._digest_of_x: str | None = None
+        self._clients: dict[bool, Tensor] = {}
 
     @property
     def released(self) -> tuple[str, ...]:
@@ -143,7 +144,9 @@ class Federation:
 
     def clients(self, seen: bool = True) -> Tensor:
         """Client indices of the seen (or the unseen) clients, ascending, int64."""
-        return torch.nonzero(self.seen == seen).squeeze(1)
+        if seen not in self._clients:  # found once: their number is known to the CPU only when a GPU has counted them
+            self._clients[seen] = torch.nonzero(self.seen == seen).squeeze(1)
+        return self._clients[seen]
 
     def block(self, clients: Tensor, split: str) -> Block:
         """The samples of `clients` (int64 [C]) in `split`."""
@@ -172,7 +175,7 @@ class Federation:
     def _with(self, **changes: Any) -> "Federation":
         """A copy with some attributes replaced; it shares the others."""
         other = copy.copy(self)
-        vars(other).update({"_digest_of_x": None} | changes if "samples" in changes else changes)
+        vars(other).update({"_digest_of_x": None} | changes if "samples" in changes else changes, _clients={})
         return other
 
     def digest(self) -> str:

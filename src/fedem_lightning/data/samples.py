@@ -220,9 +220,9 @@ def hash_of(tensors: Iterable[Tensor], shapes: bool = False) -> "hashlib._Hash":
 
 
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:
-    """tensor[index], as a view (no copy) where `index` is a run of consecutive positions."""
+    """tensor[index], on the CPU as a view (no copy) where `index` is a run of consecutive positions."""
     flat = index.flatten()
-    if len(flat) == 0 or index.ndim > 1:
+    if len(flat) == 0 or index.ndim > 1 or index.device.type != "cpu":  # the CPU would wait for a GPU's positions
         return tensor.index_select(0, flat).unflatten(0, index.shape)  # faster than tensor[index] on a CPU
     first, last = int(flat[0]), int(flat[-1])
     if last - first + 1 == len(flat) and bool((flat.diff() == 1).all()):

@@ -1,0 +1,97 @@
+"""Every method on a device that is not the CPU: the CPU's bits, no mixed devices, and few waits of the CPU for it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from fedem_lightning import ClientSGD
+from fedem_lightning.callbacks import RoundCheckpoint
+from helpers.conformance import EVERY, ROWS, Row
+from helpers.federations import make_trainer
+from helpers.pretended_card import PretendedCard, card, card_trainer
+
+SGD = ClientSGD(lr=0.5, momentum=0.9)
+
+MOST_WAITS = {  # in a round after the first, of four clients in one block
+    "Clustered": 39,
+    "DFedEM": 20,
+    "DecentralizedSurrogateOptimization": 18,
+    "FedALA": 57,
+    "FedFOMO": 98,
+    "FedProto": 23,
+    "MOCHA": 23,
+    "Mapper": 20,
+}
+OTHERS = 15  # most waits of all other methods; FedAvg has 6
+
+
+class Counts(pl.Callback):
+    """Waits and kernels of every round."""
+
+    def __init__(self, counted: PretendedCard) -> None:
+        self.counted, self.waits, self.kernels = counted, [0], [0]
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.waits[-1], self.kernels[-1] = self.counted.waits, self.counted.kernels
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.waits[-1:] = [self.counted.waits - self.waits[-1], 0]
+        self.kernels[-1:] = [self.counted.kernels - self.kernels[-1], 0]
+
+
+def state_of(model: Any) -> dict[str, torch.Tensor]:
+    """Its tensors on the CPU, copied."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    assert [name for name, tensor in expected.items() if not torch.equal(found[name], tensor)] == []
+
+
+@EVERY
+def test_a_card_computes_the_cpus_bits_and_is_seldom_waited_for(row: Row) -> None:
+    data = row.data()
+    expected, model = (row.model(data, client_optimizer=SGD) for _ in range(2))
+    trainer = make_trainer(2)
+    trainer.fit(expected, data)
+    trainer.test(expected, data, verbose=False)
+    with card() as counted:
+        rounds = Counts(counted)
+        trainer = card_trainer(2, callbacks=[rounds])
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        found = state_of(model)
+    assert_same(found, state_of(expected))
+    assert model.clients.test_loss.equals(expected.clients.test_loss)
+    assert 0 < rounds.waits[1] <= MOST_WAITS.get(row.kind.__name__, OTHERS)
+    assert rounds.kernels[1] > 100
+
+
+@pytest.mark.parametrize("name", ["FedEM", "FedAvg", "Ditto", "Scaffold", "UserCentric", "DFedEM"])
+def test_a_run_on_a_card_goes_on_from_its_checkpoint(name: str, tmp_path: Path) -> None:
+    row = next(row for row in ROWS if row.kind.__name__ == name)
+    data = row.data()
+    straight, second = (row.model(data, client_optimizer=SGD) for _ in range(2))
+    with card():
+        keep = RoundCheckpoint(1, keep=9, dirpath=tmp_path)
+        card_trainer(2, callbacks=[keep], enable_checkpointing=True).fit(straight, data)
+        card_trainer(2).fit(second, data, ckpt_path=tmp_path / "round-000001.ckpt", weights_only=True)
+        found, expected = state_of(second), state_of(straight)
+    assert_same(found, expected)
+
+
+def test_a_card_refuses_what_a_gpu_refuses_and_counts() -> None:
+    with card() as counted:
+        x = torch.ones(3).to("meta")
+        with pytest.raises(RuntimeError, match="same device"):
+            x + torch.ones(3)
+        before = counted.kernels, counted.waits
+        assert float((x + x).sum()) == 6
+        x.view(3, 1)
+        assert (counted.kernels - before[0], counted.waits - before[1]) == (3, 1)  # a view is no kernel
+        assert x[x > 0].tolist() == [1, 1, 1]
+        assert counted.waits - before[1] == 3  # the size of a mask's result, and the copy
