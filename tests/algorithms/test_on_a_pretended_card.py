@@ -3,15 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
 
-from fedem_lightning import ClientSGD
+from fedem_lightning import ClientSGD, FederatedDataModule
 from fedem_lightning.callbacks import RoundCheckpoint
+from helpers.by_hand import ALL_TRAIN
 from helpers.conformance import EVERY, ROWS, Row
 from helpers.federations import make_trainer
-from helpers.pretended_card import PretendedCard, card, card_trainer
+from helpers.pretended_card import DEVICE, PretendedCard, card, card_trainer
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -95,3 +97,15 @@ def test_a_card_refuses_what_a_gpu_refuses_and_counts() -> None:
         assert (counted.kernels - before[0], counted.waits - before[1]) == (3, 1)  # a view is no kernel
         assert x[x > 0].tolist() == [1, 1, 1]
         assert counted.waits - before[1] == 3  # the size of a mask's result, and the copy
+
+
+@pytest.mark.parametrize(("shape", "on_cpu", "on_card"), [((28, 28), 256, 4096), ((6,), 16384, 16384)])
+def test_a_card_scores_large_parts_at_once(shape: tuple[int, ...], on_cpu: int, on_card: int) -> None:
+    n = 20000
+    x, y = np.zeros((n, *shape), dtype=np.float32), np.arange(n) % 2
+    federation = FederatedDataModule.from_arrays(x, y, np.zeros(n, dtype=int), fractions=ALL_TRAIN).federation
+    clients = torch.arange(1)
+    assert len(next(federation.block(clients, "train").pieces()).index) == on_cpu
+    with card():
+        there = federation.to(DEVICE)
+        assert len(next(there.block(clients.to(DEVICE), "train").pieces()).index) == on_card

@@ -1,5 +1,6 @@
 """The samples of some clients in one split: what rounds, scores and adaptations see of a federation."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -88,13 +89,17 @@ class Block:
         return Block(self.federation, self.clients, self.index[kept], self.owner[kept])
 
     def pieces(self) -> Iterator["Block"]:
-        """Cuts the samples (not the clients) into parts that fit a CPU's cache: 4 MB of vectors, or 256 others.
+        """Cuts the samples (not the clients) into parts: 4 MB of vectors, or 256 others, which fit a CPU's cache.
 
-        A part has at most `MOST_OUTPUTS` outputs of a model, but one sample at least.
+        On a GPU a part has up to 4,096 samples, or 16,384 vectors, and inputs of 256 MB. A part has at most
+        `MOST_OUTPUTS` outputs of a model, but one sample at least.
         """
         shape = self.federation.in_shape
         vectors = isinstance(shape, tuple) and len(shape) == 1 and isinstance(self.federation.samples, Arrays)
-        size = max(256, min(16384, 2**20 // max(1, shape[0]))) if vectors else 256
+        on_cpu, numbers = self.clients.device.type == "cpu", math.prod(shape) if isinstance(shape, tuple) else 1
+        most = 16384 if vectors else 256 if on_cpu else 4096
+        fits = (2**20 if on_cpu else 2**26) // max(1, numbers) if vectors or not on_cpu else most
+        size = max(256, min(most, fits))
         size = max(1, min(size, MOST_OUTPUTS // (self.federation.task.n_targets * self.federation.task.n_outputs)))
         for start in range(0, max(1, len(self.index)), size):  # one empty piece if there are no samples
             part = slice(start, start + size)
