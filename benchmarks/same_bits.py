@@ -165,6 +165,7 @@ def digest(folder: Path) -> dict[str, Any]:
     checkpoint = torch.load(max(folder.glob("checkpoints/*.ckpt")), weights_only=True)
     clients = pd.read_parquet(folder / "clients.parquet")
     metrics = pd.read_csv(folder / "metrics.csv")
+    metrics = metrics[metrics["round"] > 0]  # earlier records have no scores from before the first round
     parts = {
         "results": json.loads((folder / "results.json").read_text()),
         "clients": {name: clients[name].tolist() for name in clients},
