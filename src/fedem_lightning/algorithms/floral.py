@@ -79,7 +79,7 @@ class FLoRAL(PartialAveraging):
         if not self.by_router:
             self.facts = replace(self.facts, released=())
         self.keep([ROUTER], personalize_epochs)
-        self.adapters = self.components[0].adapters
+        self.adapters: list[str] = self.components[0].adapters  # type: ignore[assignment]
         self.states.declare(
             "pi", torch.full((n_clients, n_components), 1 / n_components), Owner.CLIENT, columns="pi_{m}"
         )

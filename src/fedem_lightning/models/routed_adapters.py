@@ -1,5 +1,7 @@
 """A network with low-rank adapters beside its layers, which a router mixes inside each layer: FLoRAL's forward pass."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -46,12 +48,11 @@ class RoutedAdapters(Recorded, nn.Module):
             r = int(rank) if rank >= 1 else max(1, int(rank * rows * columns / (rows + columns)))
             key = name.replace(".", "/") or "/"  # a parameter's own name has no dots
             self._layers[key] = name
-            bound = (6 / columns) ** 0.5
-            like = {"dtype": layer.weight.dtype, "device": layer.weight.device}
-            self.a[key] = nn.Parameter(torch.empty(n_adapters, r, n_in, width, **like).uniform_(-bound, bound))
-            self.b[key] = nn.Parameter(torch.zeros(n_adapters, n_out, r, height, **like))
+            bound, w = (6 / columns) ** 0.5, layer.weight.detach()
+            self.a[key] = nn.Parameter(w.new_empty(n_adapters, r, n_in, width).uniform_(-bound, bound))
+            self.b[key] = nn.Parameter(w.new_zeros(n_adapters, n_out, r, height))
             if layer.bias is not None:
-                self.d[key] = nn.Parameter(torch.zeros(n_adapters, n_out, **like))
+                self.d[key] = nn.Parameter(w.new_zeros(n_adapters, n_out))
         require(bool(self._layers), "backbone: FLoRAL adapts linear and convolution layers, and none trains here")
 
     @property
@@ -64,7 +65,8 @@ class RoutedAdapters(Recorded, nn.Module):
         p = self.alpha * self.router.softmax(dim=0)  # [M]
         tensors: Models = {}
         for key, name in self._layers.items():
-            layer, prefix = self.network.get_submodule(name), f"{name}." if name else ""
+            layer: Any = self.network.get_submodule(name)
+            prefix = f"{name}." if name else ""
             change = torch.einsum("m,morh,mriw->oihw", p, self.b[key], self.a[key])
             tensors[f"{prefix}weight"] = layer.weight + change.reshape(layer.weight.shape)
             if key in self.d:
