@@ -41,7 +41,7 @@ class Numpy:
         """The perceptron of a client with weights p of the adapters."""
         merged = {}
         for key in LAYERS:
-            name, a, b, d = key.replace("/", "."), *(adapters[f"{part}.{key}"] for part in "abd")
+            name, a, b, d = key.replace("/", "."), *(adapters[f"{part}.{key}"] for part in ("a", "b", "d"))
             merged[f"{name}.weight"] = theta[f"{name}.weight"] + ALPHA * sum(p[m] * b[m] @ a[m] for m in range(M))
             merged[f"{name}.bias"] = theta[f"{name}.bias"] + ALPHA * p @ d
         return merged
@@ -68,7 +68,7 @@ class Numpy:
             of_p, new = np.zeros(M), dict(adapters)
             for key in LAYERS:
                 w, bias = (g[f"{key.replace('/', '.')}.{part}"] for part in ("weight", "bias"))
-                a, b, d = (adapters[f"{part}.{key}"] for part in "abd")
+                a, b, d = (adapters[f"{part}.{key}"] for part in ("a", "b", "d"))
                 for m in range(M):
                     of_p[m] += ALPHA * ((w * (b[m] @ a[m])).sum() + bias @ d[m])
                 of_a = np.stack([ALPHA * p[m] * b[m].T @ w for m in range(M)])

@@ -148,7 +148,7 @@ SPLITS = ("train/", "val/", "test/")
 SCORES = ["val/accuracy", "test/loss", "pi/mean_0", "pi/entropy", "objective", "up_megabytes"]
 
 
-def values_of(curves: pd.DataFrame, name: str) -> tuple[list[int], list[float]]:
+def values_of(curves: pd.DataFrame, name: str) -> tuple[list[int], Any]:
     """The rounds that have a metric, and its values."""
     cells = curves[["round", name]].dropna()
     return cells["round"].tolist(), pytest.approx(cells[name].tolist())
