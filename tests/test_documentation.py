@@ -232,9 +232,11 @@ def run_block(block: Found, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(torchvision.models, network, lambda weights=None, made=made: made())
     if block.document == "docs/gallery.md" and "plot = " not in block.text:
         names["plot"] = shown_plots()
-    if found := re.search(r"report.load\(\"(.*)\"\)", block.text):
+    if found := re.search(r"report.load\(\"([^\"]*)\"\)", block.text):
         for name in ("fedem", "fedavg"):
             runs.make_run(Path(found[1]) / name, 0.7, name)
+        if ".sweep(" in block.text:  # which needs a key that runs vary
+            runs.make_run(Path(found[1]) / "other", 0.6, "fedem", config={"algorithm.client_optimizer.lr": 0.3})
     exec(compile(without_network(block.text), str(block), "exec"), names)
 
 
