@@ -21,7 +21,7 @@ from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.parts import wrapped
-from fedem_lightning.models.routed_adapters import ROUTER, RoutedAdapters, pairs
+from fedem_lightning.models.routed_adapters import ROUTER, RoutedAdapters
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Rank
 
 EPSILON = 1e-5
@@ -84,23 +84,10 @@ class FLoRAL(PartialAveraging):
             "pi", torch.full((n_clients, n_components), 1 / n_components), Owner.CLIENT, columns="pi_{m}"
         )
 
-    def client_update(self, block: Block, round_: int) -> Sent:
-        """The client trains network, adapters and router together, and keeps the router."""
-        step = self.step(block, round_)
-        return self.kept_and_sent(block, self.local.solve(self.models_of(block.clients), block, round_, step=step))
-
-    def train_private(self, models: Models, block: Block) -> None:
-        """r_t <- local SGD on r alone, from `models` [C, 1, ...]."""
-        round_ = self.statistics.rounds
-        options: dict[str, Any] = {"only": self.private, "epochs": self.personalize_epochs}
-        self.kept_and_sent(block, self.local.solve(models, block, round_, step=self.step(block, round_), **options))
-
-    def step(self, block: Block, round_: int) -> "FLoRALStep":
-        """The local step."""
+    def local_step(self, block: Block, round_: int) -> LocalStep:
+        """A step on network, adapters and router together."""
         options = {"router_rate": self.router_rate, "precondition": self.precondition}
-        step = self.local.step(block, round_, FLoRALStep, **options)
-        assert isinstance(step, FLoRALStep)
-        return step
+        return self.local.step(block, round_, FLoRALStep, **options)
 
     def kept_and_sent(self, block: Block, trained: Models) -> Sent:
         """The network and the adapters, or p_tm times adapter m, and p_t: the server takes means over n_t of both."""
@@ -150,7 +137,8 @@ class FLoRALStep(LocalStep):
         params = learner["params"]
         found = dict(zip(params, gradient(learner), strict=True))
         found[ROUTER] = found[ROUTER] * self.router_rate
-        for a, b in pairs(list(params)) if self.precondition else ():
+        for a in [name for name in params if name.startswith("a.")] if self.precondition else ():
+            b = f"b.{a[2:]}"  # of the same layer
             found[a], found[b] = preconditioned(params[a], params[b], found[a], found[b])
         self.optimizer.descend(learner, list(found.values()), self.lr)
 

@@ -23,6 +23,7 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.parts import normalization_tensors, share_of_bytes, split_body_head, with_own_statistics
@@ -52,7 +53,12 @@ class PartialAveraging(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """The client trains u and v_t together; it keeps v_t and sends u."""
-        return self.kept_and_sent(block, self.local.solve(self.models_of(block.clients), block, round_))
+        step = self.local_step(block, round_)
+        return self.kept_and_sent(block, self.local.solve(self.models_of(block.clients), block, round_, step=step))
+
+    def local_step(self, block: Block, round_: int) -> LocalStep:
+        """The local step of clients, in a round and when they join later. Default: `LocalStep`."""
+        return self.local.step(block, round_)
 
     def models_of(self, clients: Tensor) -> Models:
         """(u, v_t) with the newest u, [C, 1, ...]."""
@@ -85,8 +91,10 @@ class PartialAveraging(FederatedAlgorithm):
 
     def train_private(self, models: Models, block: Block) -> None:
         """v_t <- local SGD on v alone, from `models` [C, 1, ...]."""
+        round_ = self.statistics.rounds
         options: dict[str, Any] = {"only": self.private, "epochs": self.personalize_epochs}
-        self.kept_and_sent(block, self.local.solve(models, block, self.statistics.rounds, **options))
+        options["step"] = self.local_step(block, round_)
+        self.kept_and_sent(block, self.local.solve(models, block, round_, **options))
 
 
 class FedPer(PartialAveraging):

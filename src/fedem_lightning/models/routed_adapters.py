@@ -72,8 +72,3 @@ class RoutedAdapters(Recorded, nn.Module):
             if key in self.d:
                 tensors[f"{prefix}bias"] = layer.bias + torch.einsum("m,mo->o", p, self.d[key])
         return call_with(self.network, tensors, x)
-
-
-def pairs(names: list[str]) -> list[tuple[str, str]]:
-    """The names of A and B of each layer among parameters' names."""
-    return [(name, f"b.{name[2:]}") for name in names if name.startswith("a.")]
