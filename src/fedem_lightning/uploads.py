@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from fedem_lightning.algorithms.fedem import FedEM
 
 
+UPLOADED = "uploaded_components"
+"""Column of metrics.csv: components that a client uploads, on average."""
+
+
 class Upload(NamedTuple):
     """The updates of a block's clients, compressed."""
 
@@ -124,6 +128,17 @@ def chosen_uploads(probability: Tensor, seed: int, round_: int, keys: Tensor) ->
     components = torch.arange(probability.shape[1], device=keys.device)
     draws = fold(seed, Purpose.UPLOADS, round_, keys.unsqueeze(1), components).double() / 2**32  # [C, M]
     return draws < probability
+
+
+def uploaded_components(algorithm: "FedEM", sent: Sent, block: Block, round_: int) -> Sent:
+    """What clients upload of their components: with `upload_threshold` rarely those whose pi is below it."""
+    clients, threshold = block.clients, algorithm.upload_threshold
+    if threshold is None or algorithm.start.is_warming_up(round_):
+        return sent
+    p = (algorithm.pi[clients] / threshold).clamp(max=1.0)  # [C, M]
+    sends = chosen_uploads(p, algorithm.seed, round_, block.keys)
+    algorithm.round_metrics.add(UPLOADED, sends.sum(dim=1))
+    return upload_some(sent, algorithm.broadcast(clients), p, sends, algorithm.params_of(sent.models))
 
 
 def upload_some(

@@ -19,7 +19,7 @@ SGD = ClientSGD(lr=0.5, momentum=0.9)
 
 MOST_WAITS = {  # in a round after the first, of four clients in one block
     "Clustered": 39,
-    "DFedEM": 20,
+    "DFedEM": 22,
     "DecentralizedSurrogateOptimization": 18,
     "FedALA": 57,
     "FedFOMO": 98,
@@ -69,7 +69,8 @@ def test_a_card_computes_the_cpus_bits_and_is_seldom_waited_for(row: Row) -> Non
         found = state_of(model)
     assert_same(found, state_of(expected))
     assert model.clients.test_loss.equals(expected.clients.test_loss)
-    assert 0 < rounds.waits[1] <= MOST_WAITS.get(row.kind.__name__, OTHERS)
+    most = MOST_WAITS.get(row.kind.__name__, OTHERS) + 3 * ("personal" in row.options)  # reads and writes rows
+    assert 0 < rounds.waits[1] <= most
     assert rounds.kernels[1] > 100
 
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import Dropout, FedAvg, FedAvgEnsemble, FedEM, UserError
+from fedem_lightning import DFedEM, Dropout, FedAvg, FedAvgEnsemble, FedEM, FedGMM, Topology, UserError
 from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.compression import TopK
 from fedem_lightning.models.mixture_network import MixtureNetwork, packed
+from fedem_lightning.models.personal_models import broadcast
 from fedem_lightning.models.tensors import call_with
 from helpers import by_hand, perceptron
 from helpers.federations import make_data, make_model, parameters, train
@@ -221,7 +222,7 @@ def test_the_network_of_a_mixture_has_the_outputs_of_all(network: Any) -> None:
     components = torch.nn.ModuleList(network() for _ in range(M))
     own = [name for name, _ in components[0].named_parameters()][2:]
     mixed = MixtureNetwork(components, own).eval()
-    tensors = {name: rows[0, 0] for name, rows in packed(components, own, 1).items()}
+    tensors = {name: rows[0, 0] for name, rows in packed(broadcast(components, 1), own).items()}
     x = torch.randn(6, 4)
     found = call_with(mixed, tensors, x)
     first = dict(components[0].named_parameters())
@@ -274,3 +275,52 @@ def test_what_does_not_go_with_sharing_is_refused(options: dict[str, Any], messa
 def test_a_linear_model_has_no_body() -> None:
     with pytest.raises(UserError, match="shared: the last layer is all that trains"):
         make_model(FedEM, make_data(), shared="body")
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_clients_without_a_server_agree_with_numpy(engine: str) -> None:
+    """D-FedEM with a shared body: steps scaled by T n_t / n, then the mean of the neighbours on a graph of all."""
+    clients = perceptron.Clients()
+    topology = Topology(graph="complete")
+    options: dict[str, Any] = {"topology": topology, "client_optimizer": ClientSGD(lr=0.2), "hidden": True}
+    model = make_model(DFedEM, clients.data, n_components=M, shared="body", engine=engine, **options)
+    expected = Numpy(model, HEAD)
+    n = sum(perceptron.SIZES)
+    for number in range(ROUNDS):
+        sent = []
+        for t, size in enumerate(perceptron.SIZES):
+            x, y = clients.samples[t]
+            q = expected.pi[t] * np.exp(-np.stack([perceptron.losses(m, x, y) for m in expected.components], axis=1))
+            q /= q.sum(axis=1, keepdims=True)
+            expected.pi[t] = q.mean(axis=0)
+            sent.append(expected.local(t, number, q * len(perceptron.SIZES) * size / n))
+        expected.components = [perceptron.mean([models[m] for models in sent], [1] * len(sent)) for m in range(M)]
+    train(model, clients.data, ROUNDS)
+    np.testing.assert_allclose(model.pi.numpy(), expected.pi, rtol=1e-9)
+    found = model.personal_models(torch.tensor([2])).models
+    for m in range(M):
+        perceptron.assert_models_agree(
+            {name: rows[0, m].numpy() for name, rows in found.items()}, expected.components[m]
+        )
+    assert torch.equal(found[BODY[0]][0, 0], found[BODY[0]][0, 2])
+
+
+def test_fedgmm_with_one_gaussian_is_fedem() -> None:
+    """With a shared body, too; it sends the Gaussian beside the models."""
+    data = perceptron.Clients().data
+    options: dict[str, Any] = {"hidden": True, "participation": 2, "client_optimizer": ClientSGD(lr=0.2)}
+    options |= {"shared": "body", "n_components": M}
+    model = train(make_model(FedGMM, data, n_gaussians=1, **options), data, ROUNDS)
+    other = train(make_model(FedEM, data, initialization="random", **options), data, ROUNDS)
+    for one, two in zip(model.components, other.components, strict=True):
+        torch.testing.assert_close(parameters(one), parameters(two), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(model.pi, other.pi, rtol=1e-9, atol=1e-12)
+    assert model.statistics.up_bytes > other.statistics.up_bytes
+    work = (m.local_work(data.federation, data.federation.clients(), 0) for m in (model, other))
+    assert torch.equal(*work)
+
+
+@pytest.mark.parametrize("kind", [DFedEM, FedGMM])
+def test_methods_without_one_model_refuse_to_share_everything(kind: Any) -> None:
+    with pytest.raises(UserError, match="shared: components would differ in nothing"):
+        make_model(kind, make_data(), hidden=True, n_components=M, shared=["layers"])

@@ -105,6 +105,14 @@ ROWS = [
         options={"shared": "body", "initialization": "random"},
         as_fedavg={"n_components": 1},
     ),
+    Row(
+        FedEM,
+        ("pi", "own"),
+        messages=1 + (2 * 15 - 3) / 43,  # the body once and three heads, without their biases
+        hidden=True,
+        options={"shared": "body", "personal": ["head.bias"], "initialization": "random"},
+        as_fedavg={"n_components": 1, "personal": None},
+    ),
     Row(  # in two rounds there is no warm-up; the four candidates receive a model to train, and those of all four
         FedEM,
         ("pi",),
@@ -197,6 +205,14 @@ ROWS = [
         ("private", "models"),
         messages=9,
         options={"topology": COMPLETE},
+        as_fedavg={"n_components": 1},
+    ),
+    Row(
+        DFedEM,
+        ("private", "models"),
+        messages=3 * (1 + 2 * 18 / 43),
+        hidden=True,
+        options={"topology": COMPLETE, "shared": "body"},
         as_fedavg={"n_components": 1},
     ),
     Row(SurrogateOptimization, ("private",), messages=2, options={"surrogate": MixtureSurrogate(), "n_components": 2}),

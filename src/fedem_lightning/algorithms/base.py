@@ -166,7 +166,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         counts = federation.splits["train"].counts(clients)
         steps, batch = self.local.steps, self.local.batch_size
         visits = self.local.epochs * counts if steps is None else steps * counts.clamp(max=batch)
-        return visits * self.local.n_models
+        return visits * self.local.gradients
 
     def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent | None:
         """What clients [C] would send if they had not trained: the models that they have received, [C, M, ...].

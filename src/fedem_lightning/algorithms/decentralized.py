@@ -13,12 +13,15 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.algorithms.sharing import Shared, joint_training
 from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, descend_surrogate, majorized
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.mixture_network import packed, unpacked
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import PositiveInt
@@ -38,6 +41,7 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
             plain average.
         surrogate: makes the surrogates of the clients' objectives.
         topology: graph and mixing weights.
+        shared: what the components have in common, if the surrogate has no anchor; see `Shared`.
 
     """
 
@@ -57,27 +61,33 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         surrogate: Surrogate,
         n_components: PositiveInt = 1,
         topology: Topology | None = None,
+        shared: Shared = None,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
         self.surrogate, self.topology = surrogate, topology or Topology()
+        self.sharing = joint_training(self, shared)
+        if self.sharing is not None:
+            require(bool(self.sharing.own), "shared: components would differ in nothing; that is algorithm=d_fedavg")
+            self.sharing.tie()
         self.states.declare(
             "private", surrogate.private(n_clients, n_components), Owner.CLIENT, columns=surrogate.columns
         )
-        self.models = ClientStore.of_components(n_clients, self.components)  # u_t, rows [M, ...]
+        first = {name: rows[0] for name, rows in self._as_sent(self.broadcast(torch.zeros(1))).items()}
+        self.models = ClientStore(n_clients, first)  # u_t, as it is sent
         self._neighbours = 0.0  # a client's mean number of neighbours
         self._gap: tuple[np.ndarray, float] | None = None  # the last W, and its spectral gap
 
     def client_update(self, block: Block, round_: int) -> None:
         """Alg. 5: the client takes surrogate and private variable at its own u_t, then local steps to u_t^{k-1/2}."""
-        t, u = block.clients, self.models.read(block.clients)
+        t, u = block.clients, self._own(block.clients)  # [C, M, ...]
         g = self.surrogate.majorize(self, block, u, self.private[t], round_)
         self.private[t] = g.private
         counts = block.federation.splits["train"].counts(block.federation.clients())
         scale = block.counts().double() * (len(counts) / float(counts.sum()))  # T n_t / n  [C]
-        half = descend_surrogate(self, g, u, block, round_, scale.to(self.parameter_dtype))
+        half = descend_surrogate(self, g, u, block, round_, scale.to(self.parameter_dtype), self.sharing)
         self.round_metrics.reject(t[~all_finite(half)])
-        self.models.write_finite(t, half)
+        self.models.write_finite(t, self._as_sent(half))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Neighbours average, in place of a server: u_t <- sum_s w_st u_s^{k-1/2}."""
@@ -94,31 +104,50 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
 
     def losses(self, block: Block) -> Tensor:
         """The losses of each client's own models, [n, M]."""
-        return self.own_models(self.models.read(block.clients)).losses(block)
+        u = self._own(block.clients)
+        return self.own_models(u).losses(block) if self.sharing is None else self.sharing.losses(block, u)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Client t predicts with the models u_t; the surrogate gives their mixture weights."""
         mixture = self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
-        models = self.models.read(clients)
-        return OwnModels(self.components[0], models, mixture, self.surrogate.weigh)
+        return OwnModels(self.components[0], self._own(clients), mixture, self.surrogate.weigh)
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """M models to and from each neighbour of the last round's graph; neighbours receive a broadcast; no server."""
-        m = len(self.components)
+        """M models to and from each neighbour of the last round's graph; neighbours receive a broadcast; no server.
+
+        Of shared parameters one goes.
+        """
+        m = len(self.components) if self.sharing is None else self.sharing.n_sent
         return Transmission(down=m * self._neighbours, up=m * self._neighbours, uploads=m, streams=0)
 
     def evaluation_components(self, federation: Federation) -> Models:
         """The evaluation components are the mean of all u_t, [M, ...]."""
-        return self.models.mean(federation.clients())
+        return {name: rows[0] for name, rows in self._apart(self._mean(federation)).items()}
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client takes the mean of all u_t, and minimises the surrogate once, from the initial v."""
-        mean = self.models.mean(federation.clients())
+        mean = self._mean(federation)
         self.private[clients] = self.surrogate.private(len(clients), len(self.components)).to(self.private)
         for block in self.local.blocks(federation, clients):
             t = block.clients
-            self.models.write(t, {name: row.expand(len(t), *row.shape) for name, row in mean.items()})
+            self.models.write(t, {name: row.expand(len(t), *row.shape[1:]) for name, row in mean.items()})
             self.private[t] = majorized(self, block).private
+
+    def _own(self, clients: Tensor) -> Models:
+        """The clients' models u_t, [C, M, ...]."""
+        return self._apart(self.models.read(clients))
+
+    def _mean(self, federation: Federation) -> Models:
+        """The mean of all u_t as it is sent, [1, ...]."""
+        return {name: row.unsqueeze(0) for name, row in self.models.mean(federation.clients()).items()}
+
+    def _as_sent(self, models: Models) -> Models:
+        """Models [C, M, ...] in the form in which clients keep and send them, where theta_0 is there once."""
+        return models if self.sharing is None else packed(models, self.sharing.own)
+
+    def _apart(self, models: Models) -> Models:
+        """The inverse of `_as_sent`."""
+        return models if self.sharing is None else unpacked(models, len(self.components))
 
 
 class DFedEM(DecentralizedSurrogateOptimization):
@@ -131,6 +160,8 @@ class DFedEM(DecentralizedSurrogateOptimization):
         backbone, n_clients, options: see `FederatedAlgorithm`.
         n_components: M.
         topology: graph and mixing weights; the paper: Erdos-Renyi with p = 0.5 and the fastest-mixing weights.
+        shared: what a client's components have in common: "body", all but the last layer; or names of modules; None:
+            nothing, as in the paper. A client then trains theta_0 and all phi_m together (`JointTraining`).
 
     """
 
@@ -142,9 +173,10 @@ class DFedEM(DecentralizedSurrogateOptimization):
         n_clients: int,
         n_components: int = 3,
         topology: Topology | None = None,
+        shared: Shared = None,
         **options: Any,
     ) -> None:
-        super().__init__(backbone, n_clients, MixtureSurrogate(), n_components, topology, **options)
+        super().__init__(backbone, n_clients, MixtureSurrogate(), n_components, topology, shared, **options)
 
     @property
     def pi(self) -> Tensor:

@@ -84,3 +84,21 @@ class EStep(Checked):
         n = torch.bincount(owner, minlength=len(pi)).unsqueeze(1)  # [C, 1]
         added = self.concentration - 1
         return (n * pi + added) / (n + pi.shape[1] * added)
+
+    def repeated(self, pi: Tensor, losses: Tensor, owner: Tensor, beta: float, steps: int, tolerance: float) -> Tensor:
+        """pi [C, M] after several E-steps on the same losses [n, M].
+
+        Args:
+            pi, losses, owner: see `__call__`.
+            beta: the inverse temperature.
+            steps: the most that a client takes; each stops on its own.
+            tolerance: a client stops once every weight moves by less.
+
+        """
+        moving = torch.ones(len(pi), dtype=torch.bool, device=pi.device)
+        for _ in range(steps):
+            new = self.mixture_weights(self.responsibilities(pi, losses, owner, beta), owner, pi)
+            change = (new - pi).abs().amax(dim=1)  # [C]
+            pi = torch.where(moving.unsqueeze(1), new, pi)
+            moving &= change >= tolerance
+        return pi

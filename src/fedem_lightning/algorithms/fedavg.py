@@ -87,7 +87,7 @@ class FedAvgEnsemble(FederatedAlgorithm):
             models = self.local.solve(received, block, round_)
         else:
             even = torch.full((len(block.index), m), 1 / m, dtype=self.parameter_dtype, device=block.index.device)
-            models = self.sharing.solve(block, round_, even)
+            models = self.sharing.solve(self.broadcast(block.clients), block, round_, even)
         return Sent(models, weights=block.counts())
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -100,11 +100,6 @@ class FedAvgEnsemble(FederatedAlgorithm):
         """M models each way; of shared parameters one."""
         n = len(self.components) if self.sharing is None else self.sharing.n_sent
         return Transmission(down=n, up=n)
-
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """One gradient for each model; of networks that share parameters one for all."""
-        work = super().local_work(federation, clients, round_)
-        return work if self.sharing is None else work // len(self.components)
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,18 @@ Marfoq, Neglia, Bellet, Kameni, Vidal: "Federated Multi-Task Learning under a Mi
 arXiv 2108.10252. Algorithms 1 and 2; equation numbers are the paper's.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Sent
+from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.algorithms.personal_part import PersonalPart
 from fedem_lightning.algorithms.sharing import Shared, joint_training, with_adapters
 from fedem_lightning.algorithms.start import Initialization, Start
 from fedem_lightning.backbones.pretrained import Adapters
@@ -24,14 +26,11 @@ from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
-from fedem_lightning.models.personal_models import SharedModels, broadcast, component_losses
+from fedem_lightning.models.personal_models import OwnModels, SharedModels, broadcast, component_losses
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import Count, Positive, PositiveInt, PositiveShare
-from fedem_lightning.uploads import check_uploads, chosen_uploads, mean_by_shares, upload_some, with_shares
-
-UPLOADED = "uploaded_components"
-"""Column of metrics.csv: components that a client uploads, on average."""
+from fedem_lightning.uploads import UPLOADED, check_uploads, mean_by_shares, uploaded_components, with_shares
 
 SMALLEST = 1e-6
 """Least pi by which a client's weights are divided."""
@@ -46,17 +45,7 @@ class FedEM(FederatedAlgorithm):
         backbone: see `FederatedAlgorithm`.
         n_clients: T, the unseen clients included.
         n_components: M.
-        initialization: "clusters": one model in a warm-up, then each component is the mean of the models of similar
-            clients, which trained longer from there. "auto": "clusters", but "random" where clients are processes of
-            their own or the aggregation is more than a mean. "random": each from its own seed, pi uniform, as in the
-            paper; the same as "shared" if all are copies of one network. "farthest": models of single clients, each of
-            which has a high loss under the others'. "shared": equal components and a random pi for every client, so
-            that components differ by clients, not by labels. "perturbed": equal components with noise. See `Start`.
-        warmup_rounds: initial rounds in which every component trains on all samples (q = 1) and pi does not change.
-            With "random" it is FedAvg M times; otherwise the components are FedAvg's one model, which is sent and
-            trained once. None: with "clusters" until the loss of the validation samples (without them: of the training
-            samples) hardly falls, at most a fifth of the rounds; else 0, as in the paper.
-        perturbation: standard deviation of the noise of "perturbed", as a multiple of that of each tensor's values.
+        initialization, warmup_rounds, perturbation: how the components start; see `Start`.
         e_step: responsibilities and mixture weights; None: the paper's.
         normalize_weights: whether a client divides the weights of its samples by its pi, component by component: then a
             component with a small pi does not take smaller steps.
@@ -69,6 +58,8 @@ class FedEM(FederatedAlgorithm):
             as in the paper. A client then trains theta_0 and all phi_m together, and sends theta_0 once
             (`JointTraining`). With everything shared it is FedAvg, bit for bit.
         adapters: LoRA adapters, or their rank: components share the whole network, and each has adapters of its own.
+        personal: names of parameters, or of modules, of which each client keeps its own, one for all components, as
+            FedPer keeps a head; "head" is the last layer. None: none. See `PersonalPart`.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, after which pi is still close
             to the uniform weights.
         personalize_tolerance: a client stops earlier, once every weight of its pi moves by less; None: it never does.
@@ -102,6 +93,7 @@ class FedEM(FederatedAlgorithm):
         upload_threshold: PositiveShare | None = None,
         shared: Shared = None,
         adapters: Adapters = None,
+        personal: Sequence[str] | str | None = None,
         personalize_steps: PositiveInt = 1,
         personalize_tolerance: Positive | None = None,
         personalize_seen: bool = False,
@@ -111,10 +103,8 @@ class FedEM(FederatedAlgorithm):
             require(shared is None, "adapters: all else is shared, so leave out shared")
             backbone, shared = with_adapters(backbone, adapters), "all but adapters"
         super().__init__(backbone, n_clients, n_components, **options)
-        require(
-            personalize_tolerance is None or personalize_steps > 1,
-            "personalize_tolerance: it needs personalize_steps above 1, the most steps taken",
-        )
+        several = personalize_tolerance is None or personalize_steps > 1
+        require(several, "personalize_tolerance: it needs personalize_steps above 1, the most steps taken")
         self.start = Start(self, initialization, warmup_rounds, perturbation)
         self.facts = replace(self.facts, personalizes_seen=personalize_seen)
         if self.start.reads_models:
@@ -128,9 +118,13 @@ class FedEM(FederatedAlgorithm):
         check_uploads(self)
         if self.by_responsibilities:
             self.facts = replace(self.facts, released=(*(self.facts.released or ()), "means of q, beside models"))
-        self.sharing = joint_training(self, shared)
+        self.personal = PersonalPart(self, personal) if personal else None
+        require(
+            not (personal and personalize_seen), "personal: leave out personalize_seen, for which b_t would start anew"
+        )
+        self.sharing = joint_training(self, shared, self.personal)
         if self.sharing is not None:
-            alone = "shared: leave out {}, which treats each component alone"
+            alone = f"{'shared' if shared else 'personal'}: leave out {{}}, which treats each component alone"
             require(upload_threshold is None, alone.format("upload_threshold"))
             require(not normalize_weights, alone.format("normalize_weights"))
             require(initialization != "farthest", alone.format("initialization=farthest"))
@@ -145,24 +139,40 @@ class FedEM(FederatedAlgorithm):
         self.start.begin(federation)
 
     def client_update(self, block: Block, round_: int) -> Sent:
-        """E-step, mixture weights, local solver; the models go to the server, pi and q never leave the client."""
-        t, owner, received = block.clients, block.owner, self.components[: self._n_sent(round_)]
-        together = self.sharing if len(received) > 1 else None
-        losses = component_losses(received, block) if together is None else together.losses(block)  # l_im  [n, M]
-        pi = self.pi[t] if len(received) > 1 else torch.ones_like(self.pi[t, :1])
+        """E-step, mixture weights, local solver; models go to the server, pi, q and b_t never leave the client."""
+        t, owner, n = block.clients, block.owner, self._n_sent(round_)
+        own = self._own_part(round_)
+        received = broadcast(self.components[:n], len(t)) if own is None else own.models(self, t)  # [C, n, ...]
+        losses = self._losses(block, n, received if own else None)  # l_im  [n, M]
+        pi = self.pi[t] if n > 1 else torch.ones_like(self.pi[t, :1])
         self.round_metrics.add("objective", mixture_losses(pi, losses, owner))  # Eq. 6, before the round
         q, self.pi[t] = self.m_step_weights(self.pi[t], losses, owner, round_)  # Eq. 8, 9  [n, M]
-        if together is not None:
-            models = together.solve(block, round_, q)  # Eq. 10, summed over m  [C, M, ...]
+        if self.sharing is not None and n > 1:
+            models = self.sharing.solve(received, block, round_, q)  # Eq. 10, summed over m  [C, M, ...]
         else:
-            models = self.local.solve(broadcast(received, len(t)), block, round_, weights=q)  # Eq. 10  [C, M, ...]
+            models = self.local.solve(received, block, round_, weights=q)  # Eq. 10  [C, M, ...]
+        models = models if own is None else own.keep(models, t)
         sent = Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
         if self.by_responsibilities:
             shares = mixture_weights(q, owner, torch.ones_like(pi))  # r_tm, the mean of q_im  [C, M]
             sent = with_shares(sent, shares, self._own_parameters())
-        if self.upload_threshold is None or self.start.is_warming_up(round_):
-            return sent
-        return self._upload_some(sent, self.upload_threshold, block, round_)
+        return uploaded_components(self, sent, block, round_)
+
+    def losses(self, block: Block) -> Tensor:
+        """l(h_m(x_i), y_i) of every component in nats, in eval mode, [n, M]; with the clients' own b_t."""
+        if self.personal is None:
+            return super().losses(block)
+        return self._losses(block, len(self.components), self.personal.models(self, block.clients))
+
+    def _losses(self, block: Block, n: int, models: Models | None) -> Tensor:
+        """The losses of the clients' models [C, n, ...]; None: of the first n components, the same for all; [n, M]."""
+        if self.sharing is not None and n > 1:
+            return self.sharing.losses(block, models)
+        return component_losses(self.components[:n], block) if models is None else self.own_models(models).losses(block)
+
+    def _own_part(self, round_: int) -> PersonalPart | None:
+        """What clients keep of their models in a round; None: nothing, as in a warm-up of one model."""
+        return None if self.personal is None or self.start.one_model(round_) else self.personal
 
     def m_step_weights(self, pi: Tensor, losses: Tensor, owner: Tensor, round_: int) -> tuple[Tensor, Tensor]:
         """The samples' weights in the components' losses, [n, M], and the new pi [C, M]; see `EStep`."""
@@ -175,14 +185,6 @@ class FedEM(FederatedAlgorithm):
     def _own_parameters(self) -> tuple[str, ...]:
         """Names of the trained parameters that belong to a component alone."""
         return tuple(trained_parameters(self.components[0])) if self.sharing is None else self.sharing.own
-
-    def _upload_some(self, sent: Sent, threshold: float, block: Block, round_: int) -> Sent:
-        """Components with a pi below the threshold are rarely uploaded."""
-        p = (self.pi[block.clients] / threshold).clamp(max=1.0)  # [C, M]
-        sends = chosen_uploads(p, self.seed, round_, block.keys)
-        self.round_metrics.add(UPLOADED, sends.sum(dim=1))
-        received = broadcast(self.components, len(block.clients))
-        return upload_some(sent, received, p, sends, self.params_of(sent.models))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_m <- mean over the clients; one mean for all components where they are equal."""
@@ -204,41 +206,45 @@ class FedEM(FederatedAlgorithm):
 
     def transmission(self, clients: Tensor) -> Transmission:
         """M models each way, or one; of shared parameters one; fewer uploads with a threshold."""
-        n = float(self._n_sent(self.statistics.rounds))
+        n, own = float(self._n_sent(self.statistics.rounds)), self._own_part(self.statistics.rounds)
         if self.sharing is not None and n > 1:
             n = self.sharing.n_sent
+        elif own is not None:
+            n -= own.share
         return Transmission(down=n, up=self.round_metrics.means().get(UPLOADED, n))
 
     def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
         """The components that are sent."""
-        sent = self.components[: self._n_sent(self.statistics.rounds)]
-        extras = {"share": self.pi.new_zeros(len(clients), len(sent))} if self.by_responsibilities else {}
-        return Sent(broadcast(sent, len(clients)), n_train.clamp(min=1), extras=extras)
+        n, own = self._n_sent(self.statistics.rounds), self._own_part(self.statistics.rounds)
+        extras = {"share": self.pi.new_zeros(len(clients), n)} if self.by_responsibilities else {}
+        models = broadcast(self.components[:n], len(clients))
+        models = models if own is None else {name: rows for name, rows in models.items() if name not in own.names}
+        return Sent(models, n_train.clamp(min=1), extras=extras)
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """One gradient for each model that is trained; the E-step has forward passes only."""
         n = 1 if self.sharing is not None else self._n_sent(round_)  # one network with M outputs
-        return super().local_work(federation, clients, round_) // len(self.components) * n
+        return super().local_work(federation, clients, round_) // self.local.gradients * n
 
-    def personal_models(self, clients: Tensor) -> SharedModels:
+    def personal_models(self, clients: Tensor) -> SharedModels | OwnModels:
         """Client t predicts with sum_m pi[t, m] h_m(x) (Eq. 5); tuning weighs samples as the next round would."""
-        return SharedModels(self.components, self.pi[clients], self.tuning_weights)
+        if self.personal is None:
+            return SharedModels(self.components, self.pi[clients], self.tuning_weights)
+        models = self.personal.models(self, clients)
+        return OwnModels(self.components[0], models, self.pi[clients].to(self.parameter_dtype), self.tuning_weights)
 
     def tuning_weights(self, pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
         """The samples' weights when clients tune the components: those of the next round, [n, M]."""
         return self.m_step_weights(pi, losses, owner, self.statistics.rounds)[0]
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
-        """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several of both."""
-        pi = torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
+        """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several; then b_t."""
+        if self.personal is not None:
+            self.personal.forget(clients)
         block = federation.block(clients, "train")
-        losses = self.losses(block)  # the components stay as they are  [n, M]
         beta = self.e_step.inverse_temperature(self.start.rounds_since(self.statistics.rounds))
-        moving = torch.ones(len(clients), dtype=torch.bool, device=pi.device)
-        for _ in range(self.personalize_steps):
-            q = self.e_step.responsibilities(pi, losses, block.owner, beta)
-            new = self.e_step.mixture_weights(q, block.owner, pi)
-            change = (new - pi).abs().amax(dim=1)  # [C]
-            pi = torch.where(moving.unsqueeze(1), new, pi)  # each client stops on its own
-            moving &= change >= self.personalize_tolerance
-        self.pi[clients] = pi
+        steps, least = self.personalize_steps, self.personalize_tolerance
+        uniform = torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
+        self.pi[clients] = self.e_step.repeated(uniform, self.losses(block), block.owner, beta, steps, least)
+        if self.personal is not None:
+            self.personal.train(self, federation, clients)

@@ -49,6 +49,7 @@ class LocalTraining:
         statistics: Statistics,
     ) -> None:
         self.network, self.n_clients, self.n_models, self.seed = network, n_clients, n_models, seed
+        self.gradients = n_models  # of a sample in a step; 1 where models train as one network
         self.optimizer, self.epochs, self.steps, self.batch_size = optimizer, epochs, steps, batch_size
         self.engine_choice, self.statistics = engine, statistics
         self._engine: Engine | None = None

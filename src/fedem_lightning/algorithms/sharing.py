@@ -16,11 +16,13 @@ from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.components import Backbone, copied, model_state, within
 from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, packed, unpacked
 from fedem_lightning.models.parts import share_of_bytes, split_body_head
+from fedem_lightning.models.personal_models import OwnModels, broadcast
 from fedem_lightning.models.tensors import call_with, trained_parameters
 from fedem_lightning.tasks import Task
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.algorithms.personal_part import PersonalPart
 
 Shared = Literal["body"] | Sequence[str] | None
 """What components share: "body", all but the last layer; or names of modules; None: nothing."""
@@ -39,22 +41,25 @@ def with_adapters(backbone: Backbone, adapters: LoRA | float) -> Callable[[], nn
     return made
 
 
-def joint_training(algorithm: "FederatedAlgorithm", shared: Shared) -> "JointTraining | None":
+def joint_training(
+    algorithm: "FederatedAlgorithm", shared: Shared, personal: "PersonalPart | None" = None
+) -> "JointTraining | None":
     """The training of components that share parameters, whose momentum the algorithm keeps; None: they share nothing.
 
     Raises:
         UserError: an option would count shared parameters once for every component; see `Sharing`.
 
     """
-    if not shared or len(algorithm.components) == 1:
+    if not (shared or personal) or len(algorithm.components) == 1:
         return None
-    require(algorithm.compression is None, "shared: leave out compression, which shortens each component alone")
+    key = "shared" if shared else "personal"
+    require(algorithm.compression is None, f"{key}: leave out compression, which shortens each component alone")
     private = isinstance(algorithm.aggregation, PrivateMean)
-    require(not private, "shared: a private mean would add noise by component; use aggregation=mean")
-    found = JointTraining(algorithm.components, shared, algorithm.local)
+    require(not private, f"{key}: a private mean would add noise by component; use aggregation=mean")
+    found = JointTraining(algorithm.components, shared, algorithm.local, personal.names if personal else ())
     if found.training is not None and found.training.momentum is not None:
         algorithm.shared_momentum = found.training.momentum
-    algorithm.facts = replace(algorithm.facts, needs_one_machine=SHARING)
+    algorithm.facts, algorithm.local.gradients = replace(algorithm.facts, needs_one_machine=SHARING), 1
     return found
 
 
@@ -64,21 +69,26 @@ class Sharing:
     Args:
         components: the M networks; `tie` gives them component 0's theta_0.
         shared: see `Shared`; "all but adapters" with `adapted` networks.
+        personal: names of parameters of which each client has its own, one for all components; see `PersonalPart`.
 
     Raises:
-        UserError: a name is no module with parameters that train; "body", and the network has no body or no head.
+        UserError: a name is no module with parameters that train; "body", and the network has no body or no head;
+            with personal parameters nothing is left that differs among components.
 
     """
 
-    def __init__(self, components: nn.ModuleList, shared: Shared) -> None:
+    def __init__(self, components: nn.ModuleList, shared: Shared, personal: Sequence[str] = ()) -> None:
         self.components, self.n_components = components, len(components)
-        self.own = _own(components[0], shared)  # names of phi's tensors
+        self.own = tuple(name for name in _own(components[0], shared) if name not in personal)  # names of phi's tensors
+        apart = bool(self.own) or not personal
+        require(apart, "personal: components would differ in nothing; share less, or use algorithm=fedper")
         self.share = share_of_bytes(components[0], self.own)  # phi's share of a model's bytes
+        self.kept = share_of_bytes(components[0], personal)
 
     @property
     def n_sent(self) -> float:
         """Number of models that a client receives and sends: theta_0 once and M times phi; a fraction."""
-        return 1 + (self.n_components - 1) * self.share
+        return 1 - self.kept + (self.n_components - 1) * self.share
 
     @torch.no_grad()
     def tie(self) -> None:
@@ -102,13 +112,15 @@ class JointTraining(Sharing):
     """The M-step over theta_0 and all phi_m together: a client trains one network with M outputs.
 
     Args:
-        components, shared: see `Sharing`.
+        components, shared, personal: see `Sharing`.
         local: the training of components that share nothing, whose settings count.
 
     """
 
-    def __init__(self, components: nn.ModuleList, shared: Shared, local: LocalTraining) -> None:
-        super().__init__(components, shared)
+    def __init__(
+        self, components: nn.ModuleList, shared: Shared, local: LocalTraining, personal: Sequence[str] = ()
+    ) -> None:
+        super().__init__(components, shared, personal)
         self.local = local
         self.training: LocalTraining | None = None  # of one network with M outputs; None: everything is shared
         if self.own:
@@ -116,22 +128,34 @@ class JointTraining(Sharing):
             network = MixtureNetwork(components, self.own)
             self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)
 
-    def losses(self, block: Block) -> Tensor:
-        """The losses l(f(x_i; theta_0, phi_m), y_i) in nats, in eval mode, [n, M]; see `component_losses`."""
-        network, task = self._training().network.eval(), ComponentLosses(block.federation.task)
-        tensors = {name: rows[0, 0] for name, rows in packed(self.components, self.own, 1).items()}
-        dtype = next(self.components.parameters()).dtype
-        with torch.no_grad():
-            found = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
+    @torch.no_grad()
+    def losses(self, block: Block, models: Models | None = None) -> Tensor:
+        """The losses l(f(x_i; theta_0, phi_m), y_i) in nats, in eval mode, [n, M]; see `component_losses`.
+
+        Args:
+            block: C clients and their n samples.
+            models: each client's components [C, M, ...]; None: the same for all.
+
+        """
+        network, task = self._training().network, ComponentLosses(block.federation.task)
+        if models is not None:
+            each = OwnModels(network, packed(models, self.own), torch.ones(len(block.clients), 1)).outputs(block)
+            found = [task.losses(outputs, y) for _, (outputs,), y in each]
+            return torch.cat(found) if found else torch.zeros(0, self.n_components, device=block.clients.device)
+        tensors = {name: rows[0, 0] for name, rows in packed(broadcast(self.components, 1), self.own).items()}
+        dtype, network = next(self.components.parameters()).dtype, network.eval()
+        found = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
         return torch.cat(found)
 
-    def solve(self, block: Block, round_: int, q: Tensor) -> Models:
+    def solve(self, models: Models, block: Block, round_: int, q: Tensor, only: Sequence[str] | None = None) -> Models:
         """The M-step of the block's C clients over theta_0 and all phi_m together; see `MixtureStep`.
 
         Args:
-            block: the clients and their n samples.
+            models: where clients start, [C, M, ...]; theta_0 is that of component 0.
+            block: the clients and their samples.
             round_: number of the round, from 0.
             q: weights of the samples in the components' losses, [n, M].
+            only: names of the shared or personal parameters that train; None: all parameters.
 
         Returns:
             The components' tensors [C, M, ...]; theta_0 is the same for all.
@@ -139,9 +163,11 @@ class JointTraining(Sharing):
         """
         training = self._training()
         training.observer = self.local.observer
-        start = packed(self.components, self.own, len(block.clients))
-        step = training.step(block, round_, MixtureStep)
-        return unpacked(training.solve(start, block, round_, q.unsqueeze(1), step=step), self.n_components)
+        options: dict[str, Any] = {"step": training.step(block, round_, MixtureStep)}
+        if only is not None:
+            options["only"] = [f"network.{name}" for name in only]
+        trained = training.solve(packed(models, self.own), block, round_, q.unsqueeze(1), **options)
+        return unpacked(trained, self.n_components)
 
     def _training(self) -> LocalTraining:
         """The training of the network with M outputs, on the components' device; there is one unless all is shared."""
@@ -177,8 +203,14 @@ def _own(network: nn.Module, shared: Shared) -> tuple[str, ...]:
     if shared == "body":
         return tuple(name for name in split_body_head(network, key="shared").head if name in trained)
     parts = [shared] if isinstance(shared, str) else list(shared or ())
+    named = trained_in(network, parts, "shared: expected body, or names of modules with parameters")
+    return tuple(name for name in trained if name not in named)
+
+
+def trained_in(network: nn.Module, parts: Sequence[str], expected: str) -> list[str]:
+    """Names of the trained parameters of these modules, or of these parameters; UserError if a part has none."""
+    trained = trained_parameters(network)
     for part in parts:
-        known = any(within(name, [part]) for name in trained)
         listed = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in trained))
-        require(known, f"shared: expected body, or names of modules with parameters ({listed}), got {part!r}")
-    return tuple(name for name in trained if not within(name, parts))
+        require(any(within(name, [part]) for name in trained), f"{expected} ({listed}), got {part!r}")
+    return [name for name in trained if within(name, parts)]

@@ -44,7 +44,17 @@ class Start:
 
     Args:
         algorithm: the mixture.
-        initialization, warmup_rounds, perturbation: see `FedEM`.
+        initialization: "clusters": one model in a warm-up, then each component is the mean of the models of similar
+            clients, which trained longer from there. "auto": "clusters", but "random" where clients are processes of
+            their own or the aggregation is more than a mean. "random": each from its own seed, pi uniform, as in the
+            paper; the same as "shared" if all are copies of one network. "farthest": models of single clients, each of
+            which has a high loss under the others'. "shared": equal components and a random pi for every client, so
+            that components differ by clients, not by labels. "perturbed": equal components with noise.
+        warmup_rounds: initial rounds in which every component trains on all samples (q = 1) and pi does not change.
+            With "random" it is FedAvg M times; otherwise the components are FedAvg's one model, which is sent and
+            trained once. None: with "clusters" until the loss of the validation samples (without them: of the training
+            samples) hardly falls, at most a fifth of the rounds; else 0, as in the paper.
+        perturbation: standard deviation of the noise of "perturbed", as a multiple of that of each tensor's values.
 
     """
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.algorithms.sharing import JointTraining
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -140,7 +141,13 @@ def pulled(anchor: Models, pull: Tensor, n_components: int) -> Learner:
 
 
 def descend_surrogate(
-    algorithm: FederatedAlgorithm, g: Majorizer, u: Models, block: Block, round_: int, scale: Tensor | None = None
+    algorithm: FederatedAlgorithm,
+    g: Majorizer,
+    u: Models,
+    block: Block,
+    round_: int,
+    scale: Tensor | None = None,
+    sharing: JointTraining | None = None,
 ) -> Models:
     """LocalSolver on g_t: u <- u - eta scale_t grad g_t(u, v_t; xi), [C, M, ...].
 
@@ -149,6 +156,7 @@ def descend_surrogate(
         g: the clients' surrogates; u: where the clients start, [C, M, ...].
         block: the clients and their samples; round_: number of the round.
         scale: factor of each client's step, [C]; None: 1.
+        sharing: takes the steps where models share parameters; for a surrogate without an anchor.
 
     """
     weights, options, n_components = g.weights, {}, len(algorithm.components)
@@ -159,7 +167,8 @@ def descend_surrogate(
         pull = torch.full((len(block.clients),), g.pull, device=block.clients.device)
         extra = pulled(g.anchor, pull if scale is None else pull * scale, n_components)
         options = {"step": algorithm.local.step(block, round_, PulledStep), "extra": extra}
-    return algorithm.local.solve(u, block, round_, weights, **options)
+    solver: Any = sharing or algorithm.local
+    return solver.solve(u, block, round_, weights, **options)
 
 
 def majorized(algorithm: Any, block: Block) -> Majorizer:

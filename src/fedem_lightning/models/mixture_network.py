@@ -40,8 +40,7 @@ class MixtureNetwork(nn.Module):
         layers = {name.rpartition(".")[0] for name in own}
         layer = layers.pop() if len(layers) == 1 else ""
         head = self.network.get_submodule(layer)
-        whole = {f"{layer}.{name}" for name, _ in head.named_parameters()} == set(own)
-        self._head = head if type(head) is nn.Linear and whole else None
+        self._head = head if type(head) is nn.Linear and f"{layer}.weight" in own else None
         self._seen: list[tuple[Tensor, Tensor]] = []  # the head's input and output in this forward
         if self._head is not None:
             self._head.register_forward_hook(lambda layer, x, z: self._seen.append((x[0], z)))
@@ -62,9 +61,9 @@ class MixtureNetwork(nn.Module):
         """The outputs of M linear layers: features [B, ..., d] -> [B, M, ..., n]."""
         phi = {self._names[key].rpartition(".")[2]: rows for key, rows in self.own.items()}
         z = torch.einsum("b...d,mnd->bm...n", features, phi["weight"])
-        if "bias" not in phi:
-            return z
-        return z + phi["bias"].reshape(1, len(phi["bias"]), *[1] * (features.ndim - 2), -1)
+        if "bias" in phi:
+            return z + phi["bias"].reshape(1, len(phi["bias"]), *[1] * (features.ndim - 2), -1)
+        return z if self._head is None or self._head.bias is None else z + self._head.bias
 
     def _phi(self, m: int) -> Models:
         return {self._names[key]: rows[m] for key, rows in self.own.items()}
@@ -74,15 +73,13 @@ def _key(name: str) -> str:
     return name.replace(".", "/")  # a parameter's own name has no dots
 
 
-def packed(components: nn.ModuleList, own: Collection[str], n_clients: int) -> Models:
-    """Where C clients start: the tensors of a `MixtureNetwork` by name, [C, 1, ...] and for phi [C, 1, M, ...]; views.
+def packed(models: Models, own: Collection[str]) -> Models:
+    """The tensors of a `MixtureNetwork` by name, [C, 1, ...] and for phi [C, 1, M, ...], of components [C, M, ...].
 
-    Shared tensors are those of component 0.
+    They are views. Shared tensors are those of component 0.
     """
-    states = [model_state(component) for component in components]
-    tensors = {f"network.{name}": tensor for name, tensor in states[0].items() if name not in own}
-    tensors |= {f"own.{_key(name)}": torch.stack([state[name] for state in states]) for name in own}
-    return {name: tensor.expand(n_clients, 1, *tensor.shape) for name, tensor in tensors.items()}
+    tensors = {f"network.{name}": rows[:, :1] for name, rows in models.items() if name not in own}
+    return tensors | {f"own.{_key(name)}": models[name].unsqueeze(1) for name in own}
 
 
 def unpacked(models: Models, n_components: int) -> Models:
