@@ -49,6 +49,8 @@ class Purpose(IntEnum):
     COMPRESSION = 26
     UPLOADS = 27
     GLOBAL = 28
+    HELD_OUT = 29
+    REVIVAL = 30
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

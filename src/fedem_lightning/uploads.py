@@ -109,8 +109,14 @@ def transmitted(algorithm: "FederatedAlgorithm", clients: Tensor) -> Transmissio
     return sent._replace(up=sent.up - saved, uploads=uploads)
 
 
-def check_uploads(algorithm: "FedEM") -> None:
-    """Raises UserError for options that do not go with `upload_some` or `with_shares`."""
+def check_options(algorithm: "FedEM", sharing: str) -> None:
+    """Raises UserError for options that do not go with `upload_some`, with `with_shares`, or with shared parameters.
+
+    Args:
+        algorithm: with its options.
+        sharing: the option by which components share parameters, if they do.
+
+    """
     some, compressed = algorithm.upload_threshold is not None, algorithm.compression is not None
     one = not (some and compressed)
     require(one, "upload_threshold: it leaves components out, compression shortens all; use one of both")
@@ -121,6 +127,13 @@ def check_uploads(algorithm: "FedEM") -> None:
         plain = algorithm.aggregation.is_plain and not compressed and not some
         require(plain, f"{key}: it needs aggregation=mean without a limit, no compression and no upload_threshold")
         require(algorithm.faults is None, f"{key}: faults change models, use samples")
+    if algorithm.sharing is not None:
+        alone = f"{sharing}: leave out {{}}, which treats each component alone"
+        require(not some, alone.format("upload_threshold"))
+        require(not algorithm.normalize_weights, alone.format("normalize_weights"))
+        require(algorithm.start.initialization != "farthest", alone.format("initialization=farthest"))
+    anew = algorithm.personal is not None and algorithm.facts.personalizes_seen
+    require(not anew, "personal: leave out personalize_seen, for which b_t would start anew")
 
 
 def chosen_uploads(probability: Tensor, seed: int, round_: int, keys: Tensor) -> Tensor:
@@ -179,7 +192,7 @@ def with_shares(update: Sent, shares: Tensor, names: Collection[str]) -> Sent:
     for name in names:
         rows = models[name]
         models[name] = rows * shares.to(rows).view(*shares.shape, *[1] * (rows.ndim - 2))
-    return update._replace(models=models, extras={"share": shares})
+    return update._replace(models=models, extras={**update.extras, "share": shares})
 
 
 def mean_by_shares(means: Means, theta: Models, names: Collection[str]) -> Means:

@@ -49,6 +49,35 @@ def test_tempered_responsibilities_follow_deterministic_annealing() -> None:
     np.testing.assert_allclose(step(temperature=1e9)[0], 1 / 3, rtol=1e-6)  # as hot as can be: even
 
 
+def test_pi_comes_from_the_samples_that_are_held_out_and_the_m_step_from_the_others() -> None:
+    held = torch.tensor([True, False, False, False, True, True, True, False, False])
+    q, pi = EStep(steps=2)(torch.tensor(PI), torch.tensor(LOSSES), torch.tensor(OWNER), 0, held)
+    expected, mask = PI.copy(), held.numpy()
+    for _ in range(2):
+        each = softmax(np.log(expected[OWNER]) - LOSSES)
+        expected = np.stack([each[mask & (t == OWNER)].mean(axis=0) for t in range(3)])
+    np.testing.assert_allclose(pi.numpy(), expected, rtol=1e-12)
+    weights = (
+        softmax(np.log(expected[OWNER]) - LOSSES) * np.array([3, 2, 4])[OWNER, None] / np.array([2, 1, 2])[OWNER, None]
+    )
+    np.testing.assert_allclose(q.numpy(), np.where(mask[:, None], 0.0, weights), rtol=1e-12)
+    np.testing.assert_allclose([q[t == OWNER].sum() for t in range(3)], [3, 2, 4])
+
+
+def test_the_same_samples_are_held_out_in_every_round() -> None:
+    """About the share that was asked for, by seed; also where a client has one sample."""
+    block = make_data(sizes=(400, 1, 600)).federation.block(torch.arange(3), "train")
+    held = EStep(held_out=0.25).held(block, seed=3)
+    assert held is not None
+    assert torch.equal(held, EStep(held_out=0.25).held(block, seed=3))  # type: ignore[arg-type]
+    assert not torch.equal(held, EStep(held_out=0.25).held(block, seed=4))  # type: ignore[arg-type]
+    assert 0.2 < held.double().mean() < 0.3
+    assert EStep().held(block, seed=3) is None
+    data = make_data()
+    model = train(make_model(FedEM, data, n_components=2, e_step=EStep(held_out=0.5)), data, 2)
+    assert bool(model.pi.isfinite().all())
+
+
 def test_annealing_raises_the_inverse_temperature_linearly() -> None:
     hot = EStep(temperature=5.0, annealing_rounds=4)
     assert [hot.inverse_temperature(r) for r in (0, 1, 2, 4, 9)] == pytest.approx([0.2, 0.4, 0.6, 1.0, 1.0])

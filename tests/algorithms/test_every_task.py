@@ -79,7 +79,7 @@ class TaskRow:
         return row.kind(self.network, n_clients=len(SIZES), **{"batch_size": 4, **row.options})
 
 
-CLASSES = {name: f"dataset.task: {name} needs classes as labels" for name in ("FedRoD", "FedProto")}
+CLASSES = {name: f"dataset.task: {name} needs classes as labels" for name in ("FedRC", "FedRoD", "FedProto")}
 MOCHA = {"MOCHA": "backbone: MOCHA needs one linear layer"}
 GMM = {"FedGMM": "algorithm: FedGMM needs inputs with a density"}
 TASKS = [

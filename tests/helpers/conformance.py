@@ -33,6 +33,7 @@ from fedem_lightning import (
     FedPer,
     FedProto,
     FedProx,
+    FedRC,
     FedRep,
     FedRoD,
     FLoRAL,
@@ -122,6 +123,7 @@ ROWS = [
         options={"initialization": "clusters"},
         as_fedavg={"n_components": 1},
     ),
+    Row(FedRC, ("pi",), messages=3, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
     Row(
         FedGMM,
         ("joint",),

@@ -14,6 +14,7 @@ from fedem_lightning.algorithms.fedem import FedEM
 from fedem_lightning.algorithms.fedfomo import FedFOMO
 from fedem_lightning.algorithms.fedgmm import FedGMM
 from fedem_lightning.algorithms.fedproto import FedProto
+from fedem_lightning.algorithms.fedrc import FedRC
 from fedem_lightning.algorithms.fedrod import FedRoD
 from fedem_lightning.algorithms.floral import FLoRAL
 from fedem_lightning.algorithms.hypcluster import HypCluster
@@ -58,6 +59,7 @@ __all__ = [
     "FedPer",
     "FedProto",
     "FedProx",
+    "FedRC",
     "FedRep",
     "FedRoD",
     "FederatedAlgorithm",

@@ -9,9 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedem_lightning.data.block import Block
 from fedem_lightning.em import mixture_weights, responsibilities
+from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.check import Checked
-from fedem_lightning.settings.ranges import AtLeastOne, Count, PositiveInt, Share
+from fedem_lightning.settings.ranges import AtLeastOne, BelowOne, Count, PositiveInt, Share
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class EStep(Checked):
             weights: deterministic annealing EM (Ueda and Nakano, Neural Networks 11, 1998).
         annealing_rounds: rounds in which 1/tau rises linearly to 1; 0: the temperature stays.
         client_share: a: the M-step weighs samples by (1 - a) q + a pi. With 1 a client's samples count alike.
+        held_out: share of each client's training samples, the same ones in each round, from which alone pi is computed.
+            The M-step leaves them out, so that components are not fitted to the samples that weigh them. FLoRAL's code
+            (arXiv 2410.03497) so takes the validation samples.
         concentration: alpha of a symmetric Dirichlet prior of pi; the mode of its posterior replaces Eq. 9. With 1 both
             are the same.
 
@@ -37,9 +42,12 @@ class EStep(Checked):
     temperature: AtLeastOne = 1.0
     annealing_rounds: Count = 0
     client_share: Share = 0.0
+    held_out: BelowOne = 0.0
     concentration: AtLeastOne = 1.0
 
-    def __call__(self, pi: Tensor, losses: Tensor, owner: Tensor, round_: int) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, pi: Tensor, losses: Tensor, owner: Tensor, round_: int, held: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The weights of the M-step, and the new pi.
 
         Args:
@@ -47,18 +55,30 @@ class EStep(Checked):
             losses: l(h_m(x_i), y_i) in nats [n, M].
             owner: int64 [n], each sample's client.
             round_: number of the round, from 0 after the warm-up.
+            held: which samples are held out, bool [n], see `held`; None: no sample.
 
         Returns:
-            Weights [n, M] and pi [C, M]; rows of both sum to 1.
+            Weights [n, M] and pi [C, M]; rows of both sum to 1. Weights of samples that are held out are 0, and then
+            those of the client's other samples are longer, so that they sum to its number of samples.
 
         """
         q, beta = losses, self.inverse_temperature(round_)
+        some = slice(None) if held is None else held
         for _ in range(self.steps):
-            q = self.responsibilities(pi, losses, owner, beta)  # Eq. 8  [n, M]
-            pi = self.mixture_weights(q, owner, pi)  # Eq. 9  [C, M]
+            q = self.responsibilities(pi, losses[some], owner[some], beta)  # Eq. 8  [n, M]
+            pi = self.mixture_weights(q, owner[some], pi)  # Eq. 9  [C, M]
+        if held is not None:
+            q = self.responsibilities(pi, losses, owner, beta)
         if self.client_share:
             q = torch.lerp(q, pi[owner].to(q), self.client_share)
-        return q, pi
+        return (q if held is None else without(q, held, owner, len(pi))), pi
+
+    def held(self, block: Block, seed: int) -> Tensor | None:
+        """Which of the block's samples only pi is computed from, bool [n]: by seed, client and sample; None: none."""
+        if not self.held_out:
+            return None
+        draws = fold(fold(seed, Purpose.HELD_OUT, block.keys)[block.owner], block.ranks())  # [n], in [0, 2^32)
+        return draws.double() / 2**32 < self.held_out
 
     def inverse_temperature(self, round_: int) -> float:
         """1 / tau in a round, from 0."""
@@ -102,3 +122,11 @@ class EStep(Checked):
             pi = torch.where(moving.unsqueeze(1), new, pi)
             moving &= change >= tolerance
         return pi
+
+
+def without(q: Tensor, held: Tensor, owner: Tensor, n_clients: int) -> Tensor:
+    """Weights q [n, M] with 0 for the samples `held`, bool [n]; the other ones of a client are longer by as much."""
+    counts = torch.bincount(owner, minlength=n_clients)  # [C]
+    left = counts - torch.bincount(owner[held], minlength=n_clients)
+    longer = (counts / left.clamp(min=1))[owner].to(q)  # [n]
+    return torch.where(held, 0.0, longer).unsqueeze(1) * q

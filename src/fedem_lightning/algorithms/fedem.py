@@ -16,6 +16,7 @@ from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.e_step import EStep
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.personal_part import PersonalPart
+from fedem_lightning.algorithms.revival import Revival, Revive
 from fedem_lightning.algorithms.sharing import Shared, joint_training, with_adapters
 from fedem_lightning.algorithms.start import Initialization, Start
 from fedem_lightning.backbones.pretrained import Adapters
@@ -30,7 +31,7 @@ from fedem_lightning.models.personal_models import OwnModels, SharedModels, broa
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import Count, Positive, PositiveInt, PositiveShare
-from fedem_lightning.uploads import UPLOADED, check_uploads, mean_by_shares, uploaded_components, with_shares
+from fedem_lightning.uploads import UPLOADED, check_options, mean_by_shares, uploaded_components, with_shares
 
 SMALLEST = 1e-6
 """Least pi by which a client's weights are divided."""
@@ -46,22 +47,20 @@ class FedEM(FederatedAlgorithm):
         n_clients: T, the unseen clients included.
         n_components: M.
         initialization, warmup_rounds, perturbation: how the components start; see `Start`.
+        revive: how components that hardly any client uses start again; None: not at all. See `Revival`.
         e_step: responsibilities and mixture weights; None: the paper's.
-        normalize_weights: whether a client divides the weights of its samples by its pi, component by component: then a
-            component with a small pi does not take smaller steps.
+        normalize_weights: whether a client divides its samples' weights by pi, so that a small pi makes no small steps.
         component_weights: a client's weight in the average of component m. "samples": n_t, as in the paper.
             "responsibilities": sum_i q_im, so that clients that hardly use a component hardly move it (as FLoRAL
             averages, arXiv 2410.03497); shared parameters keep n_t. Clients then send the means of q beside models.
         upload_threshold: a client uploads component m with probability min(1, pi_m / threshold), and its update counts
-            as many times as that makes it rarer (`uploads.py`). None: always, as in the paper.
+            as many times as that makes it rarer. None: always, as in the paper.
         shared: what the components have in common: "body", all but the last layer; or names of modules; None: nothing,
-            as in the paper. A client then trains theta_0 and all phi_m together, and sends theta_0 once
-            (`JointTraining`). With everything shared it is FedAvg, bit for bit.
+            as in the paper. A client then trains theta_0 and all phi_m together, and sends theta_0 once; see `Sharing`.
         adapters: LoRA adapters, or their rank: components share the whole network, and each has adapters of its own.
         personal: names of parameters, or of modules, of which each client keeps its own, one for all components, as
             FedPer keeps a head; "head" is the last layer. None: none. See `PersonalPart`.
-        personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, after which pi is still close
-            to the uniform weights.
+        personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, which moves pi little.
         personalize_tolerance: a client stops earlier, once every weight of its pi moves by less; None: it never does.
         personalize_seen: whether seen clients are scored with a pi computed from the newest components, as unseen
             clients are. Training keeps its own pi. It helps clients outside the cohort, whose pi is old.
@@ -87,6 +86,7 @@ class FedEM(FederatedAlgorithm):
         initialization: Initialization = "auto",
         warmup_rounds: Count | None = None,
         perturbation: Positive = 0.1,
+        revive: Revive = None,
         e_step: EStep | None = None,
         normalize_weights: bool = False,
         component_weights: Literal["samples", "responsibilities"] = "samples",
@@ -110,32 +110,22 @@ class FedEM(FederatedAlgorithm):
         if self.start.reads_models:
             more = ("models of single clients, at which components start",)
             self.facts = replace(self.facts, released=more, needs_one_machine=self.start.needs_one_machine)
-        self.personalize_steps = personalize_steps
-        self.personalize_tolerance = personalize_tolerance or 0.0
+        self.personalize_steps, self.personalize_tolerance = personalize_steps, personalize_tolerance or 0.0
         self.e_step, self.normalize_weights = e_step or EStep(), normalize_weights
         self.upload_threshold = upload_threshold
         self.by_responsibilities = component_weights == "responsibilities" and n_components > 1
-        check_uploads(self)
         if self.by_responsibilities:
             self.facts = replace(self.facts, released=(*(self.facts.released or ()), "means of q, beside models"))
         self.personal = PersonalPart(self, personal) if personal else None
-        require(
-            not (personal and personalize_seen), "personal: leave out personalize_seen, for which b_t would start anew"
-        )
         self.sharing = joint_training(self, shared, self.personal)
-        if self.sharing is not None:
-            alone = f"{'shared' if shared else 'personal'}: leave out {{}}, which treats each component alone"
-            require(upload_threshold is None, alone.format("upload_threshold"))
-            require(not normalize_weights, alone.format("normalize_weights"))
-            require(initialization != "farthest", alone.format("initialization=farthest"))
+        self.revival = Revival(self, revive)
+        check_options(self, "shared" if shared else "personal")
         self.states.declare(
             "pi", torch.full((n_clients, n_components), 1.0 / n_components), Owner.CLIENT, columns="pi_{m}"
         )
 
     def initialize(self, federation: Federation) -> None:
         """The components' starting points, and those of pi."""
-        if self.sharing is not None:
-            self.sharing.tie()
         self.start.begin(federation)
 
     def client_update(self, block: Block, round_: int) -> Sent:
@@ -146,13 +136,13 @@ class FedEM(FederatedAlgorithm):
         losses = self._losses(block, n, received if own else None)  # l_im  [n, M]
         pi = self.pi[t] if n > 1 else torch.ones_like(self.pi[t, :1])
         self.round_metrics.add("objective", mixture_losses(pi, losses, owner))  # Eq. 6, before the round
-        q, self.pi[t] = self.m_step_weights(self.pi[t], losses, owner, round_)  # Eq. 8, 9  [n, M]
+        q, self.pi[t] = self.m_step_weights(self.pi[t], losses, block, round_)  # Eq. 8, 9  [n, M]
         if self.sharing is not None and n > 1:
             models = self.sharing.solve(received, block, round_, q)  # Eq. 10, summed over m  [C, M, ...]
         else:
             models = self.local.solve(received, block, round_, weights=q)  # Eq. 10  [C, M, ...]
         models = models if own is None else own.keep(models, t)
-        sent = Sent(models, block.counts())  # Alg. 1, line 10: weights n_t for every component
+        sent = Sent(models, block.counts(), extras=self.extras(q, block))  # Alg. 1, line 10: weights n_t for every m
         if self.by_responsibilities:
             shares = mixture_weights(q, owner, torch.ones_like(pi))  # r_tm, the mean of q_im  [C, M]
             sent = with_shares(sent, shares, self._own_parameters())
@@ -174,17 +164,26 @@ class FedEM(FederatedAlgorithm):
         """What clients keep of their models in a round; None: nothing, as in a warm-up of one model."""
         return None if self.personal is None or self.start.one_model(round_) else self.personal
 
-    def m_step_weights(self, pi: Tensor, losses: Tensor, owner: Tensor, round_: int) -> tuple[Tensor, Tensor]:
+    def m_step_weights(self, pi: Tensor, losses: Tensor, block: Block, round_: int) -> tuple[Tensor, Tensor]:
         """The samples' weights in the components' losses, [n, M], and the new pi [C, M]; see `EStep`."""
         if self.start.is_warming_up(round_) or (self.sharing is not None and losses.shape[1] == 1):
             together = 1 if self.sharing is None else losses.shape[1]  # the gradient of theta_0 is a sum over m
             return torch.ones_like(losses) / together, pi  # as FedAvg: every sample counts fully
-        q, pi = self.e_step(pi, losses, owner, self.start.rounds_since(round_))
-        return (q / pi[owner].clamp(min=SMALLEST) if self.normalize_weights else q), pi
+        seen, round_ = self.e_step_losses(losses, block), self.start.rounds_since(round_)
+        q, pi = self.e_step(pi, seen, block.owner, round_, self.e_step.held(block, self.seed))
+        return (q / pi[block.owner].clamp(min=SMALLEST) if self.normalize_weights else q), pi
 
     def _own_parameters(self) -> tuple[str, ...]:
         """Names of the trained parameters that belong to a component alone."""
         return tuple(trained_parameters(self.components[0])) if self.sharing is None else self.sharing.own
+
+    def e_step_losses(self, losses: Tensor, block: Block) -> Tensor:
+        """The losses [n, M] by which the E-step weighs samples. Default: those of the M-step."""
+        return losses
+
+    def extras(self, q: Tensor, block: Block) -> Models:
+        """What clients send beside their models, each [C, ...], from the weights q [n, M]. Default: nothing."""
+        return {}
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_m <- mean over the clients; one mean for all components where they are equal."""
@@ -198,6 +197,7 @@ class FedEM(FederatedAlgorithm):
         if self.sharing is not None:
             self.sharing.tie()  # the last bits of a sum may differ
         self.start.after(round_)
+        self.revival.after(round_)
 
     def _n_sent(self, round_: int) -> int:
         """Number of components sent and trained in a round: one in a warm-up with equal components, else M."""
@@ -233,9 +233,9 @@ class FedEM(FederatedAlgorithm):
         models = self.personal.models(self, clients)
         return OwnModels(self.components[0], models, self.pi[clients].to(self.parameter_dtype), self.tuning_weights)
 
-    def tuning_weights(self, pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
+    def tuning_weights(self, pi: Tensor, losses: Tensor, block: Block) -> Tensor:
         """The samples' weights when clients tune the components: those of the next round, [n, M]."""
-        return self.m_step_weights(pi, losses, owner, self.statistics.rounds)[0]
+        return self.m_step_weights(pi, losses, block, self.statistics.rounds)[0]
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several; then b_t."""
@@ -243,8 +243,9 @@ class FedEM(FederatedAlgorithm):
             self.personal.forget(clients)
         block = federation.block(clients, "train")
         beta = self.e_step.inverse_temperature(self.start.rounds_since(self.statistics.rounds))
+        losses = self.e_step_losses(self.losses(block), block)
         steps, least = self.personalize_steps, self.personalize_tolerance
         uniform = torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
-        self.pi[clients] = self.e_step.repeated(uniform, self.losses(block), block.owner, beta, steps, least)
+        self.pi[clients] = self.e_step.repeated(uniform, losses, block.owner, beta, steps, least)
         if self.personal is not None:
             self.personal.train(self, federation, clients)

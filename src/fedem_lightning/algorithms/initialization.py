@@ -129,7 +129,7 @@ def clustered_models(
     candidates = draw_clients(federation.clients(), n_candidates, rng)
     work = epochs * federation.splits["train"].counts(candidates)
     count_special_round(algorithm, candidates, work, down=1 + min(len(work), 10 * n_models), up=1)
-    trained = _train_all(algorithm, federation, candidates, epochs)
+    trained = train_on_each(algorithm, federation, candidates, epochs)
     block = federation.block(candidates, "train")
     before = client_means(component_losses(algorithm.components[:1], block), block)  # [P, 1]
     lower = (client_means(algorithm.own_models(trained).losses(block), block) <= before).squeeze(1)  # NaN is not
@@ -184,18 +184,20 @@ def _trained(
     algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int
 ) -> tuple[Tensor, Models]:
     """The candidates [P] whose training did not diverge, and component 0 after training on each, [P, 1, ...]."""
-    models = _train_all(algorithm, federation, candidates, epochs)
+    models = train_on_each(algorithm, federation, candidates, epochs)
     finite = all_finite(models)
     require(bool(finite.any()), "training diverged: no starting point is finite; lower algorithm.client_optimizer.lr")
     return candidates[finite], {name: rows[finite] for name, rows in models.items()}
 
 
-def _train_all(algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int) -> Models:
-    """Component 0 after training on each of the candidates [P], [P, 1, ...]."""
+def train_on_each(
+    algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int, m: int = 0
+) -> Models:
+    """Component m after training on each of the candidates [P], [P, 1, ...]."""
     parts = []
     algorithm.local.observer.begin("starting points", len(candidates))
     for block in algorithm.local.blocks(federation, candidates):
-        start = {name: tensor[:, :1] for name, tensor in algorithm.broadcast(block.clients).items()}  # [C, 1, ...]
+        start = {name: tensor[:, m : m + 1] for name, tensor in algorithm.broadcast(block.clients).items()}
         parts.append(algorithm.local.solve(start, block, 0, epochs=epochs, momentum=None))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 

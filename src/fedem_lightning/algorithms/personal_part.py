@@ -69,7 +69,7 @@ class PersonalPart:
         round_ = algorithm.statistics.rounds
         for block in algorithm.local.blocks(federation, clients):
             received = self.models(algorithm, block.clients)  # [C, M, ...]
-            q = algorithm.tuning_weights(algorithm.pi[block.clients], algorithm.losses(block), block.owner)
+            q = algorithm.tuning_weights(algorithm.pi[block.clients], algorithm.losses(block), block)
             solver = algorithm.local if algorithm.sharing is None else algorithm.sharing
             self.keep(solver.solve(received, block, round_, q, only=self.names), block.clients)
 

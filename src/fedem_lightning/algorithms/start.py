@@ -103,6 +103,8 @@ class Start:
     def begin(self, federation: Federation) -> None:
         """The components of the first round, and the mixture weights."""
         algorithm, components = self.algorithm, self.algorithm.components
+        if algorithm.sharing is not None:
+            algorithm.sharing.tie()
         if self.is_auto and algorithm.remote is not None:
             self.initialization, self.why_random = "random", "clients are processes of their own"
             algorithm.warmup_end.clamp_(min=0)

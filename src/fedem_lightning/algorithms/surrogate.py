@@ -77,7 +77,7 @@ class MixtureSurrogate(Surrogate):
     """FedEM's surrogate (App. G, Eq. 182): u = Theta, v_t = pi_t; the weights are the responsibilities."""
 
     columns = "pi_{m}"
-    weigh = staticmethod(responsibilities)
+    weigh = staticmethod(lambda v, losses, block: responsibilities(v, losses, block.owner))
 
     def private(self, n_clients: int, n_components: int) -> Tensor:
         """The uniform pi, [T, M]."""

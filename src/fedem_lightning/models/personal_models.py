@@ -19,8 +19,8 @@ from fedem_lightning.models.cached_features import seen_once
 from fedem_lightning.models.components import arranged, model_state
 from fedem_lightning.models.tensors import call_with, called
 
-SampleWeights = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Function (mixture [C, M], losses [n, M], owner [n]) -> weights of the samples in each model's loss, [n, M]."""
+SampleWeights = Callable[[Tensor, Tensor, Block], Tensor]
+"""Function (mixture [C, M], losses [n, M], block) -> weights of the block's samples in each model's loss, [n, M]."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SharedModels:
 
     def sample_weights(self, block: Block) -> Tensor | None:
         """Weights of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
-        return None if self.weigh is None else self.weigh(self.mixture, self.losses(block), block.owner)
+        return None if self.weigh is None else self.weigh(self.mixture, self.losses(block), block)
 
 
 class OwnModels(NamedTuple):
@@ -87,7 +87,7 @@ class OwnModels(NamedTuple):
 
     def sample_weights(self, block: Block) -> Tensor | None:
         """Weights of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
-        return None if self.weigh is None else self.weigh(self.mixture, self.losses(block), block.owner)
+        return None if self.weigh is None else self.weigh(self.mixture, self.losses(block), block)
 
     def outputs(self, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
         """For each client with samples: its index, its models' outputs M x [n_c, ...] in eval mode, and its labels."""

@@ -1,0 +1,83 @@
+"""FedRC: FedEM whose E-step divides by the share of each label under a component.
+
+Guo, Tang, Lin: "FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust Clustering", ICML
+2024, arXiv 2301.12379. Components then separate clients who mean different things by a label, and not labels.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.algorithms.checks import check_classes
+from fedem_lightning.algorithms.fedem import FedEM
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.history import Round
+from fedem_lightning.models.client_store import Owner
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.personal_models import client_means
+from fedem_lightning.settings.ranges import PositiveInt
+from fedem_lightning.tasks import known
+
+LEAST = 1e-8
+"""The smallest share of a label."""
+
+
+class FedRC(FedEM):
+    """FedEM with q_im proportional to pi_tm exp(-l_im) / p(y_i; m); p(y; m) is the share of y in what m trains on.
+
+    While all shares are even, as in the first round, it is FedEM.
+
+    Args:
+        backbone, n_clients, n_components, options: see `FedEM`.
+
+    """
+
+    label_shares: Tensor  # p(y; m), [M, Y]; rows sum to 1
+
+    def __init__(self, backbone: Backbone, n_clients: int, n_components: PositiveInt = 3, **options: Any) -> None:
+        super().__init__(backbone, n_clients, n_components, **options)
+        more = "sums of q by label, beside models"
+        self.facts = replace(self.facts, released=(*(self.facts.released or ()), more))
+        self.states.declare("label_shares", torch.zeros(0, 0), Owner.SERVER)
+
+    def prepare(self, federation: Federation) -> None:
+        """Labels are classes; their shares start even."""
+        super().prepare(federation)
+        check_classes(self, federation)
+        if not self.label_shares.numel():
+            task: Any = federation.task
+            self.label_shares = self.pi.new_full((len(self.components), task.n_classes), 1 / task.n_classes)
+
+    def e_step_losses(self, losses: Tensor, block: Block) -> Tensor:
+        """l_im + log p(y_i; m): exp(-l) is divided by p; in a sequence by that of every label."""
+        return losses + (self._labels(block) @ self.label_shares.log().T).to(losses)
+
+    def extras(self, q: Tensor, block: Block) -> Models:
+        """The means over a client's samples of q_im for each label y_i, [C, M Y]."""
+        by_label = q.unsqueeze(2).to(self.pi) * self._labels(block).unsqueeze(1)  # [n, M, Y]; one M in a warm-up
+        by_label = by_label.expand(-1, len(self.components), -1)
+        return {"labels": client_means(by_label.flatten(1), block)}
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """p(y; m) <- sum of q over the samples of label y / sum of q over all; then as FedEM."""
+        if means is not None:
+            sums = means.extras["labels"].view_as(self.label_shares).clamp(min=LEAST)
+            self.label_shares = sums / sums.sum(dim=1, keepdim=True)
+            means = means._replace(extras={name: rows for name, rows in means.extras.items() if name != "labels"})
+        super().server_update(means, round_)
+
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
+        """As FedEM, and no label at all."""
+        sent = super().unmoved(clients, n_train)
+        none = self.label_shares.new_zeros(len(clients), self.label_shares.numel())
+        return sent._replace(extras={**sent.extras, "labels": none})
+
+    def _labels(self, block: Block) -> Tensor:
+        """How often each sample has each label, [n, Y]."""
+        y = block.y().flatten(1) if block.y().ndim > 1 else block.y().unsqueeze(1)  # [n, L]
+        counts = self.label_shares.new_zeros(len(y), self.label_shares.shape[1])
+        return counts.scatter_add_(1, y.long().clamp(min=0), known(y).to(counts))
