@@ -110,6 +110,20 @@ class States:
         stores = [s for s in self.stores().values() if s.owner is Owner.CLIENT and s.of_clients and s.names]
         return any(s.is_clients for s in self.declared.values()) or not all(store.momentum for store in stores)
 
+    def shorten(self, saved: dict[str, Tensor]) -> None:
+        """Takes from a `state_dict` the rows of stores that were never written, where they are more than half."""
+        for name, store in self.stores().items():
+            saved.update({f"{name}.{row}": rows for row, rows in (store.few() or {}).items()})
+
+    def lengthen(self, saved: dict[str, Tensor]) -> None:
+        """The inverse of `shorten`: the rows go into the stores, whose tensors stand in `saved` afterwards."""
+        for name, store in self.stores().items():
+            written = saved[f"{name}.written"]
+            rows = {row: saved[f"{name}.{row}"] for row in (f"rows_{i}" for i in range(len(store.names)))}
+            some = {row: part for row, part in rows.items() if len(part) != len(written)}
+            store.take(written, some)
+            saved.update({f"{name}.{row}": store.get_buffer(row) for row in some})
+
     def remember(self, clients: Tensor, stores: bool = True) -> Callable[[], None]:
         """Copies the clients' rows (int64 [C]), of stores too or not; the function returned puts them back."""
         buffers = {name: self.module.get_buffer(name) for name, s in self.declared.items() if s.is_clients}

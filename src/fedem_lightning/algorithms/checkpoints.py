@@ -36,6 +36,7 @@ def save(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
     checkpoint["schema"] = None if schema is None else schema.state()
     checkpoint["engine_gave_up"], checkpoint["deployed"] = algorithm.local.engine.gives_up, algorithm.is_deployed
     checkpoint["recipe"] = recipe_of(algorithm)
+    algorithm.states.shorten(checkpoint.get("state_dict", {}))
     arguments = {name: value for name, value in algorithm.made_with.items() if is_plain(value)}
     checkpoint[algorithm.CHECKPOINT_HYPER_PARAMS_KEY] = arguments  # for load_from_checkpoint
 
@@ -59,6 +60,7 @@ def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None
     algorithm.deployed_before = checkpoint.get("deployed", False)
     # Lightning loads the tensors before `trainer.precision=64-true` makes the model double, and would lose bits
     take_dtypes(algorithm, checkpoint["state_dict"])
+    algorithm.states.lengthen(checkpoint["state_dict"])
 
 
 def recipe_of(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
@@ -167,7 +169,8 @@ def made_from(saved: Any, kind: Any, trust: Sequence[str], given: dict[str, Any]
             inspect.isclass(kind) and issubclass(kind, pl.LightningModule),
             f"algorithm: the file names {saved['_target_']}, which is no algorithm",
         )
-    with LimitedTensors(held):
+    shapes = {name: _shape(held, name) for name, tensor in held.items() if isinstance(tensor, torch.Tensor)}
+    with LimitedTensors({name: torch.empty(shape, device="meta") for name, shape in shapes.items() if shape}):
         return call(kind, make(arguments, trust) | given, "algorithm")
 
 
@@ -190,8 +193,19 @@ def check_tensors(checkpoint: dict[str, Any], model: "FederatedAlgorithm", file:
     written_by = str((checkpoint.get("recipe") or {}).get("_target_", "")).rpartition(".")[2]  # older ones do not say
     saved, mine, kind = checkpoint["state_dict"], model.state_dict(), type(model).__name__
     for name in sorted((saved.keys() | mine.keys()) - model.states.sized_by_data):
-        before, now = (tuple(t[name].shape) if name in t else None for t in (saved, mine))
+        before, now = (_shape(t, name) for t in (saved, mine))
         said = f"has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must agree"
         if written_by not in ("", kind):
             said = f"was written by {written_by}, and {kind} cannot go on from it; resume with {written_by}"
         require(before == now, f"ckpt_path: {file} {said}")
+
+
+def _shape(saved: dict[str, torch.Tensor], name: str) -> tuple[int, ...] | None:
+    """A tensor's shape; of rows without those that were never written, that of all rows; None: there is no tensor."""
+    if name not in saved:
+        return None
+    store, _, last = name.rpartition(".")
+    shape, written = tuple(saved[name].shape), saved.get(f"{store}.written") if last.startswith("rows_") else None
+    if written is None or shape[:1] != (int(written.sum()),):
+        return shape
+    return (len(written), *shape[1:])

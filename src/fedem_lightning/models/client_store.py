@@ -120,6 +120,27 @@ class ClientStore(nn.Module):
             rows.index_copy_(0, clients.to(rows.device), models[name].to(rows))
         self.written[clients] = True
 
+    def few(self) -> Models | None:
+        """The rows that were written, [W, ...], by the names of their buffers; None: they are no fewer than half."""
+        where = self.written.nonzero().squeeze(1)
+        if 2 * len(where) >= len(self.written):
+            return None
+        found = {}
+        for name in (f"rows_{i}" for i in range(len(self.names))):
+            rows = self.get_buffer(name)
+            shape, large = (len(where), *rows.shape[1:]), len(where) * rows[:1].nbytes > MEMORY_LIMIT
+            to = _mapped(shape, rows.dtype) if large else rows.new_empty(shape)
+            found[name] = torch.index_select(rows, 0, where.to(rows.device), out=to)
+        return found
+
+    @torch.no_grad()
+    def take(self, written: Tensor, rows: Models) -> None:
+        """Rows of `few`, [W, ...], become those of the clients `written`, bool [T]."""
+        where = written.nonzero().squeeze(1)
+        for name, some in rows.items():
+            own = self.get_buffer(name)
+            own.index_copy_(0, where.to(own.device), some.to(own))
+
     def write_finite(self, clients: Tensor, models: Models) -> int:
         """Writes the clients' rows without NaN and infinity; returns the number of rejected rows."""
         finite = all_finite(models)  # [C]

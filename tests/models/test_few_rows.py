@@ -1,0 +1,83 @@
+"""Checkpoints hold the rows of the clients that took part, and runs go on from them with the same bits."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedem_lightning import ClientSGD, Ditto, FedPer, UserError
+from fedem_lightning.algorithms.checkpoints import read_checkpoint
+from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint
+from fedem_lightning.models import client_store
+from fedem_lightning.records import remaking
+from helpers.federations import make_data, make_model, make_trainer
+
+T = 40
+
+
+def run(kind: Any, folder: Path, rounds: int, ckpt: Path | None = None) -> Any:
+    """A run with two clients of forty in a round, whose momentum stays with them."""
+    data = make_data(sizes=(3,) * T)
+    options: dict[str, Any] = {"participation": 2, "client_optimizer": ClientSGD(0.1, momentum=0.9, state="keep")}
+    model = make_model(kind, data, hidden=True, **options)
+    keep: dict[str, Any] = {"callbacks": [RoundCheckpoint(1, dirpath=folder)], "plugins": [MappedCheckpoints()]}
+    make_trainer(rounds, enable_checkpointing=True, **keep).fit(model, data, ckpt_path=ckpt, weights_only=True)
+    return model
+
+
+def rows_of(model: Any) -> dict[str, torch.Tensor]:
+    clients = torch.arange(T)
+    stores = {
+        f"{name}.{key}": rows for name, s in model.states.stores().items() for key, rows in s.read(clients).items()
+    }
+    return stores | {name: store.written for name, store in model.states.stores().items()}
+
+
+@pytest.mark.parametrize("limit", [10**9, 0], ids=["memory", "disk"])
+@pytest.mark.parametrize("kind", [Ditto, FedPer])
+def test_a_checkpoint_holds_the_rows_that_were_written(
+    kind: Any, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_store, "MEMORY_LIMIT", limit)
+    straight = run(kind, tmp_path / "a", 5)
+    first = run(kind, tmp_path / "b", 3)
+    path = tmp_path / "b" / "round-000003.ckpt"
+    saved = read_checkpoint(path)["state_dict"]
+    taken = int(first.own.written.sum())
+    assert 2 <= taken <= 6
+    assert len(saved["own.rows_0"]) == taken
+    assert len(saved["own.written"]) == T
+    resumed = run(kind, tmp_path / "c", 5, path)
+    for name, rows in rows_of(straight).items():
+        assert torch.equal(rows, rows_of(resumed)[name]), name
+    loaded = kind.load_from_checkpoint(path)
+    for name, rows in rows_of(first).items():
+        assert torch.equal(rows, rows_of(loaded)[name]), name
+
+
+def test_all_rows_are_saved_where_half_were_written_and_such_files_load(tmp_path: Path) -> None:
+    """As files of older versions always have them."""
+    model = run(Ditto, tmp_path, 3)
+    model.own.written[:] = True
+    trainer = make_trainer(3, plugins=[MappedCheckpoints()])
+    trainer.strategy.connect(model)
+    trainer.save_checkpoint(tmp_path / "all.ckpt")
+    assert len(read_checkpoint(tmp_path / "all.ckpt")["state_dict"]["own.rows_0"]) == T
+    loaded = Ditto.load_from_checkpoint(tmp_path / "all.ckpt")
+    for name, rows in rows_of(model).items():
+        assert torch.equal(rows, rows_of(loaded)[name]), name
+
+
+def test_few_rows_do_not_look_like_a_model_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(Ditto, tmp_path, 1)
+    monkeypatch.setattr(remaking, "_SPARE_ELEMENTS", 0)
+    assert Ditto.load_from_checkpoint(tmp_path / "round-000001.ckpt").n_clients == T
+
+
+def test_a_file_with_another_number_of_rows_is_refused(tmp_path: Path) -> None:
+    model = run(Ditto, tmp_path, 2)
+    checkpoint = read_checkpoint(tmp_path / "round-000002.ckpt")
+    checkpoint["state_dict"]["own.rows_0"] = checkpoint["state_dict"]["own.rows_0"][:1]
+    with pytest.raises(UserError, match=r"own\.rows_0 of shape"):
+        model.on_load_checkpoint(checkpoint)
