@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, check_sent
@@ -63,7 +65,8 @@ def answers(
 class ClientUpdates:
     """Runs the client updates of one round.
 
-    If the update of a block raises an exception, its clients are run again one by one. Those that fail alone are
+    If a block does not fit a GPU's memory, its clients are run again in two halves, and later blocks are half as large.
+    If the update of a block raises another exception, its clients are run again one by one. Those that fail alone are
     rejected, and their private state is what it was before. If none fails alone, the exception goes on: it is not a
     client's. A `UserError` always goes on.
 
@@ -87,7 +90,7 @@ class ClientUpdates:
     def of(self, block: Block) -> Iterator[tuple[Block, Sent | None]]:
         """The updates of a block; several, of parts of it, if it is run again."""
         metrics, put_back = self.algorithm.round_metrics.copy(), self.algorithm.states.remember(block.clients)
-        before = metrics.rejected
+        before, does_not_fit = metrics.rejected, False
         if self._put_back is not None:
             self._put_back.append(put_back)
         try:
@@ -95,15 +98,20 @@ class ClientUpdates:
         except UserError:
             raise
         except Exception as error:
-            self.error = self.error or error
             put_back()
             self.algorithm.round_metrics = metrics
-            if len(block.clients) == 1:
+            does_not_fit = isinstance(error, torch.OutOfMemoryError) and len(block.clients) > 1
+            self.error = self.error if does_not_fit else self.error or error
+            if does_not_fit:
+                pass  # below, after the exception, which holds the update's tensors
+            elif len(block.clients) == 1:
                 self.algorithm.round_metrics.reject(block.clients, EXCEPTION, first_line(error))
             else:
                 yield from self._one_by_one(block, error)
         else:
             yield block, update
+        if does_not_fit:
+            yield from self._in_halves(block)
         if self.algorithm.round_metrics.rejected - before < len(block.clients):
             self._put_back = None  # the round counts
 
@@ -111,6 +119,14 @@ class ClientUpdates:
         """Gives all clients of this process the private state from before the round; all updates were rejected."""
         for put_back in self._put_back or ():
             put_back()
+
+    def _in_halves(self, block: Block) -> Iterator[tuple[Block, Sent | None]]:
+        engine = self.algorithm.local.engine
+        if not engine.halvings:
+            rank_zero_only(print)("out of memory: blocks of clients are halved (a smaller engine.memory_gb avoids it)")
+        engine.halvings += 1
+        for clients in block.clients.chunk(2):
+            yield from self.of(block.federation.block(clients, "train"))
 
     def _one_by_one(self, block: Block, error: Exception) -> Iterator[tuple[Block, Sent | None]]:
         failed = len(self.algorithm.round_metrics.rejections)

@@ -1,5 +1,6 @@
 """Every method on a device that is not the CPU: the CPU's bits, no mixed devices, and few waits of the CPU for it."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from torch import nn
 
-from fedem_lightning import ClientSGD, FederatedDataModule
+from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, LeNet5, VmapEngine
 from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.models.tensors import activation_bytes
 from helpers.by_hand import ALL_TRAIN
 from helpers.conformance import EVERY, ROWS, Row
 from helpers.federations import make_trainer
@@ -110,3 +113,44 @@ def test_a_card_scores_large_parts_at_once(shape: tuple[int, ...], on_cpu: int, 
     with card():
         there = federation.to(DEVICE)
         assert len(next(there.block(clients.to(DEVICE), "train").pieces()).index) == on_card
+
+
+def test_a_card_trains_the_components_of_a_convolution_together() -> None:
+    """A third of the kernels of local steps for three components; equal to the CPU's but for the last bits."""
+    rng = np.random.default_rng(0)
+    x, y, client = rng.normal(size=(96, 1, 28, 28)), rng.integers(0, 5, 96), np.arange(96) % 4
+    data = FederatedDataModule.from_arrays(x, y, client)
+    found = {}
+    for m in (1, 3):
+        options: dict[str, Any] = {"initialization": "random", "client_optimizer": SGD, "batch_size": 16}
+        make = functools.partial(LeNet5, data.n_outputs, data.in_shape)
+        expected, model = (FedEM(make, data.n_clients, m, engine="vmap", **options) for _ in range(2))
+        model.load_state_dict(expected.state_dict())
+        make_trainer(2).fit(expected, data)
+        with card() as counted:
+            rounds = Counts(counted)
+            card_trainer(2, callbacks=[rounds]).fit(model, data)
+            state = state_of(model)
+        found[m] = rounds.kernels[1]
+        for name, tensor in state_of(expected).items():
+            torch.testing.assert_close(state[name], tensor, rtol=1e-9, atol=1e-12)
+    assert found[3] < 1.5 * found[1]
+
+
+def test_blocks_count_the_activations_on_a_card() -> None:
+    """Of all layers, here 2 x 26 x 26 numbers three times and 3 once; of two models, forward and backward."""
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 26 * 26, 3))
+    each = 4 * (3 * 2 * 26 * 26 + 3)
+    assert activation_bytes(network, torch.zeros(1, 1, 28, 28)) == each
+    x, y = np.zeros((40, 1, 28, 28), dtype=np.float32), np.arange(40) % 2
+    data = FederatedDataModule.from_arrays(x, y, np.arange(40) % 20, task="classification", fractions=ALL_TRAIN)
+    model = FedEM(network, 20, 2, engine=VmapEngine(memory_gb=1e-3), initialization="shared", batch_size=2)
+    learner = 4 * 2 * sum(p.numel() * 4 for p in network.parameters())  # four copies of two models
+    clients = torch.arange(20)
+    on_cpu = int(1e6 / (learner + 2 * 4 * 4 * 28 * 28))
+    assert len(next(model.local.blocks(data.federation, clients)).clients) == min(20, on_cpu)
+    with card():
+        there = data.federation.to(DEVICE)
+        model.to(DEVICE)
+        size = len(next(model.local.blocks(there, clients.to(DEVICE))).clients)
+    assert size == int(1e6 / (learner + 2 * (4 * 4 * 28 * 28 + 2 * 2 * each)))

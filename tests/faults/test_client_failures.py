@@ -237,3 +237,40 @@ def test_reasons_in_words() -> None:
     assert len(first_line(ValueError("x" * 999))) == 200
     several = [Rejection(0, "not finite"), Rejection(4, "exception", "E: no"), Rejection(5, "not finite")]
     assert summarised(several) == "2 not finite, 1 exception (E: no)"
+
+
+class Full(FedEM):
+    """A GPU that holds the models of two clients at most."""
+
+    blocks: list[list[int]]
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        self.blocks.append(block.clients.tolist())
+        if len(block.clients) > 2:
+            raise torch.OutOfMemoryError("full")
+        return super().client_update(block, round_)
+
+
+def test_blocks_that_do_not_fit_the_memory_are_halved(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody is rejected, the models are those of smaller blocks, and the next round begins with smaller ones."""
+    data, sgd = make_data(sizes=SIZES), ClientSGD(lr=0.3, momentum=0.9, state="keep")
+    options: dict[str, Any] = {"client_optimizer": sgd, "initialization": "random"}
+    model = make_model(Full, data, engine=LoopEngine(memory_gb=4e-6), **options)
+    model.blocks = []
+    train(model, data, 2)
+    expected = train(make_model(FedEM, data, engine=LoopEngine(), **options), data, 2)
+    assert not rejected(model)
+    torch.testing.assert_close(parameters(model.components), parameters(expected.components), rtol=1e-9, atol=1e-12)
+    assert model.blocks[:4] == [[0, 1, 2, 3], [0, 1], [2, 3], [4]]
+    assert model.blocks[4:] == [[0, 1], [2, 3], [4]]
+    assert capsys.readouterr().out.count("out of memory: blocks of clients are halved") == 1
+
+
+class TooLarge(Full):
+    def client_update(self, block: Block, round_: int) -> Sent:
+        raise torch.OutOfMemoryError("full")
+
+
+def test_a_single_client_that_does_not_fit_ends_the_run() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        train(make_model(TooLarge, make_data(sizes=SIZES)), make_data(sizes=SIZES), 1)

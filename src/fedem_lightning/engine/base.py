@@ -25,7 +25,8 @@ class Engine(Recorded, ABC):
 
     Args:
         block_size: number of clients in a block; None: as many as fit `memory_gb`.
-        memory_gb: approximate memory of a block's learners and batches, in 10^9 bytes; None: `default_gb`.
+        memory_gb: approximate memory of a block's learners and batches, in 10^9 bytes, on a GPU also of activations;
+            None: `default_gb`, and on a GPU a quarter of all that it has, if that is more.
 
     """
 
@@ -33,6 +34,7 @@ class Engine(Recorded, ABC):
     reason = "set by the user"  # why this engine was selected
     default_gb: float
     copies: int  # copies of each learner's state that exist at the same time
+    halvings = 0  # times that the memory of a GPU did not suffice
     gives_up = False  # whether another engine has taken over, because this one cannot run the backbone
 
     def __init__(self, block_size: PositiveInt | None = None, memory_gb: Positive | None = None) -> None:
@@ -70,16 +72,33 @@ class Engine(Recorded, ABC):
 
         """
 
-    def blocks(self, federation: Federation, clients: Tensor, learner_bytes: int, batch_size: int) -> Iterator[Block]:
-        """Cuts `clients` (int64, ascending) into blocks of training samples; `learner_bytes`: size of M models."""
+    def blocks(
+        self, federation: Federation, clients: Tensor, learner_bytes: int, batch_size: int, activation_bytes: int = 0
+    ) -> Iterator[Block]:
+        """Cuts clients into blocks of training samples.
+
+        Args:
+            federation: holds the clients.
+            clients: int64 [C], ascending.
+            learner_bytes: of a client's M models.
+            batch_size: B.
+            activation_bytes: of a sample in M models.
+
+        """
         size = self.block_size
         if size is None:
-            budget = 1e9 * (self.memory_gb or self.default_gb)
             sample = n_values(federation.in_shape) * 4
             batch = min(batch_size, int(federation.splits["train"].counts(clients).max())) if len(clients) else 1
-            size = max(1, int(budget / (self.copies * learner_bytes + 4 * batch * sample)))
+            client = self.copies * learner_bytes + batch * (4 * sample + activation_bytes)
+            size = max(1, int(self._budget(federation.device) / client) >> self.halvings)
         for part in clients.split(size):
             yield federation.block(part, "train")
+
+    def _budget(self, device: torch.device) -> float:
+        """Bytes of a block. It is a share of all memory, not of what is free: blocks decide the last bits of sums."""
+        if self.memory_gb is None and device.type == "cuda":
+            return max(1e9 * self.default_gb, torch.cuda.get_device_properties(device).total_memory / 4)
+        return 1e9 * (self.memory_gb or self.default_gb)
 
 
 Objective = Callable[..., tuple[Tensor, Models]]

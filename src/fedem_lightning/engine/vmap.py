@@ -142,8 +142,14 @@ class VmapEngine(Engine):
         return tree_map(lambda t: t.index_select(0, back), stack)  # several times as fast as t[back] on a CPU
 
     def _step(self, step: LocalStep, state: Learner, batch: "Batch") -> None:
-        n_models = next(iter(state["params"].values())).shape[1]
-        if self._stacked is None:  # components one by one: copies of the batch would not fit a cache
+        n_models, on_cpu = next(iter(state["params"].values())).shape[1], batch.key.device.type == "cpu"
+        if self._stacked is None and n_models > 1 and not on_cpu:
+            keys = fold(batch.key.unsqueeze(1), torch.arange(n_models, device=batch.key.device))  # [A, M]
+            weight = batch.weight.expand(-1, n_models, *batch.weight.shape[2:])
+            objective = vmap(vmap(step.objective, in_dims=(0, 0, None, None, 0, None, 0)))
+            take_step(step, objective, state, batch._replace(weight=weight, key=keys))
+            return
+        if self._stacked is None:  # components one by one: on a CPU copies of the batch would not fit a cache
             for m in range(n_models):
                 model = tree_map(lambda t, m=m: t[:, m], state)  # views
                 weight = batch.weight[:, min(m, batch.weight.shape[1] - 1)]

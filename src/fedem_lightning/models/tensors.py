@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -97,6 +98,26 @@ def frozen_bytes(network: nn.Module) -> int:
     """Bytes of all frozen tensors; tied parameters count once."""
     tensors = {id(tensor): tensor for _, tensor in frozen_tensors(network)}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+@torch.no_grad()
+def activation_bytes(network: nn.Module, x: Inputs) -> int:
+    """Bytes of the outputs of all layers without layers in them, in eval mode, for samples x [n, ...]."""
+    found: list[int] = []
+    layers = [layer for layer in network.modules() if not list(layer.children())]
+    hooks = [layer.register_forward_hook(lambda _, x, z: found.append(_bytes(z))) for layer in layers]
+    try:
+        called(network.eval(), x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sum(found)
+
+
+def _bytes(outputs: object) -> int:
+    if isinstance(outputs, tuple):
+        return sum(map(_bytes, outputs))
+    return outputs.nbytes if isinstance(outputs, Tensor) else 0
 
 
 class SizedByState(nn.Module):
