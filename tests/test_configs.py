@@ -129,7 +129,7 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
         overrides += ["dataset=cifar10", "backbone=lenet"]
     if option == "network/devices":
         overrides.append(f"network.devices.path={files}/devices.csv")
-    if name == "floral_mnist":  # four groups, and three clients
+    if name in ("floral_mnist", "floral_cifar10"):  # four groups, and three clients
         overrides.append("dataset.n_groups=2")
     if name == "three_approaches_emnist":  # 20 clients a round
         overrides.append("algorithm.participation=1.0")

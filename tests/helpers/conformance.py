@@ -123,7 +123,7 @@ ROWS = [
         options={"initialization": "clusters"},
         as_fedavg={"n_components": 1},
     ),
-    Row(FedRC, ("pi",), messages=3, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
+    Row(FedRC, ("pi",), messages=3 + 3 * 3 / 15, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
     Row(
         FedGMM,
         ("joint",),

@@ -19,6 +19,7 @@ from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import client_means
+from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import PositiveInt
 from fedem_lightning.tasks import known
 
@@ -69,6 +70,12 @@ class FedRC(FedEM):
             self.label_shares = sums / sums.sum(dim=1, keepdim=True)
             means = means._replace(extras={name: rows for name, rows in means.extras.items() if name != "labels"})
         super().server_update(means, round_)
+
+    def transmission(self, clients: Tensor) -> Transmission:
+        """As FedEM, and the shares and sums of labels."""
+        sent = super().transmission(clients)
+        numbers = self.label_shares.numel() * self.label_shares.element_size() / self.message_bytes
+        return sent._replace(down=sent.down + numbers, up=sent.up + numbers)
 
     def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
         """As FedEM, and no label at all."""
