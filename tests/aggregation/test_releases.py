@@ -68,7 +68,7 @@ RELEASING = [
     *(
         row
         for row in METHODS
-        if row.kind.__name__ in ("AFL", "Agnostic", "Clustered", "FedGMM", "HypCluster", "Oracle")
+        if row.kind.__name__ in ("AFL", "Agnostic", "Clustered", "FedGMM", "FedRC", "HypCluster", "Oracle")
     ),
     *(row for row in METHODS if row.kind.__name__ in ("QFFL", "Scaffold", "UserCentric")),
     *(row for row in METHODS if row.options.get("initialization") in ("clusters", "farthest") and row.kind is FedEM),

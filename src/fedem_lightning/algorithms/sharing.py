@@ -54,7 +54,7 @@ def joint_training(
         return None
     key = "shared" if shared else "personal"
     require(algorithm.compression is None, f"{key}: leave out compression, which shortens each component alone")
-    private = isinstance(algorithm.aggregation, PrivateMean)
+    private = isinstance(algorithm.aggregation, PrivateMean) and algorithm.facts.sends_updates
     require(not private, f"{key}: a private mean would add noise by component; use aggregation=mean")
     found = JointTraining(algorithm.components, shared, algorithm.local, personal.names if personal else ())
     if found.training is not None and found.training.momentum is not None:
