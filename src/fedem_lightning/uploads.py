@@ -133,7 +133,7 @@ def check_options(algorithm: "FedEM", sharing: str) -> None:
         require(not algorithm.normalize_weights, alone.format("normalize_weights"))
         require(algorithm.start.initialization != "farthest", alone.format("initialization=farthest"))
     anew = algorithm.personal is not None and algorithm.facts.personalizes_seen
-    require(not anew, "personal: leave out personalize_seen, for which b_t would start anew")
+    require(not anew, "personal: leave out personalize_seen, which would train clients' own parameters anew")
 
 
 def chosen_uploads(probability: Tensor, seed: int, round_: int, keys: Tensor) -> Tensor:

@@ -63,7 +63,9 @@ class Revival:
                 where = start(m, strongest, round_.federation, round_.number)
                 revived[m] = round_.number
                 algorithm.diagnostics.setdefault("revived", []).append({"round": round_.number + 1, "component": m})
-                rank_zero_only(print)(f"round {round_.number + 1}: component {m} was dead and starts again {where}")
+                rank_zero_only(print)(
+                    f"round {round_.number + 1}: hardly any client used component {m}; it starts again {where}"
+                )
                 return
 
     def _at_worst(self, m: int, strongest: int, federation: Federation, number: int) -> str:
