@@ -143,6 +143,7 @@ def test_a_warm_up_of_one_model_averages_all_of_it() -> None:
     ("options", "message"),
     [
         ({"personal": ["layers.9"]}, "personal: expected names of parameters, or of modules with .*, got 'layers.9'"),
+        ({"personal": ["head.biass"]}, "personal: expected names of parameters.*, got 'head.biass'"),
         ({"personal": ["layers.2"], "shared": "body"}, "personal: components would differ in nothing"),
         ({"personal": [BIAS], "personalize_seen": True}, "personal: leave out personalize_seen"),
         ({"personal": [BIAS], "upload_threshold": 0.5}, "personal: leave out upload_threshold"),

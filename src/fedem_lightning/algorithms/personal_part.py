@@ -10,7 +10,7 @@ from fedem_lightning.aggregation import Models, all_finite
 from fedem_lightning.algorithms.sharing import trained_in
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.client_store import ClientStore
-from fedem_lightning.models.components import model_state
+from fedem_lightning.models.components import model_state, within
 from fedem_lightning.models.parts import head_layer, share_of_bytes
 from fedem_lightning.models.personal_models import broadcast
 
@@ -79,4 +79,5 @@ def _named(network: nn.Module, name: str) -> str:
     first, *rest = name.split(".")
     if first != "head" or hasattr(network, "head"):
         return name
-    return ".".join([head_layer(network), *rest])
+    found = ".".join([head_layer(network), *rest])
+    return found if any(within(own, [found]) for own in model_state(network)) else name  # a mistake stays as typed
