@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import OmegaConf
 from rich.console import Console
+from torch import nn
 
 from fedem_lightning import APFL, CNN, MLP, ClientSGD, FedAvg, FedEM, FederatedDataModule
 from fedem_lightning.algorithms.trainer_options import check_trainer
@@ -16,7 +17,7 @@ from fedem_lightning.callbacks import RoundProgress, progress
 from fedem_lightning.callbacks.progress import duration, faster_with
 from fedem_lightning.errors import UserError
 from fedem_lightning.run import devices
-from fedem_lightning.run.devices import arithmetic, pick_accelerator, pick_devices
+from fedem_lightning.run.devices import arithmetic, pick_accelerator, pick_devices, pick_precision
 from helpers.federations import make_data, make_trainer
 
 
@@ -108,18 +109,61 @@ def test_arithmetic_by_hand() -> None:
     assert arithmetic(half, data) == each * 3 * n_train
 
 
-@pytest.mark.parametrize("has", [True, False])
-def test_a_line_about_bfloat16(has: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def with_bfloat16(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has bfloat16 arithmetic, or lacks it."""
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has, raising=False)
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_a_line_about_bfloat16(has: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with_bfloat16(has, monkeypatch)
     chosen("loop", 1)
     assert capsys.readouterr().out == ""
     chosen("loop", 10**6)
-    assert ("trainer.precision=bf16-mixed is about twice as fast" in capsys.readouterr().out) == has
-    chosen("loop", 10**6, precision="bf16-mixed")
-    assert ("no bfloat16 arithmetic" in capsys.readouterr().out) != has
-    chosen("loop", 10**6, precision="64-true")
-    assert capsys.readouterr().out == ""
+    assert ("trainer.precision=bf16-mixed is faster for this network" in capsys.readouterr().out) == has
+    for precision in ("bf16-mixed", "64-true", "auto"):
+        chosen("loop", 10**6, precision=precision)
+        assert capsys.readouterr().out == ""
+
+
+NARROW = nn.Sequential(nn.Conv2d(1, 16, 3), nn.Flatten(), nn.Linear(10816, 3))
+DEPTHWISE = nn.Sequential(nn.Conv2d(1, 32, 3), nn.Conv2d(32, 32, 3, groups=32), nn.Flatten(), nn.Linear(18432, 3))
+
+
+@pytest.mark.parametrize(
+    ("network", "engine", "accelerator", "picked"),
+    [
+        (CNN(3), "loop", "cpu", "bf16-mixed"),
+        (CNN(3), "vmap", "cpu", "32-true"),
+        (CNN(3), "loop", "gpu", "32-true"),
+        (NARROW, "loop", "cpu", "32-true"),
+        (DEPTHWISE, "loop", "cpu", "32-true"),
+        (MLP((1, 28, 28), 3), "loop", "cpu", "32-true"),
+    ],
+)
+def test_auto_is_bfloat16_where_it_is_known_to_be_faster(
+    network: nn.Module, engine: str, accelerator: str, picked: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    model = FedAvg(network, n_clients=4, engine=engine)
+    with_bfloat16(True, monkeypatch)
+    config = OmegaConf.create({"trainer": {"precision": "auto", "accelerator": accelerator}})
+    assert pick_precision(config, model) == picked
+    assert capsys.readouterr().out.startswith(f"trainer.precision: {picked} (")
+    with_bfloat16(False, monkeypatch)
+    assert pick_precision(config, model) == "32-true"
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_bfloat16_without_its_arithmetic_is_called_slow(
+    has: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    with_bfloat16(has, monkeypatch)
+    for precision in ("32-true", "64-true", "bf16-mixed"):
+        config = OmegaConf.create({"trainer": {"precision": precision, "accelerator": "cpu"}})
+        assert pick_precision(config, FedAvg(CNN(3), n_clients=4)) == precision
+    said = capsys.readouterr().out
+    assert said == "" if has else "no bfloat16 arithmetic, 32-true is many times faster" in said
 
 
 def test_advice_for_one_process_only() -> None:

@@ -90,8 +90,16 @@ def build_callbacks(config: DictConfig, folder: Path, title: str = "") -> list[p
     return callbacks
 
 
-def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:
-    """Builds Lightning's Trainer with the run's callbacks and loggers (always with metrics.csv)."""
+def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], **picked: Any) -> pl.Trainer:
+    """Builds Lightning's Trainer with the run's callbacks and loggers (always with metrics.csv).
+
+    Args:
+        config: the composed configuration.
+        folder: the run's folder.
+        callbacks: of the run.
+        picked: what was picked for this machine, such as devices and precision.
+
+    """
     loggers: list[Logger] = [RoundCSVLogger(folder / "metrics.csv")]
     for options in (config.get("logger") or {}).values():
         if options is not None:
@@ -100,7 +108,7 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
     trainer: pl.Trainer = instantiate(
         config.trainer,
         accelerator=pick_accelerator(config),
-        devices=devices,
+        **picked,
         callbacks=callbacks,
         logger=loggers,
         plugins=[MappedCheckpoints()],

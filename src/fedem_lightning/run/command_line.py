@@ -208,7 +208,7 @@ def _refusal(config: DictConfig, key: str) -> str | None:
     try:
         check_group(part, OmegaConf.to_container(config[part], resolve=True))
         if part == "trainer":
-            build_trainer(config, Path(), [], devices=1)
+            build_trainer(config, Path(), [], devices=1, precision="32-true")
     except Exception as error:  # whatever a target makes of it
         return user_message(error)
     return None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.accelerators import MPSAccelerator
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedem_lightning.algorithms.frozen_body import takes_features
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
 
 LONG_RUN_FLOPS = 3e12
 """A CPU run with more floating-point operations than this uses several processes; a core does some 4e10 a second."""
+WIDE = 32
+"""Input channels from which a CPU's bfloat16 convolutions are faster than float32's."""
 
 
 DEPENDS_ON = (
-    *("seed", "federation_digest", "engine.name", "engine.block_size", "engine.processes"),
+    *("seed", "federation_digest", "engine.name", "engine.block_size", "engine.processes", "engine.precision"),
     *("environment.fedem_lightning", "environment.torch", "environment.numpy"),
     *("environment.device", "environment.threads"),
 )
@@ -50,12 +53,12 @@ def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "Feder
     None, the default: as "auto" for a long run on a CPU, else 1; also 1 where clients keep models or momentum of their
     own, whose exchange between processes takes what they gain.
     """
-    devices, accelerator = config.trainer.devices, pick_accelerator(config)
-    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
-    if not on_cpu or model.remote is not None:
+    devices = config.trainer.devices
+    if not on_cpu(config) or model.remote is not None:
         return 1 if devices is None else devices
     long = arithmetic(model, data) * int(config.trainer.max_epochs) > LONG_RUN_FLOPS
-    _print_precision_line(str(config.trainer.precision), long and isinstance(engine_on_cpu(model), LoopEngine))
+    if long and str(config.trainer.precision) == "32-true" and bfloat16_is_faster(model):
+        print("this CPU has bfloat16 arithmetic: trainer.precision=bf16-mixed is faster for this network", flush=True)
     n_nodes = config.trainer.get("num_nodes", 1)
     if devices is None and (not long or n_nodes > 1 or model.states.stores() or _in_a_launchers_worker()):
         return 1
@@ -106,6 +109,43 @@ def pick_accelerator(config: "DictConfig") -> str:
     return "cpu" if accelerator == "auto" and MPSAccelerator.is_available() else accelerator
 
 
+def on_cpu(config: "DictConfig") -> bool:
+    """Whether the Trainer takes the CPU."""
+    accelerator = pick_accelerator(config)
+    return accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
+
+
+def pick_precision(config: "DictConfig", model: "FederatedAlgorithm") -> str:
+    """The Trainer's precision; "auto" is bf16-mixed on a CPU where `bfloat16_is_faster`, else 32-true. Prints why."""
+    asked = str(config.trainer.precision)
+    if asked == "auto":
+        picked, why = "32-true", "no GPU was measured"
+        if on_cpu(config):
+            faster = bfloat16_is_faster(model)
+            picked = "bf16-mixed" if faster else "32-true"
+            why = f"this CPU and network are {'' if faster else 'not known to be '}faster with bfloat16"
+        print(f"trainer.precision: {picked} ({why})", flush=True)
+        return picked
+    if asked.startswith("bf16") and on_cpu(config) and not _has_bfloat16():
+        print("trainer.precision: this CPU has no bfloat16 arithmetic, 32-true is many times faster", flush=True)
+    return asked
+
+
+def bfloat16_is_faster(model: "FederatedAlgorithm") -> bool:
+    """Whether clients that train on this CPU one by one are known to be faster in bf16-mixed.
+
+    Known are dense convolutions of 32 channels or more, with 0.7 to 0.9 of float32's processor time (docs/scaling.md);
+    narrow ones (LeNet-5) and depthwise ones (MobileNet-v2) are slower.
+    """
+    layers = [m for m in model.components[0].modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))]
+    wide = any(layer.in_channels >= WIDE for layer in layers) and all(layer.groups == 1 for layer in layers)
+    return wide and _has_bfloat16() and isinstance(engine_on_cpu(model), LoopEngine)
+
+
+def _has_bfloat16() -> bool:
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def _check_crowding(n_processes: int) -> None:
     """Warns where processes share cores by more than two, and refuses more than fit into the memory."""
     if n_processes > 2 * cores() and not is_worker_rank():
@@ -149,14 +189,6 @@ def _in_a_launchers_worker() -> bool:
     from hydra.core.hydra_config import HydraConfig
 
     return HydraConfig.initialized() and "BasicLauncher" not in HydraConfig.get().launcher._target_
-
-
-def _print_precision_line(precision: str, long: bool) -> None:
-    has_bfloat16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if precision.startswith("bf16") and not has_bfloat16:
-        print("trainer.precision: this CPU has no bfloat16 arithmetic, 32-true is many times faster", flush=True)
-    elif precision == "32-true" and has_bfloat16 and long:
-        print("this CPU has bfloat16 arithmetic: trainer.precision=bf16-mixed is about twice as fast", flush=True)
 
 
 def reproducibility(device: torch.device) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import trackers
 from fedem_lightning.run.announcing import announce, say
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten_lightning
-from fedem_lightning.run.devices import asked_processes, pick_devices, require_group
+from fedem_lightning.run.devices import asked_processes, pick_devices, pick_precision, require_group
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.figures import run_title
 from fedem_lightning.run.gate import check_configuration
@@ -97,7 +97,8 @@ def run(
             stop.resumed_rounds = rounds_of(checkpoint)
         title = config.algorithm.get("title")
         callbacks = build_callbacks(config, folder, run_title({**choices, "seed": config.seed}, title))
-        trainer = build_trainer(config, folder, callbacks, devices=pick_devices(config, model, data))
+        picked = {"devices": pick_devices(config, model, data), "precision": pick_precision(config, model)}
+        trainer = build_trainer(config, folder, callbacks, **picked)
         require_group(trainer, size)
         clients = data.federation.clients()
         private = _planned_privacy(model, len(clients), config.trainer.max_epochs) if checkpoint is None else None

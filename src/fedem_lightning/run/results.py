@@ -74,6 +74,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
             "block_size": algorithm.local.engine.block_size,
             "reason": algorithm.local.engine.reason,
             "processes": algorithm.trainer.world_size,
+            "precision": algorithm.trainer.precision,
         },
         "peak_memory_bytes": peak_memory(algorithm.device),
         "environment": environment(algorithm.device),

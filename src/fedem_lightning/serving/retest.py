@@ -68,7 +68,7 @@ def retest(path: Path, split: str, trust: Sequence[str] = ()) -> Evaluation:
     pl.seed_everything(seed, verbose=False)
     data = _data(config["dataset"], folder, trust)
     model = _loaded(checkpoint, data, trust)
-    _trainer(config).test(model, data, verbose=False)
+    _trainer(config, folder).test(model, data, verbose=False)
     populations = {p: model.clients[model.clients["population"] == p] for p in ("seen", "unseen")}
     scores = {p: {s: summarize_table(table, s) for s in SPLITS} for p, table in populations.items() if len(table)}
     shown = {f"{len(populations[p])} {p}": found[split] for p, found in scores.items() if found[split]}
@@ -115,9 +115,11 @@ def _loaded(checkpoint: Path, data: FederatedDataModule, trust: Sequence[str]) -
     return model
 
 
-def _trainer(config: dict[str, Any]) -> pl.Trainer:
+def _trainer(config: dict[str, Any], folder: Path) -> pl.Trainer:
     """A Trainer in one process, which writes nothing, with the run's precision."""
-    options = config.get("trainer") or {}
+    options = dict(config.get("trainer") or {})
+    if options.get("precision") == "auto":  # results.json has the one that was picked
+        options["precision"] = (_saved(folder).get("engine") or {}).get("precision", "32-true")
     kept = {name: options[name] for name in _KEPT if options.get(name) is not None}
     if kept.get("accelerator") in ("gpu", "cuda") and not torch.cuda.is_available():
         kept["accelerator"] = "cpu"
@@ -126,16 +128,26 @@ def _trainer(config: dict[str, Any]) -> pl.Trainer:
     return pl.Trainer(**kept, **quiet, devices=1, callbacks=bar, default_root_dir=tempfile.gettempdir())
 
 
-def _compared(folder: Path, rounds: int, scores: dict[str, Any]) -> tuple[bool | None, str]:
-    """Whether the scores are those of results.json to the bit, and a line that says so."""
+def _saved(folder: Path) -> dict[str, Any]:
+    """The content of results.json; empty where the run has not ended."""
     file = folder / "results.json"
     if not file.is_file():
-        return None, "no results.json, with which the scores could be compared: the run has not ended"
+        return {}
     try:
-        saved = json.loads(regular(file).read_text())
-        before = {"seen": {split: saved[split] for split in SPLITS}, "unseen": saved["unseen"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        saved: dict[str, Any] = json.loads(regular(file).read_text())
+        lacking = {*SPLITS, "unseen"} - saved.keys()
+    except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"{file}: not the results of a run ({error})") from error
+    require(not lacking, f"{file}: not the results of a run (it lacks {', '.join(sorted(lacking))})")
+    return saved
+
+
+def _compared(folder: Path, rounds: int, scores: dict[str, Any]) -> tuple[bool | None, str]:
+    """Whether the scores are those of results.json to the bit, and a line that says so."""
+    saved = _saved(folder)
+    if not saved:
+        return None, "no results.json, with which the scores could be compared: the run has not ended"
+    before = {"seen": {split: saved[split] for split in SPLITS}, "unseen": saved["unseen"]}
     if saved.get("rounds") != rounds:
         return None, f"results.json is of {saved.get('rounds')} rounds and not compared, the checkpoint of {rounds}"
     earlier = flatten(before)
