@@ -2,7 +2,8 @@
 
     python benchmarks/processes.py [--cores 2] [--rounds 4] [--repeats 3] [--json FILE]
 
-FedAvg with the public code's CNN on random images, and FedEM on the synthetic mixture, on a CPU: 1 process with 1
+FedAvg with the public code's CNN on random images, whose clients keep momentum or not, and FedEM on the synthetic
+mixture, on a CPU: 1 process with 1
 thread, 1 process with `--cores` threads, `--cores` processes with 1 thread (strategy ddp). Each run has processes of
 its own; all take turns, `--repeats` times.
 """
@@ -21,17 +22,19 @@ import torch
 from common import Timing, bare_parser, finish, images, make_trainer, mixture, print_header, print_row
 from fedem_lightning import ClientSGD, FedAvg, FedEM, FederatedAlgorithm, FederatedDataModule, Linear, ReferenceCNN
 
-WORKS = ("FedAvg, ReferenceCNN", "FedEM, synthetic mixture")
+WORKS = ("FedAvg, ReferenceCNN", "FedEM, synthetic mixture", "FedAvg, ReferenceCNN, clients keep momentum")
 CPU = torch.device("cpu")
 
 
 def make_work(name: str, clients: int) -> tuple[FederatedAlgorithm, FederatedDataModule]:
     """The model and the data; the same in every process."""
     torch.manual_seed(0)
-    if name == WORKS[0]:
+    if name != WORKS[1]:
+        keep = name == WORKS[2]
+        sgd = ClientSGD(lr=0.01, momentum=0.9, state="keep") if keep else ClientSGD(lr=0.01)
         pictures = images(clients, 130)
         backbone = ReferenceCNN(pictures.n_outputs, pictures.in_shape)
-        return FedAvg(backbone, pictures.n_clients, client_optimizer=ClientSGD(lr=0.01)), pictures
+        return FedAvg(backbone, pictures.n_clients, client_optimizer=sgd), pictures
     data = mixture(clients)
     sgd = ClientSGD(lr=1.0, momentum=0.9)
     return FedEM(Linear(data.in_shape, data.n_outputs), data.n_clients, 3, client_optimizer=sgd), data
@@ -109,7 +112,7 @@ def main() -> None:
     timings = {(work, *split): Timing() for work in WORKS for split in splits}
     for _ in range(options.repeats):
         for (work, processes, threads), timing in timings.items():
-            clients = options.image_clients if work == WORKS[0] else options.clients
+            clients = options.clients if work == WORKS[1] else options.image_clients
             timing.seconds += run(work, clients, processes, threads, options)
     print_header(
         f"{options.rounds} rounds after one that warms up, {options.repeats} times, in turn",

@@ -18,6 +18,7 @@ from fedem_lightning import (
     MOCHA,
     ClientSGD,
     Dapper,
+    Ditto,
     FedAvg,
     FedEM,
     FederatedAlgorithm,
@@ -31,7 +32,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.aggregation import Sent
-from fedem_lightning.callbacks import BoundsDiagnostics
+from fedem_lightning.callbacks import BoundsDiagnostics, RoundCheckpoint
 from fedem_lightning.data import Block
 from fedem_lightning.processes import Processes
 from helpers.commands import ENVIRONMENT
@@ -115,8 +116,20 @@ def bounds(devices: int) -> dict[str, Any]:
     return {"bounds": model.diagnostics["bounds"], "discrepancy": model.clients.discrepancy.fillna(-1).tolist()}
 
 
-def everything(devices: int) -> dict[str, Any]:
-    return {"results": results(devices), "bounds": bounds(devices)}
+def kept(devices: int, folder: Path) -> dict[str, Any]:
+    """The models that clients keep to themselves, in a checkpoint between scores and after the fit."""
+    data = make_data((9, 14, 30, 25, 40))
+    sgd = ClientSGD(lr=0.1, momentum=0.9, state="keep")
+    model = make_model(Ditto, data, client_optimizer=sgd, participation=3)
+    saved = RoundCheckpoint(every_n_rounds=2, keep=9, dirpath=folder / f"checkpoints of {devices}")
+    trainer = make_trainer(3, callbacks=[saved], enable_checkpointing=True, **several(devices))
+    trainer.fit(model, data)
+    between = torch.load(folder / f"checkpoints of {devices}" / "round-000002.ckpt", weights_only=True)["state_dict"]
+    return {"between": between, "after": model.state_dict()}
+
+
+def everything(devices: int, folder: Path) -> dict[str, Any]:
+    return {"results": results(devices), "bounds": bounds(devices), "kept": kept(devices, folder)}
 
 
 class Found(NamedTuple):
@@ -135,7 +148,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "client .* failed in round")
-                alone = everything(devices=1)
+                alone = everything(1, folder)
             assert script.wait(timeout=400) == 0
         finally:
             script.kill()
@@ -157,6 +170,28 @@ def test_bounds_do_not_depend_on_the_number_of_processes(found: Found) -> None:
     assert first["discrepancy"] == pytest.approx(alone["discrepancy"], rel=1e-9)
     assert first["bounds"]["suggestions"] == alone["bounds"]["suggestions"]
     assert sum(d >= 0 for d in alone["discrepancy"]) == 3
+
+
+def test_models_that_clients_keep_are_whole_where_they_are_read(found: Found) -> None:
+    """Each process has only its own clients' models while nobody reads the others."""
+    for when, expected in found.alone["kept"].items():
+        assert expected["own.written"].sum() >= 3
+        for state in (found.first["kept"][when], found.second["kept"][when]):
+            for key, value in expected.items():
+                torch.testing.assert_close(state[key], value, rtol=1e-9, atol=1e-12, msg=f"{when}: {key}")
+
+
+def test_each_client_stays_with_one_process() -> None:
+    model = make_model(Ditto, make_data((9, 14, 30, 25, 40)))
+    two, everyone, work = Processes(0, 2), torch.arange(5), torch.tensor([9, 14, 30, 25, 40])
+    homes = model.states.deal(two, everyone, everyone, work)
+    assert homes is not None
+    assert [home.tolist() for home in homes] == [[0, 1, 4], [2, 3]]
+    shares = model.states.deal(two, torch.tensor([1, 2, 4]), everyone, work)
+    assert shares is not None
+    assert [share.tolist() for share in shares] == [[1, 4], [2]]
+    assert model.states.deal(Processes(0, 1), everyone, everyone, work) is None
+    assert make_model(FedAvg, make_data((9, 14))).states.deal(two, everyone, everyone, work) is None
 
 
 def command_line(*arguments: str) -> list[str]:
@@ -217,6 +252,6 @@ if __name__ == "__main__":
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "NODE_RANK": "0"}
     child = os.fork()
     os.environ["LOCAL_RANK"] = "0" if child else "1"
-    torch.save(everything(devices=2), f"{sys.argv[1]}/rank{os.environ['LOCAL_RANK']}.pt")
+    torch.save(everything(2, Path(sys.argv[1])), f"{sys.argv[1]}/rank{os.environ['LOCAL_RANK']}.pt")
     if child:
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -79,8 +79,11 @@ def train_clients(
 
     """
     processes = Processes.of(algorithm.trainer)
-    any_size = algorithm.aggregation.samples_independently  # the next cohort has another
-    shares = processes.deal(cohort, federation.splits["train"].counts(cohort), idle=any_size)
+    counts, everyone = federation.splits["train"].counts, federation.clients()
+    shares = algorithm.states.deal(processes, cohort, everyone, counts(everyone))
+    if shares is None:
+        any_size = algorithm.aggregation.samples_independently  # the next cohort has another
+        shares = processes.deal(cohort, counts(cohort), idle=any_size)
     mine = shares[processes.rank]
     algorithm.local.observer.begin("clients", len(mine))
     parameters, faults = set(trained_parameters(algorithm.components[0])), algorithm.faults
@@ -105,7 +108,7 @@ def train_clients(
             algorithm.round_metrics.reject(clients[~finite])
     rejections = _meet(algorithm, collector, processes)
     _stop_without_updates(algorithm, source, rejections, round_, len(cohort))
-    processes.exchange_rows(algorithm.states.rows(), shares)
+    processes.exchange_rows(algorithm.states.rows(alone=False), shares)
     means = collector.compute()
     if means is not None and not is_finite(rows[means.nonempty] for rows in means.models.values()):
         where = f"in round {round_ + 1} the mean of the updates overflows"

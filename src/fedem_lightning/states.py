@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.models.client_store import ClientStore, Owner
+from fedem_lightning.processes import Processes
 
 Columns = str | tuple[str, ...] | Callable[[Tensor], Mapping[str, Tensor]] | None
 """Columns of the clients' table: "alpha" for rows [T]; "pi_{m}" or a tuple of names for rows [T, M]; or a function that
@@ -45,6 +46,8 @@ class States:
         self.declared: dict[str, State] = {}
         self.groups: str | None = None  # name of the tensor that holds each client's group
         self.sized_by_data: set[str] = set()  # tensors whose shapes are known from the first round on only
+        self.homes: list[Tensor] = []  # of each process the clients that always train there, int64, ascending
+        self.newer = torch.zeros(0, dtype=torch.bool)  # [T]: whether only the client's home has its newest rows
         module.register_load_state_dict_pre_hook(_size_as_saved)
 
     def declare(
@@ -95,13 +98,19 @@ class States:
         """The declared tensors of these owners, without stores."""
         return {name: self.module.get_buffer(name) for name, s in self.declared.items() if s.owner in owners}
 
-    def rows(self, stores: bool = True) -> Iterator[Tensor]:
-        """All tensors [T, ...] with a row for each client, which the process of that client computes."""
+    def rows(self, stores: bool = True, alone: bool = True) -> Iterator[Tensor]:
+        """All tensors [T, ...] with a row for each client, which the process of that client computes.
+
+        Args:
+            stores: also those of stores.
+            alone: also those that only the client's own training and scores read.
+
+        """
         for name, state in self.declared.items():
             if state.client_axis == 0:
                 yield self.module.get_buffer(name)
         for store in self.stores().values() if stores else ():
-            if store.of_clients:
+            if store.of_clients and (alone or not store.alone):
                 yield from store.tensors()
 
     @property
@@ -109,6 +118,33 @@ class States:
         """Whether clients keep anything but momentum to themselves."""
         stores = [s for s in self.stores().values() if s.owner is Owner.CLIENT and s.of_clients and s.names]
         return any(s.is_clients for s in self.declared.values()) or not all(store.momentum for store in stores)
+
+    def deal(self, processes: Processes, cohort: Tensor, clients: Tensor, work: Tensor) -> list[Tensor] | None:
+        """The shares of the cohort, each the process's own clients, if there are rows that are read alone; else None.
+
+        Args:
+            processes: of the Trainer.
+            cohort: int64 [C], ascending; of the clients.
+            clients: all that train, int64, ascending.
+            work: of each of them, in proportion to its time.
+
+        """
+        if processes.size == 1 or not any(store.alone for store in self.stores().values()):
+            return None
+        if not self.homes:
+            self.homes = processes.deal(clients, work)
+        if not len(self.newer):
+            self.newer = torch.zeros(int(clients.max()) + 1, dtype=torch.bool, device=clients.device)
+        self.newer[cohort] = True
+        return [home[torch.isin(home, cohort)] for home in self.homes]
+
+    def collect(self, processes: Processes) -> None:
+        """Gives all processes the rows that only a client's home has."""
+        if self.newer.any():
+            stores = [store for store in self.stores().values() if store.alone]
+            shares = [home[self.newer[home]] for home in self.homes]
+            processes.exchange_rows([tensor for store in stores for tensor in store.tensors()], shares)
+            self.newer[:] = False
 
     def shorten(self, saved: dict[str, Tensor]) -> None:
         """Takes from a `state_dict` the rows of stores that were never written, where they are more than half."""

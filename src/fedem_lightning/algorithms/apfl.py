@@ -81,7 +81,7 @@ class APFL(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.initial_alpha, self.adaptive = alpha, adaptive
         self.states.declare("alpha", torch.full((n_clients,), float(alpha)), Owner.CLIENT, columns="alpha")
-        self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
+        self.own = ClientStore.of_components(n_clients, self.components, alone=True)  # v_t, rows [1, ...]
         self.own_momentum = self.local.momentum_store()  # of v_t
 
     def client_update(self, block: Block, round_: int) -> Sent:

@@ -39,6 +39,7 @@ from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
 from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.network import Network, Transmission, check_networks
+from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.round import initialize, run_round
@@ -236,7 +237,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.local = LocalTraining(self.components[0], n_clients, n_models, sgd, *how, self.statistics)
         self.kept_momentum = self.local.momentum
         keeps = compression is not None and compression.keeps_error
-        unsent = ClientStore(n_clients, self.local.zeros()) if keeps else None
+        unsent = ClientStore(n_clients, self.local.zeros(), alone=True) if keeps else None
         self.compression_error = unsent  # what clients have not sent yet
         none, kept = torch.zeros(n_clients, dtype=torch.bool), frozen_bytes(self.components[0]) > 0
         self.states.declare("has_frozen", none, Owner.SERVER_ONLY, client_axis=0, persistent=kept)
@@ -369,6 +370,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
     def on_train_start(self) -> None:
         """Adds the rounds before this fit to the plan: a model that is fitted again goes on."""
         self.statistics.planned_rounds += self.statistics.rounds - self.trainer.current_epoch
+        self.states.homes = []
 
     @torch.no_grad()
     def training_step(self, batch: Federation, batch_idx: int) -> None:
@@ -383,8 +385,9 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         fitting.log(self, metrics)
 
     def on_train_end(self) -> None:
-        """Adds the last seconds to the training time."""
+        """Adds the last seconds to the training time; all processes have all rows again."""
         self.statistics.tick()
+        self.states.collect(Processes.of(self.trainer))
 
     def prepare_for(self, federation: Federation) -> None:
         """Prepares the algorithm for rounds and scores on this federation; UserError: they do not fit together."""

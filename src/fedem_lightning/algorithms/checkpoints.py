@@ -14,6 +14,7 @@ from fedem_lightning.algorithms.recipe_differences import warn_of_other_settings
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.parts import users_network
+from fedem_lightning.processes import Processes
 from fedem_lightning.records.files import is_intact
 from fedem_lightning.records.recipes import is_plain, plain, recipe
 from fedem_lightning.records.remaking import LimitedTensors, call, find, make, without_download
@@ -36,6 +37,8 @@ def save(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
     checkpoint["schema"] = None if schema is None else schema.state()
     checkpoint["engine_gave_up"], checkpoint["deployed"] = algorithm.local.engine.gives_up, algorithm.is_deployed
     checkpoint["recipe"] = recipe_of(algorithm)
+    if algorithm._trainer is not None:
+        algorithm.states.collect(Processes.of(algorithm.trainer))
     algorithm.states.shorten(checkpoint.get("state_dict", {}))
     arguments = {name: value for name, value in algorithm.made_with.items() if is_plain(value)}
     checkpoint[algorithm.CHECKPOINT_HYPER_PARAMS_KEY] = arguments  # for load_from_checkpoint

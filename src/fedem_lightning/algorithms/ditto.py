@@ -44,7 +44,7 @@ class Ditto(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.penalty, self.own_epochs = penalty, own_epochs
-        self.own = ClientStore.of_components(n_clients, self.components)  # v_t, rows [1, ...]
+        self.own = ClientStore.of_components(n_clients, self.components, alone=True)  # v_t, rows [1, ...]
         self.own_momentum = self.local.momentum_store()  # of v_t
 
     def client_update(self, block: Block, round_: int) -> Sent:

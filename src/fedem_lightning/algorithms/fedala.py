@@ -76,9 +76,9 @@ class FedALA(FederatedAlgorithm):
         self.upper = tuple(name for name in self.params_of(self.broadcast(torch.zeros(1))) if name in names)
         self.weights_lr, self.share = weights_lr, share
         self.tolerance, self.max_passes = tolerance, max_passes
-        self.own = ClientStore.of_components(n_clients, self.components)  # theta_t, rows [1, ...]
+        self.own = ClientStore.of_components(n_clients, self.components, alone=True)  # theta_t, rows [1, ...]
         ones = {name: torch.ones_like(self.components[0].get_parameter(name)).unsqueeze(0) for name in self.upper}
-        self.weights = ClientStore(n_clients, ones)  # W_t
+        self.weights = ClientStore(n_clients, ones, alone=True)  # W_t
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Adaptive local aggregation, then FedAvg's local training."""

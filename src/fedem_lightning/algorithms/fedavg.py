@@ -152,7 +152,7 @@ class Local(FederatedAlgorithm):
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.models = ClientStore.of_components(n_clients, self.components)  # rows [1, ...]
+        self.models = ClientStore.of_components(n_clients, self.components, alone=True)  # rows [1, ...]
 
     def transmission(self, clients: Tensor) -> Transmission:
         """Nothing is sent."""

@@ -64,7 +64,7 @@ class FedProto(FederatedAlgorithm):
         network = wrapped(backbone, lambda own: PrototypeNetwork(own, head))
         super().__init__(network, n_clients, n_components=1, **options)
         self.penalty, self.prediction = penalty, prediction
-        self.models = ClientStore.of_components(n_clients, self.components)  # theta_t, rows [1, ...]
+        self.models = ClientStore.of_components(n_clients, self.components, alone=True)  # theta_t, rows [1, ...]
         self.states.declare("prototypes", torch.zeros(0, 0), Owner.SERVER)
         self.states.declare("known", torch.zeros(0, dtype=torch.bool), Owner.SERVER)
         self._shape: tuple[int, ...] = ()  # Y and d

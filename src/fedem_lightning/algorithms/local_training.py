@@ -107,7 +107,7 @@ class LocalTraining:
         """
         if not (self.optimizer.remembers and self.optimizer.state == "keep"):
             return None
-        return ClientStore(self.n_clients, self.optimizer.init(self.zeros(), axes=1), momentum=True)
+        return ClientStore(self.n_clients, self.optimizer.init(self.zeros(), axes=1), momentum=True, alone=True)
 
     # --- training ---------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,8 @@ class PartialAveraging(FederatedAlgorithm):
         self.private = tuple(name for name in state if name in private)
         self.shared = tuple(name for name in state if name not in private)
         self.personalize_epochs = personalize_epochs
-        self.own = ClientStore(self.n_clients, {name: state[name].unsqueeze(0) for name in self.private})  # v_t
+        rows = {name: state[name].unsqueeze(0) for name in self.private}
+        self.own = ClientStore(self.n_clients, rows, alone=True)  # v_t
         self.sent_share = share_of_bytes(self.components[0], self.shared)
 
     def client_update(self, block: Block, round_: int) -> Sent:

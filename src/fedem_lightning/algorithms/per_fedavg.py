@@ -82,7 +82,7 @@ class PerFedAvg(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.inner_lr, self.personalize_steps = inner_lr, personalize_steps
         self.delta = delta if hessian == "differences" else None
-        self.models = ClientStore.of_components(n_clients, self.components)  # rows [1, ...]
+        self.models = ClientStore.of_components(n_clients, self.components, alone=True)  # rows [1, ...]
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Local steps of the meta-gradient."""

@@ -41,7 +41,8 @@ class PersonalPart:
         expected = "personal: expected names of parameters, or of modules with parameters"
         self.names = tuple(trained_in(network, parts, expected))
         state = model_state(network)
-        self.rows = ClientStore(algorithm.n_clients, {name: state[name].unsqueeze(0) for name in self.names})
+        own = {name: state[name].unsqueeze(0) for name in self.names}
+        self.rows = ClientStore(algorithm.n_clients, own, alone=True)
         self.share = share_of_bytes(network, self.names)  # of a model's bytes
         algorithm.own = self.rows
         algorithm.facts = replace(algorithm.facts, needs_one_machine=PRIVATE)

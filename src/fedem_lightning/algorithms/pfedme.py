@@ -80,7 +80,7 @@ class PFedMe(FederatedAlgorithm):
                 stacklevel=2,
             )
         self.penalty, self.outer_lr, self.inner_steps = penalty, outer_lr, inner_steps
-        self.models = ClientStore.of_components(n_clients, self.components)  # theta_t, rows [1, ...]
+        self.models = ClientStore.of_components(n_clients, self.components, alone=True)  # theta_t, rows [1, ...]
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """The client takes R steps of `MoreauStep` from theta = w = w^{k-1}; it keeps theta and sends w."""

@@ -54,7 +54,8 @@ class Scaffold(FederatedAlgorithm):
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         zeros = {name: torch.zeros_like(p) for name, p in self.params_of(self.broadcast(torch.zeros(1))).items()}
-        self.controls = ClientStore(n_clients, {name: p[0] for name, p in zeros.items()})  # c_t, rows [1, ...]
+        zero = {name: p[0] for name, p in zeros.items()}
+        self.controls = ClientStore(n_clients, zero, alone=True)  # c_t, rows [1, ...]
         self.states.declare("control", flat(zeros)[0], Owner.SERVER)
 
     def client_update(self, block: Block, round_: int) -> Sent:

@@ -50,6 +50,7 @@ def validate(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
 def curve_scores(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
     """The scores of the seen clients, by split and measure, and in training the mixture's figures."""
     prepare(algorithm, federation)
+    algorithm.states.collect(Processes.of(algorithm.trainer))
     check_finite_models(algorithm)
     training = algorithm.trainer.state.fn == "fit"
     with (
@@ -68,6 +69,7 @@ def curve_scores(algorithm: "FederatedAlgorithm", federation: Federation) -> dic
 def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Personalises the unseen clients, scores all clients on every split; fills the clients' table and the rest."""
     prepare(algorithm, federation)
+    algorithm.states.collect(Processes.of(algorithm.trainer))
     check_finite_models(algorithm)
     with (
         keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds),
@@ -84,6 +86,7 @@ def predict(algorithm: "FederatedAlgorithm", federation: Federation) -> ClientPr
     """Predictions for the test samples of the scored clients, of this process's share if there are several."""
     prepare(algorithm, federation)
     processes, task = Processes.of(algorithm.trainer), federation.task
+    algorithm.states.collect(processes)
     names, labels, predictions, positions = [], [], [], []
     with _training_state_kept(algorithm, federation):
         own = personalize_for_scoring(algorithm, federation)

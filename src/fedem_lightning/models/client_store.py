@@ -44,6 +44,8 @@ class ClientStore(nn.Module):
         owner: of the rows.
         of_clients: whether each row is about a client; else T is another number, and a client receives none.
         momentum: whether the rows are momentum, which is reset before a test.
+        alone: whether only the client's own training and scores read its row. Of several processes then one has the
+            newest row; the others get it before scores, checkpoints and the end of the fit (`States.collect`).
         levels: number of blocks; in each block every client has a row.
 
     Raises:
@@ -61,10 +63,11 @@ class ClientStore(nn.Module):
         of_clients: bool = True,
         momentum: bool = False,
         levels: int = 1,
+        alone: bool = False,
     ) -> None:
         super().__init__()
         self.names, self.owner, self.of_clients = list(like), owner, of_clients
-        self.momentum, self.levels = momentum, levels
+        self.momentum, self.levels, self.alone = momentum, levels, alone
         self.n_bytes = n_clients * sum(tensor.numel() * tensor.element_size() for tensor in like.values())
         self.on_disk = self.n_bytes > MEMORY_LIMIT
         if self.on_disk:
@@ -77,12 +80,12 @@ class ClientStore(nn.Module):
 
     @classmethod
     def of_components(
-        cls, n_clients: int, components: nn.ModuleList, owner: Owner = Owner.CLIENT, of_clients: bool = True
+        cls, n_clients: int, components: nn.ModuleList, owner: Owner = Owner.CLIENT, **options: Any
     ) -> "ClientStore":
-        """A copy of the M components for each client: rows [M, ...]."""
+        """A copy of the M components for each client: rows [M, ...]; `options` are those of a store."""
         states = [model_state(component) for component in components]
         like = {name: torch.stack([state[name] for state in states]) for name in states[0]}
-        return cls(n_clients, like, owner, of_clients)
+        return cls(n_clients, like, owner, **options)
 
     def __str__(self) -> str:
         where = f"in a temporary file of {tempfile.gettempdir()} (TMPDIR)" if self.on_disk else "in memory"
