@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import FederatedDataModule, ReferenceCNN, Transformer, UserError, load_clients
+from fedem_lightning import (
+    DFedEM,
+    FedAvgEnsemble,
+    FederatedDataModule,
+    FedGMM,
+    HypCluster,
+    ReferenceCNN,
+    Transformer,
+    UserError,
+    load_clients,
+)
 from fedem_lightning.algorithms.fedem import FedEM
 from fedem_lightning.backbones.pretrained import LoRA
 from fedem_lightning.client_optimizers import ClientSGD
@@ -139,6 +149,49 @@ def test_a_rank_below_one_is_a_share_of_each_layer_s() -> None:
     assert shapes == {"layers.0.lora_A.default.weight": (2, 4), "layers.2.lora_A.default.weight": (2, 5)}
     shapes = {name: tuple(p.shape) for name, p in mixture(0.01).components[0].named_parameters() if "lora_A" in name}
     assert shapes == {"layers.0.lora_A.default.weight": (1, 4), "layers.2.lora_A.default.weight": (1, 5)}
+
+
+def test_adapters_of_a_rank_have_scale_one() -> None:
+    """Whatever the layers' ranks: else the layer with rank 1 would take steps many times longer than the others."""
+    component = mixture(0.5).components[0].double()
+    x = torch.rand(3, 4, dtype=torch.float64)
+    with torch.no_grad():
+        for name, p in component.named_parameters():
+            if "lora_B" in name:
+                p.copy_(torch.rand(p.shape))
+    t = {name: p.detach() for name, p in plain(dict(component.named_parameters())).items()}
+    for layer in ("layers.0", "layers.2"):
+        t[f"{layer}.weight"] = t[f"{layer}.weight"] + t[f"{layer}.lora_B.weight"] @ t[f"{layer}.lora_A.weight"]
+    hidden = torch.relu(x @ t["layers.0.weight"].T + t["layers.0.bias"])
+    expected = hidden @ t["layers.2.weight"].T + t["layers.2.bias"]
+    torch.testing.assert_close(component(x), expected)
+    scaled = mixture(LoRA(4, scale=0.5)).components[0]
+    scales = {m.scaling["default"] for m in scaled.modules() if hasattr(m, "scaling")}
+    assert scales == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(FedAvgEnsemble, {}), (HypCluster, {"initialization": "random"}), (FedGMM, {"n_gaussians": 2}), (DFedEM, {})],
+)
+def test_other_methods_have_adapters(kind: Any, options: dict[str, Any]) -> None:
+    """Components differ in their adapters alone, which have left 0; bytes; what is not theirs is refused."""
+    data = make_data(sizes=perceptron.SIZES)
+    model = make_model(kind, data, n_components=2, adapters=RANK, hidden=True, **options)
+    train(model, data, 2)
+    if kind is DFedEM:  # each client has its own components
+        rows = model._own(torch.tensor([0]))  # [1, M, ...]
+        first, second = ({name: t[0, m] for name, t in rows.items()} for m in (0, 1))
+    else:
+        first, second = (dict(component.named_parameters()) for component in model.components)
+    assert {name for name in first if not torch.equal(first[name], second[name])} == {n for n in first if "lora" in n}
+    assert all(p.abs().sum() > 0 for p in first.values())
+    own = RANK * (4 + 5) + RANK * (5 + 3)
+    n_up = 43 + own if kind is HypCluster else 43 + 2 * own
+    if kind in (FedAvgEnsemble, HypCluster):
+        assert model.statistics.up_bytes == pytest.approx(2 * len(perceptron.SIZES) * 8 * n_up)
+    with pytest.raises(UserError, match="adapters: all else is shared, so leave out shared"):
+        make_model(kind, data, n_components=2, adapters=RANK, shared="body", hidden=True, **options)
 
 
 def test_convolutions_have_adapters_and_models_are_kept(tmp_path: Path) -> None:

@@ -305,11 +305,14 @@ def test_clients_without_a_server_agree_with_numpy(engine: str) -> None:
     assert torch.equal(found[BODY[0]][0, 0], found[BODY[0]][0, 2])
 
 
-def test_fedgmm_with_one_gaussian_is_fedem() -> None:
-    """With a shared body, too; it sends the Gaussian beside the models."""
+@pytest.mark.parametrize("how", [{"shared": "body"}, {"adapters": 2}], ids=["shared", "adapters"])
+def test_fedgmm_with_one_gaussian_is_fedem(how: dict[str, Any]) -> None:
+    """With a shared body, or adapters, too; it sends the Gaussian beside the models."""
+    if "adapters" in how:
+        pytest.importorskip("peft")
     data = perceptron.Clients().data
     options: dict[str, Any] = {"hidden": True, "participation": 2, "client_optimizer": ClientSGD(lr=0.2)}
-    options |= {"shared": "body", "n_components": M}
+    options |= {"n_components": M, **how}
     model = train(make_model(FedGMM, data, n_gaussians=1, **options), data, ROUNDS)
     other = train(make_model(FedEM, data, initialization="random", **options), data, ROUNDS)
     for one, two in zip(model.components, other.components, strict=True):

@@ -13,8 +13,9 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Models, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.sharing import Shared, joint_training
+from fedem_lightning.algorithms.sharing import Shared, joint_training, with_adapters
 from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, descend_surrogate, majorized
+from fedem_lightning.backbones.pretrained import Adapters
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
@@ -162,6 +163,7 @@ class DFedEM(DecentralizedSurrogateOptimization):
         topology: graph and mixing weights; the paper: Erdos-Renyi with p = 0.5 and the fastest-mixing weights.
         shared: what a client's components have in common: "body", all but the last layer; or names of modules; None:
             nothing, as in the paper. A client then trains theta_0 and all phi_m together (`JointTraining`).
+        adapters: LoRA adapters, or their rank: components share all else.
 
     """
 
@@ -174,8 +176,10 @@ class DFedEM(DecentralizedSurrogateOptimization):
         n_components: int = 3,
         topology: Topology | None = None,
         shared: Shared = None,
+        adapters: Adapters = None,
         **options: Any,
     ) -> None:
+        backbone, shared = with_adapters(backbone, n_components, shared, adapters)
         super().__init__(backbone, n_clients, MixtureSurrogate(), n_components, topology, shared, **options)
 
     @property

@@ -16,7 +16,8 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.sharing import Shared, joint_training
+from fedem_lightning.algorithms.sharing import Shared, joint_training, with_adapters
+from fedem_lightning.backbones.pretrained import Adapters
 from fedem_lightning.cohort import share_of
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -57,6 +58,7 @@ class FedAvgEnsemble(FederatedAlgorithm):
         backbone, n_clients, options: see `FederatedAlgorithm`.
         n_components: M.
         shared: what the networks have in common, see `FedEM`; their losses count 1 / M each. None: nothing.
+        adapters: LoRA adapters, or their rank: networks share all else.
 
     """
 
@@ -68,8 +70,10 @@ class FedAvgEnsemble(FederatedAlgorithm):
         n_clients: int,
         n_components: PositiveInt = 3,
         shared: Shared = None,
+        adapters: Adapters = None,
         **options: Any,
     ) -> None:
+        backbone, shared = with_adapters(backbone, n_components, shared, adapters)
         super().__init__(backbone, n_clients, n_components, **options)
         self.sharing = joint_training(self, shared)
 

@@ -99,9 +99,7 @@ class FedEM(FederatedAlgorithm):
         personalize_seen: bool = False,
         **options: Any,
     ) -> None:
-        if adapters is not None and n_components > 1:
-            require(shared is None, "adapters: all else is shared, so leave out shared")
-            backbone, shared = with_adapters(backbone, adapters), "all but adapters"
+        backbone, shared = with_adapters(backbone, n_components, shared, adapters)
         super().__init__(backbone, n_clients, n_components, **options)
         several = personalize_tolerance is None or personalize_steps > 1
         require(several, "personalize_tolerance: it needs personalize_steps above 1, the most steps taken")

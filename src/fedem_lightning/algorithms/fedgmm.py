@@ -12,7 +12,8 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.sharing import Shared, joint_training
+from fedem_lightning.algorithms.sharing import Shared, joint_training, with_adapters
+from fedem_lightning.backbones.pretrained import Adapters
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
@@ -55,6 +56,7 @@ class FedGMM(FederatedAlgorithm):
         personalize_steps: E-steps and updates of pi of an unseen client.
         shared: what the components have in common: "body", all but the last layer; or names of modules; None: nothing,
             as in the paper. A client then trains theta_0 and all phi_m together (`JointTraining`).
+        adapters: LoRA adapters, or their rank: components share all else.
 
     """
 
@@ -83,8 +85,10 @@ class FedGMM(FederatedAlgorithm):
         regularization: Positive = 1e-3,
         personalize_steps: PositiveInt = 1,
         shared: Shared = None,
+        adapters: Adapters = None,
         **options: Any,
     ) -> None:
+        backbone, shared = with_adapters(backbone, n_components, shared, adapters)
         super().__init__(backbone, n_clients, n_components, **options)
         self.n_gaussians, self.embedding, self.dimension = n_gaussians, embedding, dimension
         self.full, self.regularization = covariance == "full", regularization

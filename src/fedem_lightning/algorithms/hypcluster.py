@@ -20,7 +20,8 @@ from fedem_lightning.algorithms.initialization import (
     sampled_models,
     start_at_clients,
 )
-from fedem_lightning.algorithms.sharing import SHARING, Shared, Sharing
+from fedem_lightning.algorithms.sharing import SHARING, Shared, Sharing, with_adapters
+from fedem_lightning.backbones.pretrained import Adapters
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
@@ -49,6 +50,7 @@ class HypCluster(FederatedAlgorithm):
             seed (IFCA).
         initial_epochs: passes over the samples of the client on which a hypothesis starts.
         shared: what the hypotheses have in common: "body", all but the last layer; or names of modules; None: nothing.
+        adapters: LoRA adapters, or their rank: hypotheses share all else.
         options: see `FederatedAlgorithm`.
 
     """
@@ -66,8 +68,10 @@ class HypCluster(FederatedAlgorithm):
         initialization: Literal["sampled", "farthest", "greedy", "random"] = "sampled",
         initial_epochs: PositiveInt = 1,
         shared: Shared = None,
+        adapters: Adapters = None,
         **options: Any,
     ) -> None:
+        backbone, shared = with_adapters(backbone, n_components, shared, adapters)
         super().__init__(backbone, n_clients, n_components, **options)
         whole = self.compression is None or not self.compression.keeps_error
         require(whole, "compression.error_feedback: HypCluster's clients change models; expected false")

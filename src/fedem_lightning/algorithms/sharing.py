@@ -1,6 +1,6 @@
 """Components that share parameters: which ones, how clients train them together, and what a round sends."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, PrivateMean
 from fedem_lightning.algorithms.local_training import LocalTraining
-from fedem_lightning.backbones.pretrained import LoRA, adapted, has_adapters
+from fedem_lightning.backbones.pretrained import Adapters, LoRA, adapted, has_adapters
 from fedem_lightning.data.block import Block
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import LocalStep
@@ -31,14 +31,26 @@ SHARING = "shares parameters among components (algorithm.shared=null does not)"
 """Why such a mixture cannot be deployed, see `Facts.needs_one_machine`."""
 
 
-def with_adapters(backbone: Backbone, adapters: LoRA | float) -> Callable[[], nn.Module]:
-    """A function that makes the network with adapters beside its layers; that of a checkpoint has them already."""
+def with_adapters(backbone: Backbone, n_components: int, shared: Shared, adapters: Adapters) -> tuple[Backbone, Shared]:
+    """The backbone with adapters beside its layers, and what components then share; without adapters as it was.
+
+    The network of a checkpoint has them already. Adapters of a rank have scale 1, as FLoRAL's: the network trains with
+    them, at one rate.
+
+    Raises:
+        UserError: something else is shared, too.
+
+    """
+    if adapters is None or n_components == 1:
+        return backbone, shared
+    require(shared is None, "adapters: all else is shared, so leave out shared")
+    how = adapters if isinstance(adapters, LoRA) else LoRA(adapters, scale=1.0)
 
     def made() -> nn.Module:
         network = copied(backbone) if isinstance(backbone, nn.Module) else backbone()
-        return network if has_adapters(network) else adapted(network, LoRA.of(adapters))
+        return network if has_adapters(network) else adapted(network, how)
 
-    return made
+    return made, "all but adapters"
 
 
 def joint_training(

@@ -24,14 +24,15 @@ Pooling = Literal["mean", "first"]
 
 
 class LoRA(Recorded):
-    """Adapters of linear and convolution layers: W x + (alpha / r) B A x, with W frozen, A drawn and B = 0.
+    """Adapters of linear and convolution layers: W x + s B A x, s = alpha / r, with W frozen, A drawn and B = 0.
 
     Args:
         rank: r; below 1 it is a share of the layer's, min(m, n) of its matrix W [m, n], and at least 1.
-        alpha: the scale.
+        alpha: sets the scale s.
         targets: the layers: endings of their names, or a regular expression for whole names; None: all linear and
             convolution layers of the body.
         dropout: probability with which an input of A is zeroed in training.
+        scale: s, the same for all layers, in place of alpha / r; None: alpha / r. A step of SGD moves s B A by s^2.
 
     """
 
@@ -41,8 +42,9 @@ class LoRA(Recorded):
         alpha: Positive = 16.0,
         targets: Sequence[str] | str | None = None,
         dropout: BelowOne = 0.0,
+        scale: Positive | None = None,
     ) -> None:
-        self.rank, self.alpha, self.targets, self.dropout = rank, alpha, targets, dropout
+        self.rank, self.alpha, self.targets, self.dropout, self.scale = rank, alpha, targets, dropout, scale
 
     @classmethod
     def of(cls, adapters: "LoRA | float") -> "LoRA":
@@ -65,6 +67,9 @@ class LoRA(Recorded):
         share = self.rank if self.rank < 1 else 0.0  # of each layer's rank
         ranks = {re.escape(name): max(1, round(share * min(shape))) for name, shape in shapes.items() if share}
         options = {"rank_pattern": ranks, "lora_alpha": self.alpha, "lora_dropout": self.dropout}
+        if self.scale is not None:
+            options |= {"lora_alpha": self.scale * max(1, int(self.rank))}
+            options |= {"alpha_pattern": {name: self.scale * r for name, r in ranks.items()}}
         chosen = targets if isinstance(targets, str) else list(targets)
         config = peft.LoraConfig(r=max(1, int(self.rank)), target_modules=chosen, **options)
         try:
