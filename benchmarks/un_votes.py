@@ -7,6 +7,12 @@ The features are embeddings of the resolutions' titles and descriptions by all-M
 
     python benchmarks/un_votes.py make VOTES.parquet EMBEDDINGS.npz un.npz
     python benchmarks/un_votes.py draw RUN un_votes.png
+
+Do mixture weights change with the years? A state is four clients, two halves of its votes in each of two periods (the
+table has a column year, too); the halves of a period say how far weights differ by chance.
+
+    python benchmarks/un_votes.py make-years VOTES.parquet EMBEDDINGS.npz years.npz
+    python benchmarks/un_votes.py drift RUN [RUN ...]
 """
 
 import argparse
@@ -24,6 +30,9 @@ NAMED = (
     *("CR", "FJ", "HN", "GT", "KI", "VU"),
 )
 """States that the figure names, where there is room; the first ones first."""
+PERIODS = (("1991-2000", 1991, 2000), ("2010-2019", 2010, 2019))
+HALF = 100
+"""Votes of a state in each half of a period."""
 COLOURS = ("#c44601", "#2e8b57", "#0073b7")
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 
@@ -34,6 +43,53 @@ def make(votes: Path, embeddings: Path, out: Path) -> None:
     with np.load(embeddings, allow_pickle=False) as file:
         x = file["emb"][table["item"]].astype(np.float32)
     np.savez(out, x=x, y=table["label"].to_numpy(str), client=table["client"].to_numpy(str))
+
+
+def make_years(votes: Path, embeddings: Path, out: Path) -> None:
+    """Writes x, y and client of the states that voted often enough in both periods; clients as "US 1991-2000 a"."""
+    table = pd.read_parquet(votes)
+    parts = {}
+    for name, first, last in PERIODS:
+        period = table[table["year"].between(first, last)]
+        often = period.groupby("client").filter(lambda own: len(own) >= 2 * HALF)
+        drawn = often.groupby("client").sample(2 * HALF, random_state=0)
+        second = drawn.groupby("client").cumcount() >= HALF
+        names = drawn["client"] + f" {name} " + second.map({False: "a", True: "b"})
+        parts[name] = drawn.assign(state=drawn["client"], client=names)
+    both = set.intersection(*(set(part["state"]) for part in parts.values()))
+    kept = pd.concat([part[part["state"].isin(both)] for part in parts.values()])
+    with np.load(embeddings, allow_pickle=False) as file:
+        x = file["emb"][kept["item"]].astype(np.float32)
+    np.savez(out, x=x, y=kept["label"].to_numpy(str), client=kept["client"].to_numpy(str))
+
+
+def drift(runs: list[Path]) -> None:
+    """Prints how far mixture weights lie apart within a period and between periods, over states and runs."""
+    found = []
+    for run in runs:
+        clients = pd.read_parquet(run / "clients.parquet")
+        parts = clients["id"].str.rsplit(" ", n=2, expand=True)
+        clients = clients.assign(state=parts[0], period=parts[1], half=parts[2])
+        columns = [name for name in clients if name.startswith("pi_")]
+        pi = clients.set_index(["period", "half", "state"])[columns].sort_index()
+        (early, late), rows = (name for name, *_ in PERIODS), {}
+        for name, one, other in (
+            ("within", [(early, "a"), (late, "a")], [(early, "b"), (late, "b")]),
+            ("between", [(early, "a"), (early, "b")], [(late, "a"), (late, "b")]),
+        ):
+            pairs = [(pi.loc[a] - pi.loc[b]).abs().sum(axis=1) / 2 for a, b in zip(one, other, strict=True)]
+            rows[name] = sum(pairs) / len(pairs)  # total variation, a value for each state
+        found.append(pd.DataFrame(rows))
+    mean = sum(found) / len(found)
+    more = mean["between"] - mean["within"]
+    rng = np.random.default_rng(0)
+    means = more.to_numpy()[rng.integers(len(more), size=(10_000, len(more)))].mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    within, between = mean["within"].mean(), mean["between"].mean()
+    print(f"{len(mean)} states, total variation of pi: {within:.3f} between halves of a period, ", end="")
+    print(f"{between:.3f} between periods; difference {more.mean():.3f} ({low:.3f} to {high:.3f})")
+    print("by run:", ", ".join(f"{each['between'].mean() - each['within'].mean():.3f}" for each in found))
+    print("most:", ", ".join(f"{state} {value:.2f}" for state, value in more.nlargest(12).items()))
 
 
 def draw(run: Path, out: Path) -> None:
@@ -76,6 +132,13 @@ def main() -> None:
     first.set_defaults(work=make)
     for name in ("votes", "embeddings", "out"):
         first.add_argument(name, type=Path)
+    years = commands.add_parser("make-years", help="write the federation of halves of periods")
+    years.set_defaults(work=make_years)
+    for name in ("votes", "embeddings", "out"):
+        years.add_argument(name, type=Path)
+    apart = commands.add_parser("drift", help="print how far mixture weights moved between the periods")
+    apart.set_defaults(work=drift)
+    apart.add_argument("runs", nargs="+", type=Path)
     second = commands.add_parser("draw", help="draw the mixture weights of a run")
     second.set_defaults(work=draw)
     for name in ("run", "out"):

@@ -1,5 +1,6 @@
 """Details of runs, their results and reports that other tests would let slip."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
+from pytorch_lightning import Callback, LightningModule, Trainer
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
 from fedem_lightning.callbacks import RoundCheckpoint
@@ -57,14 +59,21 @@ def test_components_are_judged_by_the_clients_that_train() -> None:
 
 
 def test_training_seconds_are_saved_and_counted_on(tmp_path: Path) -> None:
+    class Pause(Callback):
+        """Something that takes time between two rounds."""
+
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            time.sleep(0.05)
+
     data = make_data()
-    trainer = make_trainer(4, callbacks=[RoundCheckpoint(1, keep=9, dirpath=tmp_path)], enable_checkpointing=True)
+    callbacks = [Pause(), RoundCheckpoint(1, keep=9, dirpath=tmp_path)]
+    trainer = make_trainer(4, callbacks=callbacks, enable_checkpointing=True)
     trainer.fit(make_model(FedAvg, data), data)
     path = tmp_path / "round-000002.ckpt"
     checkpoint = torch.load(path, weights_only=True)
     saved = checkpoint["statistics"]
     assert len(saved["round_seconds"]) == 2
-    assert saved["training_seconds"] >= sum(saved["round_seconds"]) > 0  # rounds, and what lies between them
+    assert saved["training_seconds"] >= sum(saved["round_seconds"]) + 2 * 0.05  # rounds, and what lies between them
     saved["training_seconds"] = 1e6
     torch.save(checkpoint, path)
     resumed = make_model(FedAvg, data)

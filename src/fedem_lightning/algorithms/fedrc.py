@@ -15,10 +15,11 @@ from fedem_lightning.algorithms.checks import check_classes
 from fedem_lightning.algorithms.fedem import FedEM
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.em import add_by_owner
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
-from fedem_lightning.models.personal_models import client_means
+from fedem_lightning.models.parts import owner_and_class
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import PositiveInt
 from fedem_lightning.tasks import known
@@ -59,9 +60,14 @@ class FedRC(FedEM):
 
     def extras(self, q: Tensor, block: Block) -> Models:
         """The means over a client's samples of q_im for each label y_i, [C, M Y]."""
-        by_label = q.unsqueeze(2).to(self.pi) * self._labels(block).unsqueeze(1)  # [n, M, Y]; one M in a warm-up
-        by_label = by_label.expand(-1, len(self.components), -1)
-        return {"labels": client_means(by_label.flatten(1), block)}
+        y, (m, n_classes) = block.y(), self.label_shares.shape
+        known_labels = known(y).flatten()
+        place = owner_and_class(block.owner, y, n_classes)[known_labels]
+        each = q.to(self.pi).expand(-1, m)  # [n, M]; of one model in a warm-up
+        each = each.repeat_interleave(y[0].numel() if len(y) else 1, dim=0)[known_labels]
+        sums = add_by_owner(self.pi.new_zeros(len(block.clients) * n_classes, m), place, each)  # [C Y, M]
+        means = sums.view(-1, n_classes, m).transpose(1, 2) / block.counts().view(-1, 1, 1).to(sums)  # [C, M, Y]
+        return {"labels": means.flatten(1)}
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """p(y; m) <- sum of q over the samples of label y / sum of q over all; then as FedEM."""
