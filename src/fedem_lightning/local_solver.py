@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
+from fedem_lightning.backbones.layers import padded_norms
 from fedem_lightning.client_optimizers import ClientOptimizer
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
@@ -60,6 +61,11 @@ class LocalStep:
         """Names of the buffers that hold dropout keys; empty without dropout."""
         return dropout_keys(self.backbone)
 
+    @functools.cached_property
+    def size_names(self) -> list[str]:
+        """Names of the buffers that hold the number of real samples; empty without BatchNorm."""
+        return [f"{name}.size" if name else "size" for name in padded_norms(self.backbone)]
+
     def objective(
         self, params: Models, buffers: Models, x: Inputs, y: Tensor, weight: Tensor, size: Tensor, key: Tensor
     ) -> tuple[Tensor, Models]:
@@ -68,7 +74,7 @@ class LocalStep:
         `size` [] is the number of real samples (padding has weight 0); `key` [] sets the dropout masks.
         """
         buffers = {name: buffer.clone() for name, buffer in buffers.items()}  # a forward may change them
-        keys = dict.fromkeys(self.key_names, key)
+        keys = dict.fromkeys(self.key_names, key) | dict.fromkeys(self.size_names, size)
         outputs = call_with(self.backbone, {**params, **buffers, **keys}, x)
         return self.mean_loss(self.task.losses(outputs, y), weight, size), buffers
 

@@ -81,9 +81,13 @@ def is_frozen_norm(layer: nn.Module) -> bool:
 
 class _ForClients(_BatchNorm):
     still: bool  # frozen; in a step engines replace the layer's parameters, which do not show it
+    padded: bool = False  # whether only the first `size` samples of a batch count
+    size: Tensor  # []; a buffer, so that each learner of a stack has its own
 
     def forward(self, input: Tensor) -> Tensor:
-        """As in `nn.BatchNorm1d` and the others, except for frozen layers and for one value a channel."""
+        """As in `nn.BatchNorm1d` and the others, except for frozen layers, padding, and one value a channel."""
+        if self.training and self.padded and not self.still:
+            return self._of_real(input)
         if not self.training or (input.numel() > input.shape[1] and not self.still):
             return super().forward(input)
         self.training = False  # the running statistics are used, and do not change
@@ -91,6 +95,30 @@ class _ForClients(_BatchNorm):
             return super().forward(input)
         finally:
             self.training = True
+
+    def _of_real(self, input: Tensor) -> Tensor:
+        """The same for x [B, channels, ...] of which the first `size` samples are real; others do not count."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.momentum is not None
+        x = input.to(self.running_mean)  # autocast may have made it shorter
+        axes = (0, *range(2, x.ndim))
+        shape = (-1, *[1] * (x.ndim - 2))
+        real = (torch.arange(len(x), device=x.device) < self.size).view(-1, 1, *shape[1:])  # [B, 1, ...]
+        n = self.size * x[0, 0].numel()
+        mean = x.where(real, 0).sum(axes) / n  # [channels]
+        away = (x - mean.view(shape)).where(real, 0)
+        variance = away.square().sum(axes) / n
+        one = n <= 1  # it has no variance
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_((~one).to(self.num_batches_tracked))
+        for kept, new in ((self.running_mean, mean), (self.running_var, variance * n / (n - 1).clamp(min=1))):
+            kept.copy_(torch.where(one, kept, kept + self.momentum * (new.detach() - kept)))
+        mean, variance = torch.where(one, self.running_mean, mean), torch.where(one, self.running_var, variance)
+        scaled = (x - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
+        if self.affine:
+            scaled = scaled * self.weight.view(shape) + self.bias.view(shape)
+        return scaled.to(input.dtype)
 
 
 class BatchNorm1d(_ForClients, nn.BatchNorm1d):
@@ -117,3 +145,11 @@ def for_clients(layer: nn.Module) -> None:
     still = is_frozen_norm(layer)
     layer.__class__ = GUARDED[type(layer)]
     vars(layer)["still"] = still
+    layer.register_buffer("size", torch.zeros(()), persistent=False)
+
+
+def padded_norms(network: nn.Module) -> dict[str, "_ForClients"]:
+    """The BatchNorm layers that know padding, by name: those that learn, and keep running statistics by a momentum."""
+    layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, _ForClients)}
+    kept = {name: layer for name, layer in layers.items() if layer.track_running_stats and layer.momentum is not None}
+    return {name: layer for name, layer in kept.items() if not layer.still}

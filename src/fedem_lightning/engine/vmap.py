@@ -10,7 +10,7 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.backbones.layers import is_frozen_norm
+from fedem_lightning.backbones.layers import is_frozen_norm, padded_norms
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import n_values
 from fedem_lightning.engine.base import Batch, Engine, take_step
@@ -36,9 +36,9 @@ class VmapEngine(Engine):
 
     Clients are sorted by their number of samples, so that unfinished clients are always the first rows, and no step is
     computed for a client that has finished its pass. Rows with batches of about equal size are stepped together; the
-    shorter ones are padded and masked. With BatchNorm only rows of equal size are stepped together, because padding
-    would change the statistics. Linear networks run as batched matrix products (`StackedBackbone`), others through
-    `torch.func.vmap`. The `loop` engine runs a backbone that cannot be stacked at all, with one warning.
+    shorter ones are padded and masked, and BatchNorm takes the statistics of the real samples. Linear networks run as
+    batched matrix products (`StackedBackbone`), others through `torch.func.vmap`. The `loop` engine runs a backbone
+    that cannot be stacked at all, with one warning.
     """
 
     name = "vmap"
@@ -47,8 +47,8 @@ class VmapEngine(Engine):
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> Engine:
         """Prepares the engine for the backbone and returns it."""
-        moving = (isinstance(layer, _BatchNorm) and not is_frozen_norm(layer) for layer in backbone.modules())
-        self._padding = 0.0 if any(moving) else PADDING
+        moving = {n for n, m in backbone.named_modules() if isinstance(m, _BatchNorm) and not is_frozen_norm(m)}
+        self._padding = PADDING if moving <= padded_norms(backbone).keys() else 0.0  # else it would see padding
         self._stacked = StackedBackbone.of(backbone)
         self._trusted: set[int] = set()  # numbers of models with which its outputs were found right
         self._checked = False  # whether the backbone draws random numbers of its own
@@ -116,6 +116,7 @@ class VmapEngine(Engine):
         keys, n_passed = batches.keys[by_size], passes.to(device)
         draws = bool(step.key_names) or block.federation.augmentation is not None
         limit = CACHE // n_values(block.federation.in_shape) if device.type == "cpu" else 2**62
+        norms = padded_norms(step.backbone).values()
         reported = 0.0  # clients
         for e, order in enumerate(batches.order):
             for j in range(-(-int(counts[0]) // batches.size)):
@@ -133,10 +134,14 @@ class VmapEngine(Engine):
                     state = tree_map(lambda t, rows=rows: t[rows], stack)  # views
                     x, y = block.batch(positions, key, dtype)
                     weight = _weights(weights, positions, real.to(dtype))
+                    for layer in norms:
+                        layer.padded = bool(sizes[rows.start] > sizes[rows.stop - 1])
                     self._step(step, state, Batch(x, y, weight, real.sum(dim=1).to(dtype), key))
                 share = float(sizes[done:].sum()) / max(1, batches.order.numel()) * len(counts)
                 reported += share
                 progress(share)
+        for layer in norms:
+            layer.padded = False
         progress(len(counts) - reported)
         back = by_size.argsort()
         return tree_map(lambda t: t.index_select(0, back), stack)  # several times as fast as t[back] on a CPU
