@@ -146,7 +146,8 @@ def work_off(rest: list[Measurement], options: argparse.Namespace, book: Book, d
                 done, found = done + 1, {}
         return done
     except queue.Empty:
-        book.add(rest[done], "cut off", {**found, "limit": limit})
+        why = {"reason": "all of the time was over"} if time.monotonic() >= deadline else {"limit": limit}
+        book.add(rest[done], "cut off", {**found, **why})
         return done + 1
     finally:
         worker.end()
