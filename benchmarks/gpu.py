@@ -1,13 +1,15 @@
-"""FedEM on one card, within a given time: seconds a round, peak memory, agreement with the CPU.
+"""What the library does on one card, in three calls of at most ten minutes each.
 
-    benchmarks/gpu.sh [--wheels DIR] --out DIR [--femnist FILE.npz] [--only femnist] [--minutes 20]
-    python benchmarks/gpu.py --device cpu --tiny      (a test that everything runs: its figures mean nothing)
+    benchmarks/gpu.sh [--wheels DIR] --call 1 --out DIR [--femnist FILE.npz]    (then --call 2, --call 3)
+    benchmarks/gpu.sh --out DIR --only femnist --minutes 20
+    python benchmarks/gpu.py --call 1 --device cpu --tiny    (a test that everything runs: its figures mean nothing)
 
-In order of worth: FEMNIST's CNN with 539 clients (the file's writers again and again; random images without a file) and
-the synthetic mixture, each with the engines `vmap` and `loop` and the plain loop of `rounds.py`, in float32 and
-bfloat16; the same rounds on the CPU and on the card; `vmap` with larger blocks. Every measurement has a time limit, and
-what it has found is written at once: DIR/gpu.jsonl (a line for each), DIR/gpu.md (tables) and DIR/gpu.log. A later call
-with the same DIR adds to them. Neither hydra nor wandb is needed.
+1: every method in float32 on the CPU and twice on the card; a profile; FedEM's agreement with the CPU by precision.
+2: two published simulation jobs of FedAvg, by this library, pfl and a plain loop.
+3: FedEM and other methods at the size of a federation, FedEM's engines against a plain loop, larger blocks.
+
+Every measurement has a time limit, and what it has found is written at once: DIR/gpu.jsonl (a line for each),
+DIR/gpu.md (tables) and DIR/gpu.log. A later call with the same DIR adds to them. Neither hydra nor wandb is needed.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gpu_plan import PARTS, Measurement, plan
+from gpu_plan import CALLS, MINUTES, PARTS, Measurement, plan
 from gpu_tables import tables
 
 HERE = Path(__file__).resolve().parent
@@ -61,8 +63,19 @@ class Book:
             part = path.with_suffix(".part")
             part.write_text(text)
             part.replace(path)
-        rounds = ", ".join(f"{seconds:.4g} s" for seconds in found.get("seconds", []))
-        print(f"{what['name']}: {status}{'; rounds of ' + rounds if rounds else ''}", flush=True)
+        print(f"{what['name']}: {status}{in_words(found)}", flush=True)
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """The most important thing that a measurement has found, for the screen."""
+    if "reason" in found and "engine" not in found:
+        return f" ({found['reason']})"
+    if "difference" in found:
+        bits = "the same bits twice" if found["same_bits"] else "other bits the second time"
+        return f"; {'PASS' if found['passed'] else 'FAIL'}, difference {found['difference']:.2g}, {bits}"
+    seconds = [f"{value:.4g} s" for value in found.get("seconds", [])]
+    shown = [*seconds[:3], f"... ({len(seconds)} in all)"] if len(seconds) > 7 else seconds
+    return f"; rounds of {', '.join(shown)}" if shown else ""
 
 
 class Worker:
@@ -128,12 +141,13 @@ def work_off(rest: list[Measurement], options: argparse.Namespace, book: Book, d
             elif event == "round":
                 found["seconds"].append(heard.pop("seconds"))
                 found |= heard
-            else:
-                book.add(rest[done], "done", {**found, **heard})
+            else:  # "done", "failed" or "missing"
+                book.add(rest[done], event, {**found, **heard})
                 done, found = done + 1, {}
         return done
     except queue.Empty:
-        book.add(rest[done], "cut off", {**found, "limit": limit})
+        why = {"reason": "all of the time was over"} if time.monotonic() >= deadline else {"limit": limit}
+        book.add(rest[done], "cut off", {**found, **why})
         return done + 1
     finally:
         worker.end()
@@ -159,12 +173,18 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--femnist", type=Path, metavar="FILE", help="default: random images")
     parser.add_argument("--clients", type=int, help="of FEMNIST; default: 539")
     parser.add_argument("--rounds", type=int, help="timed, after one that warms up; default: 5")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--minutes", type=float, default=20.0, help="for all; what does not fit is named")
+    parser.add_argument("--call", type=int, choices=CALLS, help=f"its parts, in {MINUTES:g} minutes")
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--minutes", type=float, help="for all; what does not fit is named; default: 20")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one measurement")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="the smallest sizes")
     options = parser.parse_args()
+    if options.call and options.only:
+        print("error: --call and --only: give one of them", file=sys.stderr)
+        raise SystemExit(2)
+    options.only = options.only or CALLS.get(options.call, PARTS)
+    options.minutes = (MINUTES if options.call else 20.0) if options.minutes is None else options.minutes
     if options.femnist and not options.femnist.is_file():
         parser.error(f"--femnist: no file {options.femnist}")
     if min(options.minutes, options.limit) <= 0 or min(options.clients or 1, options.rounds or 1) < 1:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# FedEM on one GPU of a machine without network (docs/scaling.md, "On a GPU").
+# This library on one GPU of a machine without network (docs/scaling.md, "On a GPU").
 #   benchmarks/gpu.sh wheels DIR [--python 3.12] [--only NAME ...]    beforehand, with network: packages that the machine lacks
-#   benchmarks/gpu.sh [--wheels DIR] [OPTIONS of gpu.py]       there: installs them aside and measures
+#   benchmarks/gpu.sh [--wheels DIR] --call 1 --out OUT [OPTIONS of gpu.py]    there: installs them aside and measures;
+#                                                         then --call 2 and --call 3, ten minutes each
 # PYTHON names the interpreter (python3).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -3,6 +3,8 @@
 from statistics import median
 from typing import Any
 
+from gpu_plan import JOB_ROUNDS, JOBS
+
 Row = dict[str, Any]
 """A measurement, its status and what it has found."""
 
@@ -12,9 +14,19 @@ NAMES = {"sequential": "sequential PyTorch", "loop": "engine=loop", "vmap": "eng
 
 def tables(rows: list[Row]) -> str:
     """Everything found so far."""
-    sections = ["# FedEM on one card"]
+    sections = ["# One card"]
     environments = {_environment(row): None for row in rows if "environment" in row}  # each once, in order
     sections += list(environments)
+    methods = [row for row in rows if row["kind"] == "method" and row["status"] in ("done", "failed")]
+    if methods:
+        sections.append(_methods(methods))
+    for job in JOBS:
+        begun = [row for row in rows if row["kind"] == "job" and row["job"] == job and row.get("seconds")]
+        if begun:
+            sections.append(_job(job, begun))
+    federations = [row for row in rows if row["kind"] == "federation" and row.get("seconds")]
+    if federations:
+        sections.append(_federations(federations))
     for work in TITLES:
         timed = [row for row in rows if row["kind"] == "rounds" and row["work"] == work]
         if timed:
@@ -46,6 +58,80 @@ def _unfinished(row: Row) -> str:
     return f"- {row['name']}: {row['status']} ({why})"
 
 
+# --- methods --------------------------------------------------------------------------------------------------------
+
+
+def _methods(rows: list[Row]) -> str:
+    lines = []
+    for row in rows:
+        if row["status"] == "failed":
+            lines.append((row["label"], "FAIL", row["reason"].replace("|", "/"), ""))
+            continue
+        same = "yes" if row["same_bits"] else "no"
+        lines.append((row["label"], "PASS" if row["passed"] else "FAIL", f"{row['difference']:.2g}", same))
+    passed = sum(line[1] == "PASS" for line in lines)
+    title = (
+        f"Every method in float32 without TF32, {rows[0]['rounds']} rounds on the CPU and twice on the device: "
+        f"{passed} of {len(lines)} pass (difference up to 1e-4, and the same bits twice)"
+    )
+    columns = ("method", "status", "largest difference, relative to the largest parameter", "same bits")
+    return f"{title}\n\n{_table(columns, lines)}"
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+RUNNERS = {"ours": "fedem-lightning", "pfl": "pfl", "plain": "plain PyTorch"}
+
+
+def _job(job: str, rows: list[Row]) -> str:
+    lines = []
+    for row in rows:
+        engine = f", engine={row['engine']}" if "engine" in row else ""
+        whole = f"{_seconds(row) * JOB_ROUNDS:.4g}, extrapolated from {_n_timed(row)}"
+        lines.append((RUNNERS[row["way"]] + engine, _spread(row), whole, _peak(row.get("peak_gb"))))
+    facts, size = JOBS[job], rows[0]
+    if "published_seconds" in facts:
+        published = f"{facts['published_seconds']}, with an evaluation every 50 rounds, on its authors' GPUs"
+        lines.append((f"published: {facts['published']}", "", published, ""))
+    images = "random images" if size["random_images"] else "the file's writers, again and again"
+    title = (
+        f"{facts['title']}: FedAvg, CNN (two convolutions, 128 units, dropout), {size['clients']:,} clients "
+        f"({images}), {size['cohort']} a round, batch {size['batch_size']}, one local epoch; without evaluation"
+    )
+    columns = ("by", "seconds a round, median (min - max)", f"seconds of {JOB_ROUNDS:,} rounds", "peak memory, GB")
+    return f"{title}\n\n{_table(columns, lines)}"
+
+
+def _n_timed(row: Row) -> str:
+    timed = len(row["seconds"]) - 1
+    return f"{timed} rounds" if timed > 1 else "one round"
+
+
+def _peak(gigabytes: float | None) -> str:
+    return "" if gigabytes is None else f"{gigabytes:.2f}"
+
+
+# --- federations ----------------------------------------------------------------------------------------------------
+
+
+def _federations(rows: list[Row]) -> str:
+    lines = []
+    for row in rows:
+        evaluations = ", ".join(f"{seconds:.3g}" for seconds in row.get("evaluations", []))
+        engine = row.get("engine", "")
+        size = (f"{row['clients']:,}", f"{row['samples']:,}", engine, f"{row['start_seconds']:.3g}")
+        lines.append((row["method"], row["network"], *size, _spread(row), _peak(row.get("peak_gb")), evaluations))
+    columns = (
+        *("method", "network", "clients", "training samples", "engine", "seconds before the first round"),
+        *(
+            "seconds a round, median (min - max)",
+            "peak memory, GB",
+            "seconds of an evaluation (first, second)",
+        ),
+    )
+    return f"Federations in float32; all clients in every round; mixtures have M = 3\n\n{_table(columns, lines)}"
+
+
 # --- rounds ---------------------------------------------------------------------------------------------------------
 
 
@@ -57,14 +143,13 @@ def _speed(work: str, rows: list[Row]) -> str:
     lines = []
     for row in begun:
         own, slow = _seconds(row), base.get(row["precision"])
-        peak = row.get("peak_gb")
         lines.append(
             (
                 _way(row),
                 row["precision"],
                 _spread(row),
                 f"{slow / own:.2f}" if slow else "",
-                "" if peak is None else f"{peak:.2f}",
+                _peak(row.get("peak_gb")),
             )
         )
     size = begun[0]

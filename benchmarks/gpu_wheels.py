@@ -6,8 +6,8 @@
 `fetch` downloads wheels for Linux on x86-64 and that version of Python: of the packages named and what they need, or of
 all packages of pyproject.toml but torch, torchvision, pytorch-lightning and torchmetrics, which the machine has. A
 package that is there as sources only (antlr4, for hydra-core) becomes a wheel. `install` puts the wheels of packages
-that the machine lacks into the folder SITE, for PYTHONPATH, and the name and version of this checkout, which a package
-that was never installed would not know.
+that the machine lacks into the folder SITE, for PYTHONPATH (and a newer typing-extensions, which pydantic needs), and
+the name and version of this checkout, which a package that was never installed would not know.
 """
 
 import argparse
@@ -25,18 +25,27 @@ SOURCES_ONLY = ("antlr4-python3-runtime==4.9.3",)
 LINUX = ("manylinux1", "manylinux2014", *(f"manylinux_2_{minor}" for minor in (5, 12, 17, 24, 26, 27, 28)))
 
 
+NEWER = ("typing-extensions",)
+"""Installed in place of an older one, too: pydantic needs a new one, and it keeps what older ones had."""
+
+
 def pip(*arguments: str) -> int:
     """Runs pip; its exit status."""
     return subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]).returncode
 
 
-def is_installed(name: str) -> bool:
-    """Whether this interpreter has the distribution."""
+def is_installed(name: str, at_least: str = "0") -> bool:
+    """Whether this interpreter has the distribution, and not an older version."""
     try:
-        version(name)
+        found = version(name)
     except PackageNotFoundError:
         return False
-    return True
+    return numbers(found) >= numbers(at_least)
+
+
+def numbers(release: str) -> list[int]:
+    """Of a version, to compare it."""
+    return [int(number) for number in re.findall(r"\d+", release)]
 
 
 def project() -> dict[str, str | list[str]]:
@@ -63,8 +72,9 @@ def fetch(folder: Path, names: list[str], python: str) -> None:
 def install(folder: Path | None, site: Path) -> None:
     """Fills the site folder; a wheel that cannot be installed is named."""
     for wheel in sorted(folder.glob("*.whl")) if folder else ():
-        name = wheel.name.split("-")[0].replace("_", "-")
-        if is_installed(name):
+        name, release = wheel.name.split("-")[:2]
+        name = name.replace("_", "-")
+        if is_installed(name, release if name in NEWER else "0"):
             continue
         options = ("--quiet", "--no-index", "--no-deps", "--no-compile", "--target", str(site))
         print(f"{name}: {'not installed' if pip('install', *options, str(wheel)) else 'installed'} from {wheel.name}")

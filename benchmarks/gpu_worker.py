@@ -3,12 +3,14 @@
     python benchmarks/gpu_worker.py PLAN    (JSON: {"device", "femnist", "measurements": [...]})
 
 Prints a line of JSON for every event, at once: "ready", "begin", "round" (its seconds, and the peak of the memory so
-far), "done". A measurement that fails ends the process: after an error on the card nothing there can be trusted.
+far), and "done", "failed" or "missing" (a package). An error of Python ends its measurement alone; if the card no
+longer computes after it, it ends the process: nothing there can be trusted.
 """
 
-import gc
 import json
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +20,13 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from common import RoundClock, cpu_name, femnist, images, make_trainer, mixture, n_samples, now
+from common import RoundClock, femnist, images, make_trainer, mixture, n_samples, now
 from fedem_lightning import FederatedDataModule, LoopEngine, SyntheticMixture, VmapEngine
-from fedem_lightning.run.devices import environment
+from gpu_measurement import CPU, Facts, MissingPackageError, clean, describe, peak_gb, still_works, tell, tell_error
 from rounds import Sequential, Work, femnist_work, synthetic_work
 
-Facts = dict[str, Any]
-
 COMPONENTS = 3
-CPU = torch.device("cpu")
 ENGINES = {"loop": LoopEngine, "vmap": VmapEngine}
-
-
-def tell(event: str, **facts: Any) -> None:
-    """Prints an event."""
-    print(json.dumps({"event": event, **facts}), flush=True)
-
-
-def peak_gb(device: torch.device) -> float | None:
-    """Memory of tensors at its peak since the measurement began, in 10^9 bytes; None on a CPU."""
-    return torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else None
-
-
-def clean(device: torch.device) -> None:
-    """Lets go of what an earlier measurement left, so that the next peak is its own."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def describe(device: torch.device) -> Facts:
-    """Versions, the card and the processor."""
-    facts = {**environment(device), "processor": cpu_name()}
-    if device.type == "cuda":
-        card = torch.cuda.get_device_properties(device)
-        facts |= {"cuda": torch.version.cuda, "memory_gb": card.total_memory / 1e9}
-    return facts
 
 
 # --- rounds ---------------------------------------------------------------------------------------------------------
@@ -186,6 +158,32 @@ def measure_agreement(what: Facts, file: Path | None, device: torch.device) -> F
 # --- all ------------------------------------------------------------------------------------------------------------
 
 
+def find(kind: str) -> Callable[[Facts, Path | None, torch.device], Facts]:
+    """The function that measures; what only some kinds import counts in the first measurement of its kind."""
+    if kind == "method":
+        from gpu_methods import measure_method as found
+    elif kind == "job":
+        from gpu_jobs import measure_job as found
+    elif kind == "federation":
+        from gpu_federations import measure_federation as found
+    else:
+        found = {"rounds": measure_rounds, "profile": measure_profile, "agreement": measure_agreement}[kind]
+    return found
+
+
+def measure(what: Facts, file: Path | None, device: torch.device) -> None:
+    """One measurement; raises its error again only if the device no longer works after it."""
+    try:
+        tell("done", **find(what["kind"])(what, file, device))
+    except MissingPackageError as error:
+        tell("missing", reason=str(error))
+    except Exception as error:
+        if not still_works(device):
+            raise
+        traceback.print_exc()  # for gpu.log
+        tell_error(error)
+
+
 def main() -> None:
     """Works off the plan."""
     plan = json.loads(sys.argv[1])
@@ -193,11 +191,10 @@ def main() -> None:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit(f"torch {torch.__version__} finds no CUDA card here")
     tell("ready", environment=describe(device))
-    kinds = {"rounds": measure_rounds, "profile": measure_profile, "agreement": measure_agreement}
     for what in plan["measurements"]:
         clean(device)
         tell("begin")
-        tell("done", **kinds[what["kind"]](what, file, device))
+        measure(what, file, device)
 
 
 if __name__ == "__main__":

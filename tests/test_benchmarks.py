@@ -8,7 +8,6 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -163,88 +162,6 @@ def test_the_curves_of_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (tmp_path / "c.png").read_bytes()[1:4] == b"PNG"
     done = subprocess.run([*command, f"A={tmp_path / 'none'}"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr.strip().endswith("no results.json in it")) == (2, True)
-
-
-WITHOUT_HYDRA = 'raise ModuleNotFoundError(f"No module named {__name__!r}", name=__name__)'
-
-STUB = """
-import json, sys, time
-def tell(event, **facts):
-    print(json.dumps({"event": event, **facts}), flush=True)
-tell("ready", environment={"device": "a card"})
-print("a library's own words")
-for what in json.loads(sys.argv[1])["measurements"]:
-    tell("begin")
-    for seconds in (9.0, 2.0 if what["way"] == "sequential" else 0.5):
-        tell("round", seconds=seconds, peak_gb=1.25, clients=what["clients"], samples=40)
-    if (what["way"], what["precision"]) == ("loop", "32-true"):
-        time.sleep(600)
-    if (what["way"], what["precision"]) == ("vmap", "bf16-mixed"):
-        raise SystemExit("out of memory")
-    tell("done", engine=what["way"])
-"""
-
-
-def run_gpu(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`benchmarks/gpu.sh` on a CPU, in an environment without hydra, omegaconf and wandb."""
-    lacking = folder / "lacking"
-    lacking.mkdir(exist_ok=True)
-    for name in ("hydra", "omegaconf", "wandb"):
-        (lacking / f"{name}.py").write_text(WITHOUT_HYDRA)
-    paths = os.pathsep.join([str(lacking), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [str(BENCHMARKS / "gpu.sh"), "--out", str(folder / "out"), "--device", "cpu", "--tiny", *arguments]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "PYTHON": sys.executable, **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=variables)
-
-
-def rows(folder: Path) -> dict[str, dict[str, Any]]:
-    lines = (folder / "out" / "gpu.jsonl").read_text().splitlines()
-    return {row["name"]: row for row in map(json.loads, lines)}
-
-
-@pytest.mark.slow
-def test_the_gpu_script_runs_on_a_cpu_without_hydra(tmp_path: Path) -> None:
-    done = run_gpu(tmp_path, "--only", "synthetic", "agreement")
-    assert done.returncode == 0, (done.stdout, done.stderr, (tmp_path / "out" / "gpu.log").read_text())
-    found = rows(tmp_path)
-    assert len(found) == 12
-    assert {row["status"] for row in found.values()} == {"done"}
-    timed = [row for row in found.values() if row["kind"] == "rounds"]
-    assert {(row["way"], row["precision"], len(row["seconds"])) for row in timed} == {
-        (way, precision, 2) for way in ("vmap", "loop", "sequential") for precision in ("32-true", "bf16-mixed")
-    }
-    for row in found.values():
-        if row["kind"] == "agreement":
-            limit = 1e-12 if row["precision"] == "64-true" else 1e-5
-            assert all(apart["weights"] < limit for apart in row["apart"].values())
-            assert row["largest_weight"] > 0.01
-    table = (tmp_path / "out" / "gpu.md").read_text()
-    assert "| sequential PyTorch | 32-true |" in table
-    assert "| the synthetic mixture | 64-true | vmap |" in table
-
-
-def test_the_gpu_script_keeps_what_it_has(tmp_path: Path) -> None:
-    """A measurement that takes too long or fails costs no other one; a later call adds its own."""
-    benchmarks = tmp_path / "benchmarks"
-    benchmarks.mkdir()
-    for name in ("gpu.py", "gpu_plan.py", "gpu_tables.py"):
-        (benchmarks / name).write_text((BENCHMARKS / name).read_text())
-    (benchmarks / "gpu_worker.py").write_text(STUB)
-    command = [sys.executable, str(benchmarks / "gpu.py"), "--out", str(tmp_path / "out"), "--tiny", "--limit", "2"]
-
-    def measure(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
-
-    assert measure("--only", "femnist").returncode == 1  # one has failed
-    assert [row["status"] for row in rows(tmp_path).values()] == ["done", "cut off", "done", "failed", "done", "done"]
-    table = (tmp_path / "out" / "gpu.md").read_text()
-    assert "| engine=vmap | 32-true | 0.5 (0.5 - 0.5) | 4.00 | 1.25 |" in table
-    assert "- femnist, loop, 32-true: cut off (after 2 s at the latest)" in table
-    assert "- femnist, vmap, bf16-mixed: failed (out of memory)" in table
-    measure("--only", "synthetic", "--minutes", "0.001")
-    names = list(rows(tmp_path))
-    assert len(names) == 12
-    assert "- synthetic, sequential, 32-true: not begun (no time was left)" in (tmp_path / "out" / "gpu.md").read_text()
 
 
 def test_writers_are_repeated_up_to_the_number_of_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,8 @@ from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data import Block
 from fedem_lightning.testing import check_algorithm
-from helpers.conformance import EVERY, ROWS, Noisy, Row
+from helpers.conformance import ROWS, Noisy, Row
+from helpers.every_method import EVERY
 from helpers.federations import make_data, make_model, parameters, train
 
 SIZES = (9, 14, 30, 25, 8, 12, 7)

@@ -29,18 +29,8 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.components import model_state
-from helpers.conformance import (
-    EVERY,
-    NUMBERED_AT_WILL,
-    ROWS,
-    SAMPLING,
-    SERVING_UNSEEN,
-    TRAINED_BY_SGD,
-    Noisy,
-    Row,
-    own_rows,
-    with_groups,
-)
+from helpers.conformance import ROWS, Noisy, Row, own_rows, with_groups
+from helpers.every_method import EVERY, NUMBERED_AT_WILL, SAMPLING, SERVING_UNSEEN, TRAINED_BY_SGD
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 
 

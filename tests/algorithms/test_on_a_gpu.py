@@ -9,7 +9,8 @@ import torch
 
 from fedem_lightning import CNN, ClientSGD, FedAvg, FedEM, FederatedDataModule
 from fedem_lightning.callbacks import RoundCheckpoint
-from helpers.conformance import EVERY, Noisy, Row
+from helpers.conformance import Noisy, Row
+from helpers.every_method import EVERY
 from helpers.federations import make_data, make_trainer, parameters
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -14,7 +14,8 @@ from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, LeNet5, VmapE
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.models.tensors import activation_bytes
 from helpers.by_hand import ALL_TRAIN
-from helpers.conformance import EVERY, ROWS, Row
+from helpers.conformance import ROWS, Row
+from helpers.every_method import EVERY
 from helpers.federations import make_trainer
 from helpers.pretended_card import DEVICE, PretendedCard, card, card_trainer
 

@@ -25,7 +25,8 @@ from fedem_lightning import (
 )
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.deploy.server import RemoteDataModule
-from helpers.conformance import EVERY, Noisy, Row
+from helpers.conformance import Noisy, Row
+from helpers.every_method import EVERY
 from helpers.federations import make_data, make_model, parameters, stored, train
 from helpers.remote import ByteLink, nodes_of
 

@@ -43,7 +43,8 @@ from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.export import main as export
 from fedem_lightning.personalize import main as personalize
 from fedem_lightning.predict import main as predict
-from helpers.conformance import EVERY, Row
+from helpers.conformance import Row
+from helpers.every_method import EVERY
 from helpers.federations import make_data, make_model, stored
 from helpers.remote import ByteLink, nodes_of, train_and_test
 from helpers.serving import refused

@@ -14,7 +14,8 @@ from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.deploy.wire import state_of_client
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.settings.shipped import CONFIG_DIR
-from helpers.conformance import EVERY, Row
+from helpers.conformance import Row
+from helpers.every_method import EVERY
 from helpers.federations import make_data, make_model
 from helpers.remote import ByteLink, nodes_of, train_and_test
 

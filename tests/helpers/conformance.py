@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from fedem_lightning import (
@@ -246,18 +245,3 @@ class Noisy(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.out(self.dropout(self.norm(self.hidden(x)).relu()))
-
-
-FAST = (FedEM, FedAvg, Local, APFL)  # one of each kind: `make test-fast`
-
-
-def each(rows: list[Row]) -> pytest.MarkDecorator:
-    marked = [pytest.param(row, marks=pytest.mark.fast if row.kind in FAST else ()) for row in rows]
-    return pytest.mark.parametrize("row", marked, ids=lambda row: row.kind.__name__)
-
-
-EVERY = each(ROWS)
-SAMPLING = each([r for r in ROWS if r.samples])
-NUMBERED_AT_WILL = each([r for r in ROWS if r.sgd and not r.draws])
-TRAINED_BY_SGD = each([r for r in ROWS if r.sgd])
-SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA])

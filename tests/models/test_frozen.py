@@ -31,7 +31,8 @@ from fedem_lightning import (
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.network import ShiftedExponentialNetwork
-from helpers.conformance import ROWS, Row, each, own_rows, with_groups
+from helpers.conformance import ROWS, Row, own_rows, with_groups
+from helpers.every_method import each
 from helpers.federations import make_data, make_trainer, train
 
 SGD = ClientSGD(lr=0.3, momentum=0.9, weight_decay=0.01, state="keep")

@@ -26,7 +26,8 @@ from fedem_lightning.models.client_model import client_model
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make
 from fedem_lightning.serving.model_files import write_clients
-from helpers.conformance import ROWS, Row, each
+from helpers.conformance import ROWS, Row
+from helpers.every_method import each
 from helpers.federations import make_data, make_model, make_trainer, stored, train
 
 SGD = ClientSGD(lr=0.1, momentum=0.9, state="keep")

@@ -1,0 +1,20 @@
+"""The rows of the conformance table as parameters of a test; the table itself is read where pytest is missing, too."""
+
+import pytest
+
+from fedem_lightning import APFL, MOCHA, FedAvg, FedEM, Local
+from helpers.conformance import ROWS, Row
+
+FAST = (FedEM, FedAvg, Local, APFL)  # one of each kind: `make test-fast`
+
+
+def each(rows: list[Row]) -> pytest.MarkDecorator:
+    marked = [pytest.param(row, marks=pytest.mark.fast if row.kind in FAST else ()) for row in rows]
+    return pytest.mark.parametrize("row", marked, ids=lambda row: row.kind.__name__)
+
+
+EVERY = each(ROWS)
+SAMPLING = each([r for r in ROWS if r.samples])
+NUMBERED_AT_WILL = each([r for r in ROWS if r.sgd and not r.draws])
+TRAINED_BY_SGD = each([r for r in ROWS if r.sgd])
+SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA])
