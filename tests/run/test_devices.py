@@ -41,6 +41,8 @@ def test_a_long_run_one_by_one_takes_a_process_a_core(monkeypatch: pytest.Monkey
     assert (chosen("vmap", long), chosen("vmap", long, "auto")) == (1, 1)
     assert (chosen("loop", long, 1), chosen("loop", 1, 2), chosen("loop", 1, "auto")) == (1, 2, 3)
     assert chosen("loop", long, num_nodes=2) == 1
+    assert chosen("loop", long, state="keep") == 3
+    monkeypatch.setattr("fedem_lightning.models.client_store.MEMORY_LIMIT", 10**6)
     assert (chosen("loop", long, state="keep"), chosen("loop", long, "auto", state="keep")) == (1, 3)
     monkeypatch.setattr(devices, "cores", lambda: 16)
     assert chosen("loop", long) == 4  # clients of a round

@@ -50,8 +50,8 @@ DEPENDS_ON = (
 def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> Any:
     """The Trainer's devices; on a CPU "auto" means processes, by `engine.processes_on_cpu` (Lightning would take 1).
 
-    None, the default: as "auto" for a long run on a CPU, else 1; also 1 where clients keep models or momentum of their
-    own, whose exchange between processes takes what they gain.
+    None, the default: as "auto" for a long run on a CPU, else 1; also 1 where clients keep models that others read, whose
+    exchange in every round takes what processes gain, or models on disk, of which each process would have a file.
     """
     devices = config.trainer.devices
     if not on_cpu(config) or model.remote is not None:
@@ -60,7 +60,8 @@ def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "Feder
     if long and str(config.trainer.precision) == "32-true" and bfloat16_is_faster(model):
         print("this CPU has bfloat16 arithmetic: trainer.precision=bf16-mixed is faster for this network", flush=True)
     n_nodes = config.trainer.get("num_nodes", 1)
-    if devices is None and (not long or n_nodes > 1 or model.states.stores() or _in_a_launchers_worker()):
+    exchanged = any(store.on_disk or not store.alone for store in model.states.stores().values())
+    if devices is None and (not long or n_nodes > 1 or exchanged or _in_a_launchers_worker()):
         return 1
     n_clients = share_of(model.participation, len(data.federation.clients()))
     if devices not in (None, "auto"):
