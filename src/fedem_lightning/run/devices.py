@@ -50,8 +50,8 @@ DEPENDS_ON = (
 def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> Any:
     """The Trainer's devices; on a CPU "auto" means processes, by `engine.processes_on_cpu` (Lightning would take 1).
 
-    None, the default: as "auto" for a long run on a CPU, else 1; also 1 where clients keep models that others read, whose
-    exchange in every round takes what processes gain, or models on disk, of which each process would have a file.
+    None, the default: as "auto" for a long run on a CPU, else 1. Also 1 where clients keep models that others read,
+    whose exchange in every round takes what processes gain; or models on disk, of which each process has a file.
     """
     devices = config.trainer.devices
     if not on_cpu(config) or model.remote is not None:
