@@ -182,16 +182,16 @@ def test_models_that_clients_keep_are_whole_where_they_are_read(found: Found) ->
 
 
 def test_each_client_stays_with_one_process() -> None:
-    model = make_model(Ditto, make_data((9, 14, 30, 25, 40)))
-    two, everyone, work = Processes(0, 2), torch.arange(5), torch.tensor([9, 14, 30, 25, 40])
-    homes = model.states.deal(two, everyone, everyone, work)
+    data = make_data((9, 14, 30, 25, 40))
+    model, federation, two, everyone = make_model(Ditto, data), data.federation, Processes(0, 2), torch.arange(5)
+    homes = model.states.deal(two, federation, everyone)
     assert homes is not None
     assert [home.tolist() for home in homes] == [[0, 1, 4], [2, 3]]
-    shares = model.states.deal(two, torch.tensor([1, 2, 4]), everyone, work)
+    shares = model.states.deal(two, federation, torch.tensor([1, 2, 4]))
     assert shares is not None
     assert [share.tolist() for share in shares] == [[1, 4], [2]]
-    assert model.states.deal(Processes(0, 1), everyone, everyone, work) is None
-    assert make_model(FedAvg, make_data((9, 14))).states.deal(two, everyone, everyone, work) is None
+    assert model.states.deal(Processes(0, 1), federation, everyone) is None
+    assert make_model(FedAvg, data).states.deal(two, federation, everyone) is None
 
 
 def command_line(*arguments: str) -> list[str]:

@@ -79,11 +79,10 @@ def train_clients(
 
     """
     processes = Processes.of(algorithm.trainer)
-    counts, everyone = federation.splits["train"].counts, federation.clients()
-    shares = algorithm.states.deal(processes, cohort, everyone, counts(everyone))
+    shares = algorithm.states.deal(processes, federation, cohort)
     if shares is None:
         any_size = algorithm.aggregation.samples_independently  # the next cohort has another
-        shares = processes.deal(cohort, counts(cohort), idle=any_size)
+        shares = processes.deal(cohort, federation.splits["train"].counts(cohort), idle=any_size)
     mine = shares[processes.rank]
     algorithm.local.observer.begin("clients", len(mine))
     parameters, faults = set(trained_parameters(algorithm.components[0])), algorithm.faults

@@ -6,6 +6,7 @@ and the clients' table follow from the declaration.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.processes import Processes
+
+if TYPE_CHECKING:
+    from fedem_lightning.data.federation import Federation
 
 Columns = str | tuple[str, ...] | Callable[[Tensor], Mapping[str, Tensor]] | None
 """Columns of the clients' table: "alpha" for rows [T]; "pi_{m}" or a tuple of names for rows [T, M]; or a function that
@@ -119,22 +123,17 @@ class States:
         stores = [s for s in self.stores().values() if s.owner is Owner.CLIENT and s.of_clients and s.names]
         return any(s.is_clients for s in self.declared.values()) or not all(store.momentum for store in stores)
 
-    def deal(self, processes: Processes, cohort: Tensor, clients: Tensor, work: Tensor) -> list[Tensor] | None:
-        """The shares of the cohort, each the process's own clients, if there are rows that are read alone; else None.
+    def deal(self, processes: Processes, federation: "Federation", cohort: Tensor) -> list[Tensor] | None:
+        """The cohort's clients (int64 [C], ascending) that live in each process; None: no rows are read alone.
 
-        Args:
-            processes: of the Trainer.
-            cohort: int64 [C], ascending; of the clients.
-            clients: all that train, int64, ascending.
-            work: of each of them, in proportion to its time.
-
+        All clients that train are divided once, into shares of about equal numbers of samples.
         """
         if processes.size == 1 or not any(store.alone for store in self.stores().values()):
             return None
         if not self.homes:
-            self.homes = processes.deal(clients, work)
-        if not len(self.newer):
-            self.newer = torch.zeros(int(clients.max()) + 1, dtype=torch.bool, device=clients.device)
+            clients = federation.clients()
+            self.homes = processes.deal(clients, federation.splits["train"].counts(clients))
+            self.newer = torch.zeros(len(federation.names), dtype=torch.bool, device=clients.device)
         self.newer[cohort] = True
         return [home[torch.isin(home, cohort)] for home in self.homes]
 

@@ -145,7 +145,8 @@ def for_clients(layer: nn.Module) -> None:
     still = is_frozen_norm(layer)
     layer.__class__ = GUARDED[type(layer)]
     vars(layer)["still"] = still
-    layer.register_buffer("size", torch.zeros(()), persistent=False)
+    if not still:
+        layer.register_buffer("size", torch.zeros(()), persistent=False)
 
 
 def padded_norms(network: nn.Module) -> dict[str, "_ForClients"]:

@@ -58,7 +58,7 @@ def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "Feder
         return 1 if devices is None else devices
     long = arithmetic(model, data) * int(config.trainer.max_epochs) > LONG_RUN_FLOPS
     if long and str(config.trainer.precision) == "32-true" and bfloat16_is_faster(model):
-        print("this CPU has bfloat16 arithmetic: trainer.precision=bf16-mixed is faster for this network", flush=True)
+        _say("this CPU has bfloat16 arithmetic: trainer.precision=bf16-mixed is faster for this network")
     n_nodes = config.trainer.get("num_nodes", 1)
     exchanged = any(store.on_disk or not store.alone for store in model.states.stores().values())
     if devices is None and (not long or n_nodes > 1 or exchanged or _in_a_launchers_worker()):
@@ -125,22 +125,27 @@ def pick_precision(config: "DictConfig", model: "FederatedAlgorithm") -> str:
             faster = bfloat16_is_faster(model)
             picked = "bf16-mixed" if faster else "32-true"
             why = f"this CPU and network are {'' if faster else 'not known to be '}faster with bfloat16"
-        print(f"trainer.precision: {picked} ({why})", flush=True)
+        _say(f"trainer.precision: {picked} ({why})")
         return picked
     if asked.startswith("bf16") and on_cpu(config) and not _has_bfloat16():
-        print("trainer.precision: this CPU has no bfloat16 arithmetic, 32-true is many times faster", flush=True)
+        _say("trainer.precision: this CPU has no bfloat16 arithmetic, 32-true is many times faster")
     return asked
 
 
 def bfloat16_is_faster(model: "FederatedAlgorithm") -> bool:
     """Whether clients that train on this CPU one by one are known to be faster in bf16-mixed.
 
-    Known are dense convolutions of 32 channels or more, with 0.7 to 0.9 of float32's processor time (docs/scaling.md);
+    Known are dense convolutions of 32 channels or more, with 0.6 to 1.1 of float32's processor time (docs/scaling.md);
     narrow ones (LeNet-5) and depthwise ones (MobileNet-v2) are slower.
     """
     layers = [m for m in model.components[0].modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))]
     wide = any(layer.in_channels >= WIDE for layer in layers) and all(layer.groups == 1 for layer in layers)
     return wide and _has_bfloat16() and isinstance(engine_on_cpu(model), LoopEngine)
+
+
+def _say(line: str) -> None:
+    if not is_worker_rank():
+        print(line, flush=True)
 
 
 def _has_bfloat16() -> bool:
