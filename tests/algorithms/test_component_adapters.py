@@ -159,7 +159,8 @@ def test_adapters_of_a_rank_have_scale_one() -> None:
         for name, p in component.named_parameters():
             if "lora_B" in name:
                 p.copy_(torch.rand(p.shape))
-    t = {name: p.detach() for name, p in plain(dict(component.named_parameters())).items()}
+    named = {name: p.detach() for name, p in component.named_parameters()}
+    t = {name.replace(".base_layer", "").replace(".default", ""): p for name, p in named.items()}
     for layer in ("layers.0", "layers.2"):
         t[f"{layer}.weight"] = t[f"{layer}.weight"] + t[f"{layer}.lora_B.weight"] @ t[f"{layer}.lora_A.weight"]
     hidden = torch.relu(x @ t["layers.0.weight"].T + t["layers.0.bias"])
