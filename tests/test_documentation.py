@@ -549,6 +549,7 @@ def test_the_example_of_hospitals_runs(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "| method | cleveland | hungarian | switzerland | va | all |" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_example_of_annotators_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

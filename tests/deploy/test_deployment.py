@@ -129,6 +129,7 @@ def test_the_status_of_a_process_that_was_killed_is_none(tmp_path: Path, capsys:
     assert "killed; it last said: round 3 of 9" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 @pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="benchmarks/ is only in a checkout")
 def test_a_demonstration_that_is_killed_leaves_no_process(deploy: Any, tmp_path: Path) -> None:

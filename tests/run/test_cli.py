@@ -70,6 +70,7 @@ def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
         "block_size": None,
         "reason": "a small network",
         "processes": 1,
+        "precision": "32-true",
     }
     assert out.startswith("loading PyTorch and Lightning ...\n")  # within a second; what follows takes several
     for text in ("Bayes ceiling, test", "bottom decile", "test, 2 unseen clients", "s a round", "B up", "first"):

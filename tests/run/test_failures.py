@@ -125,7 +125,7 @@ REFUSED = {
     "algorithm=[fedavg,local]": "algorithm=[fedavg,local]: expected one choice; -m algorithm=A,B makes a run of each",
     "-m backbone=5,linear": "backbone=5: no such choice; there are",
     "-m algorithm=null,fedavg": "algorithm=null: no such choice; there are",
-    "trainer.precision=16-true": "trainer.precision: expected 32-true, 64-true, bf16-mixed, auto or null, got '16-true'",
+    "trainer.precision=16-true": "trainer.precision: expected 32-true, 64-true, bf16-mixed, auto or null, got",
     "backbone=cnn": "backbone: CNN takes images",
     "backbone=lstm": "backbone: it does not take samples of shape (6,)",
     "+trainer.limit_val_batches=-1": "You have passed invalid value -1 for limit_val_batches",

@@ -211,7 +211,8 @@ LINES = [
     (
         "trainer.precision",
         "bf16-true",
-        "trainer.precision: expected 32-true, 64-true, bf16-mixed, auto or null, got 'bf16-true'; did you mean 64-true?",
+        "trainer.precision: expected 32-true, 64-true, bf16-mixed, auto or null, "
+        "got 'bf16-true'; did you mean 64-true?",
     ),
     ("trainer.max_epochs", -1, "trainer.max_epochs: expected a whole number of at least 0, got -1"),
     ("trainer.benchmark", "abc", "trainer.benchmark: expected true, false or null, got 'abc'"),

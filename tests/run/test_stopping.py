@@ -299,7 +299,8 @@ def test_two_processes_end_after_the_same_round(number: signal.Signals, group: b
     assert json.loads((place / FOLDER / "results.json").read_text())["rounds"] == 6
 
 
-@pytest.mark.parametrize("group", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [True, False])
 def test_two_processes_one_of_which_waits_for_the_other(group: bool, place: Path) -> None:
     """The first one is inside an exchange, where Python hears no signal."""
     started = Started(place, *START, RUN_DIR, *TWO, "callbacks.gate.rank=1", "callbacks.interrupt.grace_seconds=1")
