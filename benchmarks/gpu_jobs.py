@@ -10,7 +10,6 @@ CIFAR-10's shape. Samples are on the card before the first round for pfl and the
 moves them in every round.
 """
 
-import copy
 import os
 import random
 import sys
@@ -19,13 +18,12 @@ from itertools import chain, cycle
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
 from common import femnist, images, make_trainer, now
 from fedem_lightning import CNN, ClientSGD, FedAvg, FederatedDataModule
 from gpu_measurement import Facts, WholeRoundClock, peak_gb, require_package, tell
+
+sys.path.append(str(Path(__file__).resolve().parent / "peers"))
 
 LR = 0.1
 """Of both jobs."""
@@ -96,7 +94,6 @@ def run_ours(what: Facts, data: FederatedDataModule, device: torch.device, facts
 def run_pfl(what: Facts, data: FederatedDataModule, device: torch.device, facts: Facts) -> Facts:
     """FedAvg of pfl."""
     os.environ["PFL_PYTORCH_DEVICE"] = str(device)
-    sys.path.append(str(Path(__file__).resolve().parent / "peers"))
     from pfl_federation import Plan, Rounds, train
 
     samples, teller = Samples(data, what, device), RoundTeller(device, facts)
@@ -108,31 +105,16 @@ def run_pfl(what: Facts, data: FederatedDataModule, device: torch.device, facts:
 
 
 def run_plain(what: Facts, data: FederatedDataModule, device: torch.device, facts: Facts) -> Facts:
-    """FedAvg as one writes it first: for every client a DataLoader, a copy of the model, an optimiser."""
+    """FedAvg as one writes it first."""
+    from plain import fedavg_round
+
     samples, teller = Samples(data, what, device), RoundTeller(device, facts)
     network = CNN(data.n_outputs, data.in_shape).to(device)
     for cohort in samples.cohorts:
         teller.begin()
-        total = sum(len(samples.of[t][1]) for t in cohort)
-        average = {name: torch.zeros_like(tensor) for name, tensor in network.state_dict().items()}
-        for t in cohort:
-            share = len(samples.of[t][1]) / total
-            for name, tensor in trained(network, samples.of[t], what["batch_size"]).state_dict().items():
-                average[name] += share * tensor
-        network.load_state_dict(average)
+        fedavg_round(network, [samples.of[t] for t in cohort], LR, what["batch_size"])
         teller.end()
     return {}
-
-
-def trained(network: nn.Module, samples: tuple[Tensor, Tensor], batch_size: int) -> nn.Module:
-    """A copy of the network after a client's local epoch."""
-    local = copy.deepcopy(network).train()
-    optimizer = torch.optim.SGD(local.parameters(), lr=LR)
-    for x, y in DataLoader(TensorDataset(*samples), batch_size=batch_size, shuffle=True):
-        optimizer.zero_grad()
-        cross_entropy(local(x), y).backward()
-        optimizer.step()
-    return local
 
 
 RUNNERS: dict[str, Callable[[Facts, FederatedDataModule, torch.device, Facts], Facts]] = {

@@ -39,7 +39,11 @@ CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 
 def make(votes: Path, embeddings: Path, out: Path) -> None:
     """Writes x float32 [n, 384], y and client."""
-    table = pd.read_parquet(votes).groupby("client").sample(VOTES, random_state=0)
+    write(pd.read_parquet(votes).groupby("client").sample(VOTES, random_state=0), embeddings, out)
+
+
+def write(table: pd.DataFrame, embeddings: Path, out: Path) -> None:
+    """Writes the votes of a table, with the embeddings of their texts."""
     with np.load(embeddings, allow_pickle=False) as file:
         x = file["emb"][table["item"]].astype(np.float32)
     np.savez(out, x=x, y=table["label"].to_numpy(str), client=table["client"].to_numpy(str))
@@ -57,10 +61,7 @@ def make_years(votes: Path, embeddings: Path, out: Path) -> None:
         names = drawn["client"] + f" {name} " + second.map({False: "a", True: "b"})
         parts[name] = drawn.assign(state=drawn["client"], client=names)
     both = set.intersection(*(set(part["state"]) for part in parts.values()))
-    kept = pd.concat([part[part["state"].isin(both)] for part in parts.values()])
-    with np.load(embeddings, allow_pickle=False) as file:
-        x = file["emb"][kept["item"]].astype(np.float32)
-    np.savez(out, x=x, y=kept["label"].to_numpy(str), client=kept["client"].to_numpy(str))
+    write(pd.concat([part[part["state"].isin(both)] for part in parts.values()]), embeddings, out)
 
 
 def drift(runs: list[Path]) -> None:

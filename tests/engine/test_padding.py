@@ -109,3 +109,20 @@ def test_a_batch_of_one_value_beside_longer_ones() -> None:
     assert expected["1.num_batches_tracked"].tolist() == [[2, 2], [2, 2]]  # the first client's batches of 16
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_a_failure_leaves_no_layer_that_expects_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `loop` engine may take over, whose batches have none."""
+
+    def fails(*_: Any) -> None:
+        assert any(getattr(layer, "padded", False) for layer in model.local.network.modules())
+        raise torch.OutOfMemoryError("as a card says it")
+
+    data = make_data(SIZES, fractions=(1.0, 0.0, 0.0))
+    model = FedEM(with_batch_norm(), len(SIZES), 2, batch_size=BATCH, engine=VmapEngine())
+    monkeypatch.setattr(vmap, "PADDING", 100.0)
+    monkeypatch.setattr(VmapEngine, "_step", fails)
+    block = data.federation.block(torch.arange(len(SIZES)), "train")
+    with pytest.raises(torch.OutOfMemoryError), torch.no_grad():
+        model.local.solve(model.broadcast(block.clients), block, 0)
+    assert not any(getattr(layer, "padded", False) for layer in model.local.network.modules())

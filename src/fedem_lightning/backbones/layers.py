@@ -6,6 +6,8 @@ evaluation.
 """
 
 import copy
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -147,6 +149,18 @@ def for_clients(layer: nn.Module) -> None:
     vars(layer)["still"] = still
     if not still:
         layer.register_buffer("size", torch.zeros(()), persistent=False)
+
+
+@contextmanager
+def padding(layers: Collection["_ForClients"]) -> Iterator[None]:
+    """Within it only the first `size` samples of a batch count for these layers."""
+    for layer in layers:
+        layer.padded = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.padded = False
 
 
 def padded_norms(network: nn.Module) -> dict[str, "_ForClients"]:

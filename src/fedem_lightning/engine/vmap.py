@@ -10,7 +10,7 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.backbones.layers import is_frozen_norm, padded_norms
+from fedem_lightning.backbones.layers import is_frozen_norm, padded_norms, padding
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import n_values
 from fedem_lightning.engine.base import Batch, Engine, take_step
@@ -134,14 +134,12 @@ class VmapEngine(Engine):
                     state = tree_map(lambda t, rows=rows: t[rows], stack)  # views
                     x, y = block.batch(positions, key, dtype)
                     weight = _weights(weights, positions, real.to(dtype))
-                    for layer in norms:
-                        layer.padded = bool(sizes[rows.start] > sizes[rows.stop - 1])
-                    self._step(step, state, Batch(x, y, weight, real.sum(dim=1).to(dtype), key))
+                    batch = Batch(x, y, weight, real.sum(dim=1).to(dtype), key)
+                    with padding(norms if sizes[rows.start] > sizes[rows.stop - 1] else ()):
+                        self._step(step, state, batch)
                 share = float(sizes[done:].sum()) / max(1, batches.order.numel()) * len(counts)
                 reported += share
                 progress(share)
-        for layer in norms:
-            layer.padded = False
         progress(len(counts) - reported)
         back = by_size.argsort()
         return tree_map(lambda t: t.index_select(0, back), stack)  # several times as fast as t[back] on a CPU

@@ -120,7 +120,7 @@ def pick_precision(config: "DictConfig", model: "FederatedAlgorithm") -> str:
     """The Trainer's precision; "auto" is bf16-mixed on a CPU where `bfloat16_is_faster`, else 32-true. Prints why."""
     asked = str(config.trainer.precision)
     if asked == "auto":
-        picked, why = "32-true", "no GPU was measured"
+        picked, why = "32-true", "bfloat16 was not measured on a GPU"
         if on_cpu(config):
             faster = bfloat16_is_faster(model)
             picked = "bf16-mixed" if faster else "32-true"
@@ -135,7 +135,7 @@ def pick_precision(config: "DictConfig", model: "FederatedAlgorithm") -> str:
 def bfloat16_is_faster(model: "FederatedAlgorithm") -> bool:
     """Whether clients that train on this CPU one by one are known to be faster in bf16-mixed.
 
-    Known are dense convolutions of 32 channels or more, with 0.6 to 1.1 of float32's processor time (docs/scaling.md);
+    Known are dense convolutions of 32 channels or more, with 0.6 to 0.95 of float32's processor time (docs/scaling.md);
     narrow ones (LeNet-5) and depthwise ones (MobileNet-v2) are slower.
     """
     layers = [m for m in model.components[0].modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))]
