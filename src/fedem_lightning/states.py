@@ -50,8 +50,10 @@ class States:
         self.declared: dict[str, State] = {}
         self.groups: str | None = None  # name of the tensor that holds each client's group
         self.sized_by_data: set[str] = set()  # tensors whose shapes are known from the first round on only
-        self.homes: list[Tensor] = []  # of each process the clients that always train there, int64, ascending
-        self.newer = torch.zeros(0, dtype=torch.bool)  # [T]: whether only the client's home has its newest rows
+        self.homes: list[Tensor] = []  # for each process the clients that it trains, int64, ascending
+        self.newer = torch.zeros(
+            0, dtype=torch.bool
+        )  # [T]: whose newest rows other processes lack
         module.register_load_state_dict_pre_hook(_size_as_saved)
 
     def declare(
@@ -107,7 +109,7 @@ class States:
 
         Args:
             stores: also those of stores.
-            alone: also those that only the client's own training and scores read.
+            alone: also the rows of stores that only the client's own training and scores read.
 
         """
         for name, state in self.declared.items():
@@ -124,9 +126,10 @@ class States:
         return any(s.is_clients for s in self.declared.values()) or not all(store.momentum for store in stores)
 
     def deal(self, processes: Processes, federation: "Federation", cohort: Tensor) -> list[Tensor] | None:
-        """The cohort's clients (int64 [C], ascending) that live in each process; None: no rows are read alone.
+        """The clients of the cohort (int64 [C], ascending) that each process trains, always the same ones.
 
-        All clients that train are divided once, into shares of about equal numbers of samples.
+        None: no store has rows that only their own client reads. Else all clients that train are divided once, into
+        shares of about equal numbers of samples.
         """
         if processes.size == 1 or not any(store.alone for store in self.stores().values()):
             return None
@@ -138,7 +141,7 @@ class States:
         return [home[torch.isin(home, cohort)] for home in self.homes]
 
     def collect(self, processes: Processes) -> None:
-        """Gives all processes the rows that only a client's home has."""
+        """Gives all processes the newest rows of every client, which only the process that trains it has."""
         if self.newer.any():
             stores = [store for store in self.stores().values() if store.alone]
             shares = [home[self.newer[home]] for home in self.homes]

@@ -32,7 +32,8 @@ class LoRA(Recorded):
         targets: the layers: endings of their names, or a regular expression for whole names; None: all linear and
             convolution layers of the body.
         dropout: probability with which an input of A is zeroed in training.
-        scale: s, the same for all layers, in place of alpha / r; None: alpha / r. A step of SGD moves s B A by s^2.
+        scale: s, the same for all layers, in place of alpha / r; None: alpha / r. A step of SGD
+            changes s B A in proportion to s^2.
 
     """
 
