@@ -51,9 +51,7 @@ class States:
         self.groups: str | None = None  # name of the tensor that holds each client's group
         self.sized_by_data: set[str] = set()  # tensors whose shapes are known from the first round on only
         self.homes: list[Tensor] = []  # for each process the clients that it trains, int64, ascending
-        self.newer = torch.zeros(
-            0, dtype=torch.bool
-        )  # [T]: whose newest rows other processes lack
+        self.newer = torch.zeros(0, dtype=torch.bool)  # [T]: whose newest rows other processes lack
         module.register_load_state_dict_pre_hook(_size_as_saved)
 
     def declare(
