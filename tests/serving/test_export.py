@@ -162,7 +162,7 @@ for path in glob.glob("*.pt2"):
 }
 
 
-def is_worker_rank(folder: Path, code: str, absent: tuple[str, ...]) -> None:
+def run_without(folder: Path, code: str, absent: tuple[str, ...]) -> None:
     """Runs code in a fresh process in which some packages cannot be imported."""
     script = folder / "script.py"
     script.write_text(WITHOUT.format(absent=absent) + code)
@@ -184,7 +184,7 @@ def read_elsewhere(
         given: Any = {str(n): random_inputs(schema, n).numpy() for n in (1, 2, 9)}
         np.savez(f"{out}.x.npz", **given)
     absent = (*LIBRARY, "torch", "onnx") if request.param == "onnx" else LIBRARY
-    is_worker_rank(folder, READ[request.param], absent)
+    run_without(folder, READ[request.param], absent)
     return request.param, folder
 
 
@@ -224,7 +224,7 @@ def test_the_documented_lines_predict_as_the_library(saved: dict[str, Path], tmp
         export(saved[name], "--all", "--format", "safetensors", "--out", tmp_path / name / "exported")
         use = f'numpy.save("y.npy", predict({CASES[name].client!r}, torch.from_numpy(numpy.load("../x.npy"))))\n'
         code += f'os.chdir("{name}")\n{snippet()}\n{use}os.chdir("..")\n'
-    is_worker_rank(tmp_path, code, LIBRARY)
+    run_without(tmp_path, code, LIBRARY)
     for name in ("linear", "binary"):
         expected = load_clients(saved[name]).model(CASES[name].client)(x)
         np.testing.assert_allclose(np.load(tmp_path / name / "y.npy"), expected, atol=1e-5)
@@ -315,7 +315,7 @@ def test_a_card_tells_what_a_run_knows(tmp_path: Path) -> None:
         assert told in card
     assert "secret" not in card
     code = re.findall(r"```python\n(.*?)```", card, re.S)[0]
-    is_worker_rank(tmp_path, f"{code}\nassert probabilities.shape == (1, 3)\n", (*LIBRARY, "torch"))
+    run_without(tmp_path, f"{code}\nassert probabilities.shape == (1, 3)\n", (*LIBRARY, "torch"))
     (run / "results.json").write_text(json.dumps({**results, "rounds": 7}))  # of another model
     export(run, "--client", "a", "--format", "onnx", "--out", tmp_path / "a.onnx", "--force")
     assert "0.7000" not in (tmp_path / "a.md").read_text()
