@@ -8,7 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from fedem_lightning import ClientSGD, FedAvg, FedEM, Finetune, Mean, Median, SignFlip, TopK, UserError
+from fedem_lightning import (
+    ClientSGD,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    FedGMM,
+    Finetune,
+    Mean,
+    Median,
+    PerFedAvg,
+    SignFlip,
+    TopK,
+    UserError,
+)
 from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.algorithms.recipe_differences import differences_line, recipe_differences
 from helpers.federations import make_data, make_model, make_trainer
@@ -48,6 +61,16 @@ def test_a_default_that_is_given_is_no_difference() -> None:
     assert recipe_differences(before, now) == recipe_differences(now, before) == {}
     same = recipe_of(make_model(FedAvg, data, aggregation="median"))
     assert recipe_differences(same, recipe_of(make_model(FedAvg, data, aggregation=Median()))) == {}
+
+
+@pytest.mark.parametrize("kind", [FedEM, FedGMM, PerFedAvg])
+def test_how_later_clients_are_personalised_may_differ(kind: type[FederatedAlgorithm]) -> None:
+    data, scoring = make_data(), {"personalize_fraction": 0.5, "personalize_steps": 5}
+    if kind is FedEM:
+        scoring |= {"personalize_tolerance": 0.1, "personalize_seen": True}
+    now = recipe_of(make_model(kind, data, **scoring))
+    assert now["personalize_steps"] == 5
+    assert recipe_differences(recipe_of(make_model(kind, data)), now) == {}
 
 
 def test_a_recipe_of_a_file_is_compared_and_not_made() -> None:

@@ -611,7 +611,10 @@ def test_a_sweep_of_the_datas_numbers_gets_a_figure_over_settings(
     assert (tmp_path / "report" / "density_by_n_samples.png").exists()
 
 
-@pytest.mark.parametrize(("key", "score"), [("participation", 0), ("n_components", 0), ("personalize_fraction", 1)])
+@pytest.mark.parametrize(
+    ("key", "score"),
+    [("participation", 0), ("n_components", 0), *((f"personalize_{name}", 1) for name in ("fraction", "steps"))],
+)
 def test_a_sweep_gets_a_figure(key: str, score: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for n in (0.25, 0.5, 1.0):
         unseen = UNSEEN if score else None

@@ -16,7 +16,8 @@ from fedem_lightning.records.remaking import renewed
 from fedem_lightning.settings.check import parameters
 from fedem_lightning.settings.keys import BY_NAME, handed_by_run
 
-NOT_TRAINED = ("engine", "adaptation", "algorithm.scored_clients", "algorithm.personalize_fraction")
+_SCORING = ("scored_clients", *(f"personalize_{name}" for name in ("fraction", "steps", "tolerance", "seen")))
+NOT_TRAINED = ("engine", "adaptation", *(f"algorithm.{name}" for name in _SCORING))
 """Keys on which training does not depend, up to the last bits: a run may go on from a checkpoint with others."""
 _GROUPS = tuple(name for name in handed_by_run("algorithm") if name in BY_NAME)
 """Arguments of an algorithm that are keys of their own in a configuration."""

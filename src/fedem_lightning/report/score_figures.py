@@ -20,7 +20,7 @@ _DOTTED = 40
 """Largest number of rows for which each seed is drawn as a point."""
 _LOG_FROM = 20
 """Ratio of largest to least value of a varied key from which its axis is logarithmic."""
-_UNSEEN_KEYS = ("algorithm.personalize_fraction",)
+_UNSEEN_KEYS = ("algorithm.personalize_fraction", "algorithm.personalize_steps")
 """Keys for which the unseen clients' scores are drawn (FedEM, Fig. 2); for others those of the clients that train."""
 
 
