@@ -60,7 +60,7 @@ class FedEM(FederatedAlgorithm):
         adapters: LoRA adapters, or their rank: components share the whole network, and each has adapters of its own.
         personal: names of parameters, or of modules, of which each client keeps its own, one for all components, as
             FedPer keeps a head; "head" is the last layer. None: none. See `PersonalPart`.
-        personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, which moves pi little.
+        personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, which leaves pi near uniform.
         personalize_tolerance: a client stops earlier, once every weight of its pi moves by less; None: it never does.
         personalize_seen: whether seen clients are scored with a pi computed from the newest components, as unseen
             clients are. Training keeps its own pi. It helps clients outside the cohort, whose pi is old.
@@ -94,7 +94,7 @@ class FedEM(FederatedAlgorithm):
         shared: Shared = None,
         adapters: Adapters = None,
         personal: Sequence[str] | str | None = None,
-        personalize_steps: PositiveInt = 1,
+        personalize_steps: PositiveInt = 20,
         personalize_tolerance: Positive | None = None,
         personalize_seen: bool = False,
         **options: Any,

@@ -53,7 +53,7 @@ class FedGMM(FederatedAlgorithm):
         dimension: of "pca" and "random".
         covariance: "diagonal" or "full".
         regularization: is added to the variances.
-        personalize_steps: E-steps and updates of pi of an unseen client.
+        personalize_steps: E-steps and updates of pi of an unseen client, as `FedEM`'s.
         shared: what the components have in common: "body", all but the last layer; or names of modules; None: nothing,
             as in the paper. A client then trains theta_0 and all phi_m together (`JointTraining`).
         adapters: LoRA adapters, or their rank: components share all else.
@@ -83,7 +83,7 @@ class FedGMM(FederatedAlgorithm):
         dimension: PositiveInt = 16,
         covariance: Literal["diagonal", "full"] = "diagonal",
         regularization: Positive = 1e-3,
-        personalize_steps: PositiveInt = 1,
+        personalize_steps: PositiveInt = 20,
         shared: Shared = None,
         adapters: Adapters = None,
         **options: Any,

@@ -100,6 +100,7 @@ KEYS: tuple[Key, ...] = (
     _own("mixing_weights", takes="fedem_lightning.topology.Weights"),
     _passed_on("n_components", takes="fedem_lightning.settings.ranges.PositiveInt", null=True),
     _passed_on("initialization", takes="fedem_lightning.algorithms.start.Initialization"),
+    _passed_on("personalize_steps", takes="fedem_lightning.settings.ranges.PositiveInt"),
     _passed_on("learning_rates", takes=_PART),
     _passed_on("default_lr", takes="fedem_lightning.settings.ranges.Positive"),
     _passed_on("chosen_for", takes=Mapping[str, Mapping[str, _PART]], null=True, needed=False),
