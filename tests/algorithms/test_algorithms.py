@@ -335,9 +335,9 @@ def test_the_objective_of_eq_6_is_logged() -> None:
     assert float(trainer.callback_metrics["objective"]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_unseen_clients_get_one_e_step_from_uniform_weights() -> None:
+def test_unseen_clients_get_the_papers_e_step_from_uniform_weights() -> None:
     data = make_data(sizes=(30,) * 4, unseen_fraction=0.5)
-    trainer, model = make_trainer(3), make_model(FedEM, data, client_optimizer=SGD)
+    trainer, model = make_trainer(3), make_model(FedEM, data, client_optimizer=SGD, personalize_steps=1)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     unseen = data.federation.clients(seen=False)

@@ -184,7 +184,7 @@ def test_predictions_are_for_whom_the_test_scores_from_the_share_that_it_uses() 
 
 
 def test_fedem_takes_the_e_step_of_the_equations(tmp_path: Path) -> None:
-    """pi by Eq. 8 and 9 from uniform weights, and the probabilities by Eq. 5, in NumPy."""
+    """pi by Eq. 8 and 9 from uniform weights, 20 times, and the probabilities by Eq. 5, in NumPy."""
     data = make_data(sizes=(20, 25, 30))
     model = make_model(FedEM, data, n_components=2, client_optimizer=SGD)
     train(model, data, 2).trainer.save_checkpoint(tmp_path / "a.ckpt")
@@ -195,7 +195,10 @@ def test_fedem_takes_the_e_step_of_the_equations(tmp_path: Path) -> None:
         [np.exp(x @ w.T + b) / np.exp(x @ w.T + b).sum(axis=1, keepdims=True) for w, b in weights]
     )  # [M, n, Y]
     likelihood = p[:, np.arange(len(y)), y]  # [M, n]
-    pi = (likelihood / likelihood.sum(axis=0)).mean(axis=1)
+    pi = np.full(2, 0.5)
+    for _ in range(20):
+        joint = pi[:, None] * likelihood
+        pi = (joint / joint.sum(axis=0)).mean(axis=1)
     np.testing.assert_allclose(found.weights.numpy(), pi, rtol=1e-9)
     np.testing.assert_allclose(found.predict(x), np.einsum("m,mny->ny", pi, p), rtol=1e-9)
     assert found.name == "hospital_7"

@@ -74,7 +74,7 @@ def test_more_steps_move_the_weights_further(place: Path, tmp_path: Path) -> Non
     """As in the class's own argument."""
     files = {name: tmp_path / f"{name}.safetensors" for name in ("one", "many", "stopped")}
     start = [str(place / "fedem"), str(place / "unseen.npz")]
-    main([*start, "--out", str(files["one"])])
+    main([*start, "--out", str(files["one"]), "--steps", "1"])
     main([*start, "--out", str(files["many"]), "--steps", "50"])
     main([*start, "--out", str(files["stopped"]), "--steps", "50", "--tolerance", "10"])
     one, many, stopped = (load_clients(file).personal.mixture for file in files.values())
@@ -181,7 +181,7 @@ def test_samples_help(tmp_path: Path, place: Path, run_of: Callable[[str], Path]
         (["fedem", "unseen.npz", "--out", "o.safetensors", "--steps", "0"], "--steps: expected a whole number"),
         (["fedem", "unseen.npz", "--out", "o.safetensors", "--steps", "x"], "--steps: invalid int"),
         (
-            ["fedem", "unseen.npz", "--out", "o.safetensors", "--tolerance", "0.1"],
+            ["fedem", "unseen.npz", "--out", "o.safetensors", "--steps", "1", "--tolerance", "0.1"],
             "--tolerance: it needs --steps above 1",
         ),
         (["fedem", "unseen.npz", "--out", "o.safetensors", "--tolerance", "inf"], "--tolerance: expected a finite"),
