@@ -200,6 +200,9 @@ LINES = [
     ("learning_rates.fedem", 0, "learning_rates.fedem: expected a number above 0, got 0"),
     ("learning_rates.fedem", math.inf, "learning_rates.fedem: expected a finite number above 0, got inf"),
     ("learning_rates.fedeem", 0.1, "learning_rates.fedeem: nothing reads it; did you mean fedem?"),
+    ("method_settings.fedprox.mu", [1], "method_settings.fedprox.mu: expected a number, text or null, got [1]"),
+    ("method_settings.mocha.penalty", 1, "method_settings.mocha.penalty: nothing reads it; use algorithm.penalty"),
+    ("method_settings.fedproxx.mu", 1, "method_settings.fedproxx: nothing reads it; did you mean fedprox?"),
     ("local_training", 3, "local_training: expected keys with values, got 3"),
     ("local_training.batch_size", 0, "local_training.batch_size: expected a whole number of at least 1, got 0"),
     ("local_training.state", "kep", "local_training.state: expected restart or keep, got 'kep'; did you mean keep?"),
@@ -289,6 +292,8 @@ def test_unknown_keys_are_for_interpolations_to_read() -> None:
     config = default()
     config.merge_with({"rate": {"any": ["thing", None]}, "learning_rates": {"my_own": 0.1}})
     OmegaConf.update(config, "learning_rates.fedavg2", 0.3)
+    config.method_settings.mocha = {"mine": 2}
+    OmegaConf.update(config, "algorithm.local_epochs", "${method_settings.mocha.mine}")
     OmegaConf.update(config, "algorithm.client_optimizer.lr", "${learning_rates.fedavg2}")  # which is read here
     check_configuration(config)
 

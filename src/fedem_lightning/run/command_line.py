@@ -202,10 +202,11 @@ def _refusal(config: DictConfig, key: str) -> str | None:
     if part not in BY_NAME or "." not in key:
         return None
     from fedem_lightning.run.building import build_trainer, quieten_lightning  # Lightning, which takes seconds
-    from fedem_lightning.run.gate import check_group
+    from fedem_lightning.run.gate import check_group, check_own
 
     quieten_lightning()
     try:
+        check_own(config)
         check_group(part, OmegaConf.to_container(config[part], resolve=True))
         if part == "trainer":
             build_trainer(config, Path(), [], devices=1, precision="32-true")

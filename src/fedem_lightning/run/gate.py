@@ -39,7 +39,7 @@ def check_configuration(config: DictConfig) -> None:
         UserError: the first key with a value that cannot be: the key, what is expected, and what was given.
 
     """
-    _check_own(config)
+    check_own(config)
     needed, own = ([key.name for key in keys] for keys in (_NEEDED, _OWN))
     for group in (*needed, *(str(key) for key in config if key not in (*needed, *own))):
         check_group(group, _value(config, group))
@@ -74,26 +74,30 @@ def _setting(key: Key) -> AllowedValues:
     return AllowedValues(hint | None if key.null else hint)
 
 
-def _check_own(config: DictConfig) -> None:
+def check_own(config: DictConfig) -> None:
+    """Checks the keys of settings.yaml; see `check_configuration`."""
     for own in _OWN:
         _setting(own).check(own.name, _value(config, own.name))
     known = parameters(FederatedAlgorithm).known | parameters(ClientSGD).known
     for name, value in _value(config, "local_training").items():
         if name in known:
             known[name].check(f"local_training.{name}", value)
-    rates = {"learning_rates": _value(config, "learning_rates")}
-    chosen = _value(config, "chosen_for") or {}
+    rates, chosen = {"learning_rates": _value(config, "learning_rates")}, _value(config, "chosen_for") or {}
     rates |= {f"chosen_for.{these}.learning_rates": part.get("learning_rates", {}) for these, part in chosen.items()}
     for key, part in rates.items():
         for name, rate in part.items():
             if rate is not None:
                 AllowedValues(Positive).check(f"{key}.{name}", rate)
-    _check_added_names(config, "learning_rates")
-    shipped = OmegaConf.load(CONFIG_DIR / "settings.yaml").method_settings
+    for part in ("learning_rates", "method_settings"):
+        _check_added_names(config, part)
+    shipped, ours = OmegaConf.load(CONFIG_DIR / "settings.yaml").method_settings, choices(CONFIG_DIR)["algorithm"]
     for method, settings in _value(config, "method_settings").items():
         for name, value in settings.items():  # also of methods that the run does not use
-            one = not isinstance(value, dict | list) or name not in shipped.get(method, {})
-            require(one, f"method_settings.{method}.{name}: expected a number, text or null, got {given(value)}")
+            key, known = f"method_settings.{method}.{name}", name in shipped.get(method, {})
+            one = not (known and isinstance(value, dict | list))
+            require(one, f"{key}: expected a number, text or null, got {given(value)}")
+            free = known or method not in ours or key in OmegaConf.to_yaml(config, resolve=False)
+            require(free, f"{key}: nothing reads it; use algorithm.{name}")
 
 
 def _check_added_names(config: DictConfig, part: str) -> None:
@@ -143,8 +147,7 @@ def _value(config: DictConfig, key: str) -> Any:
 
 def _require_keys(key: str, value: Any) -> None:
     """Raises UserError unless a group, or a part of one, has keys."""
-    named = key in BY_NAME and BY_NAME[key].kind == "named"
-    if isinstance(value, dict) and (value or named):
+    if isinstance(value, dict) and (value or (key in BY_NAME and BY_NAME[key].kind == "named")):
         return
     offered = choices(CONFIG_DIR).get(key, [])
     what = f"one of {', '.join(offered)}" if offered else "keys with a _target_, or null"
