@@ -35,6 +35,7 @@ PARTS = {
     "loading": Part("loading.py", quick="--samples 2000 --repeats 1"),
     "rounds_synthetic": Part("rounds.py", "--work synthetic --all-engines", quick="--clients 4 --rounds 1"),
     "rounds_femnist": Part("rounds.py", "--work femnist", quick="--clients 2 --rounds 1", takes_femnist=True),
+    "mixtures": Part("rounds.py", "--work femnist --mixtures", quick="--clients 2 --rounds 1", takes_femnist=True),
     "throughput": Part("throughput.py", quick="--clients 2 --samples 8 --rounds 1 --limit 2"),
     "roofs": Part("roofs.py", quick="--clients 4 --image-clients 1 --rounds 1 --megabytes 8"),
     "growth": Part("growth.py", quick="--clients 2 --rounds 1"),

@@ -2,18 +2,21 @@
 
     python benchmarks/rounds.py [--work synthetic] [--clients 300] [--rounds 5] [--all-engines] [--json FILE]
     python benchmarks/rounds.py --work femnist [--femnist FILE.npz] [--clients 50]
+    python benchmarks/rounds.py --work femnist --mixtures
 
 The sequential way is what one writes first: for every client and component a DataLoader, a copy of the model, an
 optimiser. All ways do the same work: the E-step over all training samples, one local epoch at batch size 128, the
 weighted average. `synthetic` is the mixture with a linear model; its E-step takes a client's samples at once. `femnist`
 is the public code's CNN on the first writers of a file (uint8 x [n, 28, 28], y, client) or on random images; its E-step
-reads a DataLoader for every component, as that code does. Of the engines, the one that `auto` picks runs.
+reads a DataLoader for every component, as that code does. Of the engines, the one that `auto` picks runs. `--mixtures`
+measures FedEM with whole components and with a shared body beside FedAvg, in place of the plain loop. An E-step is a
+forward pass over all samples, a third of a local epoch, so one local epoch takes at least 4/3 of FedAvg's time.
 """
 
 import copy
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +37,16 @@ from common import (
     read_options,
     round_parser,
 )
-from fedem_lightning import ClientSGD, Engine, FedEM, FederatedDataModule, Linear, ReferenceCNN
+from fedem_lightning import (
+    ClientSGD,
+    Engine,
+    FedAvg,
+    FedEM,
+    FederatedAlgorithm,
+    FederatedDataModule,
+    Linear,
+    ReferenceCNN,
+)
 
 BATCH = 128
 
@@ -55,16 +67,18 @@ class Work(NamedTuple):
                 return binary_cross_entropy_with_logits(model(x).squeeze(-1), y.float(), reduction="none")
             return cross_entropy(model(x), y, reduction="none")
 
-    def fedem(self, n_components: int, engine: Engine | str) -> FedEM:
+    def fedem(self, n_components: int, engine: Engine | str, **options: Any) -> FedEM:
         """The library's algorithm for it."""
-        return FedEM(
-            self.backbone,
-            self.data.n_clients,
-            n_components,
-            client_optimizer=self.sgd,
-            batch_size=BATCH,
-            engine=engine,
-        )
+        options |= {"client_optimizer": self.sgd, "batch_size": BATCH, "engine": engine}
+        return FedEM(self.backbone, self.data.n_clients, n_components, **options)
+
+    def mixtures(self, n_components: int) -> dict[str, FederatedAlgorithm]:
+        """FedAvg, and FedEM with M heads and with M networks."""
+        heads = self.fedem(n_components, "auto", initialization="random", shared="body")
+        whole = self.fedem(n_components, "auto", initialization="random")
+        options: dict[str, Any] = {"client_optimizer": self.sgd, "batch_size": BATCH}
+        alone = FedAvg(self.backbone, self.data.n_clients, **options)
+        return {"FedAvg": alone, "FedEM, shared body": heads, "FedEM, whole components": whole}
 
 
 def synthetic_work(data: FederatedDataModule, bf16: bool = False) -> Work:
@@ -140,8 +154,11 @@ def main() -> None:
     parser.add_argument("--femnist", type=Path, metavar="FILE", help="default: random images")
     parser.add_argument("--clients", type=int, help="default: 300, or 50 for femnist")
     parser.add_argument("--components", type=int, default=3)
+    parser.add_argument("--mixtures", action="store_true", help="FedAvg and two FedEMs, and no plain loop")
     parser.add_argument("--all-engines", action="store_true", help="also the engine that auto does not pick")
     options = read_options(parser)
+    if options.mixtures and options.work != "femnist":
+        parser.error("--mixtures: a linear model has no body to share, use --work femnist")
     if options.work == "synthetic":
         work = synthetic_work(mixture(options.clients or 300, options.components))
     else:
@@ -149,19 +166,21 @@ def main() -> None:
     data = work.data
     picked = work.fedem(options.components, "auto").local.resolve_engine(options.device).name
     engines = [picked, *({"loop", "vmap"} - {picked} if options.all_engines else ())]
+    models = {f"engine={name}": work.fedem(options.components, name) for name in engines}
     ways: dict[str, Way] = {"sequential PyTorch": Sequential(work, options.components, options.device)}
-    ways |= {
-        f"engine={name}": one_round(work.fedem(options.components, name), data, options.device) for name in engines
-    }
+    if options.mixtures:
+        models, ways = work.mixtures(options.components), {}
+    ways |= {name: one_round(model, data, options.device) for name, model in models.items()}
     timings = alternate(ways, options.rounds)
     print_header(
-        f"FedEM, {options.work}, {data.n_clients} clients, {n_samples(data)} training samples, M = "
+        f"{options.work}, {data.n_clients} clients, {n_samples(data)} training samples, M = "
         f"{options.components}, {options.rounds} rounds after one that warms up; `auto` picks {picked}",
-        *("way", "seconds a round, median (min - max)", "times faster"),
+        *("way", "seconds a round, median (min - max)", "times FedAvg's" if options.mixtures else "times faster"),
     )
-    base = timings["sequential PyTorch"].median
+    base = next(iter(timings.values())).median
     for name, timing in timings.items():
-        print_row(name, timing, f"{base / timing.median:.2f}")
+        ratio = timing.median / base if options.mixtures else base / timing.median
+        print_row(name, timing, f"{ratio:.2f}")
     finish(options, options.device, picked=picked, timings=timings)
 
 
