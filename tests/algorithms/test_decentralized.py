@@ -146,7 +146,7 @@ def test_fedem_is_an_instance_bit_for_bit() -> None:
     data, sgd = make_data(unseen_fraction=0.25), ClientSGD(lr=0.5, momentum=0.9)
     options: dict[str, Any] = {"n_components": 3, "client_optimizer": sgd, "participation": 0.7}
     options["adaptation"] = Finetune(1, ClientSGD(lr=0.1))
-    fedem = make_model(FedEM, data, **options)
+    fedem = make_model(FedEM, data, personalize_steps=1, **options)
     general = make_model(SurrogateOptimization, data, surrogate=MixtureSurrogate(), **options)
     for model in (fedem, general):
         trainer = make_trainer(4)

@@ -126,7 +126,8 @@ def test_the_prior_adds_samples_to_each_component() -> None:
 )
 def test_the_temperature_holds_for_unseen_clients_too(e_step: EStep, beta: float) -> None:
     data = make_data(sizes=(30,) * 4, unseen_fraction=0.5)
-    model, trainer = make_model(FedEM, data, e_step=e_step, client_optimizer=ClientSGD(lr=1.0)), make_trainer(3)
+    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=1.0), "personalize_steps": 1}
+    model, trainer = make_model(FedEM, data, e_step=e_step, **options), make_trainer(3)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     for t in data.federation.clients(seen=False).tolist():
