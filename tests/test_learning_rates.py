@@ -52,8 +52,8 @@ def files_of(experiment: str, config: DictConfig) -> list[Path]:
 @functools.cache
 def rate_of(algorithm: str) -> Any:
     """The interpolation in a method's file; to compose it anew for each experiment would take minutes."""
-    composed_one = composed(f"algorithm={algorithm}").algorithm
-    return OmegaConf.to_container(composed_one.client_optimizer, resolve=False)["lr"]
+    optimizer: Any = OmegaConf.to_container(composed(f"algorithm={algorithm}").algorithm.client_optimizer, resolve=False)
+    return optimizer["lr"]
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)

@@ -93,10 +93,10 @@ def check_own(config: DictConfig) -> None:
     shipped, ours = OmegaConf.load(CONFIG_DIR / "settings.yaml").method_settings, choices(CONFIG_DIR)["algorithm"]
     for method, settings in _value(config, "method_settings").items():
         for name, value in settings.items():  # also of methods that the run does not use
-            key, known = f"method_settings.{method}.{name}", name in shipped.get(method, {})
-            one = not (known and isinstance(value, dict | list))
+            key, listed = f"method_settings.{method}.{name}", name in shipped.get(method, {})
+            one = not (listed and isinstance(value, dict | list))
             require(one, f"{key}: expected a number, text or null, got {given(value)}")
-            free = known or method not in ours or key in OmegaConf.to_yaml(config, resolve=False)
+            free = listed or method not in ours or key in OmegaConf.to_yaml(config, resolve=False)
             require(free, f"{key}: nothing reads it; use algorithm.{name}")
 
 
