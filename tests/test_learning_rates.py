@@ -52,7 +52,9 @@ def files_of(experiment: str, config: DictConfig) -> list[Path]:
 @functools.cache
 def rate_of(algorithm: str) -> Any:
     """The interpolation in a method's file; to compose it anew for each experiment would take minutes."""
-    optimizer: Any = OmegaConf.to_container(composed(f"algorithm={algorithm}").algorithm.client_optimizer, resolve=False)
+    optimizer: Any = OmegaConf.to_container(
+        composed(f"algorithm={algorithm}").algorithm.client_optimizer, resolve=False
+    )
     return optimizer["lr"]
 
 

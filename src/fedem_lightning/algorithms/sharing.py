@@ -14,9 +14,9 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.components import Backbone, copied, model_state, within
-from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, packed, unpacked
+from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, packed, tensors_of, unpacked
 from fedem_lightning.models.parts import share_of_bytes, split_body_head
-from fedem_lightning.models.personal_models import OwnModels, broadcast
+from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import call_with, trained_parameters
 from fedem_lightning.tasks import Task
 
@@ -154,7 +154,7 @@ class JointTraining(Sharing):
             each = OwnModels(network, packed(models, self.own), torch.ones(len(block.clients), 1)).outputs(block)
             found = [task.losses(outputs, y) for _, (outputs,), y in each]
             return torch.cat(found) if found else torch.zeros(0, self.n_components, device=block.clients.device)
-        tensors = {name: rows[0, 0] for name, rows in packed(broadcast(self.components, 1), self.own).items()}
+        tensors = tensors_of(self.components, self.own)
         dtype, network = next(self.components.parameters()).dtype, network.eval()
         found = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
         return torch.cat(found)

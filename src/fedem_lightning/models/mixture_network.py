@@ -73,6 +73,14 @@ def _key(name: str) -> str:
     return name.replace(".", "/")  # a parameter's own name has no dots
 
 
+def tensors_of(components: nn.ModuleList, own: Collection[str]) -> Models:
+    """The tensors of a `MixtureNetwork` by name, of M components: theta_0 as it lies in memory, phi [M, ...]."""
+    first, *others = (model_state(component) for component in components)
+    tensors = {f"network.{name}": t for name, t in first.items() if name not in own}
+    phi = {name: torch.stack([first[name], *(state[name] for state in others)]) for name in own}
+    return tensors | {f"own.{_key(name)}": rows for name, rows in phi.items()}
+
+
 def packed(models: Models, own: Collection[str]) -> Models:
     """The tensors of a `MixtureNetwork` by name, [C, 1, ...] and for phi [C, 1, M, ...], of components [C, M, ...].
 
