@@ -624,6 +624,17 @@ def test_a_sweep_gets_a_figure(key: str, score: int, tmp_path: Path, capsys: pyt
     assert made == {f"synthetic_by_{name}.png" for name in ("round", "megabytes", key)}
 
 
+def test_a_sweep_over_steps_of_clients_that_train_is_drawn_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Per-FedAvg's clients personalise before each score, those that train as well."""
+    for n in (1, 5):
+        make_run(tmp_path / str(n), 0.7 + n / 100, "per_fedavg", config={"algorithm.personalize_steps": n})
+    saved(capsys, tmp_path, drawn=True)
+    data = pd.read_csv(next((tmp_path / "report").rglob("synthetic_by_personalize_steps.csv")))
+    np.testing.assert_allclose(data["mean"], [71, 75])
+
+
 def test_accuracy_is_drawn_against_streams_and_unicast_is_one_for_each(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ _DOTTED = 40
 _LOG_FROM = 20
 """Ratio of largest to least value of a varied key from which its axis is logarithmic."""
 _UNSEEN_KEYS = ("algorithm.personalize_fraction", "algorithm.personalize_steps")
-"""Keys for which the unseen clients' scores are drawn (FedEM, Fig. 2); for others those of the clients that train."""
+"""Keys for which the scores of unseen clients are drawn, if there are any (FedEM, Fig. 2); else of those that train."""
 
 
 def seeds_figure(rows: DrawnRows) -> Drawn | None:
@@ -81,7 +81,8 @@ def sweep(rows: DrawnRows, key: str) -> Drawn | None:
 
     """
     setting = rows.setting
-    where, score = ("unseen", "unseen") if key in _UNSEEN_KEYS else ("seen", "weighted")
+    joined = any("unseen" in final_scores(run) for group in setting.groups for run in group.runs)
+    where, score = ("unseen", "unseen") if key in _UNSEEN_KEYS and joined else ("seen", "weighted")
     points: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
     first: dict[tuple[str, str], Group] = {}
     for group in setting.groups:
