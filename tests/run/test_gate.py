@@ -202,6 +202,11 @@ LINES = [
     ("learning_rates.fedeem", 0.1, "learning_rates.fedeem: nothing reads it; did you mean fedem?"),
     ("method_settings.fedprox.mu", [1], "method_settings.fedprox.mu: expected a number, text or null, got [1]"),
     ("method_settings.mocha.penalty", 1, "method_settings.mocha.penalty: nothing reads it; use algorithm.penalty"),
+    (
+        "method_settings.pfedme.penaltyy",
+        1,
+        "method_settings.pfedme.penaltyy: nothing reads it; expected penalty or outer_lr",
+    ),
     ("method_settings.fedproxx.mu", 1, "method_settings.fedproxx: nothing reads it; did you mean fedprox?"),
     ("local_training", 3, "local_training: expected keys with values, got 3"),
     ("local_training.batch_size", 0, "local_training.batch_size: expected a whole number of at least 1, got 0"),

@@ -97,7 +97,8 @@ def check_own(config: DictConfig) -> None:
             one = not (listed and isinstance(value, dict | list))
             require(one, f"{key}: expected a number, text or null, got {given(value)}")
             free = listed or method not in ours or key in OmegaConf.to_yaml(config, resolve=False)
-            require(free, f"{key}: nothing reads it; use algorithm.{name}")
+            instead = f"expected {' or '.join(shipped[method])}" if method in shipped else f"use algorithm.{name}"
+            require(free, f"{key}: nothing reads it; {instead}")
 
 
 def _check_added_names(config: DictConfig, part: str) -> None:
