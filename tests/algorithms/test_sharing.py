@@ -10,6 +10,7 @@ from fedem_lightning import DFedEM, Dropout, FedAvg, FedAvgEnsemble, FedEM, FedG
 from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.compression import TopK
+from fedem_lightning.engine.stacked import StackedMixture
 from fedem_lightning.models.mixture_network import MixtureNetwork, packed
 from fedem_lightning.models.personal_models import broadcast
 from fedem_lightning.models.tensors import call_with
@@ -242,13 +243,22 @@ def test_the_body_runs_once_where_the_head_ends_the_network() -> None:
     assert len(calls) == 1
 
 
-def test_dropout_and_the_network_s_own_order_agree_between_engines() -> None:
+@pytest.mark.parametrize(
+    "how",
+    [{"shared": ["body"]}, {"shared": ["head"]}, {"adapters": 2}, {"personal": ["head.bias"]}],
+    ids=["body", "head", "adapters", "personal"],
+)
+def test_engines_agree_and_one_of_them_stacks_the_components(how: dict[str, Any]) -> None:
+    """Also with dropout, whose masks are those of all components, and in a second fit."""
     found = []
     for engine in ("loop", "vmap"):
         torch.manual_seed(0)
         data = make_data(sizes=perceptron.SIZES)
-        model = FedEM(Wide(), n_clients=4, n_components=2, shared=["body"], initialization="shared", engine=engine)
-        found.append(parameters(train(model, data, 2)))
+        model = FedEM(Wide(), n_clients=4, n_components=2, initialization="shared", engine=engine, **how)
+        found.append(parameters(train(train(model, data, 1), data, 1)))
+        assert model.sharing is not None and model.sharing.training is not None
+        stacked = getattr(model.sharing.training.engine, "_stacked", None)
+        assert isinstance(stacked, StackedMixture) == (engine == "vmap")
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
 
 

@@ -29,6 +29,7 @@ from fedem_lightning import (
 from fedem_lightning.engine import processes_on_cpu
 from fedem_lightning.engine.vmap import group_rows
 from fedem_lightning.models.components import make_components
+from fedem_lightning.models.mixture_network import MixtureNetwork
 from fedem_lightning.randomness import fold, passes
 from helpers.federations import make_data, make_model, parameters, train
 
@@ -182,6 +183,11 @@ def test_what_cannot_be_stacked_falls_back_to_loop_and_says_so_once() -> None:
         (CharLSTM(80), "cpu", "vmap"),
         (MobileNetV2(10), "cpu", "loop"),
         (nn.LSTM(4, 8), "cuda", "loop"),
+        (
+            MixtureNetwork(make_components(MLP((784,), 62, hidden=(200,)), 3, seed=0), ["layers.0.weight"]),
+            "cpu",
+            "vmap",
+        ),
     ],
 )
 def test_auto_follows_its_rule(backbone: nn.Module, device: str, expected: str) -> None:

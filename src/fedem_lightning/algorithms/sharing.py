@@ -1,5 +1,6 @@
 """Components that share parameters: which ones, how clients train them together, and what a round sends."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -136,7 +137,8 @@ class JointTraining(Sharing):
         self.local = local
         self.training: LocalTraining | None = None  # of one network with M outputs; None: everything is shared
         if self.own:
-            how = (local.epochs, local.steps, local.batch_size, local.seed, local.engine_choice, local.statistics)
+            engine = copy.copy(local.engine_choice)  # it prepares itself for one network
+            how = (local.epochs, local.steps, local.batch_size, local.seed, engine, local.statistics)
             network = MixtureNetwork(components, self.own)
             self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)
 

@@ -10,6 +10,7 @@ from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.engine.base import Engine
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.vmap import VmapEngine
+from fedem_lightning.models.mixture_network import MixtureNetwork
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt
 
@@ -40,7 +41,8 @@ class AutoEngine(Recorded):
     """Selects an engine by a rule.
 
     - Recurrent layers other than LSTM: `loop` (their fused kernels cannot be stacked).
-    - CPU: `loop` for convolutions, and for more than 200,000 parameters unless they are an LSTM's; else `vmap`.
+    - CPU: `loop` for convolutions, and for more than 200,000 parameters of a model unless they are an LSTM's; else
+      `vmap`.
     - Otherwise: `vmap`.
 
     Args:
@@ -57,7 +59,8 @@ class AutoEngine(Recorded):
         """The engine for this backbone on this device."""
         unstackable = any(isinstance(layer, nn.RNNBase) and not isinstance(layer, LSTM) for layer in backbone.modules())
         convolutional = any(isinstance(layer, _ConvNd) for layer in backbone.modules())
-        large = sum(p.numel() for p in backbone.parameters()) > STACKED_LIMIT_CPU
+        network = backbone.network if isinstance(backbone, MixtureNetwork) else backbone  # one component of several
+        large = sum(p.numel() for p in network.parameters()) > STACKED_LIMIT_CPU
         on_cpu = device.type == "cpu"
         recurrent = any(isinstance(layer, LSTM) for layer in backbone.modules())  # many small products at any size
         reasons = {

@@ -15,7 +15,7 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import n_values
 from fedem_lightning.engine.base import Batch, Engine, take_step
 from fedem_lightning.engine.loop import LoopEngine
-from fedem_lightning.engine.stacked import StackedBackbone
+from fedem_lightning.engine.stacked import StackedBackbone, StackedMixture
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import draws_globally, fold
@@ -162,7 +162,8 @@ class VmapEngine(Engine):
         keys = batch.key.unsqueeze(1).expand(-1, n_models)  # [A, M]
         if self._stacked.draws:
             keys = fold(keys, torch.arange(n_models, device=keys.device))
-        if n_models not in self._trusted and keys.numel() > 1:
+        alone = keys.numel() == 1 and not isinstance(self._stacked, StackedMixture)
+        if n_models not in self._trusted and not alone:
             tensors = {**state["buffers"], **state["params"]}
             if not self._stacked.agrees(step.backbone, tensors, batch.x, keys):
                 raise _Disagrees

@@ -29,7 +29,7 @@ class MixtureNetwork(nn.Module):
     def __init__(self, components: nn.ModuleList, own: Collection[str]) -> None:
         super().__init__()
         state = model_state(components[0])
-        self.network = copied(components[0])
+        self.network: nn.Module = copied(components[0])
         share_frozen(self.network, components[0])
         for name in own:  # stands for phi_m while component m runs
             self.network.get_parameter(name).requires_grad_(False)
@@ -41,21 +41,19 @@ class MixtureNetwork(nn.Module):
         layer = layers.pop() if len(layers) == 1 else ""
         head = self.network.get_submodule(layer)
         self._head = head if type(head) is nn.Linear and f"{layer}.weight" in own else None
-        self._seen: list[tuple[Tensor, Tensor]] = []  # the head's input and output in this forward
-        if self._head is not None:
-            self._head.register_forward_hook(lambda layer, x, z: self._seen.append((x[0], z)))
 
     def forward(self, x: Inputs) -> Tensor:
         """The outputs of all components, [B, ...] -> [B, M, ...]."""
         if self._head is not None:
-            self._seen.clear()
-            outputs = called(self.network, x)
-            (features, last), *more = self._seen
-            self._seen.clear()
-            if outputs is last and not more:
-                return self._heads(features)
-        n_models = next(iter(self.own.values())).shape[0]
-        return torch.stack([call_with(self.network, self._phi(m), x) for m in range(n_models)], dim=1)
+            seen: list[tuple[Tensor, Tensor]] = []  # the head's inputs and outputs
+            with self._head.register_forward_hook(lambda layer, x, z: seen.append((x[0], z))):
+                outputs = called(self.network, x)
+            if len(seen) == 1 and outputs is seen[0][1]:
+                return self._heads(seen[0][0])
+        phi = {self._names[key]: rows.unbind() for key, rows in self.own.items()}  # `rows[m]` has a slow gradient
+        n_models = len(next(iter(phi.values())))
+        each = [{name: rows[m] for name, rows in phi.items()} for m in range(n_models)]
+        return torch.stack([call_with(self.network, phi_m, x) for phi_m in each], dim=1)
 
     def _heads(self, features: Tensor) -> Tensor:
         """The outputs of M linear layers: features [B, ..., d] -> [B, M, ..., n]."""
@@ -64,9 +62,6 @@ class MixtureNetwork(nn.Module):
         if "bias" in phi:
             return z + phi["bias"].reshape(1, len(phi["bias"]), *[1] * (features.ndim - 2), -1)
         return z if self._head is None or self._head.bias is None else z + self._head.bias
-
-    def _phi(self, m: int) -> Models:
-        return {self._names[key]: rows[m] for key, rows in self.own.items()}
 
 
 def _key(name: str) -> str:
@@ -90,16 +85,19 @@ def packed(models: Models, own: Collection[str]) -> Models:
     return tensors | {f"own.{_key(name)}": models[name].unsqueeze(1) for name in own}
 
 
-def unpacked(models: Models, n_components: int) -> Models:
-    """The components' tensors [C, M, ...] by their own names; shared ones are views of one tensor."""
+def unpacked(models: Models, n_models: int) -> Models:
+    """The inverse of `packed`: phi [C, M, ...] by a component's names, shared tensors as views [C, n_models, ...]."""
     found: Models = {}
     for name, rows in models.items():
-        part, _, key = name.partition(".")
-        if part == "own":
-            found[key.replace("/", ".")] = rows.squeeze(1)
-        else:
-            found[key] = rows.expand(-1, n_components, *rows.shape[2:])
+        own = name.startswith("own.")
+        found[component_name(name)] = rows.squeeze(1) if own else rows.expand(-1, n_models, *rows.shape[2:])
     return found
+
+
+def component_name(name: str) -> str:
+    """A component's name of a tensor of a `MixtureNetwork`."""
+    part, _, key = name.partition(".")
+    return key.replace("/", ".") if part == "own" else key
 
 
 @dataclass(frozen=True)
