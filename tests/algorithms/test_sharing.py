@@ -256,7 +256,8 @@ def test_engines_agree_and_one_of_them_stacks_the_components(how: dict[str, Any]
         data = make_data(sizes=perceptron.SIZES)
         model = FedEM(Wide(), n_clients=4, n_components=2, initialization="shared", engine=engine, **how)
         found.append(parameters(train(train(model, data, 1), data, 1)))
-        assert model.sharing is not None and model.sharing.training is not None
+        assert model.sharing is not None
+        assert model.sharing.training is not None
         stacked = getattr(model.sharing.training.engine, "_stacked", None)
         assert isinstance(stacked, StackedMixture) == (engine == "vmap")
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)

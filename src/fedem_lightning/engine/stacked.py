@@ -76,7 +76,7 @@ def _products(bias: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
 
 
 class StackedDropout(Dropout):
-    """`Dropout` with a key [A, M], or [A, 1] if models share their masks; a learner's are those outside of the stack."""
+    """`Dropout` with a key [A, M], or [A, 1] if models share their masks; a learner has the same mask as outside."""
 
     shape: Shape
 
