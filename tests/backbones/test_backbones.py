@@ -95,7 +95,9 @@ BACKBONES: dict[str, tuple[Callable[[], nn.Module], Callable[[], FederatedDataMo
 }
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "resnet18" else name for name in BACKBONES]
+)
 def test_every_engine_gives_the_same_numbers(name: str) -> None:
     make, make_data = BACKBONES[name]
     data, large = make_data(), name in ("mobilenet_v2", "resnet18")

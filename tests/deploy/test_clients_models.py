@@ -78,6 +78,10 @@ def of_simulation(model: Any, data: FederatedDataModule, t: int) -> np.ndarray:
     return answer
 
 
+OTHERS = (FedAvg, APFL, PFedMe)
+"""Methods whose clients' folders are like those of the methods that are always tried."""
+
+
 def samples(data: FederatedDataModule, t: int) -> np.ndarray:
     """The training samples of client t."""
     return stored(data.federation).x[data.federation.block(torch.tensor([t]), "train").index].numpy()
@@ -140,7 +144,9 @@ def federation_in_files(folder: Path) -> tuple[FederatedDataModule, ByteLink]:
     return data, ByteLink(nodes)
 
 
-@pytest.mark.parametrize("kind", [FedEM, Ditto, FedAvg, APFL, PFedMe, UserCentric])
+@pytest.mark.parametrize(
+    "kind", [FedEM, Ditto, UserCentric, *(pytest.param(k, marks=pytest.mark.slow) for k in OTHERS)]
+)
 def test_a_clients_folder_is_predicted_evaluated_and_exported_as_a_run_is(
     kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

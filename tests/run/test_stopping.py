@@ -257,7 +257,7 @@ def test_before_and_after_training(where: str, expected: str, place: Path) -> No
     assert (place / "a b").exists() == (where == "test")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_sweep_stops_with_its_job(
     number: signal.Signals, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
