@@ -42,7 +42,7 @@ class StackedLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """Outputs: [A M B, ..., in], or [A B, ..., in] if a client's models share their input, -> [A M B, ..., out].
 
-        They are [A B, ..., out] if the models share the input and the layer.
+        They are [A B, ..., out] if the models share the input and the layer; one that is frozen they always share.
         """
         a, m, b = self.shape
         if self.weight.ndim == 2 and (self.bias is None or self.bias.ndim == 1):
