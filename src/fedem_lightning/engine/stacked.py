@@ -42,7 +42,7 @@ class StackedLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """Outputs: [A M B, ..., in], or [A B, ..., in] if a client's models share their input, -> [A M B, ..., out].
 
-        They are [A B, ..., out] if the models share the input and the layer; one that is frozen they always share.
+        They are [A B, ..., out] if the models share both their input and the layer. A frozen layer is shared.
         """
         a, m, b = self.shape
         if self.weight.ndim == 2 and (self.bias is None or self.bias.ndim == 1):
@@ -187,7 +187,7 @@ class StackedBackbone:
 class StackedMixture(StackedBackbone):
     """The network in a `MixtureNetwork`, for M components of each client, which share parameters.
 
-    Outside of it a mixture is one model, M = 1, with the outputs of all components.
+    For the engine a mixture is one model of a client, M = 1, with the outputs of all components.
     """
 
     def losses(self, task: Loss, outputs: Tensor, y: Tensor) -> Tensor:
