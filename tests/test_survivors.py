@@ -32,7 +32,7 @@ from fedem_lightning.adaptation.base import selection_losses
 from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.algorithms.client_gradients import gradients
 from fedem_lightning.data.splits import SPLITS, Splitting
-from fedem_lightning.evaluation.component_diagnostics import component_health
+from fedem_lightning.evaluation.component_health import component_health
 from fedem_lightning.processes import Processes
 from fedem_lightning.report import Papers, find_runs, group_runs
 from fedem_lightning.report.diagnostic_tables import bounds_table

@@ -30,7 +30,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data.block import Block
-from fedem_lightning.evaluation.component_diagnostics import component_health, dead_components
+from fedem_lightning.evaluation.component_health import component_health, dead_components
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, make_model, make_trainer, parameters, train

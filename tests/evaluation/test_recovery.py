@@ -6,7 +6,7 @@ import torch
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM, Linear, Local, SyntheticMixture, UserError
 from fedem_lightning.algorithms.initialization import farthest_models
-from fedem_lightning.evaluation.component_diagnostics import component_health
+from fedem_lightning.evaluation.component_health import component_health
 from fedem_lightning.run.results import run_results
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 from helpers.reference import probabilities

@@ -55,6 +55,15 @@ def test_what_is_answered_at_once_loads_nothing_that_takes_seconds(name: str, tm
     assert [module for module in HEAVY if module in loaded] == []
 
 
+def test_a_report_loads_no_pytorch(tmp_path: Path) -> None:
+    """PyTorch and Lightning take longer to load than a small report takes to draw."""
+    command = [sys.executable, "-c", SHOW_LOADED, "fedem_lightning.report", "nowhere"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert {"pandas", "fedem_lightning.report.command"} <= loaded
+    assert {"torch", "pytorch_lightning", "torchmetrics", "torchvision"}.isdisjoint(loaded)
+
+
 @pytest.mark.parametrize("package", ["fedem_lightning", "fedem_lightning.data", "fedem_lightning.report"])
 def test_a_lazy_package_has_what_its_stub_says(package: str) -> None:
     module = import_module(package)

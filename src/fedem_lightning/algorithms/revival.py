@@ -11,7 +11,7 @@ from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.algorithms.initialization import train_on_each
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses
-from fedem_lightning.evaluation.component_diagnostics import dead_components
+from fedem_lightning.evaluation.component_health import dead_components
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import model_state

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from fedem_lightning.evaluation.component_diagnostics import DEAD, dead_components
+from fedem_lightning.evaluation.component_health import DEAD, dead_components
 from fedem_lightning.report.cells import Cell, Table, TableColumn, mean_cells
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Setting
