@@ -8,7 +8,7 @@ import torch
 
 from fedem_lightning import FedAvg, FedEM, FederatedDataModule, UserError
 from fedem_lightning.aggregation import PrivateMean
-from fedem_lightning.algorithms import start
+from fedem_lightning.algorithms import initialization, start
 from fedem_lightning.client_optimizers import ClientSGD
 from helpers import by_hand
 from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, train
@@ -144,3 +144,15 @@ def test_fewer_clients_than_components_and_clients_that_are_all_the_same() -> No
     model = train(mixture(same, n_components=2, batch_size=100), same, 2)
     assert sum(model.diagnostics["start"]["group_sizes"]) == 5
     assert torch.isfinite(parameters(model)).all()
+
+
+def test_a_client_unlike_all_others_is_no_group_of_its_own() -> None:
+    """Nine clients of two kinds and one whose labels are noise: k-means alone would keep a group for that one."""
+    rng = np.random.default_rng(0)
+    losses = rng.normal(scale=0.01, size=(10, 10))
+    losses[:5, :5] += 1
+    losses[5:9, 5:] += 1
+    losses[9, ::2] += 9
+    group = initialization._groups(losses, np.arange(10), 2, seed=0)
+    assert len(set(group[:5])) == len(set(group[5:9])) == 1
+    assert group[0] != group[5]

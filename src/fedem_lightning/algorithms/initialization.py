@@ -112,8 +112,9 @@ def clustered_models(
     """M models, each the mean of the models of similar clients, weighted by samples.
 
     Every candidate trains from component 0. A candidate is described by the losses of its samples under 10 M of these
-    models, less their mean; k-means makes M groups of candidates. It counts as a special round, in which candidates
-    receive these models, too.
+    models, less their mean; k-means makes M groups of candidates, anew without those that are a group alone (trimmed
+    k-means, Cuesta-Albertos, Gordaliza and Matran 1997), which then join the nearest one. It counts as a special round,
+    in which candidates receive these models, too.
 
     Args:
         algorithm: its local solver trains the models.
@@ -159,10 +160,15 @@ def _groups(losses: np.ndarray, chosen: np.ndarray, n_groups: int, seed: int) ->
     losses = np.where(own, lowest, losses)  # its own model would part a candidate from all others
     losses = losses[:, np.argsort(losses.mean(axis=0))]
     profiles = losses - losses.mean(axis=1, keepdims=True)
-    order, group = np.lexsort(profiles.T), np.arange(len(profiles)) % n_groups
-    if len(np.unique(profiles, axis=0)) > n_groups:
-        group[order] = KMeans(n_groups, n_init=10, random_state=seed % 2**32).fit_predict(profiles[order])
-    return group
+    if len(np.unique(profiles, axis=0)) <= n_groups:
+        return np.arange(len(profiles)) % n_groups
+    kept = np.lexsort(profiles.T)
+    while True:
+        kmeans = KMeans(n_groups, n_init=10, random_state=seed % 2**32).fit(profiles[kept])
+        alone = np.bincount(kmeans.labels_)[kmeans.labels_] == 1
+        if not alone.any() or (~alone).sum() < 2 * n_groups:
+            return kmeans.predict(profiles)
+        kept = kept[~alone]  # a group of one client would be a component that hardly another client uses
 
 
 def load_models(components: nn.ModuleList, models: Models) -> None:
