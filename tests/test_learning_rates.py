@@ -20,6 +20,7 @@ ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yam
 DIGITS = ["+experiment=digits", "trainer.max_epochs=1", "trainer.enable_progress_bar=false", "trainer.accelerator=cpu"]
 
 
+@functools.cache
 def composed(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         return compose("config", list(overrides))

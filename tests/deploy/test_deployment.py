@@ -22,7 +22,7 @@ pytest.importorskip("grpc", reason="deploy needs the extra deploy")
 from fedem_lightning.data.own_files import save_client
 from fedem_lightning.deploy.__main__ import folder_and_words, main, parser
 from fedem_lightning.deploy.status import Status
-from fedem_lightning.run.command_line import composed
+from fedem_lightning.run.not_composed import composed
 from helpers.commands import call
 from helpers.federations import make_data
 from helpers.runs import leave_undrawn

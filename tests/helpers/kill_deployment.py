@@ -28,7 +28,7 @@ from hydra.utils import instantiate
 from fedem_lightning.data.own_files import save_client
 from fedem_lightning.deploy.__main__ import main
 from fedem_lightning.deploy.certificates import make_keys
-from fedem_lightning.run.command_line import composed
+from fedem_lightning.run.not_composed import composed
 
 N_CLIENTS, ROUNDS = 3, 120
 TIMEOUT = 300.0

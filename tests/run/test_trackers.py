@@ -23,8 +23,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedem_lightning
 from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm, UserError
 from fedem_lightning.run import mlflow_and_tensorboard, trackers, wandb_runs
-from fedem_lightning.run.command_line import not_composed
 from fedem_lightning.run.constants import Constants
+from fedem_lightning.run.not_composed import not_composed
 from fedem_lightning.run.pictures import is_shown
 from fedem_lightning.run.tracker_contents import (
     LONGEST_GROUP,

@@ -41,6 +41,7 @@ def preload() -> None:
     import fedem_lightning.run.cli
     import fedem_lightning.run.command_line
     import fedem_lightning.run.execute
+    import fedem_lightning.run.not_composed
     import fedem_lightning.serving.evaluating
     import fedem_lightning.serving.exporting
     import fedem_lightning.serving.personalizing  # noqa: F401

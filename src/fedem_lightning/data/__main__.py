@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _compose(overrides: list[str]) -> DictConfig:
     with loading():
-        from fedem_lightning.run.command_line import composed
+        from fedem_lightning.run.not_composed import composed
 
     return composed(overrides)
 

@@ -25,8 +25,8 @@ from fedem_lightning.deploy.remote import check_sum_suffices
 from fedem_lightning.deploy.server import run_on
 from fedem_lightning.errors import require
 from fedem_lightning.run.building import build_model
-from fedem_lightning.run.command_line import composed
 from fedem_lightning.run.gate import check_configuration
+from fedem_lightning.run.not_composed import composed
 
 HOST = "127.0.0.1"
 DAYS = 30

@@ -130,7 +130,8 @@ def _compose_and_run() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
     warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
     logging.raiseExceptions = False  # a log that cannot be written, of Hydra's --info, is no trace
-    from fedem_lightning.run.command_line import check_command_line, not_composed
+    from fedem_lightning.run.command_line import check_command_line
+    from fedem_lightning.run.not_composed import not_composed
 
     try:
         require_working_directory()

@@ -4,7 +4,6 @@ import difflib
 import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,23 +11,20 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning.errors import UserError, one_line, require
-from fedem_lightning.run.failures import user_message
 from fedem_lightning.settings.keys import BY_NAME, KEYS, handed_by_run
 from fedem_lightning.settings.shipped import CONFIG_DIR, choices
 
 _NEEDED = {key.name for key in KEYS if key.needed}
-_OF_ONE = {key.name for key in KEYS if key.single}
+OF_ONE = {key.name for key in KEYS if key.single}
 _WITH_KEYS = {key.name for key in KEYS if key.kind in ("one", "optional", "named")}
 """Groups of which GROUP={KEY: VALUE} sets keys; one without a default has none."""
 _LONGEST_KEY = 200
 """Characters: Hydra looks for a file of the key's name, and file systems take up to 255 bytes."""
-_UNKNOWN = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")  # in Hydra's messages
 
 
 def check_command_line(words: list[str], config_dir: Path) -> None:
@@ -53,7 +49,7 @@ def check_command_line(words: list[str], config_dir: Path) -> None:
         hint = f"did you mean {near[0]}?" if near else "see --help"
         raise UserError(f"{word}: no such option; {hint}")
     groups = choices(config_dir) | (choices(Path(given.config_dir)) if given.config_dir else {})
-    for override in map(_read, given.overrides):
+    for override in map(read_override, given.overrides):
         key, value = override.key_or_group, override.value()
         needed = key in _NEEDED or key.endswith("._target_")
         require(not (override.is_delete() and needed), f"{key}: it cannot be removed, the run needs it")
@@ -65,36 +61,11 @@ def check_command_line(words: list[str], config_dir: Path) -> None:
         for name in swept:
             named = isinstance(name, str | QuotedString | list) and name != ""
             named = named or (isinstance(name, dict) and key in _WITH_KEYS)
-            require(named, _no_choice(key, "null" if name is None else str(name), groups[key]))
+            require(named, no_choice(key, "null" if name is None else str(name), groups[key]))
         single = f"{override.input_line}: expected one choice; -m {key}=A,B makes a run of each"
-        require(not (isinstance(value, list) and key in _OF_ONE), single)
+        require(not (isinstance(value, list) and key in OF_ONE), single)
     if given.package is not None or given.config_name is not None:
         _check_flags(given)
-
-
-def composed(words: list[str]) -> DictConfig:
-    """The configuration that these overrides make, for a command that does not run it.
-
-    Raises:
-        UserError: an override cannot be read, or means nothing.
-
-    """
-    for word in words:
-        _read(word)
-    try:
-        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            return compose("config", words)
-    except Exception as error:  # such as dataset=null
-        raise not_composed(error, words) from error
-
-
-def not_composed(error: Exception, words: list[str]) -> UserError:
-    """The line for whatever Hydra raises before a run begins: what the user may have meant, or why Hydra refuses it."""
-    names_nothing = isinstance(error, OSError) and error.filename is None  # Hydra's, on a file of a number
-    line = _meant(error, words) or (None if names_nothing else user_message(error)) or _hydras(error, words)
-    found = UserError(line)
-    found.__cause__ = error  # HYDRA_FULL_ERROR=1 shows it
-    return found
 
 
 def check_added(config: DictConfig, overrides: list[str]) -> None:
@@ -104,7 +75,7 @@ def check_added(config: DictConfig, overrides: list[str]) -> None:
         UserError: the target takes no such argument, nothing reads the key, or its name is nearly that of another.
 
     """
-    for override in map(_parsed, overrides):
+    for override in map(parsed, overrides):
         key = override.key_or_group
         part, (parent, _, name) = key.partition(".")[0], key.rpartition(".")
         node = OmegaConf.select(config, parent) if parent else config
@@ -112,7 +83,7 @@ def check_added(config: DictConfig, overrides: list[str]) -> None:
         if not added or key in BY_NAME or not isinstance(node, DictConfig) or name not in node or name.startswith("_"):
             continue  # the last two: a group, or a target of the user's own
         own = key if part in BY_NAME else part
-        others = [other for other in _keys(OmegaConf.to_container(config)) if f"{other}.".find(f"{own}.") != 0]
+        others = [other for other in dotted_keys(OmegaConf.to_container(config)) if f"{other}.".find(f"{own}.") != 0]
         takes = name not in handed_by_run(parent) and _takes(node._target_, name) if "_target_" in node else None
         if takes is not None:
             wrong = not takes
@@ -122,64 +93,13 @@ def check_added(config: DictConfig, overrides: list[str]) -> None:
             siblings = [other.rpartition(".")[2] for other in others if other.rpartition(".")[0] == parent]
             known = parent == "local_training" or "_target_" in node
             wrong = known and bool(difflib.get_close_matches(name, siblings, cutoff=0.8))
-        require(not wrong, _no_key(key, others))
-
-
-def _meant(error: Exception, words: list[str]) -> str | None:
-    """What the user probably wanted; None if the error is not about a name."""
-    if isinstance(error, MissingConfigException):
-        group, _, choice = (error.missing_cfg_file or "").rpartition("/")
-        if (group, choice) == ("hydra/sweeper", "optuna"):
-            return 'hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"'
-        return _no_choice(group, choice, error.options) if error.options else None
-    replaced = re.match(r"Error merging override \+*([^=\n]+)=(.*)", str(error))
-    if replaced and "Cannot merge" in str(error.__cause__):
-        what = "a list" if "object_type=list" in str(error.__cause__) else "keys with values"
-        return f"{replaced.group(1)}: expected {what}, got {replaced.group(2)}"
-    options = get_args_parser().parse_known_args(words)[0]
-    if refused := re.match("(Ambiguous value for argument)|Sweep parameters", str(error)):
-        several = next(override for override in map(_parsed, options.overrides) if override.is_sweep_override())
-        key, values = several.key_or_group, several.get_value_string()
-        listed = f" (a list is {key}=[{values}])" if refused[1] and key not in _OF_ONE else ""  # no list of a range
-        return f"{key}: several values need -m, which makes a run of each: -m {key}={values}{listed}"
-    found = _UNKNOWN.search(str(error))
-    typed = [_parsed(word) for word in options.overrides] if found else []
-    given = next((override for override in typed if found and override.key_or_group == found.group(1)), None)
-    if given is None:
-        return None
-    key, groups = given.key_or_group, choices(CONFIG_DIR)
-    if key in groups:
-        there, choice = f"{key}: the configuration has no default for this group, so add it", _first(given)
-        return f"{there}: +{given.input_line}" if choice in groups[key] else _no_choice(key, choice, groups[key], "+")
-    hidden = given.is_delete() or key.startswith("hydra.")
-    chosen = [f"{'+' * o.is_add()}{o.key_or_group}={_first(o)}" for o in typed if o is not given and not o.is_delete()]
-    chosen = [line for line in chosen if "." not in line.partition("=")[0] or "._target_=" in line]
-    new = [] if hidden else [f"++{key}={_first(given)}"]
-    for lines in ([*chosen, *new], new):  # the second: with the defaults, if something else is wrong as well
-        with suppress(HydraException, OmegaConfBaseException):
-            config = _with(lines, options, hydras=key.startswith("hydra."))
-            if any(line.startswith("backbone._target_=") for line in lines):
-                from fedem_lightning.run.own_targets import own_backbone  # torch, which takes seconds
-
-                own_backbone(config, lines)  # without keys of the choice that it replaces
-            break
-    else:
-        return None
-    if hidden:
-        keys = list(_keys(OmegaConf.to_container(config)))
-        null = f"{key}: it is null already, which Hydra cannot remove; leave ~{key} out"
-        return null if key in keys else _no_key(key, keys)
-    try:
-        check_added(config, [f"+{given.input_line}"])
-    except UserError as wrong:
-        return str(wrong)
-    return _refusal(config, key) or f"{key}: the configuration does not list it, so add it: +{given.input_line}"
+        require(not wrong, no_key(key, others))
 
 
 def _check_flags(given: Namespace) -> None:
     """Looks for what --package and --config-name name, which Hydra would miss in the middle of its work."""
     try:
-        config = _with(given.overrides, given)
+        config = with_options(given.overrides, given)
     except Exception:  # Hydra says so itself
         return
     missing = next((key for key in sorted(_NEEDED) if "." not in key and key not in config), None)
@@ -188,7 +108,7 @@ def _check_flags(given: Namespace) -> None:
     require(there, f"--package {given.package}: the configuration has no such key")
 
 
-def _with(lines: list[str], options: Namespace, hydras: bool = True) -> DictConfig:
+def with_options(lines: list[str], options: Namespace, hydras: bool = True) -> DictConfig:
     """The configuration that these overrides make of the one that the options name, with Hydra's own or without."""
     name, own = options.config_name or "config", Path(options.config_dir or CONFIG_DIR).absolute()
     home, other = (own, CONFIG_DIR) if (own / f"{name}.yaml").is_file() else (CONFIG_DIR, own)
@@ -196,53 +116,26 @@ def _with(lines: list[str], options: Namespace, hydras: bool = True) -> DictConf
         return compose(name, [*lines, f"hydra.searchpath=[file://{other}]"], return_hydra_config=hydras)
 
 
-def _refusal(config: DictConfig, key: str) -> str | None:
-    """What the run would say of a key that was added, so that nobody is advised what is then refused."""
-    part = key.partition(".")[0]
-    if part not in BY_NAME or "." not in key:
-        return None
-    from fedem_lightning.run.building import build_trainer, quieten_lightning  # Lightning, which takes seconds
-    from fedem_lightning.run.gate import check_group, check_own
-
-    quieten_lightning()
-    try:
-        check_own(config)
-        check_group(part, OmegaConf.to_container(config[part], resolve=True))
-        if part == "trainer":
-            build_trainer(config, Path(), [], devices=1, precision="32-true")
-    except Exception as error:  # whatever a target makes of it
-        return user_message(error)
-    return None
-
-
-def _hydras(error: Exception, words: list[str]) -> str:
-    """Hydra's reason, with the user's file that cannot be read, or the words on which it may depend."""
-    folder = get_args_parser().parse_known_args(words)[0].config_dir
-    for path in sorted(Path(folder).rglob("*.yaml")) if folder else ():
-        try:
-            OmegaConf.load(path)
-        except Exception as wrong:  # no text, no YAML, a number, ...
-            return f"{path}: expected a file of keys with values ({one_line(wrong)})"
-    hydras = [word for word in words if word.lstrip("+~").startswith(("hydra", "-"))]
-    typed = ", ".join(hydras or words) or "the configuration"
-    said = one_line(error)
-    reason = said if " " in said else f"{type(error).__name__} {said}".strip()
-    return f"{typed}: Hydra cannot use this ({reason})"
-
-
 def _refuse(message: str) -> NoReturn:
     raise UserError(message)
 
 
-def _parsed(word: str) -> Override:
+def parsed(word: str) -> Override:
+    """An override, as Hydra reads it."""
     return OverridesParser.create().parse_override(word)
 
 
-def _read(word: str) -> Override:
+def read_override(word: str) -> Override:
+    """An override of the user's.
+
+    Raises:
+        UserError: it cannot be read.
+
+    """
     require("=" in word or word.startswith("~"), f"{word}: expected KEY=VALUE, +KEY=VALUE or ~KEY")
     require(not re.search("[\ud800-\udfff]", word), f"{word}: it has bytes that are no text (UTF-8)")
     try:
-        override = _parsed(word)
+        override = parsed(word)
     except (HydraException, RecursionError, ValueError) as error:  # the last: a number of more than 4300 digits
         raise UserError(f"{word}: Hydra cannot read this ({one_line(error)})") from None
     key = override.key_or_group
@@ -250,7 +143,18 @@ def _read(word: str) -> Override:
     return override
 
 
-def _no_choice(group: str, choice: str, options: Iterable[str], before: str = "") -> str:
+def _takes(path: str, name: str) -> bool | None:
+    """Whether a target takes this argument; None where it hands arguments on to something unknown."""
+    from fedem_lightning.settings.check import parameters  # pydantic, which a misspelt group does not wait for
+
+    try:
+        known, is_open = parameters(get_object(path))
+    except Exception:  # importing somebody's module may fail in any way; the run then says how
+        return None
+    return True if name in known else None if is_open else False
+
+
+def no_choice(group: str, choice: str, options: Iterable[str], before: str = "") -> str:
     """One line on a choice that does not exist; before="+": the group has no default."""
     near = difflib.get_close_matches(choice, list(options), n=1)
     there_are = f"there are {', '.join(sorted(options))}; choices of your own need --config-dir"
@@ -258,7 +162,7 @@ def _no_choice(group: str, choice: str, options: Iterable[str], before: str = ""
     return f"{group}={choice}: no such choice; " + (f"did you mean {meant}?" if near else there_are)
 
 
-def _no_key(key: str, keys: list[str]) -> str:
+def no_key(key: str, keys: list[str]) -> str:
     """One line on a key that does not exist."""
     keys = [k for k in keys if k.startswith("hydra") == key.startswith("hydra")]
     near = nearest_keys(key, keys + [f"+{g}" for g in choices(CONFIG_DIR) if g not in keys and "/" not in g])
@@ -285,25 +189,8 @@ def _initials(name: str) -> str:
     return "".join(word[:1] for word in name.split("_")) if "_" in name else name
 
 
-def _keys(tree: Any, prefix: str = "") -> Iterator[str]:
+def dotted_keys(tree: Any, prefix: str = "") -> Iterator[str]:
     """All dotted keys, those of parts as well."""
     for name, part in tree.items() if isinstance(tree, dict) else ():
         yield f"{prefix}{name}"
-        yield from _keys(part, f"{prefix}{name}.")
-
-
-def _first(override: Override) -> str:
-    """The value, or a sweep's first."""
-    line = str(override.input_line).partition("=")[2]
-    return next(override.sweep_string_iterator()) if override.is_sweep_override() else line
-
-
-def _takes(path: str, name: str) -> bool | None:
-    """Whether a target takes this argument; None where it hands arguments on to something unknown."""
-    from fedem_lightning.settings.check import parameters  # pydantic, which a misspelt group does not wait for
-
-    try:
-        known, is_open = parameters(get_object(path))
-    except Exception:  # importing somebody's module may fail in any way; the run then says how
-        return None
-    return True if name in known else None if is_open else False
+        yield from dotted_keys(part, f"{prefix}{name}.")
