@@ -112,9 +112,9 @@ def clustered_models(
     """M models, each the mean of the models of similar clients, weighted by samples.
 
     Every candidate trains from component 0. A candidate is described by the losses of its samples under 10 M of these
-    models, less their mean; k-means makes M groups of candidates, anew without those that are a group alone (trimmed
-    k-means, Cuesta-Albertos, Gordaliza and Matran 1997), which then join the nearest one. It counts as a special round,
-    in which candidates receive these models, too.
+    models, less their mean; k-means makes M groups of candidates. If a candidate is alone in its group, k-means runs
+    again without it, and it joins the nearest group (trimmed k-means, Cuesta-Albertos, Gordaliza and Matran 1997). It
+    counts as a special round, in which candidates receive these models, too.
 
     Args:
         algorithm: its local solver trains the models.
