@@ -90,7 +90,8 @@ def reference(federation: Federation, n_outputs: int, n_components: int, seed: i
     best = {"pooled": (0.0, 0.0), "central EM": (0.0, 0.0)}
 
     def note(name: str, theta: Tensor, pi: Tensor) -> None:
-        best[name] = max(best[name], (accuracy(theta, pi, val), accuracy(theta, pi, test)))
+        if (found := accuracy(theta, pi, val)) > best[name][0]:
+            best[name] = found, accuracy(theta, pi, test)
 
     for penalty in PENALTIES:
         zeros = torch.zeros(1, train.x.shape[1] + 1, n_outputs)

@@ -60,8 +60,8 @@ def test_a_round_is_finite_and_moves_the_model(row: Row) -> None:
 @EVERY
 def test_training_lowers_the_loss(row: Row) -> None:
     data = row.data(sizes=(60, 60, 60))
-    model = row.model(data, client_optimizer=ClientSGD(lr=0.1))
-    trainer = make_trainer(10)
+    model = row.model(data, client_optimizer=ClientSGD(lr=0.3))
+    trainer = make_trainer(4)
     trainer.test(model, data, verbose=False)
     before = model.clients.train_loss.mean()
     trainer.fit(model, data)

@@ -25,7 +25,7 @@ from fedem_lightning.settings.check import AllowedValues, Parameters, parameters
 from fedem_lightning.settings.expected import given, takes_objects
 from fedem_lightning.settings.keys import BY_NAME, KEYS, Key, handed_by_run
 from fedem_lightning.settings.ranges import Positive
-from fedem_lightning.settings.shipped import CONFIG_DIR, choices
+from fedem_lightning.settings.shipped import CONFIG_DIR, choices, shipped
 
 _OWN, _NEEDED = ([key for key in KEYS if key.kind == kind] for kind in ("own", "one"))
 FLAGS = {"_partial_": bool, "_recursive_": bool, "_convert_": Literal["none", "partial", "object", "all"]}
@@ -90,14 +90,14 @@ def check_own(config: DictConfig) -> None:
                 AllowedValues(Positive).check(f"{key}.{name}", rate)
     for part in ("learning_rates", "method_settings"):
         _check_added_names(config, part)
-    shipped, ours = OmegaConf.load(CONFIG_DIR / "settings.yaml").method_settings, choices(CONFIG_DIR)["algorithm"]
+    listed_of, ours = shipped(".")["settings"]["method_settings"], choices(CONFIG_DIR)["algorithm"]
     for method, settings in _value(config, "method_settings").items():
         for name, value in settings.items():  # also of methods that the run does not use
-            key, listed = f"method_settings.{method}.{name}", name in shipped.get(method, {})
+            key, listed = f"method_settings.{method}.{name}", name in listed_of.get(method, {})
             one = not (listed and isinstance(value, dict | list))
             require(one, f"{key}: expected a number, text or null, got {given(value)}")
             free = listed or method not in ours or key in OmegaConf.to_yaml(config, resolve=False)
-            instead = f"expected {' or '.join(shipped[method])}" if method in shipped else f"use algorithm.{name}"
+            instead = f"expected {' or '.join(listed_of[method])}" if method in listed_of else f"use algorithm.{name}"
             require(free, f"{key}: nothing reads it; {instead}")
 
 
@@ -108,14 +108,14 @@ def _check_added_names(config: DictConfig, part: str) -> None:
         UserError: a name that the package has not there, that no choice has and nothing reads, but that is nearly one.
 
     """
-    shipped = [str(name) for name in OmegaConf.select(OmegaConf.load(CONFIG_DIR / "settings.yaml"), part)]
-    added = [str(name) for name in config[part] if name not in shipped]
+    ours = [str(name) for name in shipped(".")["settings"][part]]
+    added = [str(name) for name in config[part] if name not in ours]
     if not added:
         return
     groups = [names for folder in (CONFIG_DIR, *_users_config_dirs()) for names in choices(folder).values()]
     chosen, read = {name for names in groups for name in names}, OmegaConf.to_yaml(config, resolve=False)
     for name in added:
-        near = difflib.get_close_matches(name, shipped, n=1, cutoff=0.75)
+        near = difflib.get_close_matches(name, ours, n=1, cutoff=0.75)
         if near and name not in chosen and f"{part}.{name}" not in read:
             raise UserError(f"{part}.{name}: nothing reads it; did you mean {near[0]}?")
 
