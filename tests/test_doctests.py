@@ -14,6 +14,7 @@ MODULES = (
     "aggregation.weighted_mean",
     *(f"data.{name}" for name in DATA),
     "em",
+    "mixing",
     "topology",
 )
 

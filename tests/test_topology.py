@@ -9,14 +9,8 @@ import numpy as np
 import pytest
 
 from fedem_lightning import UserError
-from fedem_lightning.topology import (
-    Graph,
-    Topology,
-    Weights,
-    check_mixing_matrix,
-    mixing_matrix,
-    spectral_gap,
-)
+from fedem_lightning.mixing import Weights, check_mixing_matrix, mixing_matrix, spectral_gap
+from fedem_lightning.topology import Graph, Topology
 
 pytestmark = pytest.mark.fast
 

@@ -20,13 +20,14 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
+from fedem_lightning.mixing import spectral_gap
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.mixture_network import packed, unpacked
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import PositiveInt
-from fedem_lightning.topology import Topology, spectral_gap
+from fedem_lightning.topology import Topology
 
 
 class DecentralizedSurrogateOptimization(FederatedAlgorithm):

@@ -97,7 +97,7 @@ KEYS: tuple[Key, ...] = (
     _own("data_dir", takes=str, effect="none", path=True),
     _own("run_dir", takes=str | float, null=True, effect="none", may_change=True, finds_run=True),  # 3 is a number
     _own("ckpt_path", takes=str, null=True, effect="none", may_change=True, finds_run=True, path=True),
-    _own("mixing_weights", takes="fedem_lightning.topology.Weights"),
+    _own("mixing_weights", takes="fedem_lightning.mixing.Weights"),
     _passed_on("n_components", takes="fedem_lightning.settings.ranges.PositiveInt", null=True),
     _passed_on("initialization", takes="fedem_lightning.algorithms.start.Initialization"),
     _passed_on("personalize_steps", takes="fedem_lightning.settings.ranges.PositiveInt"),
