@@ -73,9 +73,8 @@ def _hydra_main(config: DictConfig) -> float | None:
     clean_up_at_a_stop(lambda: remove_if_empty(folder))
     with loading():
         from fedem_lightning.records.measures import headline
-        from fedem_lightning.run.command_line import check_added
+        from fedem_lightning.run.command_line import check_added, check_shadowed
         from fedem_lightning.run.execute import run
-        from fedem_lightning.run.gate import check_shadowed
 
     try:
         check_shadowed()

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
@@ -194,3 +195,24 @@ def dotted_keys(tree: Any, prefix: str = "") -> Iterator[str]:
     for name, part in tree.items() if isinstance(tree, dict) else ():
         yield f"{prefix}{name}"
         yield from dotted_keys(part, f"{prefix}{name}.")
+
+
+def check_shadowed() -> None:
+    """Looks for files of the user's that Hydra would not read, because the package has some of the same names.
+
+    Raises:
+        UserError: there is one, and it says something else.
+
+    """
+    for folder in users_config_dirs():
+        for own in sorted(folder.rglob("*.yaml")):
+            name = own.relative_to(folder)
+            ours = CONFIG_DIR / name
+            if ours.is_file() and own.read_bytes() != ours.read_bytes():
+                raise UserError(f"{own}: the package has {name} too, and would use that; give yours another name")
+
+
+def users_config_dirs() -> list[Path]:
+    """The folders of the user's own configurations (`--config-dir`)."""
+    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else ()
+    return [Path(s.path) for s in sources if s.schema == "file" and Path(s.path) != CONFIG_DIR]

@@ -9,18 +9,17 @@ import functools
 import inspect
 import pkgutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytorch_lightning as pl
 import torch
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import TRAINER
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.errors import UserError, one_line, require
+from fedem_lightning.run.command_line import users_config_dirs
 from fedem_lightning.settings.check import AllowedValues, Parameters, parameters
 from fedem_lightning.settings.expected import given, takes_objects
 from fedem_lightning.settings.keys import BY_NAME, KEYS, Key, handed_by_run
@@ -112,32 +111,12 @@ def _check_added_names(config: DictConfig, part: str) -> None:
     added = [str(name) for name in config[part] if name not in ours]
     if not added:
         return
-    groups = [names for folder in (CONFIG_DIR, *_users_config_dirs()) for names in choices(folder).values()]
+    groups = [names for folder in (CONFIG_DIR, *users_config_dirs()) for names in choices(folder).values()]
     chosen, read = {name for names in groups for name in names}, OmegaConf.to_yaml(config, resolve=False)
     for name in added:
         near = difflib.get_close_matches(name, ours, n=1, cutoff=0.75)
         if near and name not in chosen and f"{part}.{name}" not in read:
             raise UserError(f"{part}.{name}: nothing reads it; did you mean {near[0]}?")
-
-
-def check_shadowed() -> None:
-    """Looks for files of the user's that Hydra would not read, because the package has some of the same names.
-
-    Raises:
-        UserError: there is one, and it says something else.
-
-    """
-    for folder in _users_config_dirs():
-        for own in sorted(folder.rglob("*.yaml")):
-            name = own.relative_to(folder)
-            ours = CONFIG_DIR / name
-            if ours.is_file() and own.read_bytes() != ours.read_bytes():
-                raise UserError(f"{own}: the package has {name} too, and would use that; give yours another name")
-
-
-def _users_config_dirs() -> list[Path]:
-    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else ()
-    return [Path(s.path) for s in sources if s.schema == "file" and Path(s.path) != CONFIG_DIR]
 
 
 def _value(config: DictConfig, key: str) -> Any:
