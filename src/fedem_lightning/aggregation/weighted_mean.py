@@ -11,7 +11,8 @@ class WeightedMean(Collector):
     """sum_t w_t theta_t / sum_t w_t over the clients t that were added (Alg. 1, line 10; w_t = n_t), for each group.
 
     A client update with a NaN or an infinity is left out and counted in `rejected`. Integer buffers (counters) take the
-    maximum instead: their sum or average means nothing.
+    maximum instead: their sum or average means nothing. Tensors that components share are summed once, as long as they
+    are views of one, [C, 1, ...] expanded to [C, M, ...].
 
     Example:
         Two clients have 1 and 3 samples and one parameter; a third client has sent NaN.
@@ -31,7 +32,8 @@ class WeightedMean(Collector):
         self.rejected = 0
         self._weight = torch.zeros(0, dtype=torch.float64)  # [G] once the first block is added
         self._extras: set[str] = set()
-        self._sums: Models = {}  # [G, M, ...]; of extras [G, ...]
+        self._n_models = 1  # M
+        self._sums: Models = {}  # [G, M, ...], [G, 1, ...] where components share a tensor; of extras [G, ...]
         self._dtypes: dict[str, torch.dtype] = {}
         self._largest: Models = {}  # [G, M, ...]
 
@@ -40,8 +42,9 @@ class WeightedMean(Collector):
         if self._like is None:
             self._like = form_of(sent)
             self._weight = torch.zeros(n_averages(sent), dtype=torch.float64)
+            self._n_models = next(iter(sent.models.values())).shape[1]
         self._extras.update(sent.extras)
-        sent = sent._replace(models=sent.models | sent.extras)
+        sent = sent._replace(models={name: self._once(name, t) for name, t in sent.models.items()} | sent.extras)
         finite, group, weights = _on_cpu(sent)
         self.rejected += int((~finite).sum())
         if sent.weights.ndim == 2:
@@ -56,6 +59,19 @@ class WeightedMean(Collector):
             for name, stack in sent.models.items():
                 self._add(g, name, stack if everyone else stack[rows], chosen)
         return finite
+
+    def _once(self, name: str, stack: Tensor) -> Tensor:
+        """A model's tensor [C, M, ...] as it is summed: [C, 1, ...] if components share it, here and in all before."""
+        sums = self._sums.get(name)
+        if stack.dtype.is_floating_point and stack.stride(1) == 0 and (sums is None or sums.shape[1] == 1):
+            return stack[:, :1]
+        if sums is not None and sums.shape[1] < stack.shape[1]:
+            self._sums[name] = sums.expand(-1, *stack.shape[1:]).contiguous()
+        return stack
+
+    def _each(self, sums: Tensor) -> Tensor:
+        """Sums for each component: a view [G, M, ...]."""
+        return sums.expand(-1, self._n_models, *sums.shape[2:])
 
     def _add_to_all(self, sent: Sent, finite: Tensor, on_cpu: Tensor) -> None:
         everyone, rows = bool(finite.all()), finite.nonzero().squeeze(1).to(sent.weights.device)
@@ -91,6 +107,7 @@ class WeightedMean(Collector):
     def adopt(self, like: Sent, device: torch.device) -> None:
         """Takes the form of another process's updates."""
         self._weight = torch.zeros(n_averages(like), dtype=torch.float64)
+        self._n_models = next(iter(like.models.values())).shape[1]
         self._extras.update(like.extras)
         for name, stack in (like.models | like.extras).items():
             if stack.dtype.is_floating_point:
@@ -106,6 +123,8 @@ class WeightedMean(Collector):
         device = next(iter(self._sums.values())).device
         rejected = torch.tensor([self.rejected], dtype=torch.float64, device=device)
         weight = self._weight.to(device)
+        whole = {name: self._each(sums).contiguous() for name, sums in self._sums.items() if name not in self._extras}
+        self._sums = {name: whole.get(name, sums) for name, sums in self._sums.items()}
         processes.sum([rejected, weight, *self._sums.values()])
         processes.maximum(self._largest.values())
         self._weight, self.rejected = weight.cpu(), int(rejected)
@@ -121,9 +140,8 @@ class WeightedMean(Collector):
             mean = torch.where(weight > 0, sums / weight, 0.0) if (self._weight == 0).any() else sums / weight
             models[name] = mean.to(self._dtypes[name])
         extras = {name: models.pop(name) for name in self._extras}
-        n_models = next(iter(models.values())).shape[1]
-        nonempty = (self._weight > 0).repeat_interleave(n_models)
-        models = {name: t.flatten(0, 1) for name, t in (models | self._largest).items()}
+        nonempty = (self._weight > 0).repeat_interleave(self._n_models)
+        models = {name: self._each(t).flatten(0, 1) for name, t in (models | self._largest).items()}
         return Means(models, nonempty, self._weight, extras)
 
 

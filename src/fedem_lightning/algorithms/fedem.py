@@ -101,8 +101,8 @@ class FedEM(FederatedAlgorithm):
     ) -> None:
         backbone, shared = with_adapters(backbone, n_components, shared, adapters)
         super().__init__(backbone, n_clients, n_components, **options)
-        several = personalize_tolerance is None or personalize_steps > 1
-        require(several, "personalize_tolerance: it needs personalize_steps above 1, the most steps taken")
+        more = "personalize_tolerance: it needs personalize_steps above 1, the most steps taken"
+        require(personalize_tolerance is None or personalize_steps > 1, more)
         self.start = Start(self, initialization, warmup_rounds, perturbation)
         self.facts = replace(self.facts, personalizes_seen=personalize_seen)
         if self.start.reads_models:
@@ -116,11 +116,11 @@ class FedEM(FederatedAlgorithm):
             self.facts = replace(self.facts, released=(*(self.facts.released or ()), "means of q, beside models"))
         self.personal = PersonalPart(self, personal) if personal else None
         self.sharing = joint_training(self, shared, self.personal)
+        self.phi_names = self.sharing.own if self.sharing else tuple(trained_parameters(self.components[0]))
         self.revival = Revival(self, revive)
         check_options(self, "shared" if shared else "personal")
-        self.states.declare(
-            "pi", torch.full((n_clients, n_components), 1.0 / n_components), Owner.CLIENT, columns="pi_{m}"
-        )
+        uniform = torch.full((n_clients, n_components), 1.0 / n_components)
+        self.states.declare("pi", uniform, Owner.CLIENT, columns="pi_{m}")
 
     def initialize(self, federation: Federation) -> None:
         """The components' starting points, and those of pi."""
@@ -130,7 +130,7 @@ class FedEM(FederatedAlgorithm):
         """E-step, mixture weights, local solver; models go to the server, pi, q and b_t never leave the client."""
         t, owner, n = block.clients, block.owner, self._n_sent(round_)
         own = self._own_part(round_)
-        received = broadcast(self.components[:n], len(t)) if own is None else own.models(self, t)  # [C, n, ...]
+        received = self._received(n, t) if own is None else own.models(self, t)  # [C, n, ...]
         losses = self._losses(block, n, received if own else None)  # l_im  [n, M]
         pi = self.pi[t] if n > 1 else torch.ones_like(self.pi[t, :1])
         self.round_metrics.add("objective", mixture_losses(pi, losses, owner))  # Eq. 6, before the round
@@ -143,7 +143,7 @@ class FedEM(FederatedAlgorithm):
         sent = Sent(models, block.counts(), extras=self.extras(q, block))  # Alg. 1, line 10: weights n_t for every m
         if self.by_responsibilities:
             shares = mixture_weights(q, owner, torch.ones_like(pi))  # r_tm, the mean of q_im  [C, M]
-            sent = with_shares(sent, shares, self._own_parameters())
+            sent = with_shares(sent, shares, self.phi_names)
         return uploaded_components(self, sent, block, round_)
 
     def losses(self, block: Block) -> Tensor:
@@ -158,6 +158,12 @@ class FedEM(FederatedAlgorithm):
             return self.sharing.losses(block, models)
         return component_losses(self.components[:n], block) if models is None else self.own_models(models).losses(block)
 
+    def _received(self, n: int, clients: Tensor) -> Models:
+        """The first n components as each of the clients [C] receives them, views [C, n, ...]."""
+        if self.sharing is None or n == 1:
+            return broadcast(self.components[:n], len(clients))
+        return self.sharing.broadcast(len(clients))
+
     def _own_part(self, round_: int) -> PersonalPart | None:
         """What clients keep of their models in a round; None: nothing, as in a warm-up of one model."""
         return None if self.personal is None or self.start.one_model(round_) else self.personal
@@ -171,10 +177,6 @@ class FedEM(FederatedAlgorithm):
         q, pi = self.e_step(pi, seen, block.owner, round_, self.e_step.held(block, self.seed))
         return (q / pi[block.owner].clamp(min=SMALLEST) if self.normalize_weights else q), pi
 
-    def _own_parameters(self) -> tuple[str, ...]:
-        """Names of the trained parameters that belong to a component alone."""
-        return tuple(trained_parameters(self.components[0])) if self.sharing is None else self.sharing.own
-
     def e_step_losses(self, losses: Tensor, block: Block) -> Tensor:
         """The losses [n, M] by which the E-step weighs samples. Default: those of the M-step."""
         return losses
@@ -187,7 +189,7 @@ class FedEM(FederatedAlgorithm):
         """theta_m <- mean over the clients; one mean for all components where they are equal."""
         if means is not None:
             if self.by_responsibilities:
-                means = mean_by_shares(means, broadcast(self.components, 1), self._own_parameters())
+                means = mean_by_shares(means, broadcast(self.components, 1), self.phi_names)
             m = len(self.components)
             models = {name: rows.expand(m, *rows.shape[1:]) for name, rows in means.models.items()}
             means = means._replace(models=models, nonempty=means.nonempty.expand(m))
@@ -215,7 +217,7 @@ class FedEM(FederatedAlgorithm):
         """The components that are sent."""
         n, own = self._n_sent(self.statistics.rounds), self._own_part(self.statistics.rounds)
         extras = {"share": self.pi.new_zeros(len(clients), n)} if self.by_responsibilities else {}
-        models = broadcast(self.components[:n], len(clients))
+        models = self._received(n, clients)
         models = models if own is None else {name: rows for name, rows in models.items() if name not in own.names}
         return Sent(models, n_train.clamp(min=1), extras=extras)
 

@@ -103,6 +103,11 @@ class Sharing:
         """Number of models that a client receives and sends: theta_0 once and M times phi; a fraction."""
         return 1 - self.kept + (self.n_components - 1) * self.share
 
+    def broadcast(self, n_clients: int) -> Models:
+        """The components as each of C clients receives them, [C, M, ...]: views, theta_0 of component 0 itself."""
+        tensors = tensors_of(self.components, self.own).items()
+        return unpacked({name: t.expand(n_clients, 1, *t.shape) for name, t in tensors}, self.n_components)
+
     @torch.no_grad()
     def tie(self) -> None:
         """theta_0 of every component <- that of component 0."""
