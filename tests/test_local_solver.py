@@ -183,26 +183,27 @@ def test_the_mean_of_many_bfloat16_models_is_exact() -> None:
 def test_the_mean_of_tensors_that_components_share(views: tuple[bool, bool], averages: str) -> None:
     rng, sent = np.random.default_rng(0), []
     for shares in views:  # of a block of four clients, the last of which diverged
-        theta, phi, n = rng.normal(size=(4, 1, 2, 3)), rng.normal(size=(4, 3, 2)), rng.integers(1, 9, size=4)
+        theta, phi, n = rng.normal(size=(4, 3, 2, 3)), rng.normal(size=(4, 3, 2)), rng.integers(1, 9, size=4)
         theta[3] = np.nan
-        shared = torch.tensor(theta).expand(4, 3, 2, 3)
+        each = torch.tensor(theta)
         weights = torch.tensor(rng.random((4, 2))) if averages == "all" else torch.tensor(n)
         group = torch.tensor([0, 1, 1, 0]) if averages == "groups" else None
-        models = {"theta": shared if shares else shared.clone(), "phi": torch.tensor(phi)}
+        models = {"theta": each[:, :1].expand_as(each) if shares else each, "phi": torch.tensor(phi)}
         sent.append(Sent(models, weights, group, 2 if averages == "groups" else 1, {"extra": torch.tensor(phi[:, 0])}))
     mean = WeightedMean()
     for block in sent:
         assert mean.add(block).tolist() == [True, True, True, False]
     means = mean.compute()
     assert means is not None
-    weights = torch.cat([b.weights for b in sent]).double().numpy().reshape(8, -1)  # [8, G]
+    share = torch.cat([b.weights for b in sent]).double().numpy().reshape(8, -1)  # [8, G]
     if averages == "groups":
-        weights = weights * np.eye(2)[[0, 1, 1, 0, 0, 1, 1, 0]]
-    weights[[3, 7]] = 0
+        share = share * np.eye(2)[[0, 1, 1, 0, 0, 1, 1, 0]]
+    share[[3, 7]] = 0
+    share = share / share.sum(axis=0)
     for name in ("theta", "phi"):
         rows = np.nan_to_num(torch.cat([b.models[name] for b in sent]).numpy())  # [8, 3, ...]
-        expected = np.einsum("tg,tm...->gm...", weights / weights.sum(axis=0), rows)
+        expected = np.einsum("tg,tm...->gm...", share, rows)
         np.testing.assert_allclose(means.models[name].numpy(), expected.reshape(-1, *rows.shape[2:]), rtol=1e-12)
     rows = torch.cat([b.extras["extra"] for b in sent]).numpy()
-    np.testing.assert_allclose(means.extras["extra"].numpy(), (weights / weights.sum(axis=0)).T @ rows, rtol=1e-12)
-    assert means.nonempty.tolist() == [True] * 3 * weights.shape[1]
+    np.testing.assert_allclose(means.extras["extra"].numpy(), share.T @ rows, rtol=1e-12)
+    assert means.nonempty.tolist() == [True] * 3 * share.shape[1]
