@@ -29,7 +29,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _files_are_read_faster() -> Iterator[None]:
-    """Saves 40 ms of every new Trainer, which searches the installed packages, and 45 of every composition."""
+    """Caches the list of installed packages, which every Trainer searches (40 ms); YAML is read by libyaml (45 ms)."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("lightning_fabric.utilities.registry.entry_points", functools.cache(entry_points))
         patched.setattr(yaml, "SafeLoader", getattr(yaml, "CSafeLoader", yaml.SafeLoader))

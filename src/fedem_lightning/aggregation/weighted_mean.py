@@ -11,8 +11,8 @@ class WeightedMean(Collector):
     """sum_t w_t theta_t / sum_t w_t over the clients t that were added (Alg. 1, line 10; w_t = n_t), for each group.
 
     A client update with a NaN or an infinity is left out and counted in `rejected`. Integer buffers (counters) take the
-    maximum instead: their sum or average means nothing. Tensors that components share are summed once, as long as they
-    are views of one, [C, 1, ...] expanded to [C, M, ...].
+    maximum instead: their sum or average means nothing. A tensor that all components share, [C, 1, ...] expanded to
+    [C, M, ...], is summed once.
 
     Example:
         Two clients have 1 and 3 samples and one parameter; a third client has sent NaN.
@@ -123,8 +123,8 @@ class WeightedMean(Collector):
         device = next(iter(self._sums.values())).device
         rejected = torch.tensor([self.rejected], dtype=torch.float64, device=device)
         weight = self._weight.to(device)
-        whole = {name: self._each(sums).contiguous() for name, sums in self._sums.items() if name not in self._extras}
-        self._sums = {name: whole.get(name, sums) for name, sums in self._sums.items()}
+        own = {name: s if name in self._extras else self._each(s).contiguous() for name, s in self._sums.items()}
+        self._sums = own  # of each component, as a process without updates has them
         processes.sum([rejected, weight, *self._sums.values()])
         processes.maximum(self._largest.values())
         self._weight, self.rejected = weight.cpu(), int(rejected)

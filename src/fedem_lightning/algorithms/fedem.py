@@ -101,8 +101,8 @@ class FedEM(FederatedAlgorithm):
     ) -> None:
         backbone, shared = with_adapters(backbone, n_components, shared, adapters)
         super().__init__(backbone, n_clients, n_components, **options)
-        steps = "personalize_tolerance: it needs personalize_steps above 1, the most steps taken"
-        require(personalize_tolerance is None or personalize_steps > 1, steps)
+        several = personalize_tolerance is None or personalize_steps > 1
+        require(several, "personalize_tolerance: it needs personalize_steps above 1, the most steps taken")
         self.start = Start(self, initialization, warmup_rounds, perturbation)
         self.facts = replace(self.facts, personalizes_seen=personalize_seen)
         if self.start.reads_models:

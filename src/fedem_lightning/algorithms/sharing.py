@@ -104,7 +104,7 @@ class Sharing:
         return 1 - self.kept + (self.n_components - 1) * self.share
 
     def broadcast(self, n_clients: int) -> Models:
-        """The components as each of C clients receives them, [C, M, ...]: views, theta_0 of component 0 itself."""
+        """The components as each of C clients receives them, [C, M, ...]; theta_0 is a view of component 0's."""
         tensors = tensors_of(self.components, self.own).items()
         return unpacked({name: t.expand(n_clients, 1, *t.shape) for name, t in tensors}, self.n_components)
 
